@@ -102,7 +102,7 @@ func TestTheNextOpenFindsTheFilesItHasListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := &attempt{over: make(chan error, 1)}
-	f := &files{disk, a}
+	f := &files{FS: disk, a: a}
 	go a.failed(errors.New("no space"))
 	_ = a.free(<-a.over)
 	ended := make(chan struct{})

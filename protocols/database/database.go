@@ -13,8 +13,9 @@ import (
 // Open opens the database in dir as pebble.Open does. A panic over its files becomes an error. While it is opened for writing, the
 // first error that pebble calls fatal, or of a flush, is returned; Pebble's goroutines are then left halted for good: two of them and a few
 // MiB until the process ends. They change no file of the directory any more, and its lock is free, unless it is o.Lock. Later such errors go
-// to o's own Logger and EventListener, and so does a failed fsync of a directory, at which Pebble panics. No compaction begins before the
-// database is open.
+// to o's own Logger and EventListener, and so do failures at which Pebble panics: of its log, which go to Fatalf, and of an fsync of a
+// directory. A commit that could not be made durable then returns nil after Fatalf was called. No compaction begins before the database is
+// open.
 func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	if o.ReadOnly {
 		return open(dir, o)
@@ -30,7 +31,7 @@ func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	}
 	own.EventListener.BackgroundError = a.failed
 	own.Logger = a
-	own.FS = &files{o.FS, a}
+	own.FS = &files{FS: o.FS, a: a, logs: logs{a: a}}
 	own.DisableTableStats = true // the goroutine that collects them uses caches which an Open that fails has closed
 	compactions := newScheduler(a)
 	own.Experimental.CompactionScheduler = compactions

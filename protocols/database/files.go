@@ -14,19 +14,20 @@ import (
 // files is the file system of an attempt. It reports failed fsyncs of directories, and calls them done.
 type files struct {
 	vfs.FS
-	a *attempt
+	a    *attempt
+	logs logs
 }
 
-// Create implements vfs.FS. Pebble panics when it cannot make its next log, in a way that ends the process: the reason is reported before.
+// Create implements vfs.FS.
 func (f *files) Create(name string, c vfs.DiskWriteCategory) (file vfs.File, err error) {
-	err = f.change(name, func() error {
+	make := func() error {
 		file, err = f.FS.Create(name, c)
 		return err
-	})
-	if err != nil {
-		if isLog(name) {
-			f.a.failed(fmt.Errorf("the next log: %w", err))
-		}
+	}
+	if isLog(name) {
+		return f.log(name, &file, make)
+	}
+	if err = f.a.change(make); err != nil {
 		return nil, err
 	}
 	if strings.HasPrefix(filepath.Base(name), "MANIFEST-") {
@@ -37,13 +38,15 @@ func (f *files) Create(name string, c vfs.DiskWriteCategory) (file vfs.File, err
 
 func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
 
-// change makes a change by which name comes to be. A log may be begun after a fatal error, too: it harms nothing, and without it Pebble
-// would panic.
-func (f *files) change(name string, do func() error) error {
-	if isLog(name) && f.a.now() == ended {
-		return do()
-	}
-	return f.a.change(do)
+// log makes a log by do, which sets file. It may be begun after a fatal error of something else, too: it harms nothing.
+func (f *files) log(name string, file *vfs.File, do func() error) (vfs.File, error) {
+	return f.logs.make(name, func() (vfs.File, error) {
+		if f.a.now() == ended {
+			return *file, do()
+		}
+		err := f.a.change(do)
+		return *file, err
+	})
 }
 
 // Link implements vfs.FS.
@@ -82,10 +85,14 @@ func (f *files) Rename(from, to string) error {
 
 // ReuseForWrite implements vfs.FS.
 func (f *files) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (file vfs.File, err error) {
-	err = f.change(to, func() error {
+	reuse := func() error {
 		file, err = f.FS.ReuseForWrite(from, to, c)
 		return err
-	})
+	}
+	if isLog(to) {
+		return f.log(to, &file, reuse)
+	}
+	err = f.a.change(reuse)
 	return file, err
 }
 

@@ -28,7 +28,7 @@ func (f *countingLock) Close() error {
 // both close the lock. The second close would free a lock that a later Open has taken, or panic in vfs.MemFS.
 func TestTheLockOfADirectoryIsClosedOnce(t *testing.T) {
 	disk := &countingLock{FS: vfs.NewMem()}
-	f := &files{disk, &attempt{}}
+	f := &files{FS: disk, a: &attempt{}}
 	lock, err := f.Lock("db")
 	if err != nil {
 		t.Fatal(err)

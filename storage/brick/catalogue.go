@@ -342,12 +342,6 @@ func (t *Batch) Commit(sync bool) error {
 // apply passes the batch and its resulting watermark to pebble.
 func (t *Batch) apply(sync bool) (_ *pebble.Batch, _ uint64, err error) {
 	b := t.b
-	defer func() {
-		if p := recover(); p != nil { // pebble does so when it cannot make its next log
-			b.Fence(fault.OneLine(fmt.Errorf("catalogue: %v", p)))
-			err = b.Err()
-		}
-	}()
 	changes := distinct(t.changes)
 	b.commits.Lock()
 	defer b.commits.Unlock()

@@ -53,9 +53,6 @@ func (f *diskErrors) MaybeError(op errorfs.Op) error {
 	if op.Kind != f.kind || !strings.Contains(op.Path, f.part) {
 		return nil
 	}
-	if log := strings.HasSuffix(op.Path, ".log") && strings.Contains(op.Path, "catalogue"); log && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) {
-		return nil // Pebble ends the process then, which loses nothing either
-	}
 	if n := f.after.Add(-1); n >= 0 || n < -f.times {
 		return nil
 	}

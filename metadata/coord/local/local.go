@@ -42,7 +42,6 @@ type Store struct {
 	// Owned by persist, which coord.Rows calls one at a time, and by Open and Close.
 	db      *pebble.DB // nil: not open for writing
 	witness *witness
-	broken  bool // pebble gave up within a call, and holds its locks: it cannot be closed
 
 	frozen atomic.Pointer[string] // why nothing is changed any more
 
@@ -229,19 +228,16 @@ func (s *Store) persist(rev coord.Revision, writes []coord.Write) error {
 		s.doom(err)
 		return s.Err()
 	}
+	if err := s.Err(); err != nil { // a commit that fails comes back as success, and as a message
+		return err
+	}
 	if err := s.witness.note(rev, writes); err != nil {
 		s.doom(err)
 	}
-	return s.Err() // a commit that fails comes back as success, and as a message
+	return s.Err()
 }
 
-func (s *Store) apply(rev coord.Revision, writes []coord.Write) (err error) {
-	defer func() {
-		if p := recover(); p != nil { // pebble does so when it cannot make its next log
-			s.broken = true
-			err = asError(p)
-		}
-	}()
+func (s *Store) apply(rev coord.Revision, writes []coord.Write) error {
 	b := s.db.NewBatch()
 	defer func() { _ = b.Close() }()
 	head := binary.BigEndian.AppendUint64(nil, uint64(rev))
@@ -263,13 +259,6 @@ func (s *Store) apply(rev coord.Revision, writes []coord.Write) (err error) {
 	return b.Commit(pebble.Sync)
 }
 
-func asError(p any) error {
-	if err, ok := p.(error); ok {
-		return err
-	}
-	return fmt.Errorf("%v", p)
-}
-
 // Close ends watches and closes the files. Closing twice is fine.
 func (s *Store) Close() (err error) {
 	s.closed.Do(func() { err = errors.Join(s.Rows.Close(), s.release()) })
@@ -277,14 +266,14 @@ func (s *Store) Close() (err error) {
 }
 
 func (s *Store) release() (err error) {
-	if s.db != nil && !s.broken {
+	if s.db != nil {
 		err = s.fault(s.db.Close(), "closing")
 	}
 	s.db = nil
 	if s.witness != nil {
 		err = errors.Join(err, s.fault(s.witness.close(), "closing the witness"))
 	}
-	if s.lock != nil && !s.broken {
+	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 	}
 	s.lock = nil
