@@ -318,7 +318,7 @@ func (c *cutter) take(n int64) error {
 }
 
 // open is columnar.Env's Find.
-func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columns.Rows, error) {
+func (c *cutter) open(ctx context.Context, lo, hi int64, newest bool, ms []*labels.Matcher) (columns.Rows, error) {
 	if err := c.usage.of.Reads(lo, hi); err != nil {
 		return nil, loadError(err)
 	}
@@ -328,7 +328,9 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (
 	}
 	defer t.end()
 	begun := time.Now()
-	in, err := c.table.open(ctx, c.table.ask(lo, hi, ms))
+	ask := c.table.ask(lo, hi, ms)
+	ask.Newest = newest
+	in, err := c.table.open(ctx, ask)
 	if err != nil {
 		return nil, loadError(err)
 	}

@@ -68,7 +68,9 @@ func (c *cutter) divide(ctx context.Context, p *columns.Plan, ms []*labels.Match
 	}
 	for i := range d.Pieces {
 		if at := &d.Pieces[i]; at.Part == nil {
-			at.Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) { return c.open(ctx, lo, hi, ms) }
+			at.Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) {
+				return c.open(ctx, lo, hi, p.LooksAtNewest(), ms)
+			}
 		}
 	}
 	return d.Form, d.Pieces, undo, nil

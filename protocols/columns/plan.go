@@ -56,6 +56,9 @@ func (p *Plan) Representable() bool {
 	return p.Grid.Start > -timeMax+reach && p.Grid.End < timeMax-reach && (p.Grid.End-p.Grid.Start)/p.Grid.Step < StepsMax-1
 }
 
+// LooksAtNewest reports whether of each series only the newest row within reach is looked at: a selector at one time.
+func (p *Plan) LooksAtNewest() bool { return p.Source.Instant && p.Grid.Len() == 1 }
+
 // Reach is the range of times that the windows of all steps touch, both ends included, in milliseconds.
 func (p *Plan) Reach() (lo, hi int64) {
 	offset := p.Source.Offset.Milliseconds()

@@ -124,6 +124,9 @@ type Select struct {
 	// memory; of a chunk of a segment it is the highest.
 	Ranks bool
 
+	// Newest tells that of each series only the newest row in [Lo, Hi] is looked at: a source may leave out those before it. It does not travel.
+	Newest bool
+
 	// SeriesMax and SamplesMax end the select with TooLarge when exceeded; 0: no bound.
 	SeriesMax, SamplesMax int
 }

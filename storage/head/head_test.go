@@ -174,6 +174,7 @@ func TestReadsWhatAModelReads(t *testing.T) {
 				if got := flat(&run); !sameRows(got, want) || !rising(&run) {
 					t.Fatalf("series %d in %v:\n got %v\nwant %v", id, r, got, want)
 				}
+				checkNewest(t, h, id, r, want)
 			}
 			checkStamps(t, id, m, &run, h)
 			if len(m.read(id, lo, math.MaxInt64)) > 0 && !h.SeriesSince(lo).Contains(uint32(id)) {
@@ -182,6 +183,20 @@ func TestReadsWhatAModelReads(t *testing.T) {
 		}
 		checkIDs(t, h, m)
 	})
+}
+
+// checkNewest reads the last rows of want, at least the newest.
+func checkNewest(t *rapid.T, h *Head, id point.DenseID, in [2]point.Nanos, want []row) {
+	var all, run rows.Run
+	h.Read(id, in[0], in[1], &all)
+	ok := h.ReadNewest(id, in[0], in[1], &run)
+	got := flat(&run)
+	if ok != (len(want) > 0) || len(got) > len(want) || ok && len(got) == 0 || !sameRows(got, want[len(want)-len(got):]) {
+		t.Fatalf("newest of series %d in %v:\n got %v (%v)\nwant the end of %v", id, in, got, ok, want)
+	}
+	if ok && (run.StampLo != all.StampLo || run.StampHi != all.StampHi) {
+		t.Fatalf("newest of series %d in %v: stamps %d…%d, want %d…%d", id, in, run.StampLo, run.StampHi, all.StampLo, all.StampHi)
+	}
 }
 
 func checkStamps(t *rapid.T, id point.DenseID, m *model, run *rows.Run, h *Head) {

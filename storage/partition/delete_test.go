@@ -231,3 +231,19 @@ func (b *bench) reads(seed uint64, step int, model map[string]map[point.Nanos]fl
 		b.t.Fatalf("seed %d, step %d: read\n%s\nwant\n%s", seed, step, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// TestRowBeforeADeletedOneIsTheNewest: of a follower's frozen head, in which a deletion hides rows, the row before them is read.
+func TestRowBeforeADeletedOneIsTheNewest(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.must(b.put("a", 1, 10))
+	b.must(b.put("a", 2, 20))
+	b.must(b.put("b", 2, 20))
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	v.heads[0].hide(Tombstone{Matchers: only("a"), Lo: 2, Hi: 100})
+	if got := text(t, v); got != "a 1:10; b 2:20" {
+		t.Errorf("read %q", got)
+	}
+}

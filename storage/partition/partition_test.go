@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -146,6 +147,7 @@ func text(t *testing.T, v *View) string {
 		t.Fatal(err)
 	}
 	all := strings.Join(lines, "; ")
+	newest(t, v, ss)
 	m := v.Memory()
 	defer m.Close()
 	for _, n := range []int{len(ss), 1, 2} {
@@ -154,6 +156,29 @@ func text(t *testing.T, v *View) string {
 		}
 	}
 	return all
+}
+
+// newest compares the last row of each series with the one that a read of newest rows gives, and says if one is lost.
+func newest(t *testing.T, v *View, ss []Series) {
+	t.Helper()
+	for _, hi := range []point.Nanos{math.MaxInt64, 50, 20} {
+		var last [2]map[string]string
+		for i, of := range []bool{false, true} {
+			v.newest, last[i] = of, map[string]string{}
+			err := v.Read(ss, math.MinInt64, hi, func(at int, r rows.Run) error {
+				if n := len(r.Times); n > 0 {
+					last[i][ss[at].Labels.Get("i")] = fmt.Sprintf("%d:%v", r.Times[n-1], r.Values[n-1])
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if v.newest = false; !maps.Equal(last[0], last[1]) {
+			t.Errorf("newest rows up to %d: %v, by a read of newest rows: %v", hi, last[0], last[1])
+		}
+	}
 }
 
 // textInto reads n series at a time, and looks at them when all n are read.

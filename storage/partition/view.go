@@ -28,6 +28,7 @@ type View struct {
 	check    series.Check // nil: the caller waits to the end
 	timed    bool         // series without rows in [lo, hi] may be left out
 	lo, hi   point.Nanos
+	newest   bool // rows before the newest of a series may be left out
 
 	rowless *roaring.Bitmap // defined, and without rows; see rowlessSeries. nil: not asked yet
 	present presence        // series that may have rows in [lo, hi]
@@ -96,6 +97,9 @@ func (v *View) Watch(check series.Check) { v.check = check }
 
 // Within lets Match leave out series that have no rows in [lo, hi], where it finds many.
 func (v *View) Within(lo, hi point.Nanos) { v.timed, v.lo, v.hi = true, lo, hi }
+
+// Newest lets Read and ReadInto leave out rows of a series before the newest of them.
+func (v *View) Newest() { v.newest = true }
 
 // grow calls the check, if there is one.
 func (v *View) grow(bytes int64) error {
@@ -315,7 +319,7 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		}
 		most := 0
 		for i := range ss {
-			r, ok := m.readHead(h.head, ss[i].ID, lo, hi)
+			r, ok := m.readHead(h.head, ss[i].ID, lo, hi, v.newest && len(cuts) == 0) // a deletion may hide the newest
 			switch {
 			case !ok:
 				continue
@@ -343,8 +347,8 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 	return nil
 }
 
-// readHead reads a series' rows in a head.
-func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos) (r rows.Run, ok bool) {
+// readHead reads a series' rows in a head; newest: those before the newest may be left out.
+func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos, newest bool) (r rows.Run, ok bool) {
 	if m.ranked {
 		ok = h.ReadRanked(id, lo, hi, &r)
 		return r, ok
@@ -352,7 +356,11 @@ func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos) (r
 	if m.heads == nil {
 		m.heads = new(headMemory)
 	}
-	return m.heads.read(h, id, lo, hi, m.segments != nil)
+	read := h.Read
+	if newest {
+		read = h.ReadNewest
+	}
+	return m.heads.read(read, id, lo, hi, m.segments != nil)
 }
 
 func (m *Memory) merge(runs []rows.Run) rows.Run {
@@ -428,13 +436,13 @@ const headMemoryKept = 1 << 19
 
 func (m *headMemory) reset() { m.times, m.values, m.last = m.times[:0], m.values[:0], nil }
 
-// read returns a series' rows, in m's memory if reuse.
-func (m *headMemory) read(h *head.Head, id point.DenseID, lo, hi point.Nanos, reuse bool) (r rows.Run, ok bool) {
+// read returns the rows of a series that of gives, in m's memory if reuse.
+func (m *headMemory) read(of func(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool, id point.DenseID, lo, hi point.Nanos, reuse bool) (r rows.Run, ok bool) {
 	nt, nv := len(m.times), len(m.values)
 	if reuse {
 		r.Times, r.Values = m.times[nt:nt:cap(m.times)], m.values[nv:nv:cap(m.values)]
 	}
-	if !h.Read(id, lo, hi, &r) {
+	if !of(id, lo, hi, &r) {
 		return r, false
 	}
 	n := len(r.Times)

@@ -66,6 +66,7 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 	mine := *q
 	lo, hi := r.Plan.Reach()
 	mine.Lo, mine.Hi, mine.LabelsOnly, mine.Ranks = point.NanosOf(lo), point.LastNanosOf(hi), false, false
+	mine.Newest = r.Plan.LooksAtNewest()
 	loan := budget.LoanOf(ctx)
 	rows := &countedRows{}
 	part, err := r.Plan.Part(ctx, columns.Env{

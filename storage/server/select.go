@@ -64,6 +64,9 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 		if v != nil {
 			v.Watch(check)
 			v.Within(q.Lo, q.Hi)
+			if q.Newest {
+				v.Newest()
+			}
 			sn.views = append(sn.views, v)
 		}
 	}

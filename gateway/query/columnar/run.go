@@ -14,8 +14,8 @@ import (
 // Env is the environment of an evaluation: that of package columns, and the selectors and the form of answers.
 type Env struct {
 	columns.Env // Open and Writer are set by Run
-	// Find finds the series of a selector with their rows in [lo, hi], milliseconds.
-	Find func(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columns.Rows, error)
+	// Find finds the series of a selector with their rows in [lo, hi], milliseconds; newest: only the newest row of each is looked at.
+	Find func(ctx context.Context, lo, hi int64, newest bool, ms []*labels.Matcher) (columns.Rows, error)
 	// Divide cuts a chain over a selector into pieces that are joined; no pieces: it is evaluated whole. undo takes back what was counted
 	// for pieces that turn out not to be joined. Nil: no chain is divided.
 	Divide func(ctx context.Context, chain *columns.Plan, ms []*labels.Matcher) (f columns.Form, pieces []columns.Piece, undo func(), err error)
@@ -53,7 +53,7 @@ func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 	series := promql.Matrix{}
 	in := env.Env
 	in.Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) {
-		return env.Find(ctx, lo, hi, p.matchers)
+		return env.Find(ctx, lo, hi, p.chain.LooksAtNewest(), p.matchers)
 	}
 	if !env.columns {
 		in.Writer = func() columns.Writer { return &writer{grid: p.chain.Grid, markers: env.Markers, out: &series} }

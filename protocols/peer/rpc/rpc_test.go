@@ -269,7 +269,8 @@ func TestEveryFieldTravels(t *testing.T) {
 		fill(reflect.ValueOf(x).Elem(), rng)
 	}
 	q.Copies = peer.UnsureCopies
-	q.Ranks = false // a select asks for them by the format it reads, see TestSelectGivesWhatThePeerHas
+	q.Ranks = false  // a select asks for them by the format it reads, see TestSelectGivesWhatThePeerHas
+	q.Newest = false // does not travel
 	for i := range ex {
 		for k := range ex[i].Exemplars {
 			ex[i].Exemplars[k].ID = 0 // means nothing there
