@@ -463,7 +463,7 @@ func (s *server) appendAlone(id lease.Partition, r *replica, in insertion, epoch
 		return old.rank, func() { s.w.check.keptAlone(x, old.serial) }
 	}
 	last := r.log.end()
-	f := &frame{serial: point.Serial{Epoch: epoch, Seq: last.Seq + 1}, prev: last, row: s.raiseRank(r, s.stampOf(in.row))}
+	f := &frame{serial: point.Serial{Epoch: epoch, Seq: last.Seq + 1}, prev: last, row: s.ranked(r, in)}
 	s.w.check.makes(x, f)
 	s.disk.appendFrame(r, f)
 	return f.row.rank, func() { s.w.check.keptAlone(x, f.serial) }
@@ -482,7 +482,7 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 		s.w.mark(fencedRow)
 		end(answer{})
 		return
-	case s.disk.isFull(s.w) || s.disk.fenced || x.cutting || in.rank != 0 && in.try < s.tried[in.value]:
+	case s.disk.isFull(s.w) || s.disk.fenced || x.cutting || !in.inherited && in.rank != 0 && in.try < s.tried[in.value], !s.inherits(id, r, &in):
 		refuse()
 		return
 	}
@@ -491,7 +491,7 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 		rank, upto = old.rank, old.serial
 	} else {
 		last := r.log.end()
-		f := &frame{serial: point.Serial{Epoch: epoch, Seq: last.Seq + 1}, prev: last, row: s.raiseRank(r, s.stampOf(in.row))}
+		f := &frame{serial: point.Serial{Epoch: epoch, Seq: last.Seq + 1}, prev: last, row: s.ranked(r, in)}
 		rank, upto = f.row.rank, f.serial
 		s.w.check.makes(x, f)
 		s.disk.appendFrame(r, f)

@@ -40,7 +40,8 @@ type checker struct {
 	damaged  map[uint64]bool                        // values that may be missing: a disk damaged their record, or one that was logged over it
 	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
-	dead     map[lease.StoreID]bool // wiped stores
+	emptied  map[lease.Partition]bool // gone, with all rows in those that took over
+	dead     map[lease.StoreID]bool   // wiped stores
 	copies   copiesChecker
 }
 
@@ -82,7 +83,7 @@ func newChecker(w *world) *checker {
 		proposed: map[peer.TxnID][]topology.Op{}, handing: map[peer.TxnID]handing{}, byMaster: map[peer.TxnID]bool{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
 		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
-		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}, copies: newCopiesChecker()}
+		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, emptied: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}, copies: newCopiesChecker()}
 }
 
 // written is called with every row that the store changes, in order.
@@ -271,6 +272,8 @@ func (c *checker) gone(t *truth, after *topology.Map, ops []topology.Op) {
 			delete(c.rows, id)
 			c.copies.forget(id)
 			c.w.history.dropped(id)
+		} else if p.State == topology.Unload && len(c.rows[id]) > 0 {
+			c.inherited(id, after)
 		} else if c.hasLiving(id) {
 			c.w.fail("I1: %s is taken out of the map with acked rows in it", id)
 		}
@@ -561,6 +564,9 @@ func (c *checker) accepts(s *server, id lease.Partition, r *replica, epoch point
 func (c *checker) acked(s *server, id lease.Partition, in row, rank point.Stamp) {
 	if c.dropped[id] {
 		return // dropped with all its rows, on purpose
+	}
+	if c.emptied[id] {
+		c.w.fail("I1: %s acks a row of %s, which is out of the map since all its rows were moved", s.id, id)
 	}
 	if c.rows[id] == nil {
 		c.rows[id] = map[keyID]ackedRow{}

@@ -97,6 +97,8 @@ func (s *server) do(e rules.Effect) {
 		g.Settle(e.Seq)
 		g.doubted = 0
 		s.w.mark(ruledOut)
+	case rules.Unload:
+		s.setUnload(e)
 	case rules.Forget:
 		delete(s.gates, e.Partition)
 		delete(s.acts, e.Partition)

@@ -168,7 +168,7 @@ func (d *disk) failed(p *proc, s *syncing) (ends bool) {
 		}
 		w.kill(i)
 		w.after(w.spread(3*time.Second), "starts", func() {
-			if w.servers[i].dead {
+			if w.servers[i].dead && w.servers[i].id != w.without {
 				w.boot(i, false)
 			}
 		})

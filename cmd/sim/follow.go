@@ -193,7 +193,7 @@ func (w *writing) try() {
 		w.await(seq, []follow.Failure{leaderless(at)})
 		return
 	}
-	to, in := g.w.indexOf(lead.Server), insertion{w.in, w.sent}
+	to, in := g.w.indexOf(lead.Server), insertion{row: w.in, try: w.sent}
 	w.sent++
 	var store lease.StoreID // sender of the ack
 	g.attempt(&g.writes, id, at, lead.Server, func(answered func(error)) {

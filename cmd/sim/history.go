@@ -37,6 +37,8 @@ type written struct {
 	began, acked time.Duration // acked 0: not yet
 	in           lease.Partition
 	store        lease.StoreID
+	moved        lease.Partition // to which a partition that unloads gave it
+	movedTo      lease.StoreID
 	dropped      bool // on purpose, with its partition
 	older        bool // by a gateway of the version before
 }
@@ -107,7 +109,7 @@ func (h *history) acked(in row, id lease.Partition, store lease.StoreID) {
 func (h *history) dropped(id lease.Partition) {
 	for _, k := range h.of[id.Table] {
 		for _, p := range h.past[k] {
-			p.dropped = p.dropped || p.in == id
+			p.dropped = p.dropped || p.in == id || p.moved == id
 		}
 	}
 }
@@ -154,7 +156,7 @@ func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	c := h.w.check
 	_, known := r.m.ByID(p.in.ID)
 	switch {
-	case c.isLost(p.in, p.store):
+	case c.isLost(p.in, p.store), p.moved != (lease.Partition{}) && c.isLost(p.moved, p.movedTo):
 		return true
 	case r.warned && slices.ContainsFunc(past, func(q *written) bool { // it, or one that lay over it: of an older gateway, perhaps by a late second try
 		return c.damaged[q.value] && (q.acked == 0 || q.acked >= p.began || q.older)

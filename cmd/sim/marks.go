@@ -39,6 +39,7 @@ const (
 	doubtResolved
 	ruledOut
 	unloaded
+	rowsMoved
 	droppedPartition
 	joined
 	removed
@@ -153,7 +154,7 @@ var markNames = [...]string{
 	forgotten: "a lease row is forgotten", lapsed: "a heartbeat lapses", leadsAfterLapse: "the same epoch leads again after a lapse", wroteAlone: "a row is acked without the store",
 	holdFailed: "a first row finds the partition taken",
 	created:    "partitions are made", presplit: "presplit", columns: "columns change", split: "a split begins", splitAborted: "a split is aborted", handedOver: "a split is handed over",
-	handOverFailed: "a hand-over fails", doubtResolved: "a doubt is resolved by a newer map", ruledOut: "a doubt is ruled out in the coordination store", unloaded: "an empty partition is unloaded", droppedPartition: "a partition is dropped",
+	handOverFailed: "a hand-over fails", doubtResolved: "a doubt is resolved by a newer map", ruledOut: "a doubt is ruled out in the coordination store", unloaded: "a partition is unloaded", rowsMoved: "all rows of a partition are in those that took over", droppedPartition: "a partition is dropped",
 	joined: "a placement joins", removed: "a placement is removed", serverJoined: "a metadata server joins", serverRemoved: "a metadata server is removed",
 	droppedTable: "a table is dropped", droppedByAnother: "a table drop that died is finished by another", remadeTable: "a table is made again",
 	removedDropped: "a dropped copy is deleted", keptOnlyCopy: "an only copy is kept against the map",

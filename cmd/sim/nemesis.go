@@ -116,6 +116,8 @@ const (
 	lowestRank           rule = "of two partitions the lower rank wins"
 	sweepUntouched       rule = "undecided files are swept without touching the row"
 	alarmRemoves         rule = "what the map does not want is deleted"
+	movedUnacked         rule = "rows that no leader acked count as moved"
+	inheritedWins        rule = "a parent's row replaces a newer one"
 
 	// Of chains, chains.go and parcel.go.
 	ackedByHead      rule = "a row is acked once its head has it"
@@ -233,7 +235,7 @@ func (w *world) strike(f faults, rng *rand.Rand) {
 		w.say("%s is killed", s.id)
 		w.kill(i)
 		w.after(upTo(9*time.Second), "starts", func() {
-			if w.servers[i].dead {
+			if w.servers[i].dead && s.id != w.without {
 				w.boot(i, false)
 			}
 		})

@@ -25,7 +25,8 @@ type row struct {
 // that were acked meanwhile would be below its.
 type insertion struct {
 	row
-	try int
+	try       int
+	inherited bool // from a partition that unloads: its rank stays, and a newer row here, too
 }
 
 // triedMax bounds the number of tries that a server remembers.
@@ -33,7 +34,7 @@ const triedMax = 2000
 
 // tries notes a try, and reports whether there was none later.
 func (s *server) tries(in insertion) bool {
-	if in.rank == 0 {
+	if in.rank == 0 || in.inherited {
 		return true
 	}
 	if in.try < s.tried[in.value] {
@@ -156,8 +157,12 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 		end(answer{})
 		return
 	case s.disk.isFull(s.w) || s.disk.fenced,
-		in.rank != 0 && in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most effects of that
+		!in.inherited && in.rank != 0 && in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most effects of that
 		s.w.n.refused++
+		end(answer{})
+		return
+	}
+	if !s.inherits(id, r, &in) {
 		end(answer{})
 		return
 	}
@@ -166,7 +171,7 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 	if r.log != nil {
 		rank, done = s.appendAlone(id, r, in, epoch)
 	} else {
-		rank = s.disk.append(r, s.raiseRank(r, s.stampOf(in.row)), epoch)
+		rank = s.disk.append(r, s.ranked(r, in), epoch)
 	}
 	confirm := func() {
 		done()

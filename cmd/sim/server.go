@@ -54,6 +54,9 @@ type server struct {
 	receiver *replicas.Receiver
 	incoming []*incoming
 
+	// Rows of partitions that unload, unload.go.
+	moves map[lease.Partition]*moving
+
 	// METADATA files.
 	views  *views
 	shelf  *mapstore.Shelf
@@ -95,7 +98,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
+		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
 	}
 	if fresh || s.disk == nil {
 		name := lease.StoreID(fmt.Sprintf("dir%d", w.boots))
@@ -113,7 +116,7 @@ func (w *world) boot(i int, fresh bool) {
 	for _, table := range slices.Sorted(maps.Keys(s.disk.seen)) {
 		seen = append(seen, rules.Seen{Table: table, Seq: s.disk.seen[table].Seq, Txn: s.disk.seen[table].Txn})
 	}
-	s.lead = rules.New(s.id, s.disk.id, rules.Settings{Copies: w.copies()}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
+	s.lead = rules.New(s.id, s.disk.id, rules.Settings{Copies: w.copies(), Unload: w.unloads && !s.older}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
 	w.servers[i], w.nodes[i] = s, s.proc
 	w.say("%s starts as %s on %s", s.id, s.self.Boot, s.disk.id)
 	s.disk.start(w)

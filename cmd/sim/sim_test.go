@@ -161,6 +161,8 @@ var broken = []brokenRule{
 	{rule: renewalsAssumed, faults: allFaults, says: "I3", lives: 200, from: 1},
 	{rule: lowestRank, faults: allFaults, says: "H", lives: 100, from: 1},
 	{rule: sweepUntouched, faults: allFaults, says: "I7", lives: 200, from: 1},
+	{rule: movedUnacked, faults: loss | crash, says: "I1", lives: 100, from: 1},
+	{rule: inheritedWins, faults: allFaults, says: "", lives: 100, from: 1},
 	{rule: sumsIgnored, faults: rot | crash, says: "", lives: 100, from: 1}, // H, or I1 where a damaged row is missing first
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/storage/chain"
 	replicas "github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/unload"
 )
 
 // world is servers, gateways, a coordination store and the network between them, in real time that only the world can
@@ -28,6 +29,11 @@ type world struct {
 
 	tables []string
 	widths int // hours of a table that are written to
+
+	// Rows of partitions that unload, unload.go.
+	unloads   bool
+	unload    unload.Settings
+	sliceRows int
 	// partitionsMax is how many a table has before some are dropped.
 	partitionsMax int
 	store         *store
@@ -86,13 +92,13 @@ func (l limits) tiny(set uint8) limits {
 
 // counts are the events of a run, for its last line: a run in which nothing happened proves nothing.
 type counts struct {
-	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people         int
-	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
-	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
-	lost, stuck, moved, steps, byOlder, forgone                                       int
-	selects, warned, olds, young, skewed, failed, named                               int
-	drops, remade, rots, found, torn, fsyncs, fulls                                   int
-	kept, surplus, made                                                               int
+	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people                  int
+	takes, stops, txns, changes, stale, invalid, resolved, unresolved                          int
+	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, emptied, removed, splits int
+	lost, stuck, moved, steps, byOlder, forgone                                                int
+	selects, warned, olds, young, skewed, failed, named                                        int
+	drops, remade, rots, found, torn, fsyncs, fulls                                            int
+	kept, surplus, made                                                                        int
 }
 
 // tableNames are drawn from for a run's tables.
@@ -117,6 +123,7 @@ func newWorld(o Options) *world {
 	w.dataFrom = w.rng.Int64N(int64(w.widths+4) * width)
 	w.replicas, w.zones = 1+w.rng.IntN(2), w.rng.IntN(2) == 0
 	w.drawCopies()
+	w.drawUnloads()
 	w.history = newHistory(w)
 	w.store = newStore(w)
 	w.net.calm()

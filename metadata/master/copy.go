@@ -71,6 +71,24 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 		Why: h.why + "; its rows are on " + list(hold)})
 }
 
+// finishJoins makes the joining placements of a partition that unloads live once they have every row: without this none may lead if the others are lost, and rows that only
+// these servers have would never reach the partitions that took over. It gets no others.
+func (p *planner) finishJoins(m *topology.Map, part *topology.Partition, key lease.Partition) {
+	var ops []topology.Op
+	var ready []topology.ServerID
+	for _, pl := range part.Joining {
+		if p.lists(key, pl) {
+			ops, ready = append(ops, topology.JoinFinalize{Partition: part.ID, Placement: pl.ID}), append(ready, pl.Server)
+		}
+	}
+	if len(ops) == 0 || p.moves >= p.set.MovesMax {
+		return
+	}
+	p.moves++
+	p.touched[key] = true
+	p.add(Step{Kind: Repair, Table: key.Table, Partition: part.ID, Ops: ops, What: describeHeld(part.ID, nil, nil, ready), Why: "it was being copied when others took over from it"})
+}
+
 // leaves reports whether a placement must leave its server.
 func (h *held) leaves(pl topology.Placement) bool {
 	_, asked := h.moveOf(h.key.Table, pl)

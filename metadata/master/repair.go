@@ -50,6 +50,9 @@ func (p *planner) repair() {
 				only[hold[0]][m.Table] = append(only[hold[0]][m.Table], part.ID)
 				continue
 			}
+			if part.State == topology.Unload {
+				p.finishJoins(m, part, key)
+			}
 			if part.State == topology.Live && !massive {
 				p.repairHeld(m, part, key, hold)
 			}
