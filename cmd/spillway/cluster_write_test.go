@@ -43,7 +43,13 @@ func TestClusterReadsWhatWasAckedThroughAnyGateway(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range writers {
 			wg.Go(func() {
-				status, text, err := putLine(c.doors[i%2], "contested", fmt.Sprintf("m,i=%d v=%d %d", i, i, at))
+				line := fmt.Sprintf("m,i=%d v=%d %d", i, i, at)
+				status, text, err := putLine(c.doors[i%2], "contested", line)
+				// A server that has just begun may not have seen the heartbeats of enough others; senders come again.
+				for began := time.Now(); err == nil && status == http.StatusServiceUnavailable && time.Since(began) < patience; {
+					time.Sleep(100 * time.Millisecond)
+					status, text, err = putLine(c.doors[i%2], "contested", line)
+				}
 				if err != nil || status != http.StatusNoContent {
 					t.Errorf("writer %d: %d %s %v", i, status, text, err)
 				}
