@@ -78,7 +78,7 @@ func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Request.Header
 	if err := ambiguous(h); err != nil {
 		f.writeFast(ctx, textResponse(http.StatusBadRequest, err.Error()))
-		ctx.SetConnectionClose()
+		closeAfterRest(ctx)
 		return
 	}
 	method := string(h.Method())
@@ -87,7 +87,7 @@ func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
 	switch {
 	case !known(method):
 		f.writeFast(ctx, textResponse(http.StatusNotImplemented, "unknown method"))
-		ctx.SetConnectionClose()
+		closeAfterRest(ctx)
 	case d == nil:
 		f.handOver(ctx)
 	default:
@@ -96,16 +96,21 @@ func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
 		resp := f.answer(f.base, d, method, path, rawQuery, &body)
 		body.finish()
 		f.writeFast(ctx, resp)
-		if c, ours := ctx.Conn().(*conn); !body.whole() {
-			// The rest of the body would be taken for the next request.
-			ctx.SetConnectionClose()
-			if ours {
-				c.linger = !c.ended
-			}
+		if !body.whole() {
+			closeAfterRest(ctx)
 		}
 		if f.draining.Load() {
 			ctx.SetConnectionClose()
 		}
+	}
+}
+
+// closeAfterRest closes the connection behind the answer, since what is left of the request would be taken for the next one, and reads
+// that rest before.
+func closeAfterRest(ctx *fasthttp.RequestCtx) {
+	ctx.SetConnectionClose()
+	if c, ours := ctx.Conn().(*conn); ours {
+		c.linger = !c.ended
 	}
 }
 
@@ -133,6 +138,9 @@ func (f *Front) fastError(ctx *fasthttp.RequestCtx, err error) {
 	}
 	f.metrics.answered(protoOther, r.Status, 0)
 	f.writeFast(ctx, r)
+	if r.Status != http.StatusRequestTimeout { // a sender that was late had its time
+		closeAfterRest(ctx)
+	}
 }
 
 // isSmallBuffer reports whether fasthttp's buffer did not hold a header or a trailer.

@@ -467,6 +467,29 @@ func testTooLongAHeader(t *testing.T, start starter) {
 	w.closed()
 }
 
+// Senders that were refused for their header, and were still sending the body, saw a connection that was reset. That looks like a broken
+// network, so they sent the same rows again and again, and nobody learned why.
+func TestSendersAreToldWhyTheirHeaderIsRefused(t *testing.T) {
+	plainAndTLS(t, testSendersAreToldWhyTheirHeaderIsRefused)
+}
+
+func testSendersAreToldWhyTheirHeaderIsRefused(t *testing.T, start starter) {
+	f := start(t)
+	const body = 8 << 20
+	for status, lines := range map[int]string{
+		431: "POST /write?db=x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + strings.Repeat("t", 9000),
+		400: "POST /write?db=x HTTP/1.1\r\nHost: x\r\nContent-Length: 5",
+	} {
+		w := f.dial(t)
+		w.say(fmt.Sprintf("%s\r\nContent-Length: %d\r\n\r\n", lines, body))
+		for range 8 {
+			w.say(strings.Repeat("m v=1\n", body/8/6))
+		}
+		w.hear().want(t, status)
+		w.closed()
+	}
+}
+
 func TestBytesInFlightAreBounded(t *testing.T) {
 	f := start(t, func(s *intake.Settings) {
 		s.BodyBytesMax, s.DecodedBytesMax, s.InFlightBytesMax = 32<<10, 32<<10, 64<<10
