@@ -31,7 +31,7 @@ func TestColumnsGiveTheEnginesResults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		st := randomStore(t)
 		for range 8 {
-			q := randomQuery(t)
+			q := randomQuery(t, (*expression).vector)
 			max := 0
 			if q.chain { // else the engine holds at the same time samples that are held one after the other here
 				max = rapid.SampledFrom([]int{0, 0, 0, 5, 20, 100, 500}).Draw(t, "samples_max")
@@ -48,6 +48,22 @@ func TestColumnsGiveTheEnginesResults(t *testing.T) {
 			}
 			if n := st.Unclosed(); n != 0 {
 				t.Fatalf("%s: %d sets left open", q, n)
+			}
+		}
+	})
+}
+
+// TestManyToOneGivesTheEnginesResults does the same with expressions of group_left and group_right alone.
+func TestManyToOneGivesTheEnginesResults(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		st := randomStore(t)
+		for range 8 {
+			q := randomQuery(t, (*expression).manyToOne)
+			plain := query.Settings{PlainEngine: true, ExperimentalFunctions: true}
+			want := q.run(t, st, plain)
+			got := q.run(t, st, query.Settings{ExperimentalFunctions: true})
+			if d := querytest.Diff(want, got, 1e-12); d != "" && !q.byChance(t, st, plain, want) {
+				t.Fatalf("%s: the engine has %s", q, d)
 			}
 		}
 	})
@@ -178,14 +194,14 @@ func randomRows(t *rapid.T, b *point.Batch, id point.SeriesID, histograms bool) 
 	}
 }
 
-func randomQuery(t *rapid.T) asking {
+func randomQuery(t *rapid.T, expr func(e *expression, depth int) string) asking {
 	q := asking{
 		start: time.UnixMilli(rapid.Int64Range(-100_000, 700_000).Draw(t, "at")),
 		step:  time.Duration(rapid.SampledFrom([]int{0, 0, 1, 15_000, 60_000, 333_000}).Draw(t, "step")) * time.Millisecond,
 	}
 	q.end = q.start.Add(q.step * time.Duration(rapid.IntRange(0, 12).Draw(t, "steps"))).Add(time.Duration(rapid.IntRange(0, 1).Draw(t, "beyond")) * time.Millisecond)
 	e := &expression{t: t, ordered: true, chain: true, single: q.step == 0}
-	q.expr = e.vector(rapid.IntRange(0, 4).Draw(t, "depth"))
+	q.expr = expr(e, rapid.IntRange(0, 4).Draw(t, "depth"))
 	q.ordered, q.chain = e.ordered, e.chain
 	return q
 }
@@ -292,6 +308,9 @@ func (e *expression) aggregation(depth int) string {
 }
 
 func (e *expression) between(depth int) string {
+	if rapid.IntRange(0, 5).Draw(e.t, "many") == 0 {
+		return e.manyToOne(depth)
+	}
 	e.chain = false
 	l, r := e.vector(depth-1), e.vector(depth-1)
 	e.ordered = e.ordered && e.single
@@ -300,13 +319,18 @@ func (e *expression) between(depth int) string {
 	}
 	op := e.pick("matching", " or ", " and ", " unless ", " / ", " > ", " == bool ", " - ", " % ", " ^ ")
 	with := e.pick("labels", "", "", "on(x, y) ", "ignoring(z) ", "on() ", "ignoring(x) ", "on(y, __name__) ", "ignoring(y, x) ")
-	if !strings.ContainsAny(op, "orandunless") && rapid.IntRange(0, 5).Draw(e.t, "many") == 0 {
-		with += "group_left () "
-	}
-	if strings.HasPrefix(with, "group_left") {
-		with = "on(x) " + with
-	}
 	return "(" + l + op + with + r + ")"
+}
+
+func (e *expression) manyToOne(depth int) string {
+	many, one := e.vector(max(0, depth-1)), e.pick("one", "sum by (x) ", "max by (x, y) ", "count by (y) ", "min ", "")+"("+e.vector(max(0, depth-2))+")"
+	e.chain, e.ordered = false, e.ordered && e.single
+	op := e.pick("joining", " / ", " * ", " - ", " > ", " <= ", " == bool ")
+	with := e.pick("on", "on(x) group_? () ", "on(x) group_? (y) ", "ignoring(y) group_? () ", "on(y) group_? (x, w) ", "on() group_? () ", "ignoring(x) group_? (x) ", "on(x, y) group_? (__name__) ")
+	if rapid.Bool().Draw(e.t, "swapped") {
+		return "(" + one + op + strings.Replace(with, "?", "right", 1) + many + ")"
+	}
+	return "(" + many + op + strings.Replace(with, "?", "left", 1) + one + ")"
 }
 
 func (e *expression) relabelled(in string) string {
@@ -358,7 +382,9 @@ func TestHowMuchIsCut(t *testing.T) {
 	f("part", `sum(depth) + sum(miles)`, all)
 	f("part", `abs(miles / miles)`, all)
 	f("part", `abs(rate(miles[3s]))`, all)
-	f("none", `miles / on (boat) group_left () miles`, all)
+	f("whole", `miles / on (boat) group_left () miles`, all)
+	f("whole", `sum by (boat) (miles) * on (boat) group_right (x) max by (boat, x) (miles)`, all)
+	f("part", `sum(miles) </ sum(miles)`, all)
 	f("none", `rate(miles[3s] @ 5)`, all)
 	f("none", `max_over_time(rate(miles[3s])[3s:1s])`, all)
 	f("none", `absent(sum(miles))`, all)

@@ -17,8 +17,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Tree is an expression of chains, of operations between vectors of which each series meets one at most, and of
-// label_replace. It is constant and may be run more than once.
+// Tree is an expression of chains, of operations between vectors, in which each series meets one of the other side at most or many
+// meet the same one, and of label_replace. It is constant and may be run more than once.
 //
 //	sum by (a) (rate(x[5m])) ─▶ columns ─┐
 //	                                     ├▶ / ─▶ columns ▶ further stages ▶ columns
@@ -80,6 +80,9 @@ func (t *Tree) between(e *parser.BinaryExpr, lookback time.Duration) (node, bool
 		m.FillValues.LHS != nil || m.FillValues.RHS != nil {
 		return nil, false
 	}
+	if _, ok := ops[e.Op]; !ok && !e.Op.IsSetOperator() {
+		return nil, false
+	}
 	l, lok := t.node(e.LHS, lookback)
 	r, rok := t.node(e.RHS, lookback)
 	if !lok || !rok {
@@ -91,7 +94,7 @@ func (t *Tree) between(e *parser.BinaryExpr, lookback time.Duration) (node, bool
 	case e.Op.IsSetOperator():
 		return &set{op: e.Op, match: a, l: l, r: r}, true
 	case m.Card != parser.CardOneToOne:
-		return nil, false
+		return manyToOne(e, a, l, r)
 	}
 	return &pairs{op: ops[e.Op], compute: ops[e.Op].Arithmetic(), asBool: e.ReturnBool, match: a, l: l, r: r}, true
 }
