@@ -192,6 +192,7 @@ func (r *Runner) serve(ctx context.Context) error {
 			r.metrics.holds.Set(1)
 			r.term(ctx)
 			r.metrics.holds.Set(0)
+			r.metrics.copies.set(underWay{})
 			r.deps.Log.Info("this process is master no more")
 		}
 		select {
@@ -216,11 +217,12 @@ func (r *Runner) term(ctx context.Context) {
 	g.Go(func() error { return coord.Follow(ctx, r.deps.Store, lease.Prefix, rows, r.deps.Log, pause) })
 	g.Go(func() error { return r.askSizes(ctx) })
 	var quiet calm
+	var copies copying
 	g.Go(func() error {
 		defer end()
 		for r.mayAct() && ctx.Err() == nil {
 			if rows.Ready() && r.probe(ctx, rows) {
-				r.round(ctx, rows, dice, &quiet)
+				r.round(ctx, rows, dice, &quiet, &copies)
 			}
 			r.pauseOrLost(ctx, rows)
 		}
@@ -280,7 +282,7 @@ func (r *Runner) look(rows *Rows) (s State, changes uint64, asked int) {
 }
 
 // round looks, plans and carries out.
-func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand, quiet *calm) {
+func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand, quiet *calm, copies *copying) {
 	r.metrics.rounds.Inc()
 	r.unfenceOld(ctx, rows)
 	s, changes, asked := r.look(rows)
@@ -298,6 +300,7 @@ func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand, quiet *
 		return
 	}
 	rows.Fill(&s, r.deps.Servers())
+	r.metrics.copies.set(copies.look(&s, r.settings))
 	steps := Plan(s, r.settings, dice)
 	quiet.planned(now, s.Now, steps)
 	r.mu.Lock()
