@@ -195,7 +195,11 @@ func (w *corruptTrial) running(rng *rand.Rand, old []string, begin func(corruptR
 	}
 	begin(w.begun())
 	w.ask(p.base)
-	w.ended(p.stop())
+	err = p.stop()
+	if w.result.Outcome == "NO ANSWER" && err != nil { // it met the damage and ended by itself amid the queries: its reason is judged instead
+		w.result.Outcome, w.result.Said = "intact", ""
+	}
+	w.ended(err)
 	if !w.result.failed() {
 		w.lives(rng)
 	}
