@@ -57,6 +57,9 @@ func masterSettings(rng *rand.Rand) (s master.Settings) {
 	s.CreateMax = []int{1, 256}[rng.IntN(2)]
 	s.DropMax = []int{256, 16_384}[rng.IntN(2)]
 	s.RoomFrom = []int{6, 0}[rng.IntN(2)]
+	if s.MergeFrom = -1; s.DropMax == 256 { // no draw of its own: lives and scripts are as they were
+		s.MergeFrom, s.MergeInto = 2, [2]time.Duration{3 * time.Hour, 7 * time.Hour}
+	}
 	s.SetDefaults()
 	return s
 }

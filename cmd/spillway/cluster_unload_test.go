@@ -96,3 +96,36 @@ func (c *crowd) gone(ps ...lease.Partition) bool {
 	}
 	return true
 }
+
+// TestClusterNarrowPartitionsAreMerged: closed partitions of a minute become one for the hour, with all their rows, three copies of each. A leader is killed meanwhile, late rows
+// come, and at every moment each gateway finds every row once, with the value acked last.
+func TestClusterNarrowPartitionsAreMerged(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c := newCrowd(t, movesPlan("SPILLWAY_API_ADMIN=true", "SPILLWAY_TABLES_MERGE_FROM=30"))
+	c.table("cut", time.Minute, 3)
+	from := time.Now().Truncate(time.Hour).Add(-3 * time.Hour)
+	narrow := c.cover("cut", from, time.Minute, 60)
+	w := &cutRows{crowd: c, from: from, series: 16, written: map[string]map[int64]float64{}}
+	w.write(1, 0, 60)
+	c.within(2*time.Minute, "the partitions of the hour are merged", func() bool { return c.stateOf(narrow[30]) == topology.Unload })
+	w.check("the partitions are merged")
+	w.write(2, 20, 40)
+	w.erase(3)
+	w.check("rows were written again")
+	c.within(3*time.Minute, "some rows have moved", func() bool { return c.unloaded() >= 100 })
+	was, _ := c.leader(narrow[59])
+	c.server(was).Kill()
+	w.check("a server is dead")
+	value := 3.0
+	c.within(5*time.Minute, "one partition has all rows", func() bool {
+		value++
+		w.write(value, 30, 32)
+		w.check("while rows move")
+		return len(c.partitions("cut")) == 1
+	})
+	w.check("all rows have moved")
+	c.start(c.server(was))
+	c.within(2*patience, "three copies have all rows", c.listed(c.partitions("cut")[0], 3))
+	w.check("the server is back")
+}

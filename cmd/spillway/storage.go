@@ -154,19 +154,26 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := p.register(ctx, replace); err != nil || !candidate || p.frozen != "" {
 		return err
 	}
+	settings := p.cfg.Tables.master()
+	if p.unloads == nil {
+		settings.MergeFrom = -1 // the rows of what was merged would stay where they are
+	}
 	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, MapServers: p.files,
-		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, p.cfg.Tables.master())
+		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, settings)
 	return err
 }
 
 // master returns the settings of a master, in which 0 stands for a default.
 func (t tablesConfig) master() master.Settings {
-	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), PresplitAhead: time.Duration(t.PresplitAhead)}
+	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead)}
 	if s.SplitBytes == 0 {
 		s.SplitBytes = -1
 	}
 	if s.BalanceBytes == 0 {
 		s.BalanceBytes = -1
+	}
+	if s.MergeFrom == 0 {
+		s.MergeFrom = -1
 	}
 	if s.PresplitAhead == 0 {
 		s.PresplitAhead = -1

@@ -32,6 +32,7 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	p.repair()
 	p.splits()
 	p.merges()
+	p.mergesOfRows()
 	p.balance()
 	p.metadata()
 	p.sweep()

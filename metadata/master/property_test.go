@@ -21,6 +21,7 @@ import (
 func drawWorld(t *rapid.T) *world {
 	w := newWorld()
 	w.rng = rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+	w.set.MergeFrom, w.set.MergeInto = rapid.SampledFrom([]int{-1, 1, 3}).Draw(t, "merge from"), [2]time.Duration{90 * time.Minute, 3 * time.Hour}
 	w.set.MovesMax = rapid.IntRange(1, 8).Draw(t, "moves")
 	w.Now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()
 	n := rapid.IntRange(1, 7).Draw(t, "servers")
@@ -161,7 +162,13 @@ func checkStep(t *rapid.T, w *world, s Step) {
 			if len(s.Fences) == 0 && !slices.ContainsFunc(row.InSync, func(m lease.Member) bool { return m.Placement == o.Placement }) {
 				t.Fatalf("%s without a fence, and it is not listed: %s", o, s.What)
 			}
-		case topology.UnloadFinal, topology.Merge, topology.SplitFinalize:
+		case topology.Merge:
+			for _, id := range o.Partitions {
+				if len(s.Fences) == 0 && !mayHaveRows(w, lease.Partition{Table: s.Table, ID: id}) {
+					t.Fatalf("%s without a fence, and p%d has no rows: %s", o, id, s.What)
+				}
+			}
+		case topology.UnloadFinal, topology.SplitFinalize:
 			if len(s.Fences) == 0 {
 				t.Fatalf("%s without a fence: %s", o, s.What)
 			}

@@ -30,6 +30,11 @@ type Settings struct {
 	PresplitAhead time.Duration
 	// ClosedAfter is how long after its end a partition counts as closed: late rows come until then. Default 1 h.
 	ClosedAfter time.Duration
+	// MergeFrom is from how many partitions of a table on closed neighbours with rows are merged: those narrower than half of the first of MergeInto into one for each stretch of
+	// that length, and from five times as many on those of half of the second. Default 200; negative: they stay. Smaller: fewer partitions, and more rows are written again.
+	MergeFrom int
+	// MergeInto are the lengths. Default an hour and a day.
+	MergeInto [2]time.Duration
 	// MovesMax bounds how many partitions one round moves. Default 64. Larger: balance comes sooner, with more at a time.
 	MovesMax int
 	// FillsMax bounds how many partitions with rows are copied to a server at a time. Default 16. Larger: more small ones a round, and more that are half copied if
@@ -68,6 +73,8 @@ func (s *Settings) SetDefaults() {
 	def(&s.SplitBytes, 1<<30)
 	def(&s.PresplitAhead, 2*time.Hour)
 	def(&s.ClosedAfter, time.Hour)
+	def(&s.MergeFrom, 200)
+	def(&s.MergeInto, [2]time.Duration{time.Hour, 24 * time.Hour})
 	def(&s.MovesMax, 64)
 	def(&s.FillsMax, 16)
 	def(&s.BalanceBytes, 256<<20)

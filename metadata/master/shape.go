@@ -170,7 +170,7 @@ func (p *planner) cut(part *topology.Partition, size Size) (at topology.Cut, ok 
 
 // merges joins neighbours that were never written to and are past: those cut finer than the table's width, for rows
 // that did not come; in a table near its limit of partitions, those of any width, so that new times find room.
-// Partitions with rows are not merged: their rows would have to move.
+// Those with rows are merge.go's.
 func (p *planner) merges() {
 	for _, m := range p.Tables {
 		heirs := heirs(m)

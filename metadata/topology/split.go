@@ -149,8 +149,7 @@ func (o UnloadFinal) apply(t *txn) error {
 func (o UnloadFinal) String() string { return "forget " + name(o.Partition) + ", which is unloaded" }
 
 // Merge makes one partition of closed neighbours: in time with the same ring range, or on the ring with the same times. All
-// end before ClosedBefore, the time before which the proposer expects nothing new, and lie on the same servers. They
-// unload into the new one, Into, which has its placements on those servers too.
+// end before ClosedBefore, the time before which the proposer expects nothing new. They unload into the new one, Into, whatever servers each lies on.
 type Merge struct {
 	Partitions   []point.PartitionID // two or more, in order
 	Into         Child
@@ -183,9 +182,6 @@ func (o Merge) apply(t *txn) error {
 		}
 		if err := validPlaces(o.Into.ID, o.Into.Placements, nil); err != nil {
 			return err
-		}
-		if !sameServers(p.Placements, o.Into.Placements) {
-			return fault.Errorf(fault.Invalid, "%s lies on %s and %s would on %s: move one to where the other is first", name(id), servers(p.Placements), name(o.Into.ID), servers(o.Into.Placements))
 		}
 		switch {
 		case i == 0:
@@ -220,18 +216,6 @@ func (o Merge) apply(t *txn) error {
 func (t *txn) mergedInto(ids []point.PartitionID, into point.PartitionID) bool {
 	for _, id := range ids {
 		if p, ok := t.byID(id); ok && !slices.Contains(p.Into, into) {
-			return false
-		}
-	}
-	return true
-}
-
-func sameServers(a, b []Placement) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, pl := range a {
-		if _, ok := on(b, pl.Server); !ok {
 			return false
 		}
 	}
