@@ -55,7 +55,7 @@ func refusedLog(t *testing.T, kind errorfs.OpKind, n int32, forever bool) (hit b
 		return nil
 	})
 	told := &quiet{}
-	db, err := database.Open("db", &pebble.Options{FS: errorfs.Wrap(disk, failing), Logger: told, MemTableSize: 64 << 10, L0CompactionThreshold: 2,
+	db, err := database.Open("db", &pebble.Options{FS: errorfs.Wrap(disk, failing), Logger: told, MemTableSize: 64 << 10, DisableAutomaticCompactions: true,
 		EventListener: &pebble.EventListener{BackgroundError: func(error) {}}})
 	if err != nil {
 		t.Fatal(err)
