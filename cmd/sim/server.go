@@ -159,7 +159,7 @@ func (s *server) begin() {
 	s.decide(rules.Clock{Now: w.hour()})
 	s.every(time.Second, "publish", func() {
 		s.decide(rules.Clock{Now: w.hour()})
-		s.decide(rules.Published{Good: s.machine.Status().Good})
+		s.decide(s.published())
 	})
 	s.chains()
 	s.every(10*time.Second, "reconcile", func() {
@@ -262,4 +262,16 @@ func (s *server) perform(e lease.Effect) {
 		s.listed[e.Partition] = e.Lease
 		s.decide(rules.InSyncAnswered{InSyncSet: e})
 	}
+}
+
+// published is what a server says of itself for its heartbeat. A disk that is full takes no rows, and no copies.
+func (s *server) published() rules.Published {
+	in := rules.Published{Good: s.machine.Status().Good, Room: 1 << 30}
+	if s.disk.isFull(s.w) {
+		in.Room, in.ReadOnly = 1, "its disk is full"
+	}
+	for _, key := range s.receiver.NoRoom() {
+		in.NoRoom = append(in.NoRoom, lease.Partition{Table: key.Table, ID: key.Partition})
+	}
+	return in
 }
