@@ -121,6 +121,10 @@ bench-smear: build etcd ## CPU of rows that wait against rows that do not, in tu
 	@$(call has,./cmd/spillway,TestClusterSmearCost$$)
 	SMEAR_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=30m -run 'TestClusterSmearCost$$' ./cmd/spillway
 
+bench-unload: build etcd ## CPU of rows that move from a partition to its halves against that of writing them, three copies on three servers; 3 min; UNLOAD_FOR=30s (how long rows are written), SMEAR_RATE=80000, SMEAR_PROFILE=DIR
+	@$(call has,./cmd/spillway,TestClusterUnloadCost$$)
+	UNLOAD_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=20m -run 'TestClusterUnloadCost$$' ./cmd/spillway
+
 plot-smear: build etcd ## the load of three servers over time, without smearing and with it, drawn into docs/proofs/smear.svg
 	@$(call has,./cmd/spillway,TestClusterSmearSpreadsTheLoad$$)
 	SMEAR_SVG=$(CURDIR)/docs/proofs/smear.svg CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=10m -run 'TestClusterSmearSpreadsTheLoad$$' ./cmd/spillway
