@@ -43,7 +43,9 @@ func TestClusterUnloadCost(t *testing.T) {
 	took := time.Since(began)
 	time.Sleep(10 * time.Second)
 	moved := c.consumed().minus(before)
-	cost := func(k consumed, rows float64) float64 { return (k.storage - idle.storage/idle.seconds*k.seconds) / rows * 1e6 }
+	cost := func(k consumed, rows float64) float64 {
+		return (k.storage - idle.storage/idle.seconds*k.seconds) / rows * 1e6
+	}
 	n := rows - had
 	t.Logf("%.0f rows; CPU of three storage servers a row: %.2f µs written, %.2f µs moved (%.2f of written); %.0f rows moved a second", rows, cost(written, rows), cost(moved, n), cost(moved, n)/cost(written, rows), n/took.Seconds())
 }
