@@ -92,6 +92,8 @@ func (g *Growth) Observed(now point.Nanos, m *topology.Map, sizes map[lease.Part
 			out.rows[p.ID] = size.Rows
 			_, missed := g.unknown[p.ID]
 			switch {
+			case inherits(m, p, sizes): // rows that move here are no growth, and cannot be told from those that come
+				known = known && p.TimeHi <= now
 			case had && size.Rows > before:
 				grown += size.Rows - before
 			case !had && (missed && p.TimeLo < since-growthGapMax || !missed && p.TimeLo < since-growthLate):
@@ -110,6 +112,19 @@ func (g *Growth) Observed(now point.Nanos, m *topology.Map, sizes map[lease.Part
 		}
 	}
 	return out
+}
+
+// inherits reports whether rows of another partition may be moving into p.
+func inherits(m *topology.Map, p *topology.Partition, sizes map[lease.Partition]Size) bool {
+	for _, q := range m.Overlapping(p.TimeLo, p.TimeHi-1) {
+		if !slices.Contains(q.Into, p.ID) {
+			continue
+		}
+		if size, ok := sizes[lease.Partition{Table: m.Table, ID: q.ID}]; !ok || size.MaxTime >= p.TimeLo {
+			return true
+		}
+	}
+	return false
 }
 
 // perRow is how many bytes a row of a column takes at rest: by the newest partitions that ended a while ago, or, before there is one, by

@@ -82,6 +82,61 @@ func goldenGrowth(t *testing.T) []byte {
 	return w.Growth["cpu"].Encode()
 }
 
+// TestRowsThatMoveAreNoGrowth: a partition that takes rows is cut after its newest row, and the next one in the middle of the ring. Their rows move to the halves, many more a minute than come.
+func TestRowsThatMoveAreNoGrowth(t *testing.T) {
+	const min = point.Nanos(60e9)
+	begin := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC).UnixNano()
+	m, err := topology.New("cpu", topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.Cover([]point.Nanos{begin}, func(id point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: point.PlacementID(id), Server: "s1"}}
+	})
+	child := func(id point.PartitionID) topology.Child {
+		return topology.Child{ID: id, Placements: []topology.Placement{{ID: point.PlacementID(id), Server: "s1"}}}
+	}
+	split := func(p point.PartitionID, at topology.Cut) {
+		if m, err = m.Apply(topology.SplitBegin{Partition: p, Split: topology.Split{At: at, Low: child(m.NextID), High: child(m.NextID + 1)}}, topology.SplitFinalize{Partition: p, Low: m.NextID}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var g *Growth
+	sizes := map[lease.Partition]Size{}
+	add := func(p point.PartitionID, rows uint64, at point.Nanos) {
+		key := lease.Partition{Table: "cpu", ID: p}
+		s := sizes[key]
+		sizes[key] = Size{Rows: s.Rows + rows, Bytes: s.Bytes + 3*int64(rows), MinTime: begin, MaxTime: max(s.MaxTime, at)}
+	}
+	for i := range point.Nanos(120) {
+		now := begin + i*min
+		switch i {
+		case 30:
+			split(1, topology.AtTime(now+min)) // into 2 and 3
+		case 60:
+			split(3, topology.AtRing(1<<63)) // into 4 and 5
+		case 90: // all rows have moved
+			if m, err = m.Apply(topology.UnloadFinal{Partition: 1}, topology.UnloadFinal{Partition: 3}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g = g.Observed(now, m, sizes)
+		at, _ := m.Find(0, now)
+		add(at.ID, 6000, now)
+		switch {
+		case i >= 30 && i < 60:
+			add(2, 50_000, begin+30*min)
+		case i >= 60 && i < 90:
+			add(4, 50_000, begin+60*min)
+			add(5, 50_000, begin+60*min)
+		}
+	}
+	h := g.columns[column{}]
+	if f, ok := h.Forecast(begin+119*min, begin+180*min); !ok || math.Abs(f.Level-100) > 5 {
+		t.Errorf("the table grows by %v rows/s (%t), want 100", f.Level, ok)
+	}
+}
+
 func TestGrowthIsStoredAsDrawn(t *testing.T) {
 	b := goldenGrowth(t)
 	const name = "testdata/growth.golden"

@@ -216,7 +216,9 @@ func (p *Partition) appendForeign(r *Rows) error {
 		}
 		rows, beside := u.rows, (*headRef)(nil)
 		if r.Missing {
-			if rows, beside, err = p.missing(rows); err != nil {
+			if rows, beside, err = p.missing(rows); err == errCold {
+				continue
+			} else if err != nil {
 				return err
 			}
 		}

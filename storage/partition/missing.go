@@ -39,6 +39,9 @@ func (p *Partition) missing(r *Rows) (*Rows, *headRef, error) {
 		return nil, nil, p.gone()
 	}
 	defer v.Close()
+	if !v.warm { // it cooled since: its series are not known by their refs
+		return nil, nil, errCold
+	}
 	here, err := p.rowsOf(v, r)
 	if err != nil {
 		return nil, nil, err
