@@ -213,7 +213,7 @@ func (a *tableAdvice) narrow(l *loadOf) bool {
 		holders := float64((topology.Config{Replicas: l.Replicas}).MinInSync())
 		each := waiting * holders / float64(l.Servers) * adviseStagedBytes
 		a.because("%.0f rows wait at a moment, about %s on each server: storage.staging_bytes_max should be %s or more, since smeared rows may take half of it", waiting, master.Bytes(int64(each)), master.Bytes(int64(2*each)))
-		a.because("until retention drops them there are %d partitions of the %d that a table may have; rows that wait cost more CPU: see docs/smear.md", int(l.Retention/w)*load.Columns, topology.TablePartitionsMax)
+		a.because("where old ones are not merged (tables.merge_from) there are %d partitions of the %d that a table may have; rows that wait cost more CPU: see docs/smear.md", int(l.Retention/w)*load.Columns, topology.TablePartitionsMax)
 		return true
 	}
 	a.because("--whole-ranges: partitions of at most %v would be too many within the retention of %s, or no window fits: columns instead", narrowWidths[len(narrowWidths)-1], span(duration(l.Retention)))
