@@ -24,7 +24,7 @@ func TestClusterColdStart(t *testing.T) {
 	needsCluster(t)
 	n, steady := envInt(t, "CLUSTER_ACTIVE", 1000), envDuration(t, "CLUSTER_STEADY", 4*time.Second)
 	load := func() string { b, _ := os.ReadFile("/proc/loadavg"); return strings.Fields(string(b))[0] }
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: []string{"SPILLWAY_API_ADMIN=true"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: []string{"SPILLWAY_API_ADMIN=true", unmerged}})
 	c.table("many", time.Second, 3)
 	began, from := time.Now(), time.Now().Truncate(time.Hour).Add(-4*time.Hour)
 	ps := c.cover("many", from, time.Second, n)

@@ -26,7 +26,7 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	needsCluster(t)
 	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 6*time.Second)
 	const n = 1000
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{unmerged}})
 	c.table("many", time.Second, 3)
 	from := time.Now().Truncate(time.Hour).Add(-4 * time.Hour)
 	c.cover("many", from, time.Second, n)

@@ -256,7 +256,7 @@ func TestClusterStopHandsLeasesOver(t *testing.T) {
 // lead them.
 func TestClusterLeasesMoveAfterKill(t *testing.T) {
 	needsCluster(t)
-	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 4, Gateways: 1})
+	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 4, Gateways: 1, Env: []string{unmerged}})
 	c.table("moving", time.Minute, 3)
 	moving := c.cover("moving", time.Now().Truncate(time.Hour).Add(-4*time.Hour), time.Minute, 200)
 	var all []time.Duration

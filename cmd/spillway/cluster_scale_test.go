@@ -18,7 +18,7 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 	needsCluster(t)
 	const n = 1000
 	steady := envDuration(t, "CLUSTER_STEADY", 6*time.Second)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 5, Gateways: 1})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 5, Gateways: 1, Env: []string{unmerged}})
 	c.table("many", time.Second, 3)
 	began, from := time.Now(), time.Now().Truncate(time.Hour).Add(-time.Hour)
 	ps := c.cover("many", from, time.Second, n)

@@ -62,7 +62,7 @@ func stagesAlone(t *testing.T, servers, rows int) (c *crowd, w *copiesWriter, on
 	c.table("copied", 24*time.Hour, 1)
 	w = &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
 	w.write(1)
-	only, _ = c.leader(c.partitions("copied")[0])
+	c.within(patience, "the partition is led", func() bool { only, _ = c.leader(c.partitions("copied")[0]); return only != "" })
 	c.server(only).Kill()
 	w.atOnce(rows)
 	return c, w, only

@@ -66,6 +66,9 @@ func envDuration(t *testing.T, name string, def time.Duration) time.Duration {
 // patience bounds a test's waits: far longer than they take, on a machine that does other work.
 const patience = time.Minute
 
+// unmerged has old narrow partitions stay as they are: a test counts them.
+const unmerged = "SPILLWAY_TABLES_MERGE_FROM=0"
+
 // newCrowd starts a cluster. Bin of the plan is the test's, and so is Dir unless it is set.
 func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	t.Helper()

@@ -22,6 +22,7 @@ type partitionCmd struct {
 	List      partitionListCmd      `cmd:"" help:"List a table's partitions, with their leaders."`
 	Show      partitionShowCmd      `cmd:"" help:"Show all that is known of a partition."`
 	Split     partitionSplitCmd     `cmd:"" help:"Cut a partition in two."`
+	Merge     partitionMergeCmd     `cmd:"" help:"Make one of neighbours whose time has passed, with their rows."`
 	Bump      partitionBumpCmd      `cmd:"" help:"Have its leader let go at once, so that it is loaded anew."`
 	Move      partitionMoveCmd      `cmd:"" help:"Have it moved from a server to another, with its rows."`
 	Prohibit  partitionProhibitCmd  `cmd:"" help:"Keep a partition off a server."`
@@ -283,6 +284,45 @@ func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
 		return err
 	}
 	step, err := master.SplitAt(s, master.Settings{}, a.rng, c.Table, p.ID, cut)
+	if err != nil {
+		return err
+	}
+	if c.DryRun {
+		return a.done("would %s", step.What)
+	}
+	return a.act(ctx, c.Reason, "table "+c.Table+": "+step.What, func() error {
+		if err := master.Do(ctx, a.store, a.tables, m, step, a.log); err != nil {
+			return err
+		}
+		return a.done("%s", step.What)
+	})
+}
+
+type partitionMergeCmd struct {
+	adminFlags `embed:""`
+	Table      string        `arg:"" help:"Table."`
+	IDs        []partitionID `arg:"" name:"partitions" help:"Neighbours, in order: p7 p8 p9."`
+	Reason     string        `name:"reason" help:"Why, for the audit."`
+	DryRun     bool          `name:"dry-run" help:"Show the plan only."`
+}
+
+// Run merges partitions. Their leaders move the rows; queries read all of them until that is done.
+func (c *partitionMergeCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionMergeCmd) run(ctx context.Context, a *admin) error {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return err
+	}
+	s, _, err := a.look(ctx)
+	if err != nil {
+		return err
+	}
+	var ids []point.PartitionID
+	for _, id := range c.IDs {
+		ids = append(ids, point.PartitionID(id))
+	}
+	step, err := master.MergeOf(s, master.Settings{}, a.rng, c.Table, ids)
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,7 @@ var notRun = map[string]string{
 	"spillway table create metrics --retention 30d --partition-width 1h --replicas 3":                                                                                                                      "a cluster's commands: cluster_*_test.go, admin_test.go",
 	"spillway partition list metrics":                                   "the same",
 	"spillway server drain s1 --reason disk":                            "the same",
+	"spillway partition merge metrics p7 p8 p9 --reason narrow":         "TestAdmin",
 	"spillway partition move metrics p7 --from s2 --to s4 --reason hot": "TestClusterAPartitionMovesToTheServerNamed",
 	`spillway partition force-join metrics p7 s2 --reason "fire"`:       "the same",
 	`spillway partition restore metrics p7 --holds s1 --reason "…"`:     "the same",

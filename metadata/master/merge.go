@@ -3,11 +3,13 @@ package master
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -132,6 +134,33 @@ func (p *planner) mergeableRows(m *topology.Map, part *topology.Partition, into 
 	return led && row.State == lease.Held && row.Offline == nil && !slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool { return p.bad(pl.Server, p.set.EmptyAfter) })
 }
 
+// MergeOf plans a requested merge of closed neighbours, in the order of their times or of the ring. Their leaders move the rows. Errors are NotFound, and those of
+// topology.Merge: Stale (one of them is being changed) and Invalid (not neighbours, or not closed).
+func MergeOf(s State, set Settings, rng *rand.Rand, table string, ids []point.PartitionID) (Step, error) {
+	set.SetDefaults()
+	p := &planner{view: newView(s, set), rng: rng, touched: map[lease.Partition]bool{}}
+	i := slices.IndexFunc(p.Tables, func(m *topology.Map) bool { return m.Table == table })
+	if i < 0 {
+		return Step{}, fault.Errorf(fault.NotFound, "table %q does not exist", table)
+	}
+	m, r := p.Tables[i], &run{}
+	for _, id := range ids {
+		part, ok := m.ByID(id)
+		if !ok {
+			return Step{}, fault.Errorf(fault.NotFound, "table %q has no p%d", table, id)
+		}
+		r.parts = append(r.parts, part)
+	}
+	if len(r.parts) == 0 {
+		return Step{}, fault.Errorf(fault.Invalid, "no partitions to merge: name 2 to %d neighbours", topology.MergeMax)
+	}
+	p.mergeRows(m, r)
+	step := p.steps[0]
+	step.Why = "asked for"
+	_, err := m.Apply(step.Ops...)
+	return step, err
+}
+
 func (p *planner) mergeRows(m *topology.Map, r *run) {
 	id := p.takeIDs(m, 1)
 	into := topology.Child{ID: id}
@@ -149,5 +178,5 @@ func (p *planner) mergeRows(m *topology.Map, r *run) {
 	}
 	p.moves++
 	p.add(Step{Kind: Merge, Table: m.Table, Partition: ids[0], Ops: []topology.Op{topology.Merge{Partitions: ids, Into: into, ClosedBefore: p.closed()}},
-		What: fmt.Sprintf("merge %s, which have rows, into p%d", names(ids), id), Why: fmt.Sprintf("they are narrow, and ended more than %v ago", p.set.ClosedAfter)})
+		What: fmt.Sprintf("merge %s with their rows into p%d", names(ids), id), Why: fmt.Sprintf("they are narrow, and ended more than %v ago", p.set.ClosedAfter)})
 }
