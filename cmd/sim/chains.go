@@ -519,6 +519,6 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 		}
 		s.w.n.kept++
 		s.w.check.acked(s, id, in.row, rank)
-		end(answer{true, s.disk.id})
+		end(answer{true, s.disk.id, s.w.now})
 	})
 }

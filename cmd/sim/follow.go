@@ -195,7 +195,7 @@ func (w *writing) try() {
 	}
 	to, in := g.w.indexOf(lead.Server), insertion{row: w.in, try: w.sent}
 	w.sent++
-	var store lease.StoreID // sender of the ack
+	var ack answer
 	g.attempt(&g.writes, id, at, lead.Server, func(answered func(error)) {
 		ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
 			g.w.servers[to].insert(id, in, say)
@@ -206,7 +206,7 @@ func (w *writing) try() {
 			case !a.acked:
 				answered(g.w.servers[to].named(v.table, errStale))
 			default:
-				store = a.store
+				ack = a
 				answered(nil)
 			}
 		})
@@ -219,7 +219,7 @@ func (w *writing) try() {
 		g.open--
 		delete(g.unacked, w.in.value)
 		g.w.n.acked++
-		g.w.history.acked(w.in, id, store)
+		g.w.history.acked(w.in, id, ack)
 	})
 }
 

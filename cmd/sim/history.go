@@ -23,6 +23,8 @@ type history struct {
 	of   map[string][]keyID // of each table, by time
 	past [][]*written       // of each key, in the order in which they began
 	next uint64             // value
+	// forgone is when a restore of the store, last, took away what partitions had.
+	forgone map[lease.Partition]time.Duration
 }
 
 // key is a series and a time.
@@ -53,7 +55,7 @@ const (
 )
 
 func newHistory(w *world) *history {
-	h := &history{w: w, of: map[string][]keyID{}}
+	h := &history{w: w, of: map[string][]keyID{}, forgone: map[lease.Partition]time.Duration{}}
 	for _, table := range w.tables {
 		rings := make([]uint64, seriesMax)
 		for i := range rings {
@@ -98,10 +100,11 @@ func (h *history) find(k keyID, value uint64) *written {
 	return nil
 }
 
-func (h *history) acked(in row, id lease.Partition, store lease.StoreID) {
+func (h *history) acked(in row, id lease.Partition, a answer) {
 	if p := h.find(in.key, in.value); p != nil {
-		p.acked, p.in, p.store = h.w.now, id, store
-		p.dropped = h.w.check.dropped[id]
+		p.acked, p.in, p.store = h.w.now, id, a.store
+		gone, forgone := h.forgone[id]
+		p.dropped = h.w.check.dropped[id] || forgone && a.at <= gone // the ack was on its way
 	}
 }
 

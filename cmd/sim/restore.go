@@ -204,6 +204,7 @@ func (c *checker) restored(b *backup) {
 		}
 		delete(c.rows, id)
 		c.w.history.dropped(id)
+		c.w.history.forgone[id] = c.w.now
 		c.w.n.forgone++
 	}
 }

@@ -52,6 +52,7 @@ func (s *server) tries(in insertion) bool {
 type answer struct {
 	acked bool // else it is stale: look at the newest map and leases
 	store lease.StoreID
+	at    time.Duration // when it was acked
 }
 
 // insert takes a row in, as storage/server does:
@@ -185,7 +186,7 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 			s.w.mark(wroteAlone)
 		}
 		s.w.check.acked(s, id, in.row, rank)
-		end(answer{true, s.disk.id})
+		end(answer{true, s.disk.id, s.w.now})
 	}
 	if s.w.opt.broken == ackBeforeSync {
 		s.disk.sync(s.proc, nil, func() {})

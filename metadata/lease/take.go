@@ -290,6 +290,9 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		Empty: (e.row.Empty && (e.present() || !m.unborn(e)) || c.bear && !e.present()) && e.assigned.BrickEpoch == 0,
 		Seq:   min(e.row.Seq, m.seqOf(e)),
 	}
+	if !row.Empty && len(e.row.InSync) == 0 { // rows are here, and nothing says that the others have them
+		row.InSync = slices.DeleteFunc(row.InSync, func(x Member) bool { return x.Server != m.self.Server })
+	}
 	row.InSync, e.dropped = m.withoutSilent(e, row.InSync)
 	e.nonce, e.droppedAt = row.Nonce, row.Epoch
 	conditions := append([]coord.Condition{
