@@ -234,13 +234,13 @@ func (s *server) ranked(r *replica, in insertion) row {
 func (c *checker) inherited(id lease.Partition, after *topology.Map) {
 	for _, key := range slices.Sorted(maps.Keys(c.rows[id])) {
 		a := c.rows[id][key]
-		if c.isLost(id, a.store) || c.damaged[a.value] {
+		if c.isLost(id, a.store) {
 			continue
 		}
-		k, found := c.w.history.keys[key], false
-		for _, at := range after.Overlapping(k.t, k.t) { // one that took over may unload itself by now
+		k, found := c.w.history.keys[key], c.damaged[a.value] // a damaged one goes with the others, if it goes
+		for _, at := range after.Overlapping(k.t, k.t) {      // one that took over may unload itself by now
 			heir := lease.Partition{Table: id.Table, ID: at.ID}
-			if b, has := c.rows[heir][key]; has && at.ID != id.ID && at.Contains(k.ring, k.t) && (b.rank >= a.rank || b.value == a.value) {
+			if b, has := c.rows[heir][key]; has && at.ID != id.ID && at.Contains(k.ring, k.t) && (b.rank >= a.rank || b.value == a.value || c.damaged[a.value]) {
 				found = true
 				c.w.history.moved(key, id, heir, b.store)
 			}
