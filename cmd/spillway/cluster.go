@@ -150,6 +150,14 @@ func (v *clusterView) takesRows(s topology.ServerID) bool {
 	return v.leaders.Live(s) && v.leaders.ReadOnly(s) == ""
 }
 
+// readOnly is why a server that is up takes no rows; "": it takes them, or is away, and another may lead soon.
+func (v *clusterView) readOnly(s topology.ServerID) string {
+	if !v.leaders.Live(s) {
+		return ""
+	}
+	return v.leaders.ReadOnly(s)
+}
+
 // metadataServers are the servers that may keep the files of a new table: the living first.
 func (v *clusterView) metadataServers() []topology.ServerID {
 	var live, silent []topology.ServerID

@@ -72,9 +72,11 @@ type gatewayDeps struct {
 	leaders runner.Leaders  // nil: this process alone
 	staging forward.Staging // nil: rows wait for their leader
 	ping    func(context.Context, topology.ServerID) error
-	source  query.Source
-	health  func() error // why this process must not be used; nil: nothing
-	stalled func() error // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
+	// readOnly is why a server that is up takes no rows; "": it takes them. Nil: this process alone.
+	readOnly func(topology.ServerID) string
+	source   query.Source
+	health   func() error // why this process must not be used; nil: nothing
+	stalled  func() error // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
 	// describe adds to the status page the servers and leaders, which the door lacks. Nil: nothing.
 	describe func(context.Context, *ui.Status)
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
@@ -140,7 +142,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 		return err
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
-	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Staging: behind.staging, Ping: behind.ping,
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping,
 		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	d.queries, d.refusals = recent.NewQueries(), recent.NewRefusals()
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,

@@ -19,6 +19,7 @@ type Request struct {
 	asked  []topology.ServerID
 	sent   int
 	paused time.Time // when the pause is over; zero: there is none, only news are waited for
+	ends   time.Time // when waiting is over without news
 	stage  time.Time // when the rows are staged; zero: they are not
 	staged time.Time // not before
 }
@@ -40,6 +41,7 @@ type Failure struct {
 	Asked      topology.ServerID // "": there was no server to ask
 	Sent       bool              // the server got the question, or may have
 	Deaf       bool              // it did not answer a ping either
+	Full       bool              // it leads, and takes no rows until a person makes room on its disk
 	Since      time.Time         // since when the leader is away, as of other requests too; zero: unknown
 	Reason     Reason
 	Err        error
@@ -66,10 +68,12 @@ type Effect struct {
 }
 
 // Failed takes the failures of a try by the map of seq. draw, in [0, 1), is the pause's jitter. After a Wait the runner
-// looks first: changes during the try are followed at once, even if the try took longer than the patience.
+// looks first: changes during the try are followed at once, even if the try took longer than the patience. Where every failure is Full, nothing but such
+// news and staging is waited for; beside others they are tried again with those, whose rows may be kept.
 func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw float64) Effect {
-	r.seq, r.sent, r.paused, r.stage, r.asked = seq, 0, time.Time{}, time.Time{}, r.asked[:0]
+	r.seq, r.sent, r.paused, r.stage, r.ends, r.asked = seq, 0, time.Time{}, time.Time{}, r.deadline, r.asked[:0]
 	var e Effect
+	full := len(failures) > 0
 	for i := range failures {
 		f := &failures[i]
 		for range f.Partitions {
@@ -78,6 +82,7 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 		if f.Sent {
 			r.sent++
 		}
+		full = full && f.Full
 		if at := f.Since.Add(r.policy.StageAfter); r.policy.StageAfter > 0 && !f.Since.IsZero() && (r.stage.IsZero() || at.Before(r.stage)) {
 			r.stage = at
 		}
@@ -89,11 +94,14 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 			e.Newer = at
 		}
 	}
-	if e.Refresh || r.policy.Repeat {
+	if e.Refresh || r.policy.Repeat && !full {
 		r.paused = now.Add(r.policy.pause(r.try, draw))
 	}
 	if !r.stage.IsZero() && r.stage.Before(r.staged) {
 		r.stage = r.staged
+	}
+	if full && r.stage.IsZero() { // no time that a sender waits is enough
+		r.ends = now
 	}
 	if r.policy.TriesMax > 0 && r.try+1 >= r.policy.TriesMax {
 		return Effect{Do: GiveUp}
@@ -136,15 +144,15 @@ func (r *Request) wait(now time.Time) Effect {
 	if r.mayStage(now) {
 		return Effect{Do: Stage}
 	}
-	if !now.Before(r.deadline) {
+	if !now.Before(r.ends) {
 		return Effect{Do: GiveUp}
 	}
 	return Effect{Do: Wait, Until: r.until()}
 }
 
-// until is when the wait ends without news: the pause is over, or patience is.
+// until is when the wait ends without news: the pause is over, or patience is, or every part that failed met a full disk.
 func (r *Request) until() time.Time {
-	until := r.deadline
+	until := r.ends
 	for _, at := range []time.Time{r.paused, r.stage} {
 		if !at.IsZero() && at.Before(until) {
 			until = at

@@ -16,11 +16,11 @@ import (
 
 // Scripts list the events of a request; the lines below "----" are its actions.
 //
-//	request writes|reads|alone [patience=5s]      begins at 0s
+//	request writes|reads|alone [patience=5s] [stage=500ms]      begins at 0s
 //	ask n1                                        an attempt; then events, one a line:
 //	    silent · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
 //	failed at=0s map=7 [draw=0.5]                 failures of a try, one a line:
-//	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved
+//	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved  ·  p6 n3 leader full [since=0s]
 //	look at=1s map=7                              leader of each failed partition now, in one line: n1 n2 -
 //	tick at=1s
 func TestScripts(t *testing.T) {
@@ -74,6 +74,11 @@ func (s *script) begin(d *datadriven.TestData) string {
 	d.MaybeScanArgs(s.t, "patience", &patience)
 	p := duration(s.t, patience)
 	s.policy = map[string]Policy{"writes": Writes(p, false), "alone": Writes(p, true), "reads": Reads(p)}[d.CmdArgs[0].Key]
+	if d.HasArg("stage") {
+		var after string
+		d.ScanArgs(s.t, "stage", &after)
+		s.policy.StageAfter = duration(s.t, after)
+	}
 	s.request = s.policy.Request(begin)
 	return fmt.Sprintf("try 0, until %v\n", s.request.Deadline().Sub(begin))
 }
@@ -125,9 +130,16 @@ func (s *script) failures(input string) (out []Failure) {
 				x.Reason = r
 			}
 		}
-		if len(f) > 3 {
+		for _, arg := range f[min(3, len(f)):] {
+			if since, ok := strings.CutPrefix(arg, "since="); ok {
+				x.Since = begin.Add(duration(s.t, since))
+				continue
+			}
+			if x.Full = x.Full || arg == "full"; arg == "full" {
+				continue
+			}
 			var named uint64
-			if _, err := fmt.Sscanf(f[3], "named=%d", &named); err != nil {
+			if _, err := fmt.Sscanf(arg, "named=%d", &named); err != nil {
 				s.t.Fatal(err)
 			}
 			x.Err = peer.WithMap(answers["stale"], peer.MapAt{Seq: named, Txn: peer.TxnID{1}, Servers: []string{f[1]}})
@@ -153,6 +165,8 @@ func (s *script) says(e Effect) string {
 		fmt.Fprintf(&out, "wait until %v\n", e.Until.Sub(begin))
 	case GiveUp:
 		out.WriteString("give up\n")
+	case Stage:
+		out.WriteString("stage\n")
 	}
 	return out.String()
 }

@@ -252,7 +252,8 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 		w.t.f.absence.answered(at)
 		return err
 	}
-	w.fail(s.Partition, follow.Failure{Asked: lead.Server, Sent: true, Deaf: deaf, Reason: reason, Err: err}, &rest)
+	full := reason == follow.Unanswered && !deaf && !lead.Guess && !errors.Is(err, peer.ErrStreamBroken) && w.t.f.full(lead.Server)
+	w.fail(s.Partition, follow.Failure{Asked: lead.Server, Sent: true, Deaf: deaf, Full: full, Reason: reason, Err: err}, &rest)
 	return nil
 }
 

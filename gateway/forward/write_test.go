@@ -120,6 +120,47 @@ func TestAWriteWithoutALeaderIsUnavailableInTime(t *testing.T) {
 	})
 }
 
+// TestAWriteToAFullLeaderWaitsForNothing: the sender learns at once that a disk is full, not after the time-out; what others lead is kept.
+func TestAWriteToAFullLeaderWaitsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full := ""
+		c := newClusterWith(t, func(d *forward.Deps) {
+			d.ReadOnly = func(s topology.ServerID) string { return map[topology.ServerID]string{"n2": full}[s] }
+		}, forward.Settings{}, "n1", "n2")
+		c.must(c.write(0))
+		c.must(c.write(60 * minute))
+		c.change(func() { c.leads[1], c.leads[2] = "n2", "n1" })
+		c.servers["n2"].err = fault.Errorf(fault.Unavailable, "the store is read-only: 3 MiB are free")
+		full = "3 MiB are free"
+		start := time.Now()
+		if err := c.write(minute, 61*minute); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the store is read-only: 3 MiB are free") {
+			t.Errorf("%v, want an Unavailable that says why", err)
+		}
+		if took := time.Since(start); took > 0 { // the clock of the bubble moves only while all wait
+			t.Errorf("the sender waited %v for its answer", took)
+		}
+		if n := c.counted("spillway_forward_retries_total", ""); n != 0 {
+			t.Errorf("a full server was asked again %v times", n)
+		}
+		if got := c.rows(); got != "n1: 60 61 n2: 0" {
+			t.Errorf("rows %q", got)
+		}
+
+		// Another leads by now, and the heartbeat of a server with room may be old.
+		c.change(func() { c.leads[1] = "n1" })
+		c.must(c.write(2 * minute))
+		c.change(func() { c.leads[1], c.servers["n2"].err = "n2", nil })
+		c.must(c.write(3 * minute))
+		if got := c.rows(); got != "n1: 2 60 61 n2: 0 3" {
+			t.Errorf("rows %q", got)
+		}
+
+		// It is away, and not known to be full: it may come back in time.
+		c.servers["n2"].err, full = fault.Errorf(fault.Unavailable, "connection refused"), ""
+		c.must(c.waits(func() { c.servers["n2"].err = nil }, 4*minute))
+	})
+}
+
 // TestALeaderThatSaysNothingIsLeftWhenAnotherLeads: it hangs, or the network between is cut without a word.
 func TestALeaderThatSaysNothingIsLeftWhenAnotherLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
