@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -66,7 +67,25 @@ func (s *stream) Define(ctx context.Context, defs []peer.Def) error {
 
 // Insert implements peer.Stream.
 func (s *stream) Insert(ctx context.Context, in *peer.Insert) error {
-	return s.c.call(func() error { return s.inner.Insert(ctx, in) })
+	var refused error
+	err := s.c.call(func() error {
+		err := s.inner.Insert(ctx, in)
+		if answered(err) {
+			refused = err
+			return nil
+		}
+		return err
+	})
+	if refused != nil {
+		return fault.Annotate(refused, "server %s", s.c.id)
+	}
+	return err
+}
+
+// answered reports whether the Unavailable of an insert is the server's own word, as of one with a full disk: it is there, and answers readers. Of
+// other calls that cannot be told, and their Unavailable counts against the server.
+func answered(err error) bool {
+	return fault.Is(err, fault.Unavailable) && !errors.Is(err, peer.ErrStreamBroken) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
 // Close implements peer.Stream.

@@ -38,6 +38,20 @@ func (f *far) GetMetadata(context.Context, string, string) ([]point.MetadataRow,
 	return []point.MetadataRow{{Metric: f.addr}}, f.net.down[f.addr]
 }
 
+func (f *far) OpenStream(context.Context, string) (peer.Stream, error) { return &farStream{f: f}, nil }
+
+// farStream answers inserts as the test sets.
+type farStream struct {
+	peer.Stream
+	f *far
+}
+
+func (s *farStream) Insert(context.Context, *peer.Insert) error {
+	s.f.net.mu.Lock()
+	defer s.f.net.mu.Unlock()
+	return s.f.net.refused
+}
+
 func (f *far) Close() error {
 	f.net.mu.Lock()
 	defer f.net.mu.Unlock()
@@ -52,6 +66,8 @@ type network struct {
 	calls []string
 	down  map[string]error
 	bad   map[string]bool // cannot be dialled
+
+	refused error // of inserts
 }
 
 func (n *network) dial(_ topology.ServerID, addr string) (Peer, error) {
@@ -213,6 +229,48 @@ func TestNobodyWaitsForTheDead(t *testing.T) {
 		f(100, 100, fault.Canceled)
 		n.set(func() { n.down["a:1"] = context.DeadlineExceeded })
 		f(100, 3, fault.Unavailable)
+	})
+}
+
+// TestReadersOfAServerThatRefusesRowsAreAnswered: its disk is full, and it answers each insert with that; queries were not made, as if it were away.
+func TestReadersOfAServerThatRefusesRowsAreAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		c := &conn{id: "n1", addr: "a:1", peer: &far{addr: "a:1", net: n}, metrics: newMetrics(nil, &Peers{})}
+		s, err := c.OpenStream(t.Context(), "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.refused = fault.Errorf(fault.Unavailable, "the store is read-only")
+		for range 100 {
+			if err := s.Insert(t.Context(), &peer.Insert{}); !fault.Is(err, fault.Unavailable) || err.Error() != "server n1: the store is read-only" {
+				t.Fatalf("%v", err)
+			}
+			if _, err := c.GetMetadata(t.Context(), "t", ""); err != nil {
+				t.Fatalf("a read beside refused inserts: %v", err)
+			}
+		}
+		for range 100 {
+			_ = s.Insert(t.Context(), &peer.Insert{})
+		}
+		if _, err := c.GetMetadata(t.Context(), "t", ""); err != nil {
+			t.Errorf("a read after refused inserts: %v", err)
+		}
+
+		// Inserts without an answer do rest a server.
+		for _, err := range []error{peer.ErrStreamBroken, context.DeadlineExceeded} {
+			n.refused = fault.Wrap(err, fault.Unavailable, "insert")
+			for range failuresMax {
+				_ = s.Insert(t.Context(), &peer.Insert{})
+			}
+			if _, err := c.GetMetadata(t.Context(), "t", ""); !fault.Is(err, fault.Unavailable) {
+				t.Errorf("a read after inserts without an answer: %v", err)
+			}
+			time.Sleep(pauseMax)
+			if _, err := c.GetMetadata(t.Context(), "t", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
 	})
 }
 
