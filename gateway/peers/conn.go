@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
-	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -25,9 +24,9 @@ type conn struct {
 }
 
 var (
-	_ peer.Storage   = (*conn)(nil)
-	_ peer.Evaluator = (*conn)(nil)
-	_ peer.Metadata  = (*conn)(nil)
+	_ peer.Storage     = (*conn)(nil)
+	_ peer.Evaluations = (*conn)(nil)
+	_ peer.Metadata    = (*conn)(nil)
 )
 
 // call makes one call through the breaker. Errors name the server.
@@ -95,15 +94,6 @@ func (s *stream) Close() error { return s.inner.Close() }
 func (c *conn) Select(ctx context.Context, q *peer.Select) (set peer.SeriesSet, err error) {
 	err = c.call(func() (err error) { set, err = c.peer.Select(ctx, q); return err })
 	return set, err
-}
-
-// Evaluate implements peer.Evaluator.
-func (c *conn) Evaluate(ctx context.Context, q *peer.Select, request []byte, give func([]byte) error) error {
-	at, ok := c.peer.(peer.Evaluator)
-	if !ok {
-		return columns.SendOutcome(columns.Unknown, give)
-	}
-	return c.call(func() error { return at.Evaluate(ctx, q, request, give) })
 }
 
 // LabelNames implements peer.Storage.

@@ -9,3 +9,23 @@ type Evaluator interface {
 	// message nothing was passed on.
 	Evaluate(ctx context.Context, q *Select, request []byte, give func(message []byte) error) error
 }
+
+// Evaluations is an Evaluator that is asked for several evaluations at the price of one request.
+type Evaluations interface {
+	Evaluator
+	// EvaluateAll performs evaluations, in any order or beside each other, and returns when each has ended. One that fails ends alone.
+	EvaluateAll(ctx context.Context, all []*Evaluation)
+}
+
+// Evaluation is one of several evaluations; its parts are those of Evaluate.
+type Evaluation struct {
+	Select  *Select
+	Request []byte
+	// Give takes a message of the answer, which is valid until it returns. An error of it ends this evaluation.
+	Give func(message []byte) error
+	// End takes the outcome of Evaluate, once. Give is not called afterwards.
+	End func(error)
+}
+
+// EvaluationsMax bounds the evaluations of one EvaluateAll.
+const EvaluationsMax = 64

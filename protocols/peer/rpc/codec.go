@@ -134,6 +134,7 @@ const (
 	methodInserts         = "Inserts"
 	methodSelect          = "Select"
 	methodEvaluate        = "Evaluate"
+	methodEvaluations     = "Evaluations" // several of a query
 	methodLabelNames      = "LabelNames"
 	methodLabelValues     = "LabelValues"
 	methodExemplars       = "Exemplars"

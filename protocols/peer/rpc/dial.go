@@ -282,10 +282,14 @@ func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Mes
 
 // open begins a gRPC stream that ends with ctx, with the line, or with cancel, which must be called.
 func (p *Peer) open(ctx context.Context, l *line, method string) (grpc.ClientStream, context.CancelCauseFunc, error) {
+	return p.openAs(ctx, l, both(method))
+}
+
+// openAs is open for a stream of another form.
+func (p *Peer) openAs(ctx context.Context, l *line, desc grpc.StreamDesc) (grpc.ClientStream, context.CancelCauseFunc, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
-	desc := both(method)
-	cs, err := l.conn.NewStream(ctx, &desc, fullMethod(method))
+	cs, err := l.conn.NewStream(ctx, &desc, fullMethod(desc.StreamName))
 	end := func(cause error) {
 		stop()
 		cancel(cause)

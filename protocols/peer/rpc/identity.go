@@ -100,6 +100,7 @@ var rights = map[string][]Role{
 	methodInserts:         {RoleGateway, RoleStorage}, // of storage servers only those of staging
 	methodSelect:          {RoleGateway},
 	methodEvaluate:        {RoleGateway},
+	methodEvaluations:     {RoleGateway},
 	methodLabelNames:      {RoleGateway},
 	methodLabelValues:     {RoleGateway},
 	methodExemplars:       {RoleGateway},
