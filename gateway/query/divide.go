@@ -17,6 +17,9 @@ type Divider interface {
 	// series. Rows of the other pieces, which have neither part nor Open, are read by Select. Nil: the plan is not divided, and
 	// all rows are read. Errors are those of Select, columns.ErrAbandoned and columns.ErrTooManySamples.
 	Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*Divided, error)
+	// Together returns a context for so many calls of Divide beside each other, each of which waits for the others before servers are asked: what they ask of
+	// one server travels as one request. If one is not called the context must end.
+	Together(ctx context.Context, divisions int) context.Context
 }
 
 // Divided is a plan in pieces, in order of time.
@@ -38,6 +41,22 @@ func (g guarded) Divide(ctx context.Context, q *peer.Select, of *columns.Request
 	return nil, nil
 }
 
+// Together implements Divider.
+func (g guarded) Together(ctx context.Context, divisions int) context.Context {
+	if d, ok := g.source.(Divider); ok {
+		return d.Together(ctx, divisions)
+	}
+	return ctx
+}
+
+// together is columnar.Env's Together, or nil if the source divides nothing.
+func (c *cutter) together() func(context.Context, int) context.Context {
+	if d, ok := c.table.reader.source.(Divider); ok {
+		return d.Together
+	}
+	return nil
+}
+
 // divider is columnar.Env's Divide, or nil if the source divides nothing.
 func (c *cutter) divider() func(context.Context, *columns.Plan, []*labels.Matcher) (columns.Form, []columns.Piece, func(), error) {
 	if _, ok := c.table.reader.source.(Divider); !ok {
@@ -52,8 +71,6 @@ func (c *cutter) divide(ctx context.Context, p *columns.Plan, ms []*labels.Match
 	if err := c.usage.of.Reads(lo, hi); err != nil {
 		return 0, nil, nil, loadError(err)
 	}
-	before := c.usage.state()
-	undo = func() { c.usage.restore(before) }
 	d, err := c.table.reader.source.(Divider).Divide(ctx, c.table.ask(lo, hi, ms), &columns.Request{Plan: *p, SamplesMax: c.engine.samples})
 	switch {
 	case errors.Is(err, columns.ErrAbandoned), errors.Is(err, columns.ErrTooManySamples):
@@ -61,11 +78,13 @@ func (c *cutter) divide(ctx context.Context, p *columns.Plan, ms []*labels.Match
 	case c.table.absent(err) != nil:
 		return 0, nil, nil, loadError(err)
 	case err != nil || d == nil:
-		return 0, nil, undo, nil
+		return 0, nil, nil, nil
 	}
-	if err := c.load(d.Pieces); err != nil {
+	series, rows := loadOf(d.Pieces)
+	if err := c.usage.load(series, rows); err != nil {
 		return 0, nil, nil, loadError(err)
 	}
+	undo = func() { c.usage.unload(series, rows) }
 	for i := range d.Pieces {
 		if at := &d.Pieces[i]; at.Part == nil {
 			at.Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) {
@@ -76,9 +95,8 @@ func (c *cutter) divide(ctx context.Context, p *columns.Plan, ms []*labels.Match
 	return d.Form, d.Pieces, undo, nil
 }
 
-// load counts the rows of parts, and the series of those of the same steps together: parts of other steps have much the same series.
-func (c *cutter) load(pieces []columns.Piece) error {
-	series, rows := 0, 0
+// loadOf counts the rows of parts, and the series of those of the same steps together: parts of other steps have much the same series.
+func loadOf(pieces []columns.Piece) (series, rows int) {
 	together, first := 0, -1
 	for _, at := range pieces {
 		if at.Part == nil {
@@ -90,5 +108,5 @@ func (c *cutter) load(pieces []columns.Piece) error {
 		together += at.Part.Series
 		series, rows = max(series, together), rows+at.Part.Rows
 	}
-	return c.usage.load(series, rows)
+	return series, rows
 }

@@ -90,6 +90,13 @@ func (u *usage) load(series, rows int) error {
 	return u.boundedLocked()
 }
 
+// unload takes back what load added.
+func (u *usage) unload(series, rows int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.series, u.mu.rows = u.mu.series-series, u.mu.rows-rows
+}
+
 func (u *usage) boundedLocked() error {
 	if err := u.of.Loads(u.mu.series, u.mu.rows); err != nil {
 		return err

@@ -19,6 +19,8 @@ type Env struct {
 	// Divide cuts a chain over a selector into pieces that are joined; no pieces: it is evaluated whole. undo takes back what was counted
 	// for pieces that turn out not to be joined. Nil: no chain is divided.
 	Divide func(ctx context.Context, chain *columns.Plan, ms []*labels.Matcher) (f columns.Form, pieces []columns.Piece, undo func(), err error)
+	// Together returns a context under which so many chains are divided beside each other. Set if Divide is.
+	Together func(ctx context.Context, chains int) context.Context
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
 
@@ -50,6 +52,29 @@ func (e *Env) take(ctx context.Context) func(int64) error {
 
 // Run evaluates. Errors: columns.ErrAbandoned, those of Find and Rows unchanged, promql.ErrTooManySamples, ctx's.
 func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
+	d, err := p.divide(ctx, env)
+	if err != nil {
+		return nil, worded(err)
+	}
+	return p.run(ctx, env, d)
+}
+
+// division is what Divide returned; without pieces the chain is evaluated whole.
+type division struct {
+	form   columns.Form
+	pieces []columns.Piece
+	undo   func()
+}
+
+func (p *Plan) divide(ctx context.Context, env Env) (d division, err error) {
+	if env.Divide != nil {
+		d.form, d.pieces, d.undo, err = env.Divide(ctx, &p.chain, p.matchers)
+	}
+	return d, err
+}
+
+// run evaluates the chain as it was divided.
+func (p *Plan) run(ctx context.Context, env Env, d division) (*Answer, error) {
 	series := promql.Matrix{}
 	in := env.Env
 	in.Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) {
@@ -59,7 +84,7 @@ func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 		in.Writer = func() columns.Writer { return &writer{grid: p.chain.Grid, markers: env.Markers, out: &series} }
 		in.Restart = func() { series = promql.Matrix{} }
 	}
-	a, err := p.evaluate(ctx, env, in)
+	a, err := p.evaluate(ctx, in, d)
 	if err != nil {
 		return nil, worded(err)
 	}
@@ -69,20 +94,13 @@ func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 }
 
 // evaluate joins the pieces of the chain, or evaluates it whole.
-func (p *Plan) evaluate(ctx context.Context, env Env, in columns.Env) (*columns.Answer, error) {
-	if env.Divide == nil {
+func (p *Plan) evaluate(ctx context.Context, in columns.Env, d division) (*columns.Answer, error) {
+	if len(d.pieces) == 0 {
 		return p.chain.Run(ctx, in)
 	}
-	f, pieces, undo, err := env.Divide(ctx, &p.chain, p.matchers)
-	if err != nil {
-		return nil, err
-	}
-	if len(pieces) == 0 {
-		return p.chain.Run(ctx, in)
-	}
-	a, err := p.chain.Join(ctx, in, f, pieces)
+	a, err := p.chain.Join(ctx, in, d.form, d.pieces)
 	if errors.Is(err, columns.ErrUndivided) {
-		undo()
+		d.undo()
 		return p.chain.Run(ctx, in)
 	}
 	return a, err

@@ -172,22 +172,54 @@ type evaluation struct {
 	peak   int
 }
 
-// runChains evaluates as many chains at a time as there are workers. Many chains have one worker each: none waits for another.
+// chainsTogether bounds the chains that are divided beside each other.
+const chainsTogether = 64
+
+// runChains evaluates as many chains at a time as there are workers. Many chains have one worker each: none waits for another. They are divided
+// before, since servers answer many in one request.
 func (e *evaluation) runChains(ctx context.Context) error {
 	env := e.env
 	env.columns, env.Markers = true, false
 	if len(e.chains) >= 2*env.Workers {
 		env.Workers = 1
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(e.env.Workers)
-	for i, p := range e.tree.chains {
-		g.Go(func() (err error) {
-			e.chains[i], err = p.Run(ctx, env)
+	for first := 0; first < len(e.chains); first += chainsTogether {
+		all := e.tree.chains[first:min(first+chainsTogether, len(e.chains))]
+		divisions, err := divideAll(ctx, env, all)
+		if err != nil {
 			return err
+		}
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(e.env.Workers)
+		for i, p := range all {
+			g.Go(func() (err error) {
+				e.chains[first+i], err = p.run(ctx, env, divisions[i])
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func divideAll(ctx context.Context, env Env, all []*Plan) ([]division, error) {
+	out := make([]division, len(all))
+	if env.Divide == nil {
+		return out, nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	if len(all) > 1 {
+		ctx = env.Together(ctx, len(all))
+	}
+	for i, p := range all {
+		g.Go(func() (err error) {
+			out[i], err = p.divide(ctx, env)
+			return worded(err)
 		})
 	}
-	return g.Wait()
+	return out, g.Wait()
 }
 
 // hold counts samples that are in memory at a time.

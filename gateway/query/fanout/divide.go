@@ -20,11 +20,12 @@ var _ query.Divider = (*Source)(nil)
 // of a stretch's partitions, any that surely has every row evaluates it, and the next is asked after an error or beside a late one. A stretch that no
 // server surely has, or with a server that does not know the plan, is read as rows.
 func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*query.Divided, error) {
+	d := &division{q: q, of: of, together: begin(ctx), ticketsMax: s.settings.ParallelMax}
+	defer d.leave()
 	if !of.Plan.Requestable() || len(s.stagedFor(ctx, q)) > 0 { // staged rows are merged with those of partitions, row by row
 		return nil, nil
 	}
-	d := &division{q: q, of: of}
-	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, plan: d.plan, begin: d.begin, ask: d.ask, hedge: &s.evaluations}
+	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, plan: d.plan, begin: d.begin, ask: d.ask, over: d.over, hedge: &s.evaluations}
 	if _, err := s.fan(ctx, r); err != nil {
 		return nil, err
 	}
@@ -43,6 +44,10 @@ type division struct {
 	form      columns.Form
 	asked     []asked // by group
 
+	// The first questions travel with those of other divisions.
+	together   *together // nil: they do not
+	ticketsMax int       // no more than questions that are under way at a time
+
 	// Written while answers are kept, by one goroutine at a time.
 	parts []*columns.Part // by group
 	known error           // ErrAbandoned or ErrTooManySamples
@@ -53,6 +58,7 @@ type asked struct {
 	stretch int
 	request *columns.Request
 	bytes   []byte
+	ticket  *ticket // nil: the question travels by itself
 }
 
 // plan is request.plan: a group for each unit of each stretch. Where a partition has neither a leader nor copies rows are read, which waits for one.
@@ -83,7 +89,7 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 		r.Form, r.Plan.Grid = form, p.Grid.Cut(s.first, s.steps)
 		bytes := r.Append(nil)
 		for _, u := range s.units {
-			d.asked = append(d.asked, asked{i, &r, bytes})
+			d.asked = append(d.asked, asked{stretch: i, request: &r, bytes: bytes})
 			groups = append(groups, u.group(targets))
 		}
 	}
@@ -115,7 +121,27 @@ func (t *target) servers() []topology.ServerID {
 }
 
 // begin is request.begin.
-func (d *division) begin() { d.parts, d.known = make([]*columns.Part, len(d.asked)), nil }
+func (d *division) begin() {
+	d.parts, d.known = make([]*columns.Part, len(d.asked)), nil
+	if d.together == nil {
+		return
+	}
+	for i, t := range d.together.tickets(min(len(d.asked), d.ticketsMax)) {
+		d.asked[i].ticket = t
+	}
+	d.together = nil
+}
+
+// leave ends the division: nothing more is put.
+func (d *division) leave() {
+	if d.together != nil {
+		d.together.change(-1, nil)
+		d.together = nil
+	}
+}
+
+// over is request.over.
+func (d *division) over(g *group) { d.asked[g.index].ticket.leave() }
 
 // ask is request.ask: it returns when the server's answer is complete.
 func (d *division) ask(ctx context.Context, g *group, st peer.Storage) (answer, error) {
@@ -135,10 +161,14 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 	q.Lo, q.Hi = point.NanosOf(lo), point.LastNanosOf(hi)
 	in := columns.Receiver{Of: at.request, Take: budget.LoanOf(ctx).TakeSoon}
 	begun, moved := time.Now(), 0
-	err = server.Evaluate(ctx, q, at.bytes, func(b []byte) error {
+	give := func(b []byte) error {
 		moved += len(b)
 		return in.Add(b)
-	})
+	}
+	together, err := at.ticket.put(ctx, g.server, st, q, at.bytes, give)
+	if !together {
+		err = evaluateOne(ctx, server, q, at.bytes, give)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +184,16 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 			d.known = err
 		}
 	}, nil
+}
+
+// evaluateOne asks for one evaluation, by one message where the server takes several.
+func evaluateOne(ctx context.Context, server peer.Evaluator, q *peer.Select, request []byte, give func([]byte) error) (err error) {
+	many, ok := server.(peer.Evaluations)
+	if !ok {
+		return server.Evaluate(ctx, q, request, give)
+	}
+	many.EvaluateAll(ctx, []*peer.Evaluation{{Select: q, Request: request, Give: give, End: func(e error) { err = e }}})
+	return err
 }
 
 // explain adds an answer to the explanation of a query.

@@ -141,6 +141,8 @@ type request struct {
 	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
 	// begin drops the answers so far.
 	begin func()
+	// over says that a group has its outcome; nil: it need not be said.
+	over func(g *group)
 }
 
 // answer is a server's answer. Either keep or drop is called, once; keep by one goroutine at a time.
@@ -274,6 +276,9 @@ func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed
 			}
 			var err error
 			got[i], fails[i], err = ask(ctx, gctx, r, &groups[i])
+			if r.over != nil {
+				r.over(&groups[i])
+			}
 			if err == nil && len(fails[i]) > 0 {
 				s.metrics.request(fails[i][0].Err)
 			} else {
