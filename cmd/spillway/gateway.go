@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -46,6 +47,7 @@ func (g *gatewayCmd) Run() error {
 	}
 	cfg.limitHeap()
 	cfg.spread()
+	defer runtime.KeepAlive(cfg.ballast())
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registerer)
 	cfg.noteDescriptors(log)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -71,6 +72,7 @@ func (s *storageCmd) Run() error {
 	}
 	cfg.limitHeap()
 	cfg.spread()
+	defer runtime.KeepAlive(cfg.ballast())
 	for err = errRoom; errors.Is(err, errRoom); {
 		err = s.live(&cfg)
 	}
