@@ -35,8 +35,8 @@ func TestServersEvaluateWhatOneProcessDoes(t *testing.T) {
 			one.must(s.insert(t.Context(), b))
 		}
 	}
-	for range 300 {
-		q := randomChain(rng)
+	for range 400 {
+		q := randomQuery(rng)
 		want := q.run(t, alone)
 		for _, to := range []struct {
 			name      string
@@ -115,6 +115,21 @@ func (q chainQuery) String() string {
 }
 
 func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
+
+// randomQuery is a chain, or several of which each has series of its own.
+func randomQuery(rng *rand.Rand) chainQuery {
+	q := randomChain(rng)
+	n := rng.IntN(8) - 2
+	if n < 2 {
+		return q
+	}
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = fmt.Sprintf(`label_replace(%s, "part", "%d", "", "")`, randomChain(rng).expr, i)
+	}
+	q.expr = strings.Join(parts, " or ")
+	return q
+}
 
 func randomChain(rng *rand.Rand) chainQuery {
 	q := chainQuery{start: time.Duration(rng.IntN(2700)) * time.Second}
