@@ -269,7 +269,7 @@ func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.settings.ParallelMax)
 	for i := range groups {
-		g.Go(func() error {
+		one := func() error {
 			ask := s.ask
 			if groups[i].copies != nil {
 				ask = s.askCopies
@@ -285,9 +285,16 @@ func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed
 				s.metrics.request(err)
 			}
 			return err
-		})
+		}
+		if len(groups) == 1 { // a goroutine of its own costs as much as a small answer
+			err = one()
+			break
+		}
+		g.Go(one)
 	}
-	err = g.Wait()
+	if waited := g.Wait(); err == nil {
+		err = waited
+	}
 	for _, answers := range got {
 		for _, a := range answers {
 			if err != nil {
