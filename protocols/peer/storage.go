@@ -127,6 +127,9 @@ type Select struct {
 	// Newest tells that of each series only the newest row in [Lo, Hi] is looked at: a source may leave out those before it. It does not travel.
 	Newest bool
 
+	// Beside is how many other evaluations came with this one, in the same request. It does not travel.
+	Beside int
+
 	// SeriesMax and SamplesMax end the select with TooLarge when exceeded; 0: no bound.
 	SeriesMax, SamplesMax int
 }

@@ -67,6 +67,10 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 	lo, hi := r.Plan.Reach()
 	mine.Lo, mine.Hi, mine.LabelsOnly, mine.Ranks = point.NanosOf(lo), point.LastNanosOf(hi), false, false
 	mine.Newest = r.Plan.LooksAtNewest()
+	workers := s.deps.Processors
+	if q.Beside+1 >= 2*workers { // none waits for another
+		workers = 1
+	}
 	loan := budget.LoanOf(ctx)
 	rows := &countedRows{}
 	part, err := r.Plan.Part(ctx, columns.Env{
@@ -78,7 +82,7 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 			rows.in, rows.series, rows.rows = in.(*seriesSet), atomic.Int64{}, atomic.Int64{}
 			return rows, nil
 		},
-		SamplesMax: r.SamplesMax, Workers: s.deps.Processors, Take: loan.TakeSoon, Spare: loan.TakeSpare, Give: loan.Give,
+		SamplesMax: r.SamplesMax, Workers: workers, Take: loan.TakeSoon, Spare: loan.TakeSpare, Give: loan.Give,
 	}, r.Form)
 	if err != nil {
 		return err

@@ -213,6 +213,7 @@ func decodeEvaluations(b []byte) (all []*peer.Evaluation, err error) {
 		if e.Select, err = ofSelect(&q); err != nil {
 			return nil, err
 		}
+		e.Select.Beside = int(n) - 1
 		all = append(all, e)
 	}
 	if len(b) > 0 {

@@ -269,8 +269,8 @@ func TestEveryFieldTravels(t *testing.T) {
 		fill(reflect.ValueOf(x).Elem(), rng)
 	}
 	q.Copies = peer.UnsureCopies
-	q.Ranks = false  // a select asks for them by the format it reads, see TestSelectGivesWhatThePeerHas
-	q.Newest = false // does not travel
+	q.Ranks = false               // a select asks for them by the format it reads, see TestSelectGivesWhatThePeerHas
+	q.Newest, q.Beside = false, 0 // do not travel
 	for i := range ex {
 		for k := range ex[i].Exemplars {
 			ex[i].Exemplars[k].ID = 0 // means nothing there
