@@ -51,6 +51,13 @@ func (c *Clock) refused(server point.Nanos) {
 	c.mu.Refused(now, server)
 }
 
+// observe makes all stamps from now on higher than one that a partition took.
+func (c *Clock) observe(s point.Stamp) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.Observe(s)
+}
+
 // renumber gives this gateway another number.
 func (c *Clock) renumber() {
 	c.mu.Lock()
@@ -71,7 +78,10 @@ func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
 	}
 	w.t.f.metrics.restamped.Inc()
 	anew := r.anew + 1
+	above, late := peer.StampAbove(err)
 	switch {
+	case late:
+		w.t.f.deps.Clock.observe(above)
 	case server != 0:
 		w.t.f.deps.Clock.refused(server)
 	case r.anew > 0: // else the next one is the newest of this gateway, and is taken

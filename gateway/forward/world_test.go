@@ -24,6 +24,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 // cluster is a forwarder and servers that keep rows in memory, one of which leads each partition. Rows are counted where
@@ -60,6 +61,8 @@ type server struct {
 	mute  chan struct{} // not nil: it answers nothing until this is closed
 	err   error         // it answers this
 	store *querytest.Store
+	seen  rank.Seen
+	late  int // inserts that were sent back
 }
 
 func newCluster(t *testing.T, set forward.Settings, servers ...topology.ServerID) *cluster {
@@ -227,12 +230,29 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	if !there || leader != st.s.id {
 		return fault.Errorf(fault.Stale, "partition %d is not led by %s", in.Partition, st.s.id)
 	}
+	if err := st.s.timely(in.Stamp); err != nil {
+		return err
+	}
 	if err := st.Stream.Insert(ctx, in); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inserts[in.Partition] += len(in.IDs)
+	return nil
+}
+
+// timely refuses stamps as partitions do.
+func (s *server) timely(stamp point.Stamp) error {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if newest, late := s.seen.Late(stamp, time.Now().UnixNano()); late {
+		s.late++
+		return peer.NewLate(newest)
+	}
+	if !s.seen.Take(stamp) {
+		return peer.NewSeen()
+	}
 	return nil
 }
 

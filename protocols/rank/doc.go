@@ -11,7 +11,8 @@
 //	gateway: Clock.Tick ──stamp──▶ leader: Ahead? ──yes──▶ refused with the servers' time ──▶ Clock.Refused, Tick, again
 //	                                  │ no
 //	                                  ▼
-//	                               Seen.Take: an earlier try of it is sent back for a new stamp
+//	                               Seen.Late: one that was given up half a second ago is sent back for a new stamp
+//	                               Seen.Take: so is an earlier try of it
 //	                                  ▼
 //	                               Order.Next: above all that the partition took ──▶ log, head, segments
 //

@@ -2,6 +2,7 @@ package rank
 
 import (
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -11,12 +12,20 @@ import (
 // rows was acked, too. Raised above that, it would bring back the replaced rows. So a stamp that was taken, or that is older than those
 // remembered of its gateway, is refused: a gateway that still waits sends the insert with a new stamp.
 //
+// A gateway may also have given a try up: its client came again through another one, or the rows were staged on other servers. Then no try with this stamp is
+// known here. Whatever a gateway does of this kind it does after it waited for LateMax, so a stamp that is as far behind a newer one is refused too (Late).
+//
 // For one caller at a time; the zero Seen remembers nothing. It is of one process: an insert that hangs in one does not finish in another.
 type Seen struct {
 	ring     []point.Stamp // in the order in which they were taken, from next on
 	next     int
 	gateways []seenGateway // at most Gateways
+	newest   point.Stamp   // taken, of all gateways
 }
+
+// LateMax is how far an insert's stamp may be behind the newest that its partition took directly. Larger: an insert that a gateway gave up can still come
+// out of a buffer and replace a row that was acked after it. Smaller: more inserts are sent twice where gateways' clocks differ.
+const LateMax = 500 * time.Millisecond
 
 type seenGateway struct {
 	gateway   uint16
@@ -28,13 +37,22 @@ type seenGateway struct {
 // partition that takes so many.
 const seenMax = 512
 
+// Late reports whether a stamp is too far behind the newest one that was taken; an insert that its gateway still waits for gets one above that. now is the
+// servers' time: if the newest stamp is ahead of it, their clocks were set back, and it counts no more.
+func (s *Seen) Late(stamp point.Stamp, now point.Nanos) (newest point.Stamp, late bool) {
+	if Ahead(s.newest, now) {
+		s.newest = 0
+	}
+	return s.newest, s.newest > point.Stamp(LateMax) && stamp < s.newest-point.Stamp(LateMax)
+}
+
 // Take reports whether an insert of this stamp may be taken, and remembers that it was.
 func (s *Seen) Take(stamp point.Stamp) bool {
 	g := s.gateway(uint16(stamp % Step))
 	if stamp <= g.newest && (g.forgotten > 0 && stamp <= g.forgotten || slices.Contains(s.ring, stamp)) {
 		return false
 	}
-	g.newest = max(g.newest, stamp)
+	g.newest, s.newest = max(g.newest, stamp), max(s.newest, stamp)
 	if len(s.ring) < seenMax {
 		s.ring = append(s.ring, stamp)
 		return true

@@ -56,6 +56,38 @@ func TestNoStampIsTakenTwice(t *testing.T) {
 	}
 }
 
+// TestAnInsertThatWasGivenUpIsLate: half a second after a newer one. One whose gateway still waits is given a stamp above that.
+func TestAnInsertThatWasGivenUpIsLate(t *testing.T) {
+	var s rank.Seen
+	late := func(ms int64, now int64) bool {
+		_, late := s.Late(rank.At(noon+ms*1e6)|3, noon+now*1e6)
+		return late
+	}
+	if late(-1e9, 0) {
+		t.Error("a stamp is late where none was taken")
+	}
+	s.Take(rank.At(noon+2e9) | 1)
+	for ms, want := range map[int64]bool{2000: false, 1501: false, 1499: true, -5000: true, 3000: false} {
+		if got := late(ms, 2000); got != want {
+			t.Errorf("a stamp of %d ms is late: %v, want %v", ms, got, want)
+		}
+	}
+	s.Rest()
+	if newest, late := s.Late(rank.At(noon), noon+2e9); !late || newest != rank.At(noon+2e9)|1 {
+		t.Errorf("after a rest: late %v, above %d", late, newest)
+	}
+	if s.Take(rank.At(noon+1000e6) | 2); !late(1400, 2000) {
+		t.Error("the newest stamp went back")
+	}
+	if late(-3600_000, -3600_000) { // the servers' clocks were set back
+		t.Error("a stamp of the servers' time is late")
+	}
+	s = rank.Seen{}
+	if s.Take(rank.At(1000)); late(-1e15, -1e15) {
+		t.Error("a stamp at the beginning of time is late")
+	}
+}
+
 func BenchmarkSeen(b *testing.B) {
 	var s rank.Seen
 	for i := range b.N {

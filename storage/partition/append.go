@@ -23,8 +23,10 @@ type Rows struct {
 	// Missing takes only the foreign rows that the partition does not have with that rank or a higher one: they were another partition's, and come after rows
 	// that were written here since.
 	Missing bool
-	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway repeats an insert when it gets no answer.
+	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway repeats an insert when it gets no answer. It also refuses one that is late
+	// (peer.NewLate), if Now is the servers' time and not 0.
 	Once  bool
+	Now   point.Nanos
 	Level point.Level
 	// Epoch is the epoch of the lease that the caller checked; 0: any epoch in which the partition is led.
 	Epoch point.Epoch
@@ -149,8 +151,13 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 			return brick.Wait{}, err
 		}
 	}
-	if r.Once && !p.mu.seen.Take(f.Stamp) {
-		return brick.Wait{}, peer.NewSeen()
+	if r.Once {
+		if newest, late := p.mu.seen.Late(f.Stamp, r.Now); r.Now != 0 && late {
+			return brick.Wait{}, peer.NewLate(newest)
+		}
+		if !p.mu.seen.Take(f.Stamp) {
+			return brick.Wait{}, peer.NewSeen()
+		}
 	}
 	if !f.Foreign {
 		f.Stamp = p.mu.ranks.Next(f.Stamp)

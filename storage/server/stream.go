@@ -127,6 +127,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if err = st.translate(r, in); err == nil {
 		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
 		r.Foreign, r.Once, r.Missing = forwarded, !forwarded, forwarded && in.Staging.Do == peer.Inherit
+		r.Now = st.s.now()
 		err = p.Append(r)
 	}
 	if err == nil {

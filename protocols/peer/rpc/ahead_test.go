@@ -62,3 +62,28 @@ func TestAGatewayOfBeforeIsStampedByTheServer(t *testing.T) {
 		}
 	}
 }
+
+// TestAGatewayLearnsTheStampThatItIsBehind. One of a version before gets no such answer: the server stamps its insert.
+func TestAGatewayLearnsTheStampThatItIsBehind(t *testing.T) {
+	m := newMemory()
+	m.newest = rank.At(1e18) | 7
+	_, srv := serve(t, m, Settings{})
+	for version, kept := range map[uint8]int{1: 1, streamLate - 1: 1, streamLate: 0} {
+		m.got = nil
+		rec, err := new(insertEncoder).encode(&peer.Insert{Partition: 1, Stamp: rank.At(1e18 - 3600e9), IDs: []point.SeriesID{1}, Times: []point.Nanos{2}, Values: []float64{3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := &inserts{s: srv, ss: ofContext{ctx: t.Context()}, stream: &memoryStream{m}, version: version}
+		err = in.insert(job{1, rec[recordLen:], mem.SliceBuffer(nil)})
+		if len(m.got) != kept || (err == nil) != (kept == 1) {
+			t.Errorf("a gateway of version %d an hour behind: %v, %d inserts are kept", version, err, len(m.got))
+		}
+	}
+	addr, _ := serve(t, m, Settings{})
+	p := dial(t, addr, DialSettings{})
+	err := openStream(t, p).Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: rank.At(1e18 - 3600e9), IDs: []point.SeriesID{1}, Times: []point.Nanos{2}, Values: []float64{3}})
+	if newest, ok := peer.StampAbove(err); !ok || newest != m.newest || !fault.Is(err, fault.Stale) {
+		t.Errorf("an hour behind: %v, above %d", err, newest)
+	}
+}

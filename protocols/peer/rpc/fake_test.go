@@ -20,6 +20,7 @@ type memory struct {
 	mu      sync.Mutex
 	fail    error         // the answer of every call
 	clock   point.Nanos   // stamps ahead of it are sent back; 0: none are
+	newest  point.Stamp   // stamps below it are sent back; 0: none are
 	gate    chan struct{} // inserts wait until it is closed; nil: they do not
 	waiting int           // inserts at the gate
 	got     []peer.Insert // copies
@@ -77,6 +78,10 @@ func (s *memoryStream) Insert(ctx context.Context, in *peer.Insert) error {
 	if s.m.clock != 0 && rank.Ahead(in.Stamp, s.m.clock) {
 		defer s.m.mu.Unlock()
 		return peer.NewAhead(s.m.clock)
+	}
+	if s.m.newest != 0 && in.Stamp < s.m.newest {
+		defer s.m.mu.Unlock()
+		return peer.NewLate(s.m.newest)
 	}
 	gate, err := s.m.gate, s.m.fail
 	s.m.waiting++

@@ -20,6 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -53,6 +54,9 @@ func examples() map[string][]byte {
 	newer, from := beginRecord(nil, recordAcks)
 	newer = appendAck(newer, 4, peer.WithMap(fault.Errorf(fault.Stale, "look again"), peer.MapAt{Txn: peer.TxnID{1, 2, 15: 16}, Seq: 258, Servers: []string{"n1", "n2"}}))
 	endRecord(newer, from)
+	late, from := beginRecord(nil, recordAcks)
+	late = appendAck(late, 5, peer.NewLate(rank.At(1e18)|7))
+	endRecord(late, from)
 	var w batchWriter
 	w.Reset()
 	shared := []point.Nanos{1e18, 1e18 + 15e9, 1e18 + 30e9}
@@ -80,7 +84,7 @@ func examples() map[string][]byte {
 	staged := stagedExample()
 	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
-		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer,
+		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer, "late": late,
 		"batch": batch, "ranked": ranked, "staged": staged,
 	}
 }
@@ -290,7 +294,7 @@ func TestCutMessagesAreRefused(t *testing.T) {
 		for n := recordLen; n < len(b); n++ {
 			cut := slices.Clone(b[:n])
 			endRecord(cut, recordLen)
-			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" && name != "ahead" && name != "newer" || n != recordLen && (n != recordLen+2 || name != "acks")) {
+			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" && name != "ahead" && name != "newer" && name != "late" || n != recordLen && (n != recordLen+2 || name != "acks")) {
 				t.Errorf("the payload of %s, cut after %d: %v", name, n, err)
 			}
 		}
@@ -467,12 +471,12 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 6)
+	f(0, 9, 7)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 9, 6)
+	f(2, 9, 7)
 	f(2, 5, 5)
-	f(7, 9, 0)
+	f(8, 9, 0)
 	f(0, 0, 0)
 }
 

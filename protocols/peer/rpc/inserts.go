@@ -274,11 +274,8 @@ func (in *inserts) insert(j job) error {
 	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 		err = in.stream.Insert(in.ss.Context(), row)
-		if clock, ahead := peer.NeedsStamp(err); ahead && in.version < streamAhead { // that gateway's version lacks the answer: stamp anew here
-			if clock == 0 { // sent again, and taken before: it counts as received now
-				clock = time.Now().UnixNano()
-			}
-			row.Stamp = rank.At(clock)
+		if stamp, anew := in.stampAnew(err); anew {
+			row.Stamp = stamp
 			err = in.stream.Insert(in.ss.Context(), row)
 		}
 	}
@@ -289,6 +286,22 @@ func (in *inserts) insert(j job) error {
 		err = fault.Errorf(fault.KindOf(err), "%v", err)
 	}
 	return err
+}
+
+// stampAnew gives an insert a new stamp here, if the gateway's version lacks the answer that asks it for one.
+func (in *inserts) stampAnew(err error) (stamp point.Stamp, anew bool) {
+	clock, ok := peer.NeedsStamp(err)
+	above, late := peer.StampAbove(err)
+	switch {
+	case late && in.version < streamLate:
+		return max(rank.At(time.Now().UnixNano()), above), true
+	case ok && in.version < streamAhead:
+		if clock == 0 { // sent again, and taken before: it counts as received now
+			clock = time.Now().UnixNano()
+		}
+		return rank.At(clock), true
+	}
+	return 0, false
 }
 
 // roleOf returns the role of a caller that was allowed to call.

@@ -14,16 +14,18 @@ import (
 
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
 // name the newest map, since the fourth an insert may be one of staging, since
-// the fifth such an insert may say when it is due, and since the sixth it may be of rows that another partition had.
+// the fifth such an insert may say when it is due, since the sixth it may be of rows that another partition had, and since the seventh an ack may report
+// a stamp that is late.
 const (
 	streamOldest  = 1
-	streamVersion = 6
+	streamVersion = 7
 
 	streamAhead   = 2
 	streamMaps    = 3
 	streamStaging = 4
 	streamDue     = 5
 	streamInherit = 6
+	streamLate    = 7
 )
 
 // recordType is the type of a record.
@@ -334,6 +336,9 @@ const (
 // codeMap is the ack of a Stale that names a map (peer.WithMap); the map follows the message.
 const codeMap = 12
 
+// codeLate is the ack of peer.NewLate. Its message is the stamp that a new one has to be above.
+const codeLate = 13
+
 func codeOf(k fault.Kind) byte {
 	for code := 1; code < len(kindCodes); code++ {
 		if kindCodes[code] == k {
@@ -358,6 +363,10 @@ func appendAck(dst []byte, seq uint64, err error) []byte {
 	dst = binary.AppendUvarint(dst, seq)
 	if err == nil {
 		return append(dst, 0)
+	}
+	if newest, ok := peer.StampAbove(err); ok {
+		dst = append(dst, codeLate, aheadLen)
+		return binary.LittleEndian.AppendUint64(dst, uint64(newest))
 	}
 	if clock, ok := peer.NeedsStamp(err); ok {
 		dst = append(dst, codeAhead, aheadLen)
@@ -424,7 +433,7 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 	if code == 0 {
 		return seq, nil, b, nil
 	}
-	if int(code) >= len(kindCodes) && code != codeAhead && code != codeMap {
+	if int(code) >= len(kindCodes) && code != codeAhead && code != codeMap && code != codeLate {
 		return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack of kind %d", code)
 	}
 	length, n := binary.Uvarint(b)
@@ -432,9 +441,16 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 		return short()
 	}
 	b = b[n:]
-	if code == codeAhead {
+	if code == codeAhead || code == codeLate {
 		if length != aheadLen {
-			return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack that a stamp is ahead, of %d bytes", length)
+			return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack that a stamp is ahead, or late, of %d bytes", length)
+		}
+		if code == codeLate {
+			newest := binary.LittleEndian.Uint64(b)
+			if newest == 0 {
+				return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack that a stamp is late, without one that is newer")
+			}
+			return seq, peer.NewLate(point.Stamp(newest)), b[length:], nil
 		}
 		return seq, peer.NewAhead(int64(binary.LittleEndian.Uint64(b))), b[length:], nil
 	}
