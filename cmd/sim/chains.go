@@ -482,8 +482,13 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 		s.w.mark(fencedRow)
 		end(answer{})
 		return
-	case s.disk.isFull(s.w) || s.disk.fenced || x.cutting || !in.inherited && in.rank != 0 && in.try < s.tried[in.value], !s.inherits(id, r, &in):
+	case s.disk.isFull(s.w) || s.disk.fenced || x.cutting, !s.inherits(id, r, &in):
 		refuse()
+		return
+	}
+	if above, ok := s.timely(id, in); !ok {
+		s.w.n.refused++
+		end(answer{above: above})
 		return
 	}
 	rank, upto := in.rank, point.Serial{}
@@ -519,6 +524,6 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 		}
 		s.w.n.kept++
 		s.w.check.acked(s, id, in.row, rank)
-		end(answer{true, s.disk.id, s.w.now})
+		end(answer{acked: true, store: s.disk.id, at: s.w.now})
 	})
 }

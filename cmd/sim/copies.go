@@ -388,11 +388,10 @@ func (w *world) writesLast() bool {
 			id := t.part(p.ID)
 			if k, ok := w.history.within(table, p); ok && p.Accepts() && w.leader(id) != nil {
 				in := w.history.begin(k)
-				in.rank = g.stamp()
 				g.open++
 				w.n.rows++
 				g.unacked[in.value] = in
-				g.write(g.views.at(table), in, 0)
+				g.write(g.views.at(table), in)
 			}
 		}
 	}

@@ -111,6 +111,7 @@ func (f *following) do(e follow.Effect) {
 var (
 	errStale    = fault.Errorf(fault.Stale, "not here")
 	errCanceled = fault.Errorf(fault.Canceled, "another leads")
+	errAnew     = fault.Errorf(fault.Stale, "it needs a new stamp")
 )
 
 // attempt asks a server about a partition under a policy. question sends it, and answered receives the error of the answer, if it was not left before; done
@@ -142,6 +143,9 @@ func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Par
 	question(answered)
 }
 
+// restampsMax bounds how often a row gets a new stamp in one request.
+const restampsMax = 8
+
 // leaderless is the failure of a partition without a leader.
 func leaderless(at *topology.Partition) follow.Failure {
 	return follow.Failure{Partitions: []*topology.Partition{at}, Reason: follow.Leaderless, Err: errSilent}
@@ -151,19 +155,23 @@ func leaderless(at *topology.Partition) follow.Failure {
 type writing struct {
 	following
 	in   row
-	sent int
+	anew int // stamps that were refused
 }
 
 // write begins a request for a row. A client that got no ack comes again.
-func (g *gateway) write(v *view, in row, sent int) {
-	w := &writing{following: following{g: g, v: v, request: g.writes.Request(g.now())}, in: in, sent: sent}
+func (g *gateway) write(v *view, in row) {
+	if in.rank = g.stamp(); g.older {
+		in.rank = 0
+		g.w.history.find(in.key, in.value).older = true
+	}
+	w := &writing{following: following{g: g, v: v, request: g.writes.Request(g.now())}, in: in}
 	w.following.send, w.giveUp = w.try, w.again
 	w.try()
 }
 
 func (w *writing) again() {
 	g := w.g
-	g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(w.v, w.in, w.sent) })
+	g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(w.v, w.in) })
 }
 
 func (w *writing) try() {
@@ -193,8 +201,7 @@ func (w *writing) try() {
 		w.await(seq, []follow.Failure{leaderless(at)})
 		return
 	}
-	to, in := g.w.indexOf(lead.Server), insertion{row: w.in, try: w.sent}
-	w.sent++
+	to, in := g.w.indexOf(lead.Server), insertion{row: w.in}
 	var ack answer
 	g.attempt(&g.writes, id, at, lead.Server, func(answered func(error)) {
 		ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
@@ -203,6 +210,11 @@ func (w *writing) try() {
 			switch {
 			case !ok:
 				answered(errSilent)
+			case a.above != 0 && w.anew < restampsMax:
+				w.anew++
+				g.stamped = max(g.stamped, a.above)
+				w.in.rank = g.stamp()
+				answered(errAnew)
 			case !a.acked:
 				answered(g.w.servers[to].named(v.table, errStale))
 			default:
@@ -211,6 +223,10 @@ func (w *writing) try() {
 			}
 		})
 	}, func(verdict follow.Verdict, f follow.Failure) {
+		if f.Err == errAnew {
+			w.try()
+			return
+		}
 		if verdict != follow.Done {
 			g.last = fmt.Sprintf("%s/%s at %s: %v; the lease row by %s: %+v", v.table, at, lead.Server, f.Reason, g.name, g.rows[id])
 			w.await(seq, []follow.Failure{f})

@@ -69,12 +69,8 @@ func (g *gateway) start() {
 			g.open++
 			g.w.n.rows++
 			in := g.w.history.draw()
-			if in.rank = g.stamp(); g.older {
-				in.rank = 0
-				g.w.history.find(in.key, in.value).older = true
-			}
 			g.unacked[in.value] = in
-			g.write(g.views.at(g.w.history.keys[in.key].table), in, 0)
+			g.write(g.views.at(g.w.history.keys[in.key].table), in)
 		}
 	})
 	g.every(400*time.Millisecond, "select", g.sel)

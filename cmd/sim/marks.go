@@ -55,6 +55,7 @@ const (
 	fencedRow
 	unconfirmedRow
 	lateTry
+	lateInsert
 	rankRaised
 	staleNext
 	staleTaken
@@ -158,7 +159,7 @@ var markNames = [...]string{
 	joined: "a placement joins", removed: "a placement is removed", serverJoined: "a metadata server joins", serverRemoved: "a metadata server is removed",
 	droppedTable: "a table is dropped", droppedByAnother: "a table drop that died is finished by another", remadeTable: "a table is made again",
 	removedDropped: "a dropped copy is deleted", keptOnlyCopy: "an only copy is kept against the map",
-	sealedRefused: "a sealed partition refuses a row", fencedRow: "the brick refuses an epoch", unconfirmedRow: "a logged row is not confirmed", lateTry: "a late try is refused",
+	sealedRefused: "a sealed partition refuses a row", fencedRow: "the brick refuses an epoch", unconfirmedRow: "a logged row is not confirmed", lateTry: "a late try is refused", lateInsert: "an insert that was given up is refused",
 	rankRaised: "a rank is raised", staleNext: "a reader does not know a partition", staleTaken: "a reader does not know that others took over", staleHanding: "a reader meets a hand-over",
 	stalePlacement: "a reader asks who does not lead", readTwoLayers: "parent and child are read", rankDecided: "a rank decides between two partitions",
 	warnedIncomplete: "an answer says that it is incomplete", warnedOld: "an answer says that its map may be old",

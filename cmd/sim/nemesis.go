@@ -98,6 +98,7 @@ const (
 	guardsOff            rule = "a map changes without a word in the lease rows"
 	fsyncIgnored         rule = "a failed fsync is taken for a good one"
 	lateTryLogged        rule = "a try is logged after a later one of the same row"
+	lateTaken            rule = "an insert is taken long after it was given up"
 	ranksNotRaised       rule = "ranks are as the gateways' clocks say"
 	oldMapsAnswered      rule = "readers are answered that do not know that others took over, or may have"
 	ageNotSaid           rule = "a reader cut off from the store does not say so"

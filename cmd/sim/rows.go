@@ -1,13 +1,13 @@
 package main
 
 import (
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
@@ -21,31 +21,32 @@ type row struct {
 	rank  point.Stamp // by the gateway's clock when it came
 }
 
-// insertion is a row on its way. A try that comes late, after a later one of the same row, is refused: the ranks of rows
-// that were acked meanwhile would be below its.
+// insertion is a row on its way.
 type insertion struct {
 	row
-	try       int
-	inherited bool // from a partition that unloads: its rank stays, and a newer row here, too
+	inherited bool // from a partition that unloads, or staged: its rank stays, and a newer row here, too
 }
 
-// triedMax bounds the number of tries that a server remembers.
-const triedMax = 2000
-
-// tries notes a try, and reports whether there was none later.
-func (s *server) tries(in insertion) bool {
-	if in.rank == 0 || in.inherited {
-		return true
+// timely refuses a try that comes after a later one of the same row, or too late, as partitions do: the ranks of rows that were acked meanwhile would be below its.
+// Its gateway, if it still waits, gives it a stamp above the one returned.
+func (s *server) timely(id lease.Partition, in insertion) (above point.Stamp, ok bool) {
+	if in.rank == 0 || in.inherited || s.w.opt.broken == lateTryLogged {
+		return 0, true
 	}
-	if in.try < s.tried[in.value] {
+	seen := s.seen[id]
+	if seen == nil {
+		seen = &rank.Seen{}
+		s.seen[id] = seen
+	}
+	if newest, late := seen.Late(in.rank, s.w.wall().UnixNano()); late && s.w.opt.broken != lateTaken {
+		s.w.mark(lateInsert)
+		return newest, false
+	}
+	if !seen.Take(in.rank) {
 		s.w.mark(lateTry)
-		return false
+		return in.rank, false
 	}
-	s.tried[in.value] = in.try
-	if len(s.tried) > 2*triedMax {
-		maps.DeleteFunc(s.tried, func(value uint64, _ int) bool { return value+triedMax < in.value })
-	}
-	return true
+	return 0, true
 }
 
 // answer is a server's answer to an insert.
@@ -53,6 +54,7 @@ type answer struct {
 	acked bool // else it is stale: look at the newest map and leases
 	store lease.StoreID
 	at    time.Duration // when it was acked
+	above point.Stamp   // not 0: it needs a stamp above this one
 }
 
 // insert takes a row in, as storage/server does:
@@ -64,7 +66,7 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	if s.disk.isFull(s.w) {
 		s.w.mark(writeOnFull)
 	}
-	if !s.tries(in) || !ok || s.disk.isFull(s.w) || s.isClosed(id) || !g.enter(s.w) {
+	if !ok || s.disk.isFull(s.w) || s.isClosed(id) || !g.enter(s.w) {
 		s.w.n.refused++
 		if !ok {
 			s.wanted(id)
@@ -157,10 +159,14 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 		s.w.mark(fencedRow)
 		end(answer{})
 		return
-	case s.disk.isFull(s.w) || s.disk.fenced,
-		!in.inherited && in.rank != 0 && in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most effects of that
+	case s.disk.isFull(s.w) || s.disk.fenced:
 		s.w.n.refused++
 		end(answer{})
+		return
+	}
+	if above, ok := s.timely(id, in); !ok && s.w.opt.broken != brickEpochOff { // it hides most effects of that
+		s.w.n.refused++
+		end(answer{above: above})
 		return
 	}
 	if !s.inherits(id, r, &in) {
@@ -186,7 +192,7 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 			s.w.mark(wroteAlone)
 		}
 		s.w.check.acked(s, id, in.row, rank)
-		end(answer{true, s.disk.id, s.w.now})
+		end(answer{acked: true, store: s.disk.id, at: s.w.now})
 	}
 	if s.w.opt.broken == ackBeforeSync {
 		s.disk.sync(s.proc, nil, func() {})

@@ -223,12 +223,12 @@ func (s *script) keyAt(at point.Nanos) keyID {
 func (s *script) writeTo(g *gateway, at point.Nanos, name string) {
 	s.history.next++
 	k := s.keyAt(at)
-	in := row{key: k, value: s.history.next, rank: g.stamp()}
+	in := row{key: k, value: s.history.next}
 	s.history.past[k] = append(s.history.past[k], &written{value: in.value, began: s.now})
 	g.open++
 	g.unacked[in.value] = in
 	s.writes[in.value] = fmt.Sprintf("%s's row %d at %s", g.name, in.value, name)
-	g.write(g.views.at("cpu"), in, 0)
+	g.write(g.views.at("cpu"), in)
 }
 
 func (s *script) readFrom(g *gateway, at point.Nanos) {

@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 	replicas "github.com/spillwaydb/spillway/storage/replica"
 )
@@ -61,7 +62,7 @@ type server struct {
 	views  *views
 	shelf  *mapstore.Shelf
 	hosted map[string]*hosted
-	tried  map[uint64]int // of rows that came: the newest try
+	seen   map[lease.Partition]*rank.Seen // stamps of rows that came
 
 	// The master, master.go.
 	candidate  *candidate
@@ -98,7 +99,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
+		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, seen: map[lease.Partition]*rank.Seen{}, registered: map[topology.ServerID]registry.Server{},
 	}
 	if fresh || s.disk == nil {
 		name := lease.StoreID(fmt.Sprintf("dir%d", w.boots))
