@@ -67,7 +67,13 @@ func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error
 // available to queries.
 type followed struct {
 	held  func() int64
-	ahead *budget.Ahead // books before it grows
+	ahead booker
+}
+
+// booker is told before something grows, with what it will hold, and at times what it holds. Of package budget, Ahead.
+type booker interface {
+	Cover(held int64)
+	Trim(held int64)
 }
 
 // quantumParts is the part of an account's floor that is booked ahead: more than the heads grow by in one insert.

@@ -38,6 +38,7 @@ type config struct {
 	again      func() (config, error) // reads and completes it anew
 	level      *slog.LevelVar         // in force; set by complete
 	processors int                    // of the machine; set by spread
+	heap       *heapLimit             // of the collector; set by limitHeap
 
 	DataDir   string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`
 	LogLevel  string `yaml:"log_level" default:"info" one_of:"debug info warn error" flag:"log.level" reload:"yes" help:"Least level of log lines."`

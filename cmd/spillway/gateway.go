@@ -45,7 +45,7 @@ func (g *gatewayCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	cfg.limitHeap()
+	cfg.limitHeap(0)
 	cfg.spread()
 	defer runtime.KeepAlive(cfg.ballast())
 	registerer := prometheus.NewRegistry()

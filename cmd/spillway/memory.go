@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -22,7 +21,7 @@ import (
 // Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Where rows are staged,
 // the share of rows that are not flushed gives up storage.staging_bytes_max for them: 1/16.
 //
-// Values that a user sets stay. The collector gets its own part of the budget as its limit, works harder when that runs
+// Values that a user sets stay. The collector's limit is what the rows in heads leave of the budget (heap.go): it works harder when that runs
 // short, and does not let garbage grow to the size of the live heap.
 
 const (
@@ -41,7 +40,6 @@ const (
 	seriesBytes   = 700      // measured: storage/server/DESIGN.md
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
-	limitSlack    = 8  // part of its share by which the heap may outgrow its limit: where the processors are busy, the collector is late
 	collectAt     = 60 // percent of garbage relative to the live heap: steady state allocates next to nothing, so it costs little
 )
 
@@ -74,29 +72,14 @@ func (c *config) budget(machine int64) error {
 	return nil
 }
 
-// limitHeap gives the collector its part of the budget, and asks for huge pages where they help. Go's own environment
-// variables win.
-func (c *config) limitHeap() {
-	part := int64(c.Storage.MemoryBytes - c.Storage.HeadBytesMax)
-	hugeHeap(min(part, memoryOfMachine()/2, hugeMost))
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(part - part/limitSlack)
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(collectAt)
-	}
-}
-
 // idleHeap is the size up to which a small process may treat its heap as alive: collectAt percent of it are garbage that
 // need not be collected. Otherwise a heap that grows from nothing to 100 MB, as after a start, is collected five times.
 func (c *config) idleHeap() int64 { return min(int64(c.Storage.MemoryBytes)/32, 64<<20) }
 
-// ballast gives idleHeap its effect, after limitHeap, for as long as the caller keeps the result alive: it counts as
-// memory in use, but as it is never touched the system provides none for it. The collector's limit rises by as much.
+// ballast gives idleHeap its effect for as long as the caller keeps the result alive: it counts as memory in use, but as it is never touched the
+// system provides none for it. The collector's limit rises by as much.
 func (c *config) ballast() []byte {
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + c.idleHeap())
-	}
+	c.heap.widen(c.idleHeap())
 	return make([]byte, c.idleHeap())
 }
 

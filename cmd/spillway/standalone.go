@@ -68,7 +68,7 @@ func (s *standaloneCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	cfg.limitHeap()
+	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
 	defer runtime.KeepAlive(cfg.ballast())
 	for err = errRoom; errors.Is(err, errRoom); {
@@ -336,7 +336,7 @@ func (p *standalone) run(ctx context.Context) error {
 	}
 	g.Add(actor(ctx, untilFenced(fence{p.coord.Failed(), p.coord.Err})))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth))
+		return follow(ctx, p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth))
 	}))
 	p.actors(ctx, &g)
 	p.announce("data in " + p.cfg.DataDir)

@@ -70,7 +70,7 @@ func (s *storageCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	cfg.limitHeap()
+	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
 	defer runtime.KeepAlive(cfg.ballast())
 	for err = errRoom; errors.Is(err, errRoom); {
@@ -312,7 +312,7 @@ func (p *storage) run(ctx context.Context) error {
 	p.view.actors(ctx, &g)
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
+		return follow(ctx, p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
 			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {}), // segments in transit: booked every followPeriod
 			ahead(p.accounts.heads, 1, p.stagedBytes, func(func(int64)) {}))
 	}))
