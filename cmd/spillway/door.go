@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -34,6 +36,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
 // door is the part of any gateway's process that faces users: writes, queries, pages. A standalone process has one and
@@ -57,6 +60,7 @@ type door struct {
 	refusals *recent.Refusals
 	forward  *forward.Forwarder
 	front    *intake.Front
+	lane     *lane.Lane      // of queries and, where rows are kept, compactions
 	kafka    *kafka.Consumer // nil: no topics
 	ready    atomic.Bool
 	rates    rates
@@ -125,9 +129,17 @@ func buildInfo() prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
+// makeLane makes the lane, before the first part that takes turns in it.
+func (d *door) makeLane() {
+	if d.lane == nil {
+		d.lane = lane.New(func() bool { return d.front != nil && d.front.Writing() }, cmp.Or(d.cfg.processors, runtime.GOMAXPROCS(0)))
+	}
+}
+
 // open assembles the parts of a gateway.
 func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	d.behind = behind
+	d.makeLane()
 	var err error
 	if d.accounts, err = openAccounts(int64(d.cfg.Storage.MemoryBytes), d.registry); err != nil {
 		return err
@@ -145,8 +157,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping,
 		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	d.queries, d.refusals = recent.NewQueries(), recent.NewRefusals()
-	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,
-		Busy: func() bool { return d.front.InFlightBytes() > 0 }}, d.cfg.Query)
+	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors, Lane: d.lane}, d.cfg.Query)
 	if err != nil {
 		return err
 	}

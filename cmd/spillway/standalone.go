@@ -216,7 +216,8 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
-	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
+	p.makeLane()
+	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Lane: p.lane, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
 		return err
 	}
 	p.reportUnmapped()

@@ -18,9 +18,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -121,7 +121,7 @@ func last(it chunkenc.Iterator, s *promql.Sample) (ok bool) {
 }
 
 // expose writes samples in the form that the scraper takes.
-func expose(w http.ResponseWriter, r *http.Request, turn *query.Turn, samples promql.Vector) error {
+func expose(w http.ResponseWriter, r *http.Request, turn *lane.Turn, samples promql.Vector) error {
 	format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)
 	body := newBody(w, r)
 	w.Header().Set("Content-Type", string(format))

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
 // encoder writes JSON into a buffer that it empties into w when it is full. After an error it writes nothing more.
@@ -19,7 +19,7 @@ type encoder struct {
 	w    io.Writer
 	buf  []byte
 	err  error
-	turn *query.Turn     // for a buffer each; nil: encoding waits for no turn
+	turn *lane.Turn      // for a buffer each; nil: encoding waits for no turn
 	ctx  context.Context // of the request
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
 // paced gathers an answer that is encoded in turns, and writes a full buffer between two of them.
@@ -12,7 +12,7 @@ type paced struct {
 	// Constant.
 	ctx  context.Context
 	w    io.Writer
-	turn *query.Turn
+	turn *lane.Turn
 
 	buf []byte // not written yet; the caller writes the rest when its turn has ended
 }

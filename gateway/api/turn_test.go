@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -29,7 +30,7 @@ func narrow(t *testing.T) http.Handler {
 	if err := querytest.Inserter(st, "default", 1)(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	q, err := query.New(query.Deps{Source: st, Processors: 1, Busy: func() bool { return true }}, query.Settings{})
+	q, err := query.New(query.Deps{Source: st, Processors: 1, Lane: lane.New(func() bool { return true }, 1)}, query.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,6 +127,10 @@ func New(d Deps, s Settings) (*Front, error) {
 // InFlightBytes is the size of the bodies and batches of requests under way.
 func (f *Front) InFlightBytes() int64 { return f.inFlight.used.Load() }
 
+// Writing reports whether rows are being decoded, routed or applied, or wait for it: bodies that are still on their way, and writes that wait for a
+// disk, take no processor.
+func (f *Front) Writing() bool { return f.turns.taken() }
+
 // OnInFlightGrowth has g called with InFlightBytes, from any goroutine, before requests hold more. g is quick.
 func (f *Front) OnInFlightGrowth(g func(to int64)) { f.inFlight.grows.Store(&g) }
 

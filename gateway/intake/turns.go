@@ -105,6 +105,13 @@ func (s *turns) leave(table string) {
 	}
 }
 
+// taken reports whether any write has a turn. Requests wait only while some do.
+func (s *turns) taken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running > 0
+}
+
 // beginLocked begins the turn that is next.
 func (s *turns) beginLocked() {
 	of := s.order[0]

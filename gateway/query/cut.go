@@ -185,7 +185,7 @@ func (c *cutter) count(q *query, peak int) {
 
 // run evaluates a plan. An abandoned one is not counted.
 func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answer, error) {
-	c.usage.turn.end() // workers take their own
+	c.usage.turn.End() // workers take their own
 	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
 		Env: columns.Env{
@@ -305,8 +305,8 @@ func children(expr parser.Expr) []*parser.Expr {
 
 // turn is columns.Env's.
 func (c *cutter) turn() (next func(context.Context) error, end func()) {
-	t := &turn{lane: c.engine.lane, of: &c.usage.share}
-	return t.next, t.end
+	t := c.engine.lane.Turn(&c.usage.share)
+	return t.Next, t.End
 }
 
 // take is columns.Env's.
@@ -322,11 +322,11 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, newest bool, ms []*labe
 	if err := c.usage.of.Reads(lo, hi); err != nil {
 		return nil, loadError(err)
 	}
-	t := &turn{lane: c.engine.lane, of: &c.usage.share} // finding series is work too
-	if err := t.next(ctx); err != nil {
+	t := c.engine.lane.Turn(&c.usage.share) // finding series is work too
+	if err := t.Next(ctx); err != nil {
 		return nil, err
 	}
-	defer t.end()
+	defer t.End()
 	begun := time.Now()
 	ask := c.table.ask(lo, hi, ms)
 	ask.Newest = newest

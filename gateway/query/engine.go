@@ -15,6 +15,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
 // Engine is Prometheus' engine behind a gate: so many queries run, so many wait, the rest are refused. Expressions that can
@@ -27,7 +28,7 @@ type Engine struct {
 	smallTextsMax int64
 	bytesMax      int64 // of one query; 0: the account's bound
 	guard         *guard
-	lane          *lane
+	lane          *lane.Lane
 	processors    int
 	parser        parser.Parser
 	gate          *Gate
@@ -60,7 +61,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
 		gate:     NewGate(s.RunningMax, s.WaitingMax), slow: &slowLog{d.Log, time.Duration(s.SlowAfter)},
-		memory: d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, processors),
+		memory: d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: cmp.Or(d.Lane, lane.New(nil, processors)),
 	}
 	e.levels = []int{s.SamplesMax}
 	if d.Memory != nil {

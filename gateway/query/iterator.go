@@ -27,7 +27,7 @@ func (s *series) Floats() int { return len(s.rows.Times) }
 // Iterator returns it, reset, when it is one of ours.
 func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	if s.set != nil && s.set.usage.turn != nil {
-		_ = s.set.usage.turn.next(s.set.ctx) // the engine checks the context itself
+		_ = s.set.usage.turn.Next(s.set.ctx) // the engine checks the context itself
 	}
 	own, ok := it.(*iterator)
 	if !ok {

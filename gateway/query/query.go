@@ -156,8 +156,8 @@ func (q *query) evaluate(ctx context.Context) *promql.Result {
 	if err := q.loan.TakeSoon(q.steps * stepBytes); err != nil {
 		return &promql.Result{Err: needed(err)}
 	}
-	t := &turn{lane: q.engine.lane, of: &q.usage.share}
-	defer t.end()
+	t := q.engine.lane.Turn(&q.usage.share)
+	defer t.End()
 	q.usage.turn = t
 	if q.cut == nil {
 		return q.exec(ctx, func(*parser.EvalStmt) error { return nil })

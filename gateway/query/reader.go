@@ -12,6 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
 // Deps are the parts that a Reader uses.
@@ -22,7 +23,7 @@ type Deps struct {
 	Memory     *budget.Account       // for all queries; nil: memory is not counted
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 	Recent     *recent.Queries       // where queries are shown that run and that were slow; nil: nowhere
-	Busy       func() bool           // whether rows are being written: then queries leave processors to that; nil: never
+	Lane       *lane.Lane            // leaves processors to writes; nil: nothing is written
 }
 
 // Reader reads every table of one source within one set of limits.
@@ -58,7 +59,7 @@ type Lookup struct {
 	reader *Reader
 	cancel context.CancelFunc
 	loan   *budget.Loan
-	turn   *Turn
+	turn   *lane.Turn
 	w      *watched
 	of     *limits.Query
 	left   bool
@@ -99,7 +100,7 @@ func (l *Lookup) Leave(err error) error {
 }
 
 // Turn is the look-up's way through the lane, for work outside this package.
-func (l *Lookup) Turn() *Turn { return l.turn }
+func (l *Lookup) Turn() *lane.Turn { return l.turn }
 
 // End releases the answer's memory.
 func (l *Lookup) End() {
@@ -131,4 +132,15 @@ func (r *Reader) Settings() Settings { return r.settings }
 
 func (r *Reader) usage(loan *budget.Loan) *usage {
 	return &usage{seriesMax: r.settings.SeriesMax, rowsMax: r.settings.RowsMax, loan: loan}
+}
+
+// Turn makes one for an answer that is encoded. End it.
+func (r *Reader) Turn() *lane.Turn { return r.engine.lane.Turn(&lane.Share{}) }
+
+type turnKey struct{}
+
+// TurnOf returns the turn of the look-up that a context belongs to; nil if there is none.
+func TurnOf(ctx context.Context) *lane.Turn {
+	t, _ := ctx.Value(turnKey{}).(*lane.Turn)
+	return t
 }

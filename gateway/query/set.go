@@ -94,7 +94,7 @@ func (s *set) advance() bool {
 // nextTurn waits for the turn in which the next series are read.
 func (s *set) nextTurn() error {
 	if t := s.usage.turn; t != nil {
-		return t.next(s.ctx)
+		return t.Next(s.ctx)
 	}
 	return s.usage.lookup.Next(s.ctx)
 }

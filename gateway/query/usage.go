@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
@@ -20,9 +21,9 @@ type usage struct {
 	loan               *budget.Loan  // nil: memory is not counted
 	of                 *limits.Query // the table's limits; nil: none
 	growth             growth        // of labels, by the functions of the query
-	turn               *turn         // of the goroutine that reads; nil: it takes none
-	lookup             *Turn         // of a look-up that reads; nil: it is a query
-	share              laneShare     // of all its goroutines; guarded by the lane
+	turn               *lane.Turn    // of the goroutine that reads; nil: it takes none
+	lookup             *lane.Turn    // of a look-up that reads; nil: it is a query
+	share              lane.Share    // of all its goroutines; guarded by the lane
 
 	// Owned by the evaluation, constant while the engine evaluates.
 	rooms   map[*labels.Matcher]room

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
@@ -89,17 +90,19 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
 	// 1. Fold the present segments, without blocking flushes.
-	info, err := p.fold(ctx, v, st.Segments)
+	turn := p.deps.Lane.Turn(lane.Background())
+	info, err := p.fold(ctx, v, st.Segments, turn)
 	v.Close()
 	if err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
 	// 2. Fold what was flushed meanwhile. Without the flush lock, since that rewrites the major and takes as long again, which flushes
-	// and deletions would wait for; the last time under it: from then on the list of segments stands still.
+	// and deletions would wait for; the last time under it: from then on the list of segments stands still. Then it waits for no turn either: the
+	// flushes behind it make room for rows.
 	folded := len(st.Segments)
 	for range lateFolds {
 		var more bool
-		if info, st, more, err = p.foldUnlocked(ctx, info, st); err != nil {
+		if info, st, more, err = p.foldUnlocked(ctx, info, st, turn); err != nil {
 			return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 		}
 		if !more {
@@ -109,7 +112,7 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	late, now := p.viewSegments()
-	info, err = p.foldLate(ctx, info, st, late, now)
+	info, err = p.foldLate(ctx, info, st, late, now, nil)
 	if err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
@@ -130,18 +133,18 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 const lateFolds = 2
 
 // foldUnlocked is foldLate without the flush lock. It returns the state that is folded now, and whether it folded anything.
-func (p *Partition) foldUnlocked(ctx context.Context, info segment.Info, st *State) (segment.Info, *State, bool, error) {
+func (p *Partition) foldUnlocked(ctx context.Context, info segment.Info, st *State, turn *lane.Turn) (segment.Info, *State, bool, error) {
 	p.flushMu.Lock()
 	late, now := p.viewSegments()
 	p.flushMu.Unlock()
 	more := now == nil || !sameSegments(st, now)
-	info, err := p.foldLate(ctx, info, st, late, now)
+	info, err := p.foldLate(ctx, info, st, late, now, turn)
 	return info, now, more, err
 }
 
 // foldLate folds minors flushed, or deletions made, since st into the major just written; it closes v, the view of them, which has the
 // state cur. The id of the first result is given up: a new one is written. After an error the first result is removed.
-func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State, v *View, cur *State) (segment.Info, error) {
+func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State, v *View, cur *State, turn *lane.Turn) (segment.Info, error) {
 	if v == nil { // closed just now
 		return info, errors.Join(p.goingOn(ctx), p.removeSegmentFile(info.ID))
 	}
@@ -154,7 +157,7 @@ func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State, 
 		if err := p.removeSegmentFile(info.ID); err != nil {
 			return info, err
 		}
-		return p.fold(ctx, v, cur.Segments)
+		return p.fold(ctx, v, cur.Segments, turn)
 	}
 	b := p.deps.Brick
 	file := b.SegmentPath(p.ident.Placement, info.ID)
@@ -172,7 +175,7 @@ func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State, 
 	for _, g := range late {
 		both.segments = append(both.segments, g.retain())
 	}
-	return p.fold(ctx, both, states)
+	return p.fold(ctx, both, states, turn)
 }
 
 func sameSegments(a, b *State) bool {
@@ -228,15 +231,17 @@ func (p *Partition) viewSegments() (*View, *State) {
 	return v, p.mu.state
 }
 
-// fold writes one major of the view's segments.
-func (p *Partition) fold(ctx context.Context, v *View, from []SegmentState) (segment.Info, error) {
+// fold writes one major of the view's segments, in turns.
+func (p *Partition) fold(ctx context.Context, v *View, from []SegmentState, turn *lane.Turn) (segment.Info, error) {
 	m := p.majorMeta(from)
 	w, err := p.createSegment(m)
 	if err != nil {
 		return segment.Info{}, err
 	}
 	excess := p.newExcess(v.labels)
-	if err := p.newMajorWriter(w, v, excess).write(ctx); err != nil {
+	err = p.newMajorWriter(w, v, excess, turn).write(ctx)
+	turn.End() // what is left is waiting for the disk
+	if err != nil {
 		return segment.Info{}, errors.Join(err, w.Abort())
 	}
 	info, err := p.finish(w, m.ID)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
 	"github.com/spillwaydb/spillway/storage/segment"
@@ -33,12 +34,13 @@ type majorWriter struct {
 	w      *segment.Writer
 	v      *View
 	excess *excess
+	turn   *lane.Turn
 	bytes  int // of a stretch's labels
 	size   int // of all labels
 }
 
-func (p *Partition) newMajorWriter(w *segment.Writer, v *View, x *excess) *majorWriter {
-	return &majorWriter{p: p, w: w, v: v, excess: x, bytes: p.settings.CompactBytes}
+func (p *Partition) newMajorWriter(w *segment.Writer, v *View, x *excess, turn *lane.Turn) *majorWriter {
+	return &majorWriter{p: p, w: w, v: v, excess: x, turn: turn, bytes: p.settings.CompactBytes}
 }
 
 func (m *majorWriter) write(ctx context.Context) error {
@@ -64,6 +66,14 @@ func (m *majorWriter) write(ctx context.Context) error {
 	return m.exemplars(ctx, total)
 }
 
+// goOn waits for a turn, and ends a compaction that nobody wants any more.
+func (m *majorWriter) goOn(ctx context.Context) error {
+	if err := m.turn.Yield(ctx); err != nil {
+		return err
+	}
+	return m.p.goingOn(ctx)
+}
+
 // define writes all definitions and returns their number and where all stretches but the first begin.
 func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labels, err error) {
 	every := max(1, m.v.definitions()/samplesMax)
@@ -76,7 +86,7 @@ func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labe
 		total++
 		size += len(l) + stretchSlack
 		if total%compactBatch == 0 {
-			if err := m.p.goingOn(ctx); err != nil {
+			if err := m.goOn(ctx); err != nil {
 				return err
 			}
 		}
@@ -109,7 +119,7 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 	var text textArena
 	err := m.v.eachDefinition(func(id point.DenseID, l point.Labels) error {
 		if id%giveUpEvery == 0 {
-			if err := m.p.goingOn(ctx); err != nil {
+			if err := m.goOn(ctx); err != nil {
 				return err
 			}
 		}
@@ -125,10 +135,15 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 	slices.SortFunc(within, func(a, b Series) int { return a.Labels.Compare(b.Labels) })
 	const all = 1<<63 - 1
 	for batch := range slices.Chunk(within, compactBatch) {
-		if err := m.p.goingOn(ctx); err != nil {
+		if err := m.goOn(ctx); err != nil {
 			return err
 		}
-		err := m.v.Read(batch, -all-1, all, func(i int, r rows.Run) error { return m.w.Add(batch[i].ID, &r) })
+		err := m.v.Read(batch, -all-1, all, func(i int, r rows.Run) error {
+			if err := m.turn.Yield(ctx); err != nil {
+				return err
+			}
+			return m.w.Add(batch[i].ID, &r)
+		})
 		if err != nil {
 			return err
 		}
@@ -143,7 +158,7 @@ func (m *majorWriter) exemplars(ctx context.Context, total int) error {
 	}
 	for id := range total { // one series' in memory, not a day's: they take up to 16 MiB
 		if id%compactBatch == 0 {
-			if err := m.p.goingOn(ctx); err != nil {
+			if err := m.goOn(ctx); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -32,6 +33,8 @@ type Deps struct {
 	HeadBytes HeadBytes
 	// Compacting counts the memory of compactions under way.
 	Compacting *budget.Held
+	// Lane leaves processors to writes; compactions take turns in it. Nil: they do not.
+	Lane *lane.Lane
 }
 
 // HeadBytes is where the memory of heads is counted. Safe for concurrent use.

@@ -594,7 +594,7 @@ func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 			b.must(b.Flush(t.Context(), ByAge))
 
 			v, st := b.viewSegments()
-			info, err := b.fold(t.Context(), v, st.Segments)
+			info, err := b.fold(t.Context(), v, st.Segments, nil)
 			b.must(err)
 			v.Close()
 			want := "a 1:10 2:20"
@@ -607,7 +607,7 @@ func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 				b.must(b.Flush(t.Context(), ByAge))
 				want += "; b 3:30"
 			}
-			info, st, more, err := b.foldUnlocked(t.Context(), info, st)
+			info, st, more, err := b.foldUnlocked(t.Context(), info, st, nil)
 			b.must(err)
 			if !more {
 				t.Error("nothing was folded again")
@@ -619,7 +619,7 @@ func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 			}
 			b.flushMu.Lock()
 			v, now := b.viewSegments()
-			info, err = b.foldLate(t.Context(), info, st, v, now)
+			info, err = b.foldLate(t.Context(), info, st, v, now, nil)
 			b.must(err)
 			b.must(b.commitMajor(info))
 			b.flushMu.Unlock()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/share"
@@ -45,6 +46,8 @@ type Deps struct {
 	Now func() point.Nanos
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.
 	Weight func(table string) int64
+	// Lane leaves processors to writes; compactions take turns in it, beside the queries of the process. Nil: they do not.
+	Lane *lane.Lane
 	// Processors is the number of processors. 0: as many as Go's scheduler uses.
 	Processors int
 	Log        *slog.Logger
@@ -206,7 +209,7 @@ func (s *Server) load() (err error) {
 }
 
 func (s *Server) partitionDeps(t *table) partition.Deps {
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane}
 }
 
 func (s *Server) table(name string) (*table, bool) {

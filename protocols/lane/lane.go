@@ -1,0 +1,245 @@
+// Package lane leaves processors to writes: while rows are being written, queries, look-ups and compactions together use half of them; between
+// writes that come again and again, all but one; else a few more threads than there are processors. An evaluation takes a turn for a page of rows
+// or for a series, a look-up for a list, an answer for a buffer of its text, a compaction for a few milliseconds, so a small query waits for
+// a few pages of large ones, not for their end.
+//
+//	query a     ▪▪▪▪▪ ─┐         the query that had the fewest ─┐
+//	query b     ▪▪▪▪  ─┼─▶ waiting                              ├─ in turns ─▶ queries ─────┐  who had less
+//	query c     ▪     ─┘         the worker that came first ────┘                           ├─ of the time ─▶ half of the processors
+//	compaction  ▪▪▪▪▪ ─────────────────────────────────────────────────▶ background ────────┘
+//
+// The fewest first, so that a small query does not wait for a page of each worker of large ones. The first that came in between,
+// so that small queries, however many, do not hold up a large one. Between queries and compactions time counts, not turns: neither
+// keeps the other out, and segments are folded however much is asked. What one side leaves is the other's.
+package lane
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Lane gives out turns. Safe for concurrent use; nil gives turns that never wait.
+type Lane struct {
+	// Constant after New.
+	busy func() bool // rows are being written
+	most int         // turns at a time while they are
+	rest int         // turns at a time between writes: the next one finds a processor
+	idle int         // turns at a time while nothing is written: half as many more as processors, as some wait for a disk
+
+	mu struct {
+		sync.Mutex
+		taken  int
+		sides  [2]side   // queries, background
+		fewest bool      // the next turn of a query is of the one that had the fewest
+		busyAt time.Time // when rows were last seen to be written
+	}
+}
+
+// side is all queries, or all work in the background.
+type side struct {
+	taken   int
+	waiting []waiting     // in the order in which they came
+	spent   time.Duration // in turns that have ended; of a side that comes back, at least that of the other
+}
+
+// New makes one for so many processors; busy reports whether rows are being written, nil: never.
+func New(busy func() bool, processors int) *Lane {
+	if busy == nil {
+		busy = func() bool { return false }
+	}
+	return &Lane{busy: busy, most: max(1, processors/2), rest: max(1, processors-1), idle: processors + (processors+1)/2}
+}
+
+// restTime is how long after a write the next is expected.
+const restTime = time.Second
+
+// roomLocked reports whether one more may have a turn.
+func (l *Lane) roomLocked() bool {
+	now := time.Now()
+	switch {
+	case l.busy():
+		l.mu.busyAt = now
+		return l.mu.taken < l.most
+	case now.Sub(l.mu.busyAt) < restTime:
+		return l.mu.taken < l.rest
+	}
+	return l.mu.taken < l.idle
+}
+
+// InUse counts the turns that are taken, and those who wait for one.
+func (l *Lane) InUse() (taken, waiting int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.taken, len(l.mu.sides[0].waiting) + len(l.mu.sides[1].waiting)
+}
+
+// waiting is a goroutine that waits for its turn.
+type waiting struct {
+	of   *Share
+	come chan struct{} // closed when it is its turn
+}
+
+// Share counts the turns of one query, over all its goroutines. The zero value is a query's without turns. Not to be copied.
+type Share struct {
+	background int // its side; constant
+	turns      int // guarded by the lane's lock
+}
+
+// Background is the share of work that nobody waits for: a compaction.
+func Background() *Share { return &Share{background: 1} }
+
+// Turn is one goroutine's way through the lane, for that goroutine alone; nil never waits.
+type Turn struct {
+	lane *Lane
+	of   *Share
+	has  bool
+	from time.Time // while it has one
+}
+
+// Turn makes one that has not begun. End it.
+func (l *Lane) Turn(of *Share) *Turn {
+	if l == nil {
+		return nil
+	}
+	return &Turn{lane: l, of: of}
+}
+
+// Next ends the turn there was, and waits for another. The error is Canceled.
+func (t *Turn) Next(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	var took time.Duration
+	if t.has {
+		took = time.Since(t.from)
+	}
+	had := t.has
+	t.has = false
+	if err := t.lane.enter(ctx, t.of, had, took); err != nil {
+		return err
+	}
+	t.has, t.from = true, time.Now()
+	return nil
+}
+
+// slice is how long a turn of a compaction lasts: about as long as a page of a query.
+const slice = 3 * time.Millisecond
+
+// Yield lets others have their turn when this one has lasted for some milliseconds, or has not begun; else it goes on. The error is Canceled.
+func (t *Turn) Yield(ctx context.Context) error {
+	if t == nil || t.has && time.Since(t.from) < slice {
+		return nil
+	}
+	return t.Next(ctx)
+}
+
+// End releases the turn to another goroutine. Next may follow.
+func (t *Turn) End() {
+	if t == nil || !t.has {
+		return
+	}
+	t.has = false
+	took := time.Since(t.from)
+	t.lane.mu.Lock()
+	defer t.lane.mu.Unlock()
+	t.lane.leaveLocked(t.of, took)
+}
+
+// Write writes b to w outside of a turn, because a client may read slowly, and waits for the next turn.
+func (t *Turn) Write(ctx context.Context, w io.Writer, b []byte) error {
+	t.End()
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	return t.Next(ctx)
+}
+
+// enter waits for a turn, after one that took so long if it had one: it waits among the others before that is passed on, so that a compaction whose
+// turns are shorter than a page has two of them.
+func (l *Lane) enter(ctx context.Context, of *Share, had bool, took time.Duration) error {
+	l.mu.Lock()
+	s, other := &l.mu.sides[of.background], &l.mu.sides[1-of.background]
+	if s.taken == 0 && len(s.waiting) == 0 {
+		s.spent = max(s.spent, other.spent) // the time that it left unused is gone
+	}
+	of.turns++
+	if had {
+		l.mu.taken--
+		s.taken--
+		s.spent += took
+	}
+	if len(s.waiting) == 0 && len(other.waiting) == 0 && l.roomLocked() {
+		l.mu.taken++
+		s.taken++
+		l.mu.Unlock()
+		return nil
+	}
+	mine := make(chan struct{})
+	s.waiting = append(s.waiting, waiting{of, mine})
+	l.serveAllLocked()
+	l.mu.Unlock()
+	select {
+	case <-mine:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, w := range s.waiting {
+		if w.come == mine {
+			s.waiting = slices.Delete(s.waiting, i, i+1)
+			return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
+		}
+	}
+	l.leaveLocked(of, 0) // it arrived at the same time
+	return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
+}
+
+// leaveLocked passes on a turn that took so long.
+func (l *Lane) leaveLocked(of *Share, took time.Duration) {
+	l.mu.taken--
+	s := &l.mu.sides[of.background]
+	s.taken--
+	s.spent += took
+	l.serveAllLocked()
+}
+
+// serveAllLocked gives out the turns that there are.
+func (l *Lane) serveAllLocked() {
+	for len(l.mu.sides[0].waiting)+len(l.mu.sides[1].waiting) > 0 && l.roomLocked() {
+		l.serveLocked()
+	}
+}
+
+// serveLocked gives a turn to a waiting goroutine, of the side that had less time. There is one.
+func (l *Lane) serveLocked() {
+	queries, background := &l.mu.sides[0], &l.mu.sides[1]
+	s, next := queries, 0
+	switch {
+	case len(queries.waiting) == 0, len(background.waiting) > 0 && background.spent < queries.spent:
+		s = background
+	default:
+		next = l.nextLocked(queries.waiting)
+	}
+	l.mu.taken++
+	s.taken++
+	close(s.waiting[next].come)
+	s.waiting = slices.Delete(s.waiting, next, next+1)
+}
+
+// nextLocked chooses among queries.
+func (l *Lane) nextLocked(from []waiting) (next int) {
+	if l.mu.fewest = !l.mu.fewest; l.mu.fewest {
+		for i, w := range from {
+			if w.of.turns < from[next].of.turns {
+				next = i
+			}
+		}
+	}
+	return next
+}
