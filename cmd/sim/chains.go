@@ -126,7 +126,7 @@ func (x *link) placements() chain.Placements {
 	if x.s.w.opt.broken == shrinksToOne {
 		least = 1
 	}
-	return chain.Placements{All: x.s.machine.Placed(x.id), MinInSync: least, Mapped: x.s.lead.Mapped(x.id)}
+	return chain.Placements{All: x.s.machine.Placed(x.id), MinInSync: least, Demanded: x.s.lead.Demanded(x.id.Table), Mapped: x.s.lead.Mapped(x.id)}
 }
 
 func (x *link) step(in chain.Input) { x.post(chainInput{in: in}) }

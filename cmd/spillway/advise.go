@@ -39,7 +39,7 @@ func (c *tableAdviseCmd) run(ctx context.Context, a *admin) error {
 		return err
 	}
 	in := loadOf{Rows: c.Rows, RowBytes: c.RowBytes, ServerRows: c.ServerRows, SplitBytes: float64(c.SplitBytes), Whole: c.Whole,
-		Servers: a.takers(), Replicas: max(m.Config.Replicas, 1), Retention: m.Config.Retention, Width: m.Config.PartitionWidth,
+		Servers: a.takers(), Replicas: max(m.Config.Replicas, 1), MinInSync: m.Config.MinInSync(), Retention: m.Config.Retention, Width: m.Config.PartitionWidth,
 		Columns: max(len(m.RangesAt(time.Now().UnixNano())), 1), Smear: m.Config.Smear}
 	if err := c.measure(ctx, a, &in); err != nil {
 		return err
@@ -118,6 +118,7 @@ type loadOf struct {
 	SplitBytes        float64
 	Whole             bool
 	Servers, Replicas int
+	MinInSync         int // servers that keep a row which waits
 
 	// As the table is.
 	Retention, Width time.Duration
@@ -210,7 +211,7 @@ func (a *tableAdvice) narrow(l *loadOf) bool {
 		a.Width, a.Columns, a.Smear, a.Window = duration(w), load.Columns, "auto", duration(window)
 		a.because("partitions of %s lie on the servers in turn; a window of %s (%s) fills those of %d servers at once", span(a.Width), span(a.Window), why, min(l.Servers, int(window/load.Width)*load.Columns))
 		waiting := l.Rows * time.Duration(window).Seconds() / 2
-		holders := float64((topology.Config{Replicas: l.Replicas}).MinInSync())
+		holders := float64(l.MinInSync)
 		each := waiting * holders / float64(l.Servers) * adviseStagedBytes
 		a.because("%.0f rows wait at a moment, about %s on each server: storage.staging_bytes_max should be %s or more, since smeared rows may take half of it", waiting, master.Bytes(int64(each)), master.Bytes(int64(2*each)))
 		a.because("where old ones are not merged (tables.merge_from) there are %d partitions of the %d that a table may have; rows that wait cost more CPU: see docs/smear.md", int(l.Retention/w)*load.Columns, topology.TablePartitionsMax)

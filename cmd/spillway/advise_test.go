@@ -29,7 +29,7 @@ func TestATableIsAdvisedByItsLoad(t *testing.T) {
 		}
 	}
 	of := func(rows float64, servers, replicas int) loadOf {
-		return loadOf{Rows: rows, Servers: servers, Replicas: replicas, Width: day, Columns: 1, Retention: 4 * day}
+		return loadOf{Rows: rows, Servers: servers, Replicas: replicas, MinInSync: replicas/2 + 1, Width: day, Columns: 1, Retention: 4 * day}
 	}
 	whole := func(l loadOf) loadOf { l.Whole = true; return l }
 	kept := func(l loadOf, r time.Duration) loadOf { l.Retention = r; return l }

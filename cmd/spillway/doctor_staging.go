@@ -20,7 +20,7 @@ func (e *examination) staged(m *topology.Map, id topology.ServerID, held *peer.S
 		e.degraded("staged rows", subject, fmt.Sprintf("%d rows wait for the leaders of their partitions, the oldest for %s; they are read", held.Rows-held.Later, since(wait)),
 			"see which partitions have no leader, and start the servers that may take them; the rows go there by themselves")
 	}
-	if need := m.Config.MinInSync(); held.Sole > 0 && need > 1 {
+	if need := m.Config.StagedHolders(); held.Sole > 0 && need > 1 {
 		e.degraded("staged once", subject, fmt.Sprintf("%d staged rows are held by this server alone, an ack needed %d", held.Sole, need),
 			"start the other servers; where one more lives, the rows are staged there within seconds")
 	}

@@ -39,6 +39,8 @@ type tableRow struct {
 	PartitionWidth duration       `json:"partition_width"`
 	Retention      duration       `json:"retention"`
 	Replicas       int            `json:"replicas"`
+	MinInSync      int            `json:"min_in_sync"`
+	MinInSyncSet   bool           `json:"min_in_sync_set,omitempty"` // by a person; else it follows from replicas
 	Begin          string         `json:"begin,omitempty"`
 	End            string         `json:"end,omitempty"`
 	Columns        []tableColumns `json:"columns,omitempty"`
@@ -78,7 +80,8 @@ func (r *tableRow) smearNow(m *topology.Map, now time.Time, servers int) {
 
 func showTable(m *topology.Map) tableRow {
 	r := tableRow{Smear: showSmear(m.Config.Smear), Table: m.Table, Seq: m.Seq, Partitions: m.Len(), PartitionWidth: duration(m.Config.PartitionWidth),
-		Retention: duration(m.Config.Retention), Replicas: m.Config.Replicas}
+		Retention: duration(m.Config.Retention), Replicas: m.Config.Replicas,
+		MinInSync: m.Config.MinInSync(), MinInSyncSet: m.Config.InSyncMin > 0}
 	var end point.Nanos
 	for p := range m.All() {
 		if r.Begin == "" {
@@ -91,6 +94,14 @@ func showTable(m *topology.Map) tableRow {
 		r.Columns = append(r.Columns, tableColumns{From: instant(l.From), Weights: l.Weights})
 	}
 	return r
+}
+
+// minInSync says how many servers must keep a row.
+func (r *tableRow) minInSync() string {
+	if r.MinInSyncSet {
+		return fmt.Sprintf("%d, as set: fewer servers take no rows", r.MinInSync)
+	}
+	return fmt.Sprintf("%d, by the number of replicas", r.MinInSync)
 }
 
 func instant(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339Nano) }
@@ -174,8 +185,8 @@ func printTable(a *admin, r tableRow) error {
 		if r.Dropping {
 			fmt.Fprintf(w, "state\tbeing dropped: nothing is written to it until `spillway table drop` has ended\n")
 		}
-		fmt.Fprintf(w, "table\t%s\nmap\ttransaction %d, %d partitions\npartition width\t%s\nretention\t%s\nreplicas\t%d\ncovers\t%s … %s\n",
-			r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
+		fmt.Fprintf(w, "table\t%s\nmap\ttransaction %d, %d partitions\npartition width\t%s\nretention\t%s\nreplicas\t%d\nmin in sync\t%s\ncovers\t%s … %s\n",
+			r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, r.minInSync(), or(r.Begin, "-"), or(r.End, "-"))
 		for _, l := range r.Columns {
 			fmt.Fprintf(w, "columns\tfrom %s: weights %v\n", l.From, l.Weights)
 		}
@@ -195,6 +206,7 @@ type tableSettings struct {
 	PartitionWidth *duration `name:"partition-width" help:"Time that a partition covers: 1h, 1d."`
 	Retention      *duration `name:"retention" help:"How long rows are kept: 30d, 10y; 0 for ever."`
 	Replicas       *int      `name:"replicas" help:"How many servers keep each row; of a new table 3, if not given. As many as there are while the cluster has fewer."`
+	MinInSync      *int      `name:"min-in-sync" help:"How many servers must have a row on their disks before it is acked as kept by all; while fewer are in sync, rows are refused with 503, or wait in staging. 0: 2 of 2 and 3 replicas, more than half of more, and fewer while the cluster has fewer servers."`
 	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
 	Smear          *string   `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers take rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
 	SmearBelow     *duration `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
@@ -205,6 +217,9 @@ type tableSettings struct {
 func (s tableSettings) body() (*tableBody, error) {
 	if s.Replicas != nil && *s.Replicas > 1 {
 		return nil, fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --replicas is for tables of a cluster")
+	}
+	if s.MinInSync != nil && *s.MinInSync > 1 {
+		return nil, fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --min-in-sync is for tables of a cluster")
 	}
 	if s.Smear != nil || s.SmearBelow != nil || s.SmearMax != nil {
 		return nil, fault.Errorf(fault.Invalid, "a process that is alone has no other servers to spread rows over; --smear is for tables of a cluster")
@@ -221,6 +236,7 @@ func (s tableSettings) over(c *topology.Config) error {
 		c.Retention = time.Duration(*s.Retention)
 	}
 	over(&c.Replicas, s.Replicas)
+	over(&c.InSyncMin, s.MinInSync)
 	if s.Smear != nil {
 		mode, window, err := smear.ParseWindow(*s.Smear)
 		if err != nil {
@@ -270,6 +286,9 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 		return fault.Errorf(fault.Stale, "table %q exists; `spillway table set` changes its settings", c.Table)
 	}
 	what := fmt.Sprintf("create table %s, width %s, retention %s, %d replicas", c.Table, span(duration(cfg.PartitionWidth)), span(duration(cfg.Retention)), max(cfg.Replicas, 1))
+	if cfg.InSyncMin > 0 {
+		what += fmt.Sprintf(", min in sync %d", cfg.InSyncMin)
+	}
 	return a.act(ctx, "", what, func() error {
 		m, err := a.tables.Create(ctx, c.Table, cfg)
 		if err == nil && len(c.Weights) > 0 {
@@ -340,7 +359,7 @@ func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 		if err := c.tableSettings.over(&cfg); err != nil {
 			return nil, err
 		}
-		ops := []topology.Op{topology.SetConfig{Config: cfg}}
+		ops := []topology.Op{topology.SetConfig{Config: cfg, Notes: cfg.Replicas != m.Config.Replicas}}
 		if len(c.Weights) > 0 {
 			set, err := m.Apply(ops...) // columns begin at a multiple of the new width
 			if err != nil {
@@ -365,6 +384,9 @@ func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 	before, after := showTable(m), showTable(next)
 	what := fmt.Sprintf("set table %s: width %s → %s, retention %s → %s, replicas %d → %d", c.Table, span(before.PartitionWidth), span(after.PartitionWidth),
 		span(before.Retention), span(after.Retention), before.Replicas, after.Replicas)
+	if before.MinInSync != after.MinInSync || before.MinInSyncSet != after.MinInSyncSet {
+		what += fmt.Sprintf(", min in sync %s → %s", before.minInSync(), after.minInSync())
+	}
 	if m.Config.Smear != next.Config.Smear {
 		what += fmt.Sprintf(", smear %s → %s", m.Config.Smear, next.Config.Smear)
 	}

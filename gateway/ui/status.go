@@ -105,6 +105,7 @@ type Table struct {
 	Retention  time.Duration `json:"retention_ns"` // 0: for ever
 	Width      time.Duration `json:"partition_width_ns"`
 	Replicas   int           `json:"replicas"`
+	MinInSync  int           `json:"min_in_sync"` // placements that must keep an acked row
 	Partitions []Partition   `json:"partitions"` // by time, then ring; nil: not asked for
 
 	// Sums over the partitions. Nil: unknown, because it is unknown for one of them.

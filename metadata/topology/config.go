@@ -21,13 +21,11 @@ type Config struct {
 	Replicas int `json:"replicas,omitempty"`
 	// Smear says which rows wait on their way to narrow partitions (C36 to C44). The zero Rule: none. It is not part of version 1.
 	Smear smear.Rule `json:"-"`
-}
-
-// MinInSync is how many placements must keep a row that is acknowledged as kept by all: 1 of 1, 2 of 2 and of 3, more than half of
-// more.
-func (c Config) MinInSync() int {
-	n := max(c.Replicas, 1)
-	return min(n, n/2+1)
+	// InSyncMin is how many placements must keep a row that is acknowledged as kept by all, 1 to Replicas; 0: as many as follow from Replicas. Where
+	// it is set, fewer take no rows; else a cluster that has fewer servers takes them. It is not part of version 1.
+	InSyncMin int `json:"-"`
+	// InSyncWas is what InSyncMin and Replicas demanded before. SetConfig keeps or computes it, whatever its own Config has there.
+	InSyncWas InSyncWas `json:"-"`
 }
 
 // PartitionWidthMin bounds how many partitions a careless setting can make.
@@ -49,6 +47,9 @@ func (c Config) Validate() error {
 	}
 	if c.Replicas < 0 || c.Replicas > ReplicasMax {
 		return fault.Errorf(fault.Invalid, "%d replicas: choose 1 to %d", c.Replicas, ReplicasMax)
+	}
+	if c.InSyncMin < 0 || c.InSyncMin > max(c.Replicas, 1) {
+		return fault.Errorf(fault.Invalid, "%d placements in sync of %d replicas: choose 1 to the number of replicas, or 0 for as many as follow from it", c.InSyncMin, max(c.Replicas, 1))
 	}
 	return c.Smear.Validate()
 }

@@ -357,11 +357,33 @@ func (d *decoder) config(b []byte) (c Config) {
 			c.Replicas = int(d.small(f))
 		case bytesKey(4):
 			c.Smear = d.smear(f.b)
+		case varintKey(5):
+			c.InSyncMin = int(d.small(f))
+		case bytesKey(6):
+			c.InSyncWas = d.inSyncWas(f.b)
 		default:
 			d.unknown(f)
 		}
 	})
 	return c
+}
+
+func (d *decoder) inSyncWas(b []byte) (w InSyncWas) {
+	d.each(b, func(f field) {
+		switch f.key {
+		case varintKey(1):
+			w.Before = point.PartitionID(f.u)
+		case varintKey(2):
+			w.Least = int(d.small(f))
+		case varintKey(3):
+			w.Most = int(d.small(f))
+		case varintKey(4):
+			w.Fewest = int(d.small(f))
+		default:
+			d.unknown(f)
+		}
+	})
+	return w
 }
 
 func (d *decoder) smear(b []byte) (r smear.Rule) {
@@ -525,8 +547,9 @@ func (r *opReader) ofPartitions(k opKind) Op {
 		r.read(fields{bytesKey(1): r.list(MergeMax), bytesKey(2): func(f field) { r.a.child = r.child(f.b) }, fixedKey(3): nanos(&r.a.closed)})
 		return Merge{r.a.ids, r.a.child, r.a.closed}
 	case kindSetConfig:
-		r.read(fields{bytesKey(1): func(f field) { r.a.config = r.config(f.b) }})
-		return SetConfig{r.a.config}
+		r.read(fields{bytesKey(1): func(f field) { r.a.config = r.config(f.b) }, varintKey(2): func(f field) { r.a.flag = r.flag(f) }})
+		r.a.config.InSyncWas = InSyncWas{} // a map has it
+		return SetConfig{r.a.config, r.a.flag}
 	case kindSetColumns:
 		r.read(fields{fixedKey(1): nanos(&r.a.now), bytesKey(2): func(f field) { r.a.layout = r.layout(f.b) }})
 		return SetColumns{r.a.now, r.a.layout}

@@ -35,15 +35,28 @@ func (m *Map) Digest() uint64 {
 	return max(xxhash.Sum64(b), 1)
 }
 
-// smears marks the number of replicas of a table with a rule for smearing, which follows.
-const smears = 1 << 32
+// Marks beside the number of replicas: of a table with a rule for smearing, and of one with settings for its in-sync lists, which follow.
+const (
+	smears = 1 << 32
+	inSync = 1 << 33
+)
 
 func digestReplicas(b []byte, c *Config) []byte {
-	r := &c.Smear
-	if *r == (smear.Rule{}) {
-		return digestNumbers(b, uint64(c.Replicas)) // as ever
+	n, r, w := uint64(c.Replicas), &c.Smear, &c.InSyncWas
+	if *r != (smear.Rule{}) {
+		n |= smears
 	}
-	return digestNumbers(b, uint64(c.Replicas)|smears, uint64(r.Mode), uint64(r.Threshold), uint64(r.Window), uint64(r.WindowMax), uint64(r.Near))
+	if c.InSyncMin != 0 || *w != (InSyncWas{}) {
+		n |= inSync
+	}
+	b = digestNumbers(b, n) // without a mark as ever
+	if n&smears != 0 {
+		b = digestNumbers(b, uint64(r.Mode), uint64(r.Threshold), uint64(r.Window), uint64(r.WindowMax), uint64(r.Near))
+	}
+	if n&inSync != 0 {
+		b = digestNumbers(b, uint64(c.InSyncMin), uint64(w.Before), uint64(w.Least), uint64(w.Most), uint64(w.Fewest))
+	}
+	return b
 }
 
 // EncodedSize estimates the length of Encode: it is not less than that, and at most some 16 MiB more. It costs nothing.

@@ -239,6 +239,15 @@ func (e *encoder) config(c Config) {
 	if c.Smear != (smear.Rule{}) {
 		e.msg(4, func() { e.smear(c.Smear) })
 	}
+	e.num(5, uint64(c.InSyncMin))
+	if w := c.InSyncWas; w != (InSyncWas{}) {
+		e.msg(6, func() {
+			e.num(1, uint64(w.Before))
+			e.num(2, uint64(w.Least))
+			e.num(3, uint64(w.Most))
+			e.num(4, uint64(w.Fewest))
+		})
+	}
 }
 
 func (e *encoder) smear(r smear.Rule) {
@@ -313,7 +322,11 @@ func (o Merge) encode(e *encoder) {
 	e.fixed(3, uint64(o.ClosedBefore))
 }
 
-func (o SetConfig) encode(e *encoder) { e.msg(1, func() { e.config(o.Config) }) }
+func (o SetConfig) encode(e *encoder) {
+	o.Config.InSyncWas = InSyncWas{} // each map has its own
+	e.msg(1, func() { e.config(o.Config) })
+	e.flag(2, o.Notes)
+}
 
 func (o SetColumns) encode(e *encoder) {
 	e.fixed(1, uint64(o.Now))

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -38,6 +39,7 @@ func New(table string, c Config) (*Map, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fault.Annotate(err, "table %q", table)
 	}
+	c.InSyncWas = InSyncWas{} // it had no other settings before
 	return &Map{Table: table, Seq: 1, Config: c.normal(), NextID: 1}, nil
 }
 
@@ -220,7 +222,7 @@ func (m *Map) Drop(ids ...point.PartitionID) *Map {
 
 // WithConfig returns a map with another configuration; the same map when it is the same. Partitions that exist keep their
 // bounds. Errors are Invalid.
-func (m *Map) WithConfig(cfg Config) (*Map, error) { return m.Apply(SetConfig{cfg}) }
+func (m *Map) WithConfig(cfg Config) (*Map, error) { return m.Apply(SetConfig{Config: cfg}) }
 
 // String draws the map, a partition a line; for scripts and people.
 //
@@ -228,7 +230,18 @@ func (m *Map) WithConfig(cfg Config) (*Map, error) { return m.Apply(SetConfig{cf
 //	  p1 [1970-01-01T00:00:00Z, 1970-01-02T00:00:00Z) s1 s2 +s3   splitting at 1970-01-01T12:00:00Z into p2 [s1] and p3 [s2]
 func (m *Map) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s seq=%d width=%v retention=%v replicas=%d\n", m.Table, m.Seq, m.Config.PartitionWidth, m.Config.Retention, m.Config.Replicas)
+	c := &m.Config
+	fmt.Fprintf(&b, "%s seq=%d width=%v retention=%v replicas=%d", m.Table, m.Seq, c.PartitionWidth, c.Retention, c.Replicas)
+	if c.InSyncMin > 0 {
+		fmt.Fprintf(&b, " in-sync=%d", c.InSyncMin)
+	}
+	if w := c.InSyncWas; w.Before > 0 {
+		fmt.Fprintf(&b, " in-sync-was=%d before %s", w.Least, name(w.Before))
+	}
+	if w := c.InSyncWas; w.Most+w.Fewest > 0 {
+		fmt.Fprintf(&b, " in-sync-was=%d..%d", cmp.Or(w.Fewest, c.MinInSync()), cmp.Or(w.Most, c.MinInSync()))
+	}
+	b.WriteByte('\n')
 	for _, l := range m.Layouts {
 		fmt.Fprintf(&b, "  columns from %s: weights %v, ranges%s\n", stamp(l.From), l.Weights, drawRanges(l.Ranges))
 	}

@@ -270,13 +270,22 @@ func (o Expire) String() string { return "drop what expired by " + stamp(o.Now) 
 // SetConfig sets another configuration. Partitions that exist keep their bounds.
 type SetConfig struct {
 	Config Config
+	// Notes has Config.InSyncWas computed where the number of replicas alone is changed. Builds from before it refuse an op with it; without it they and this one make
+	// the same map.
+	Notes bool
 }
 
 func (o SetConfig) apply(t *txn) error {
 	if err := o.Config.Validate(); err != nil {
 		return err
 	}
-	if c := o.Config.normal(); c != t.m.Config {
+	c := o.Config.normal()
+	had := &t.m.Config
+	c.InSyncWas = had.InSyncWas
+	if c.InSyncMin != had.InSyncMin || c.Replicas != had.Replicas && (o.Notes || had.InSyncMin > 0 || had.InSyncWas != InSyncWas{}) {
+		c.InSyncWas = t.m.inSyncWas(c)
+	}
+	if c != *had {
 		t.m.Config, t.changed = c, true
 	}
 	return nil
@@ -288,6 +297,9 @@ func (o SetConfig) String() string {
 	s := fmt.Sprintf("set retention %v, partition width %v, %d replicas", c.Retention, c.PartitionWidth, c.Replicas)
 	if c.Smear != (smear.Rule{}) {
 		s += ", smear " + c.Smear.String()
+	}
+	if c.InSyncMin > 0 {
+		s += fmt.Sprintf(", %d in sync", c.InSyncMin)
 	}
 	return s
 }

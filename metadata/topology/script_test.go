@@ -25,7 +25,7 @@ import (
 //	merge p1 p2 into=p3:s1,s2 closed=2h
 //	join p1 s3 · live p1 s3 · unjoin p1 s3 [lost] · remove p1 s3 · force p1 s4 by=ann because=fire
 //	drop p1 p2 · expire now=5h
-//	config width=1h retention=2h replicas=2
+//	config width=1h retention=2h replicas=2 in-sync=1 [notes=yes]
 //	columns now=1h from=2h weights=1,2
 //	find ring=0x0 at=1h · read from=0h to=1h · server s1
 func TestScripts(t *testing.T) {
@@ -33,6 +33,7 @@ func TestScripts(t *testing.T) {
 		s := &script{ids: map[string]point.PlacementID{}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd == "table" {
+				s.m = nil
 				a := s.args(d.Input)
 				var err error
 				s.m, err = topology.New(a.words[0], s.config(a))
@@ -167,6 +168,9 @@ func (s *script) config(a words) topology.Config {
 	if r, ok := a.named["replicas"]; ok {
 		c.Replicas, _ = strconv.Atoi(r)
 	}
+	if n, ok := a.named["in-sync"]; ok {
+		c.InSyncMin, _ = strconv.Atoi(n)
+	}
 	return c
 }
 
@@ -178,6 +182,12 @@ func (s *script) ask(a words) (string, bool) {
 			return "nowhere", true
 		}
 		return fmt.Sprintf("p%d", p.ID), true
+	case "shortest":
+		var out []string
+		for p := range s.m.All() {
+			out = append(out, fmt.Sprintf("p%d: %d of %d", p.ID, s.m.Config.ShortestList(p.ID, len(p.Placements)), len(p.Placements)))
+		}
+		return strings.Join(out, ", "), true
 	case "read":
 		var out []string
 		for _, p := range s.m.Overlapping(a.time("from"), a.time("to")-1) {
@@ -265,7 +275,7 @@ func (s *script) op(a words) (topology.Op, error) {
 	case "expire":
 		return topology.Expire{Now: a.time("now")}, nil
 	case "config":
-		return topology.SetConfig{Config: s.config(a)}, nil
+		return topology.SetConfig{Config: s.config(a), Notes: a.named["notes"] != ""}, nil
 	case "columns":
 		var weights []uint32
 		for v := range strings.SplitSeq(a.named["weights"], ",") {

@@ -17,6 +17,7 @@ type head struct {
 	placements []Member
 	mapped     []point.PlacementID // nil: not known
 	min        int
+	demanded   bool // a shorter list takes no frames
 
 	peers   []*peer  // a few
 	list    []Member // of the lease row, as last seen
@@ -230,6 +231,8 @@ func (m *Machine) Takes() error {
 	switch {
 	case m.role != leading:
 		return fault.Errorf(fault.Stale, "this placement does not lead")
+	case h.demanded && m.inSync() < h.min:
+		return fault.Errorf(fault.Unavailable, "%d of its placements are in sync, and the table demands %d", m.inSync(), h.min)
 	case m.kept() != nil:
 		x := m.kept()
 		return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and without it fewer than %d are in sync", x.Placement, x.Server, m.fewest())
@@ -242,6 +245,16 @@ func (m *Machine) Takes() error {
 // fewest is the minimum size of the chain and the list: min_in_sync, once they had that size. A list that was shorter from the start was
 // shortened by a person, or is of before chains: it goes on as it is, and grows.
 func (m *Machine) fewest() int { return max(1, min(m.head.min, len(m.head.list))) }
+
+// inSync is the number of placements that keep new frames and are surely listed.
+func (m *Machine) inSync() (n int) {
+	for _, x := range m.order {
+		if m.counted(x) {
+			n++
+		}
+	}
+	return n
+}
 
 // kept is a member that would be taken out if enough others were left.
 func (m *Machine) kept() *Member {

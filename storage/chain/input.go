@@ -31,10 +31,11 @@ type (
 		GoesOn bool
 	}
 	// Placements are the members that the partition map has on servers that live, with the stores that they have now, and the minimum number of copies
-	// that an acknowledgement means. Mapped are all placements of the map, on live servers or not; nil: not known.
+	// that an acknowledgement means. Demanded: a shorter list takes no frames; else one that was shorter from the start goes on. Mapped are all placements of the map, on live servers or not; nil: not known.
 	Placements struct {
 		All       []Member
 		MinInSync int
+		Demanded  bool
 		Mapped    []point.PlacementID
 	}
 	// ListSet answers the SetList with the same Ask: the row's epoch and in-sync list now, whether the list was changed or not. The row of

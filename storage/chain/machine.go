@@ -89,7 +89,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 			m.rest()
 		}
 	case Placements:
-		m.head.placements, m.head.min, m.head.mapped = in.All, in.MinInSync, in.Mapped
+		m.head.placements, m.head.min, m.head.demanded, m.head.mapped = in.All, in.MinInSync, in.Demanded, in.Mapped
 	case ListSet:
 		m.listSet(in)
 	case Appended:

@@ -14,6 +14,7 @@ import (
 // and then the events. The world's own checks print BROKEN.
 //
 //	cluster H M T [min=2]            all listed, none leads
+//	demand 3                         a person sets the minimum of the list: a shorter one takes no frames
 //	take M [drop]                    M takes the lease row if it is listed; drop: without the silent holder
 //	write H a b …                    the head takes frames
 //	run 500ms                        time goes by, everything is delivered
@@ -101,6 +102,15 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 	case "sync":
 		w.node(args[0]).settle()
 		w.node(args[0]).fsync()
+		w.quiet()
+	case "demand":
+		w.min, _ = strconv.Atoi(args[0])
+		w.demanded = true
+		for _, n := range w.nodes {
+			if n.m != nil {
+				n.step(w.placements())
+			}
+		}
 		w.quiet()
 	case "fail":
 		w.node(args[0]).fail()

@@ -16,10 +16,11 @@ import (
 //   - a placement that calls itself sure has applied everything that was acknowledged;
 //   - of N placements, any N - min + 1 that were sure once (and lost no disk since) have together everything that was acknowledged.
 type world struct {
-	now   Time // the truth
-	nodes []*node
-	min   int
-	set   Settings
+	now      Time // the truth
+	nodes    []*node
+	min      int
+	demanded bool // by a person
+	set      Settings
 
 	row      row
 	unmapped string    // the map has this node's placement no more
@@ -120,7 +121,7 @@ func (w *world) node(name string) *node {
 
 // placements are those that the map has: all but the one that was removed from it.
 func (w *world) placements() Placements {
-	p := Placements{MinInSync: w.min, Mapped: []point.PlacementID{}}
+	p := Placements{MinInSync: w.min, Demanded: w.demanded, Mapped: []point.PlacementID{}}
 	for _, n := range w.nodes {
 		if n.name != w.unmapped {
 			p.All, p.Mapped = append(p.All, n.member), append(p.Mapped, n.member.Placement)

@@ -42,13 +42,9 @@ func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try i
 }
 
 // enough is how many copies that may lack rows have them all together: of any so many one was listed with every acknowledged row.
-//
-// A partition of a table whose replicas were raised has its old placements for a while, and its list may be as short as the smaller number allowed: the minimum
-// of as many replicas as it has placements.
 func enough(p *topology.Partition, m *topology.Map) int {
 	n := len(p.Placements)
-	had := topology.Config{Replicas: min(n, m.Config.Replicas)}
-	return n - had.MinInSync() + 1
+	return n - m.Config.ShortestList(p.ID, n) + 1
 }
 
 // race is the questions to the copies of a group.

@@ -43,7 +43,7 @@ func askStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, ta
 	_ = g.Wait()
 	holders := 1
 	if m, ok := s.deps.Tables.Get(table); ok {
-		holders = m.Config.MinInSync()
+		holders = m.Config.StagedHolders()
 	}
 	var missing error
 	away := 0

@@ -29,7 +29,9 @@ type table struct {
 	odd        []point.PartitionID
 	// everLed are the partitions of any server that were once led; armed is the time up to which arm has looked.
 	everLed map[point.PartitionID]struct{}
-	armed   point.Nanos
+
+	least least
+	armed point.Nanos
 
 	round *round // under way
 	again bool   // a change arrived since it began
@@ -360,6 +362,7 @@ func (m *Machine) Alarms() (n int) {
 // assign gives the lease machine the placements that may lead, all of the table in one step, and seals those that unload before.
 func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve []Action, full bool) {
 	var all []lease.Assigned
+	m.setMinInSync(t, &tm.Config)
 	for _, a := range serve {
 		p := m.part(lease.Partition{Table: t.name, ID: a.Partition})
 		at, _ := tm.ByID(a.Partition)
@@ -374,7 +377,7 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 		if p.placement != a.Placement {
 			p.placement, p.alone, p.listed = a.Placement, false, false
 		}
-		m.setLeast(p, tm.Config.MinInSync(), tm.Chained(at))
+		m.setLeast(p, t.least.now, tm.Chained(at))
 		m.unload(p)
 		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row, MinInSync: p.least}
 		if full || !sameAssigned(&p.told, &x) {

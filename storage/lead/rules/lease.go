@@ -216,6 +216,12 @@ func (m *Machine) Copied(id lease.Partition) (least int, ok bool) {
 	return p.least, true
 }
 
+// Demanded reports whether a person has set the minimum size of a table's lists, so that shorter ones take no rows.
+func (m *Machine) Demanded(table string) bool {
+	t := m.tables[table]
+	return t != nil && t.least.set
+}
+
 // Mapped returns the placements that the newest map which was carried out has of a partition, joining ones too, and the one that is here. Nil: none is here.
 func (m *Machine) Mapped(id lease.Partition) (all []point.PlacementID) {
 	p := m.parts[id]

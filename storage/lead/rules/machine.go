@@ -42,6 +42,7 @@ type Machine struct {
 	over       Time            // since when the load is too high; 0: it is not
 	offered    lease.Partition // last
 	servers    *servers        // nil: not known yet
+	lowering   map[string]bool // tables with a minimum in sync that is to be lowered
 
 	// As of this Step.
 	now  Time
@@ -76,7 +77,7 @@ const (
 func New(server topology.ServerID, store lease.StoreID, s Settings, seen []Seen, rng *rand.Rand) *Machine {
 	s.setDefaults()
 	m := &Machine{server: server, store: store, set: s, rng: rng, tables: map[string]*table{}, parts: map[lease.Partition]*part{},
-		asked: map[uint64]question{}, active: map[lease.Partition]*part{}, garbage: map[lease.Partition]bool{}}
+		asked: map[uint64]question{}, active: map[lease.Partition]*part{}, garbage: map[lease.Partition]bool{}, lowering: map[string]bool{}}
 	for _, x := range seen {
 		t := m.table(x.Table)
 		t.seen, t.seenTxn = x.Seq, x.Txn
@@ -119,6 +120,9 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.wake = now + m.set.BackoffMax
 	for _, id := range slices.SortedFunc(maps.Keys(m.active), compare) {
 		m.pursue(m.parts[id])
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.lowering)) {
+		m.lower(m.table(name))
 	}
 	out, m.out = m.out, nil
 	return out

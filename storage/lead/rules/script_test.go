@@ -21,6 +21,7 @@ import (
 // its partitions and their gates, and then the machine's effects. Questions stay open until they are answered.
 //
 //	table [copies]                      a table "cpu", seq 1, with its map at s1; copies: of three replicas, with lists kept by chains
+//	in-sync-min 3                       a person sets how many must keep each row; 0: as follows from the replicas
 //	create s1 s2 … | begin 1 | abort 1 | drop 1 | place 1 s3 | take 1   transactions: partition N of 100 s; its split into the next two ids; …
 //	know [full]                         s1 gets the newest map
 //	hold 1 [empty]                      placement of partition 1 lies on s1
@@ -134,6 +135,10 @@ func (w *world) command(d *datadriven.TestData) error {
 	switch d.Cmd {
 	case "table":
 		return nil
+	case "in-sync-min":
+		c := w.m.Config
+		c.InSyncMin, _ = strconv.Atoi(args[0])
+		return w.apply(topology.SetConfig{Config: c})
 	case "create":
 		x := topology.Partition{ID: w.m.NextID, TimeLo: int64(w.m.NextID) * 100e9, TimeHi: int64(w.m.NextID+1) * 100e9}
 		for i, s := range args {

@@ -36,10 +36,12 @@ func serversOf(all []Server) *servers {
 // A cluster with fewer hosts than the table has replicas cannot have as many placements: one server alone takes rows, of which there is one copy then, and two
 // keep each row on both. Servers that are silent count: where three are registered and two are dead, a row is not acknowledged with one copy. The list never
 // shrinks below the table's minimum once it has reached that (chain.Machine, lease.Machine), so that a list of one is passed by as soon as others have joined.
+// Where a person has set the minimum, fewer take no rows.
 func (m *Machine) first(p *part, placed []lease.Member) ([]lease.Member, int) {
 	if m.servers == nil {
 		return placed, p.least
 	}
+	set := m.table(p.id.Table).least.set
 	placed = slices.DeleteFunc(slices.Clone(placed), func(x lease.Member) bool {
 		return x.Server != m.server && !m.servers.copies[x.Server]
 	})
@@ -48,6 +50,9 @@ func (m *Machine) first(p *part, placed []lease.Member) ([]lease.Member, int) {
 		if pl.Server == m.server || m.servers.copies[pl.Server] {
 			mapped++
 		}
+	}
+	if set {
+		return placed, p.least
 	}
 	possible := topology.Config{Replicas: max(m.servers.hosts, mapped, 1)}
 	return placed, min(p.least, possible.MinInSync())

@@ -85,6 +85,7 @@ function Details({ t, u, status, known }: { t: Table; u?: TableUse; status: Stat
           <dt>newest row</dt><dd>{t.rows === 0 ? 'none' : <><Known text={time(t.newest ? Date.parse(t.newest) : null, utc)} />{t.newest && <span class="dim"> · {ago(t.newest, status.now)}</span>}</>}</dd>
           <dt>kept</dt><dd>{kept(t)}</dd>
           <dt>partitions</dt><dd>{count(t.partition_count)} of {t.partition_width_ns > 0 ? about(t.partition_width_ns / 1e9) : 'any width'}</dd>
+          {t.replicas > 1 && <><dt>copies</dt><dd id="copies">{t.replicas} of each row<span class="dim"> · {t.min_in_sync} before it is acknowledged</span></dd></>}
           {t.smear && <><dt>smearing</dt><dd id="smear">{t.smear.setting} · {t.smear.window_ns > 0 ? `rows wait up to ${about(t.smear.window_ns / 1e9)}` : 'rows do not wait'}<span class="dim"> · {t.smear.why}</span></dd></>}
           {t.staged && t.staged.length > 0 && <><dt>rows that wait</dt><dd>{count(sum(t.staged.map((x) => x.rows)))} · {bytes(sum(t.staged.map((x) => x.bytes)))}<span class="dim"> · copies counted</span></dd></>}
           <dt>map</dt><dd>version {count(t.seq)}</dd>

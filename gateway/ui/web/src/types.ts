@@ -64,6 +64,7 @@ export interface Table {
   retention_ns: number;
   partition_width_ns: number;
   replicas: number;
+  min_in_sync: number;
   partition_count: number;
   rows: number | null;
   bytes: number | null;

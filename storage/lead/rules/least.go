@@ -1,0 +1,81 @@
+package rules
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// lowerAfter is how long the in-sync lists of a table stay as long as they had to be after a map has demanded less. Gateways that were not told of that map for
+// 5 s of their clocks take no answer of a few copies for complete (gateway/follow, DoubtAge); until then they count by the former minimum. With clocks
+// within 10 % of the truth 7 s/1.1 are more than 5 s/0.9.
+const lowerAfter = 7 * time.Second
+
+// least is the minimum size of a table's in-sync lists.
+type least struct {
+	now     int  // in force; 0: no map was carried out yet
+	want    int  // by the map; at most now
+	lowerAt Time // when now becomes want
+	set     bool // by a person: fewer servers take no rows
+}
+
+// setMinInSync notes what a map demands. What is raised counts at once, also for partitions that the map changes in nothing else. A process that has just begun does
+// not know since when less is demanded.
+func (m *Machine) setMinInSync(t *table, c *topology.Config) {
+	l := &t.least
+	was, want := l.want, c.MinInSync()
+	l.set, l.want = c.InSyncMin > 0, want
+	if l.now == 0 {
+		l.now = max(want, c.InSyncWas.Most)
+	}
+	switch {
+	case want >= l.now:
+		if l.now < want {
+			l.now = want
+			m.spreadLeast(t)
+		}
+		delete(m.lowering, t.name)
+	case want != was:
+		l.lowerAt = m.now + lowerAfter
+		m.lowering[t.name] = true
+	}
+}
+
+// lower puts the minimum of a table into force that was lowered long enough ago.
+func (m *Machine) lower(t *table) {
+	l := &t.least
+	if m.now < l.lowerAt {
+		m.at(l.lowerAt)
+		return
+	}
+	l.now = l.want
+	delete(m.lowering, t.name)
+	m.spreadLeast(t)
+}
+
+// spreadLeast gives the minimum to all partitions here that have a list kept by a chain.
+func (m *Machine) spreadLeast(t *table) {
+	var all []lease.Assigned
+	for _, id := range slices.Sorted(maps.Keys(t.told)) {
+		p := t.told[id]
+		at, ok := t.carriedMap.m.ByID(id)
+		if !ok || p.least == 0 || p.least == t.least.now || !has(at, p.placement) {
+			continue // the round that is under way takes it away, or has no chain for it
+		}
+		m.setLeast(p, t.least.now, true)
+		p.told.MinInSync, p.told.Seq, p.told.TableRow = p.least, t.carriedMap.m.Seq, t.carriedMap.row
+		all = append(all, p.told)
+	}
+	if len(all) > 0 {
+		m.do(Assign{all})
+	}
+}
+
+func has(at *topology.Partition, id point.PlacementID) bool {
+	is := func(pl topology.Placement) bool { return pl.ID == id }
+	return slices.ContainsFunc(at.Placements, is) || slices.ContainsFunc(at.Joining, is)
+}
