@@ -126,6 +126,9 @@ func (x *link) placements() chain.Placements {
 	if x.s.w.opt.broken == shrinksToOne {
 		least = 1
 	}
+	if m := x.s.views.at(x.id.Table).m; x.s.w.opt.broken == lowersAtOnce && m != nil {
+		least = min(least, m.Config.MinInSync())
+	}
 	return chain.Placements{All: x.s.machine.Placed(x.id), MinInSync: least, Demanded: x.s.lead.Demanded(x.id.Table), Mapped: x.s.lead.Mapped(x.id)}
 }
 

@@ -61,6 +61,8 @@ type truth struct {
 	name string
 	row  mapstore.Row
 	m    *topology.Map // made here from the one before
+
+	former []formerly // maps of the last seconds, insync.go
 }
 
 // at gives the committed state of a table.
@@ -171,6 +173,7 @@ func (c *checker) commits(t *truth, was mapstore.Row) {
 		}
 	}
 	c.onlyCopyStays(t, next)
+	t.replaced(w.now)
 	t.m = next
 	c.settled(row.Txn)
 	if !w.opt.Faults.has(restore) { // else it may be the newest again

@@ -129,14 +129,14 @@ func (c *checker) burn() {
 	}
 }
 
-// listWritten checks that a list never shrinks below the minimum in sync. The leader of a partition that unloads may be alone in it where nothing was acked: it
+// listWritten checks that a list never shrinks below what readers count on. The leader of a partition that unloads may be alone in it where nothing was acked: it
 // holds no row itself, as each listed placement would.
 func (c *checker) listWritten(id lease.Partition, was, row lease.Lease) {
-	least := c.w.config(id.Table).MinInSync()
+	least := c.shortest(id)
 	if !c.w.isCopied(id) || row.Empty || was.Empty || len(row.InSync) >= min(least, len(was.InSync)) || len(c.rows[id]) == 0 && c.unloads(id) {
 		return
 	}
-	c.w.fail("I1: the list of %s shrinks from %d to %d, and %d must be in sync", id, len(was.InSync), len(row.InSync), least)
+	c.w.fail("I1: the list of %s shrinks from %d to %d, and readers count on %d", id, len(was.InSync), len(row.InSync), least)
 }
 
 // unloads reports whether the committed map has a partition, which takes no writes there.
@@ -306,6 +306,9 @@ func (w *world) needsDead(t *truth, p *topology.Partition) bool {
 	live := slices.DeleteFunc(slices.Clone(l.InSync), func(m lease.Member) bool { return m.Server == w.without || w.check.dead[m.Store] })
 	if l.Empty || len(l.InSync) == 0 {
 		return len(slices.DeleteFunc(placements(p), func(s topology.ServerID) bool { return s == w.without })) < least
+	}
+	if t.m.Config.InSyncMin > 0 { // a shorter list takes no rows
+		return len(live) < least
 	}
 	return len(live) < min(least, len(l.InSync))
 }

@@ -13,6 +13,7 @@ var brokenChains = []brokenRule{
 	{rule: gapsTaken, faults: allFaults, copies: 3, says: "I6", lives: 50, from: 1},
 	{rule: listUnanswered, faults: allFaults, copies: 3, says: "I1|not whole", lives: 100, from: 1},
 	{rule: shrinksToOne, faults: allFaults, copies: 3, says: "I1", lives: 50, from: 1},
+	{rule: lowersAtOnce, faults: allFaults, copies: 3, says: "I1", lives: 200, from: 1},
 	{rule: sameDirectory, faults: lost | crash, copies: 3, says: "I", lives: 100, from: 1},
 	{rule: flushesUnacked, faults: allFaults, copies: 3, says: "I6", lives: 50, from: 1},
 	{rule: damageAdopted, faults: allFaults, copies: 3, says: "I4", lives: 50, from: 1},

@@ -89,7 +89,10 @@ func (g *gateway) start() {
 		}
 	})
 	g.every(time.Second, "refresh", g.views.refresh)
-	g.every(time.Second, "tables", g.tables)
+	g.every(time.Second, "tables", func() {
+		g.tables()
+		g.demand()
+	})
 }
 
 // stamp gives the rank of rows that come now, by the gateway's own clock, never one twice.

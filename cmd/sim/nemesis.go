@@ -128,6 +128,7 @@ const (
 	gapsTaken        rule = "a member takes a frame that does not follow its last one"
 	listUnanswered   rule = "a head takes a list for changed that it asked for"
 	shrinksToOne     rule = "a list shrinks below the minimum in sync"
+	lowersAtOnce     rule = "a lower minimum in sync counts at once"
 	sameDirectory    rule = "an emptied directory keeps its name"
 	flushesUnacked   rule = "a leader flushes frames that not all have"
 	segmentsTakeAway rule = "a segment is adopted that lacks frames of those here"

@@ -58,6 +58,8 @@ type world struct {
 	flushFrom     int // frames of a log from which its leader flushes
 	segmentsMax   int // of a partition, before they are compacted
 	zones         bool
+	demands       *rand.Rand     // of settings of placements in sync; nil: none is set
+	demanded      map[string]int // of new tables
 	boots         int
 
 	limits    limits
@@ -98,7 +100,7 @@ type counts struct {
 	lost, stuck, moved, steps, byOlder, forgone                                                int
 	selects, warned, olds, young, skewed, failed, named                                        int
 	drops, remade, rots, found, torn, fsyncs, fulls                                            int
-	kept, surplus, made                                                                        int
+	kept, surplus, demands, made                                                               int
 }
 
 // tableNames are drawn from for a run's tables.
@@ -123,6 +125,7 @@ func newWorld(o Options) *world {
 	w.dataFrom = w.rng.Int64N(int64(w.widths+4) * width)
 	w.replicas, w.zones = 1+w.rng.IntN(2), w.rng.IntN(2) == 0
 	w.drawCopies()
+	w.drawDemands()
 	w.drawUnloads()
 	w.history = newHistory(w)
 	w.store = newStore(w)
