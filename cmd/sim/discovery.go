@@ -169,6 +169,10 @@ func (s *server) answer(e rules.Effect) {
 		s.disk.sync(s.proc, nil, func() { s.decide(rules.Recorded{ID: e.ID, OK: true}) })
 	case rules.RemovePlacement:
 		if r := s.disk.copies[e.Partition]; r != nil && r.placement == e.Placement {
+			if e.IfEmpty && !r.empty() {
+				s.decide(rules.Removed{ID: e.ID})
+				return
+			}
 			s.remove(e.Partition, e.Placement, e.Why)
 		}
 		s.decide(rules.Removed{ID: e.ID, OK: true})

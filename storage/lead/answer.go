@@ -89,7 +89,7 @@ func (r *runner) propose(ctx context.Context, e rules.Propose) rules.Input {
 }
 
 func (r *runner) remove(ctx context.Context, e rules.RemovePlacement) bool {
-	if r.failed(ctx, "removing a placement", e.Partition, r.srv.RemovePlacement(e.Partition.Table, e.Partition.ID, e.Placement)) {
+	if r.failed(ctx, "removing a placement", e.Partition, r.srv.RemovePlacement(e.Partition.Table, e.Partition.ID, e.Placement, e.IfEmpty)) {
 		return false
 	}
 	r.metrics.removed.Inc()

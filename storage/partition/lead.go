@@ -109,5 +109,9 @@ func (p *Partition) endsLocked() []point.EpochEnd {
 func (p *Partition) Empty() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.emptyLocked()
+}
+
+func (p *Partition) emptyLocked() bool {
 	return p.mu.last == point.Serial{} && len(p.mu.state.Segments) == 0
 }

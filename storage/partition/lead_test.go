@@ -89,6 +89,26 @@ func TestEmptyMeansThatNothingWasEverTaken(t *testing.T) {
 	}
 }
 
+// TestTheFirstRowOfAnEmptyCopyStays: it comes while the copy is to be removed because it is empty, and a leader acks it.
+func TestTheFirstRowOfAnEmptyCopyStays(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.must(b.put("a", 1, 1))
+	if b.CloseEmpty() {
+		t.Error("a placement with a row is closed as an empty one")
+	}
+	b.must(b.put("a", 2, 2))
+
+	none := openBench(t, vfs.NewMem(), 1)
+	defer none.close()
+	if !none.CloseEmpty() {
+		t.Error("an empty placement is not closed")
+	}
+	if err := none.put("a", 1, 1); !fault.Is(err, fault.Stale) {
+		t.Errorf("a row after it was closed: %v", err)
+	}
+}
+
 func TestSeriesOfAnotherColumnAreStale(t *testing.T) {
 	b := openBench(t, vfs.NewMem(), 1)
 	defer b.close()

@@ -413,7 +413,18 @@ func (p *Partition) gone() error {
 
 // Close refuses further calls, waits for running maintenance, and closes the segments. Rows in the head are in the log. Views stay valid.
 func (p *Partition) Close() {
+	p.close(false)
+}
+
+// CloseEmpty is Close where no row was ever taken; else it does nothing, and ok is false.
+func (p *Partition) CloseEmpty() (ok bool) { return p.close(true) }
+
+func (p *Partition) close(ifEmpty bool) (ok bool) {
 	p.mu.Lock()
+	if ifEmpty && !p.emptyLocked() {
+		p.mu.Unlock()
+		return false
+	}
 	p.mu.dropped = true // a running compaction sees it and ends
 	p.mu.Unlock()
 	p.compactMu.Lock()
@@ -422,6 +433,7 @@ func (p *Partition) Close() {
 	defer p.flushMu.Unlock()
 	old := p.letGo()
 	old.release()
+	return true
 }
 
 // headsLocked lists all heads, oldest first.

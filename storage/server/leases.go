@@ -357,11 +357,11 @@ func (s *Server) Forget(name string, id point.PartitionID) {
 }
 
 // RemovePlacement removes a placement and all its rows; another placement of the partition may come after it. A
-// placement that is not here is no error. After an error it can be called again.
-func (s *Server) RemovePlacement(name string, id point.PartitionID, placement point.PlacementID) error {
+// placement that is not here is no error. After an error it can be called again. IfEmpty: one that took rows by now stays, and the error is Stale.
+func (s *Server) RemovePlacement(name string, id point.PartitionID, placement point.PlacementID, ifEmpty bool) error {
 	t, ok := s.table(name)
 	if !ok {
 		return nil
 	}
-	return t.remove(id, placement)
+	return t.remove(id, placement, ifEmpty)
 }

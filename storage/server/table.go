@@ -121,12 +121,15 @@ func (t *table) drop(id point.PartitionID, m *topology.Map) error {
 }
 
 // remove removes one placement, and nothing else of its partition.
-func (t *table) remove(id point.PartitionID, placement point.PlacementID) error {
+func (t *table) remove(id point.PartitionID, placement point.PlacementID, ifEmpty bool) error {
 	t.creating.Lock()
 	defer t.creating.Unlock()
 	p, ok := t.get(id)
 	if !ok || p.Identity().Placement != placement {
 		return nil
+	}
+	if ifEmpty && !p.CloseEmpty() {
+		return fault.Errorf(fault.Stale, "partition %d took rows meanwhile", id)
 	}
 	return t.dropLocked(p)
 }

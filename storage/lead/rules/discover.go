@@ -267,7 +267,7 @@ func (m *Machine) carry(t *table, r *round) {
 	for _, a := range actions {
 		if a.Kind == Remove && !r.unrecorded {
 			id := lease.Partition{Table: t.name, ID: a.Partition}
-			m.do(RemovePlacement{ID: m.ask(question{about: aboutRemoval, p: m.part(id), t: t}), Partition: id, Placement: a.Placement, Why: a.Why})
+			m.do(RemovePlacement{ID: m.ask(question{about: aboutRemoval, p: m.part(id), t: t}), Partition: id, Placement: a.Placement, IfEmpty: a.IfEmpty, Why: a.Why})
 		}
 	}
 	m.beginAll(t, serve)

@@ -253,11 +253,13 @@ type Seen struct {
 
 func (s Seen) String() string { return fmt.Sprintf("{%s %d}", s.Table, s.Seq) }
 
-// RemovePlacement removes a placement and all its rows.
+// RemovePlacement removes a placement and all its rows. IfEmpty: only if it took no row yet. A leader with an older map may count on it, and give it the first
+// one meanwhile: that may be acknowledged, and goes only when the leader counts on others.
 type RemovePlacement struct {
 	ID        uint64
 	Partition lease.Partition
 	Placement point.PlacementID
+	IfEmpty   bool
 	Why       string
 }
 

@@ -50,6 +50,7 @@ type Action struct {
 	Kind      Kind
 	Partition point.PartitionID
 	Placement point.PlacementID
+	IfEmpty   bool // Remove: only if it is still empty
 	Why       string
 }
 
@@ -163,7 +164,7 @@ func (v *View) about(h Held) (a Action, known bool) {
 	case on && pl.ID == h.Placement:
 		return a, false
 	case h.Empty:
-		a.Kind, a.Why = Remove, "it is empty, and the map has other placements"
+		a.Kind, a.IfEmpty, a.Why = Remove, true, "it is empty, and the map has other placements"
 	case h.Covered:
 		a.Kind, a.Why = Remove, "others have every acked row, and the map has other placements"
 	default:
