@@ -101,7 +101,7 @@ type townPeer struct {
 func (townPeer) Close() error { return nil }
 
 func (p townPeer) Stats(context.Context, string, int) (*peer.Stats, error) {
-	if p.damaged.Damaged != "" {
+	if p.damaged.ID != 0 {
 		return &peer.Stats{ByPartition: []peer.PartitionStats{p.damaged}}, nil
 	}
 	return nil, fault.Errorf(fault.NotFound, "no such table")
@@ -242,6 +242,14 @@ func TestAdmin(t *testing.T) {
 					t.Fatal(err)
 				}
 				tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Damaged: f[2]}}
+				return ""
+			case "differ":
+				f := strings.SplitN(d.Input, " ", 3)
+				id, err := strconv.ParseUint(strings.TrimPrefix(f[1], "p"), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Differs: f[2]}}
 				return ""
 			case "cut": // no server can be dialled
 				tw.cut = true

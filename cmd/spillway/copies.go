@@ -73,6 +73,14 @@ func (c *copies) noRoom() []lease.Partition {
 	return c.segments.NoRoom()
 }
 
+// differs says which copies of a partition that is led here hold something else, and what; "": none.
+func (c *copies) differs(table string, p point.PartitionID) string {
+	if c.segments == nil {
+		return ""
+	}
+	return c.segments.Differs(lease.Partition{Table: table, ID: p})
+}
+
 // heldBytes is the memory of segments that are being copied.
 func (c *copies) heldBytes() int64 {
 	if c.segments == nil {

@@ -252,6 +252,9 @@ func (e *examination) damaged(ctx context.Context) {
 				default:
 					e.broken("damaged segment", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "until then it is not read, and not written after a restart; `spillway partition split` has its halves take new rows")
 				}
+				if p.Differs != "" {
+					e.broken("copies differ", fmt.Sprintf("%s p%d led by %s", m.Table, p.ID, srv.ID), p.Differs, "keep the directories of all its servers; docs/runbooks/SpillwayCopiesDiffer.md says how to find the right copy; `spillway partition move … --from` takes the other one away, and it is filled anew")
+				}
 				if p.Unflushed != "" {
 					e.broken("failing flush", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Unflushed, "it is tried again every minute; its rows are read and taken as ever, and the log grows until it goes well")
 				}

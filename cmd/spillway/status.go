@@ -43,6 +43,9 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 			if p.Damaged != "" {
 				causes.add("A segment of partition %s is damaged, and the partition is not read: "+p.Damaged+".", fmt.Sprint(t.Name, "/", p.ID))
 			}
+			if p.Differs != "" {
+				causes.add("Copies of partition %s hold different rows: "+p.Differs+"; see docs/runbooks/SpillwayCopiesDiffer.md.", fmt.Sprint(t.Name, "/", p.ID))
+			}
 			if p.Unflushed != "" {
 				causes.add("The rows of partition %s cannot be written into a segment: "+p.Unflushed+".", fmt.Sprint(t.Name, "/", p.ID))
 			}
@@ -183,7 +186,7 @@ func tableStatus(f found) ui.Table {
 		}
 		// A server that answered and does not name a partition has no rows of it; one that did not may have.
 		if size, held := sizes[p.ID]; held || f.err == nil && len(f.lacks) == 0 {
-			one.Rows, one.Bytes, one.Damaged, one.Unflushed = &size.Rows, &size.Bytes, size.Damaged, size.Unflushed
+			one.Rows, one.Bytes, one.Damaged, one.Unflushed, one.Differs = &size.Rows, &size.Bytes, size.Damaged, size.Unflushed, size.Differs
 			sum.add(size)
 		} else {
 			t.Unknown++

@@ -106,7 +106,7 @@ type Table struct {
 	Width      time.Duration `json:"partition_width_ns"`
 	Replicas   int           `json:"replicas"`
 	MinInSync  int           `json:"min_in_sync"` // placements that must keep an acked row
-	Partitions []Partition   `json:"partitions"` // by time, then ring; nil: not asked for
+	Partitions []Partition   `json:"partitions"`  // by time, then ring; nil: not asked for
 
 	// Sums over the partitions. Nil: unknown, because it is unknown for one of them.
 	Count   int        `json:"partition_count"`
@@ -190,6 +190,7 @@ type Partition struct {
 	// Damaged and Unflushed are the faults of its segments and of flushing it; "": none.
 	Damaged   string   `json:"damaged,omitempty"`
 	Unflushed string   `json:"unflushed,omitempty"`
+	Differs   string   `json:"differs,omitempty"` // which copies hold something else than the leader; "": none that was compared
 	Servers   []string `json:"servers"`
 	Rows      *uint64  `json:"rows"`  // nil: unknown
 	Bytes     *uint64  `json:"bytes"` // nil: unknown

@@ -218,6 +218,7 @@ type PartitionStats struct {
 	Bytes            uint64 // of its segments, and of its rows in memory
 	MinTime, MaxTime point.Nanos
 	Damaged          string // which segment cannot be read and the remedy; "": all can
+	Differs          string // which copies hold something else than this server, which leads it, and what; "": none that was compared
 	Unflushed        string // why its rows cannot be written into a segment, and since when; "": the last flush went well
 }
 

@@ -38,6 +38,8 @@ type Deps struct {
 	Leases Leases
 	// Chains keep the copies of replicated tables. Nil: there are no copies; only the leader has the rows.
 	Chains Chains
+	// Differs says which copies of a partition that is led here hold something else than it, and what; "": none. Nil: there are no copies.
+	Differs func(table string, p point.PartitionID) string
 	// Staging keeps rows for leaders that are away. Nil: this server stages none.
 	Staging Staging
 	// Unloads moves the rows of partitions that others take over from. Nil: they stay where they are.

@@ -37,6 +37,9 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 		if err := p.Unflushed(); err != nil {
 			one.Unflushed = err.Error()
 		}
+		if s.deps.Differs != nil {
+			one.Differs = s.deps.Differs(name, one.ID)
+		}
 		st.HeadRows += head
 		if lo, hi, ok := p.TimeBounds(); ok {
 			st.MinTime, st.MaxTime = min(st.MinTime, lo), max(st.MaxTime, hi)

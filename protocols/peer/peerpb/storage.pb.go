@@ -1271,6 +1271,7 @@ type PartitionStats struct {
 	MaxTime       int64                  `protobuf:"zigzag64,5,opt,name=max_time,json=maxTime,proto3" json:"max_time,omitempty"`
 	Damaged       string                 `protobuf:"bytes,6,opt,name=damaged,proto3" json:"damaged,omitempty"`
 	Unflushed     string                 `protobuf:"bytes,7,opt,name=unflushed,proto3" json:"unflushed,omitempty"`
+	Differs       string                 `protobuf:"bytes,8,opt,name=differs,proto3" json:"differs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1350,6 +1351,13 @@ func (x *PartitionStats) GetDamaged() string {
 func (x *PartitionStats) GetUnflushed() string {
 	if x != nil {
 		return x.Unflushed
+	}
+	return ""
+}
+
+func (x *PartitionStats) GetDiffers() string {
+	if x != nil {
+		return x.Differs
 	}
 	return ""
 }
@@ -1505,7 +1513,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"later_rows\x18\x05 \x01(\x03R\tlaterRows\x12\x1b\n" +
 	"\tsole_rows\x18\x06 \x01(\x03R\bsoleRows\x12\x16\n" +
 	"\x06oldest\x18\a \x01(\x12R\x06oldest\x12\x18\n" +
-	"\aoverdue\x18\b \x01(\x12R\aoverdue\"\xb8\x01\n" +
+	"\aoverdue\x18\b \x01(\x12R\aoverdue\"\xd2\x01\n" +
 	"\x0ePartitionStats\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x14\n" +
@@ -1513,7 +1521,8 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\bmin_time\x18\x04 \x01(\x12R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x05 \x01(\x12R\amaxTime\x12\x18\n" +
 	"\adamaged\x18\x06 \x01(\tR\adamaged\x12\x1c\n" +
-	"\tunflushed\x18\a \x01(\tR\tunflushed\"\t\n" +
+	"\tunflushed\x18\a \x01(\tR\tunflushed\x12\x18\n" +
+	"\adiffers\x18\b \x01(\tR\adiffers\"\t\n" +
 	"\aNothingB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
 
 var (

@@ -155,7 +155,7 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		}),
 		ByPartition: mapped(s.ByPartition, func(p peer.PartitionStats) *peerpb.PartitionStats {
 			return &peerpb.PartitionStats{Id: uint64(p.ID), Rows: p.Rows, Bytes: p.Bytes, MinTime: p.MinTime, MaxTime: p.MaxTime,
-				Damaged: strings.ToValidUTF8(p.Damaged, "?"), Unflushed: strings.ToValidUTF8(p.Unflushed, "?")}
+				Damaged: strings.ToValidUTF8(p.Damaged, "?"), Unflushed: strings.ToValidUTF8(p.Unflushed, "?"), Differs: strings.ToValidUTF8(p.Differs, "?")}
 		}),
 	}
 }
@@ -172,7 +172,7 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		}),
 		ByPartition: mapped(p.GetByPartition(), func(p *peerpb.PartitionStats) peer.PartitionStats {
 			return peer.PartitionStats{ID: point.PartitionID(p.GetId()), Rows: p.GetRows(), Bytes: p.GetBytes(), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
-				Damaged: p.GetDamaged(), Unflushed: p.GetUnflushed()}
+				Damaged: p.GetDamaged(), Unflushed: p.GetUnflushed(), Differs: p.GetDiffers()}
 		}),
 	}
 }

@@ -2,7 +2,9 @@ package runner
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -33,6 +35,7 @@ func (c *Copier) lookAtComparing() {
 		found += len(s.comparer.Found())
 	}
 	c.metrics.differences.Set(float64(found))
+	c.tellDifferences(found)
 	if c.comparing.busy || now-c.comparing.at < min(comparePause, c.settings.Compare.CompareEvery) {
 		return
 	}
@@ -156,4 +159,23 @@ func (c *Copier) compared(s *sending, out replica.Comparison) {
 		}
 		return at.Compact(c.ctx, partition.ByRequest)
 	})
+}
+
+// tellDifferences notes the differences found for those who ask.
+func (c *Copier) tellDifferences(found int) {
+	if found == 0 {
+		c.differs.Store(nil)
+		return
+	}
+	all := map[lease.Partition]string{}
+	for p, s := range c.senders {
+		var texts []string
+		for _, d := range s.comparer.Found() {
+			texts = append(texts, fmt.Sprintf("server %s differs in %s", d.Member.Server, d))
+		}
+		if len(texts) > 0 {
+			all[p] = strings.Join(texts, ", ")
+		}
+	}
+	c.differs.Store(&all)
 }

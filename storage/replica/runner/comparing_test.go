@@ -70,9 +70,13 @@ func TestACopyThatHoldsOtherRowsIsFoundAndRepaired(t *testing.T) {
 		if agrees {
 			p.within("it is over", func() bool { return testutil.ToFloat64(m.differences) == 0 && testutil.ToFloat64(m.repairs) == 1 })
 			p.within("all have the same segments", p.same)
+			p.within("and nothing is said of them", func() bool { return leader.copier.Differs(leader.copy.Partition) == "" })
 		} else {
 			compared := testutil.ToFloat64(m.compared)
 			p.within("it is compared again", func() bool { return testutil.ToFloat64(m.compared) > compared+2 })
+			if got := leader.copier.Differs(leader.copy.Partition); got != "server b differs in its log" {
+				t.Errorf("said of the copies: %q", got)
+			}
 			if testutil.ToFloat64(m.differences) != 1 || testutil.ToFloat64(m.repairs) != 0 || len(leader.State().Segments) != 0 {
 				t.Errorf("%v differ, %v repairs, segments %v", testutil.ToFloat64(m.differences), testutil.ToFloat64(m.repairs), leader.State().Segments)
 			}

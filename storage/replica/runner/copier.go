@@ -83,6 +83,7 @@ type Copier struct {
 	wake     chan struct{} // 1 when there are events
 	held     atomic.Int64  // bytes of buffers
 	noRoom   atomic.Pointer[[]lease.Partition]
+	differs  atomic.Pointer[map[lease.Partition]string] // for people
 
 	mu struct {
 		sync.Mutex
@@ -125,6 +126,14 @@ func (c *Copier) NoRoom() []lease.Partition {
 		return *all
 	}
 	return nil
+}
+
+// Differs says which placements of a partition that is led here hold something else than it, and what; "": the last comparison found none.
+func (c *Copier) Differs(p lease.Partition) string {
+	if all := c.differs.Load(); all != nil {
+		return (*all)[p]
+	}
+	return ""
 }
 
 // HeldBytes is the memory of the buffers of transfers under way.
