@@ -134,6 +134,9 @@ func (e *Engine) newQuery(in storage.Queryable, opts promql.QueryOpts, kind, tex
 		return nil, err
 	}
 	stmt := q.Statement().(*parser.EvalStmt)
+	if err = boundAbsent(text, stmt.Expr); err != nil {
+		return nil, err
+	}
 	if q.steps, err = boundSteps(text, stmt, e.subStep, e.subSteps); err != nil {
 		return nil, err
 	}
