@@ -67,7 +67,8 @@ func startTarget(ctx context.Context, o options, env func(options) []string) (*t
 		t.p.Env = append(t.p.Env, env(o)...)
 	}
 	if o.cpus != "" {
-		t.p.In = []string{"taskset", "-c", o.cpus}
+		// GOMAXPROCS is this program's, which keeps to its own processors: inherited, it would be taken for a setting of the user.
+		t.p.In = []string{"env", "-u", "GOMAXPROCS", "taskset", "-c", o.cpus}
 	}
 	if o.verbose {
 		t.p.Out = os.Stderr
