@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 
@@ -27,11 +26,11 @@ func (f *files) Create(name string, c vfs.DiskWriteCategory) (file vfs.File, err
 	if isLog(name) {
 		return f.log(name, &file, make)
 	}
+	if isManifest(name) {
+		return createManifest(f.a, name, &file, make)
+	}
 	if err = f.a.change(make); err != nil {
 		return nil, err
-	}
-	if strings.HasPrefix(filepath.Base(name), "MANIFEST-") {
-		file = &manifest{file, f.a}
 	}
 	return file, nil
 }
@@ -86,6 +85,11 @@ func (f *files) Rename(from, to string) error {
 // ReuseForWrite implements vfs.FS.
 func (f *files) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (file vfs.File, err error) {
 	reuse := func() error {
+		if f.a.now() == ended {
+			// Pebble may take the old log for flushed by an edit of the MANIFEST that failed.
+			file, err = f.FS.Create(to, c)
+			return err
+		}
 		file, err = f.FS.ReuseForWrite(from, to, c)
 		return err
 	}
@@ -137,19 +141,4 @@ func (d *dir) Sync() error {
 		d.a.fatal()
 	}
 	return nil
-}
-
-// manifest is the file that lists the tables.
-type manifest struct {
-	vfs.File
-	a *attempt
-}
-
-// Write implements vfs.File.
-func (m *manifest) Write(p []byte) (n int, err error) {
-	err = m.a.change(func() error {
-		n, err = m.File.Write(p)
-		return err
-	})
-	return n, err
 }

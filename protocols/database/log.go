@@ -32,12 +32,12 @@ func (l *logs) failed(name, verb string, err error) {
 // make makes the log name by do.
 func (l *logs) make(name string, do func() (vfs.File, error)) (vfs.File, error) {
 	if l.lost.Load() {
-		return lostLog(name), nil
+		return lostFile(name), nil
 	}
 	file, err := do()
 	if err != nil {
 		l.failed(name, "creation", err)
-		return lostLog(name), nil
+		return lostFile(name), nil
 	}
 	return &log{file, l, name}, nil
 }
@@ -96,48 +96,48 @@ func (l *log) Close() error {
 	return nil
 }
 
-// lostLog is a log that could not be made, by its path. What is written to it is gone; that was reported before.
-type lostLog string
+// lostFile is a log or MANIFEST that could not be made, by its path. What is written to it is gone; that was reported before.
+type lostFile string
 
 // Write implements vfs.File.
-func (l lostLog) Write(p []byte) (int, error) { return len(p), nil }
+func (l lostFile) Write(p []byte) (int, error) { return len(p), nil }
 
 // WriteAt implements vfs.File.
-func (l lostLog) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+func (l lostFile) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
 
 // Read implements vfs.File.
-func (l lostLog) Read([]byte) (int, error) { return 0, l.unreadable() }
+func (l lostFile) Read([]byte) (int, error) { return 0, l.unreadable() }
 
 // ReadAt implements vfs.File.
-func (l lostLog) ReadAt([]byte, int64) (int, error) { return 0, l.unreadable() }
+func (l lostFile) ReadAt([]byte, int64) (int, error) { return 0, l.unreadable() }
 
-func (l lostLog) unreadable() error {
-	return fmt.Errorf("log %s was not made", filepath.Base(string(l)))
+func (l lostFile) unreadable() error {
+	return fmt.Errorf("%s was not made", filepath.Base(string(l)))
 }
 
 // Close implements vfs.File.
-func (lostLog) Close() error { return nil }
+func (lostFile) Close() error { return nil }
 
 // Preallocate implements vfs.File.
-func (lostLog) Preallocate(int64, int64) error { return nil }
+func (lostFile) Preallocate(int64, int64) error { return nil }
 
 // Prefetch implements vfs.File.
-func (lostLog) Prefetch(int64, int64) error { return nil }
+func (lostFile) Prefetch(int64, int64) error { return nil }
 
 // Stat implements vfs.File.
-func (l lostLog) Stat() (vfs.FileInfo, error) { return lostInfo(l), nil }
+func (l lostFile) Stat() (vfs.FileInfo, error) { return lostInfo(l), nil }
 
 // Sync implements vfs.File.
-func (lostLog) Sync() error { return nil }
+func (lostFile) Sync() error { return nil }
 
 // SyncData implements vfs.File.
-func (lostLog) SyncData() error { return nil }
+func (lostFile) SyncData() error { return nil }
 
 // SyncTo implements vfs.File.
-func (lostLog) SyncTo(int64) (bool, error) { return true, nil }
+func (lostFile) SyncTo(int64) (bool, error) { return true, nil }
 
 // Fd implements vfs.File.
-func (lostLog) Fd() uintptr { return vfs.InvalidFd }
+func (lostFile) Fd() uintptr { return vfs.InvalidFd }
 
 // lostInfo is the vfs.FileInfo of an empty file, by its path.
 type lostInfo string

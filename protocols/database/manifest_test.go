@@ -71,3 +71,56 @@ func TestRowsSurviveOneFailedFsyncOfTheManifest(t *testing.T) {
 		})
 	}
 }
+
+// TestAProcessOutlivesAnEditOfTheManifestThatTheDiskRefuses: each write and fsync of a MANIFEST in turn fails while flushes and compactions run beside
+// each other. Pebble undid the one whose edit it was, and the next to end found its books out of step, at which it panics.
+func TestAProcessOutlivesAnEditOfTheManifestThatTheDiskRefuses(t *testing.T) {
+	for refused := range int32(24) {
+		disk := vfs.NewCrashableMem()
+		var on atomic.Bool
+		var count atomic.Int32
+		failing := errorfs.InjectorFunc(func(op errorfs.Op) error {
+			edit := op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData || op.Kind == errorfs.OpCreate
+			if on.Load() && edit && strings.Contains(op.Path, "MANIFEST-") && count.Add(1) > refused {
+				return syscall.EIO
+			}
+			return nil
+		})
+		log := &quiet{}
+		db, err := database.Open("db", &pebble.Options{FS: errorfs.Wrap(disk, failing), Logger: log, L0CompactionThreshold: 2, MemTableSize: 64 << 10, MaxManifestFileSize: 1 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		on.Store(true)
+		acked := 0
+		for i := 0; i < 400 && log.fatal.Load() == 0; i++ {
+			if err := db.Set(fmt.Append(nil, i), make([]byte, 4<<10), pebble.Sync); err != nil {
+				t.Fatal(err)
+			}
+			if log.fatal.Load() == 0 {
+				acked++
+			}
+		}
+		if log.fatal.Load() == 0 {
+			t.Fatalf("after %d edits none was refused", refused)
+		}
+		image := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(uint64(refused), 1))})
+		_ = db.Close()
+		for name, fs := range map[string]vfs.FS{"at the moment": image, "after the end": disk.CrashClone(vfs.CrashCloneCfg{})} {
+			again, err := database.Open("db", &pebble.Options{FS: fs, Logger: &quiet{}})
+			if err != nil {
+				t.Fatalf("edit %d refused, %s: %v", refused, name, err)
+			}
+			for i := range acked {
+				_, c, err := again.Get(fmt.Append(nil, i))
+				if err != nil {
+					t.Fatalf("edit %d refused, %s: of %d rows number %d: %v", refused, name, acked, i, err)
+				}
+				_ = c.Close()
+			}
+			if err := again.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
