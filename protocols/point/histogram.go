@@ -85,7 +85,7 @@ func decodeIntHistogram(b []byte) (*histogram.Histogram, error) {
 	h := &histogram.Histogram{CounterResetHint: histHint(b), Sum: histSum(b)}
 	r := histReader{b: b[histFixed:]}
 	h.Schema = r.int32()
-	h.ZeroThreshold = r.shortFloat()
+	h.ZeroThreshold = soundThreshold(r.shortFloat())
 	h.ZeroCount = r.uvarint()
 	h.Count = r.uvarint()
 	h.PositiveSpans = r.spans()
@@ -106,7 +106,7 @@ func decodeFloatHistogram(b []byte) (*histogram.FloatHistogram, error) {
 	h := &histogram.FloatHistogram{CounterResetHint: histHint(b), Sum: histSum(b)}
 	r := histReader{b: b[histFixed:]}
 	h.Schema = r.int32()
-	h.ZeroThreshold = r.shortFloat()
+	h.ZeroThreshold = soundThreshold(r.shortFloat())
 	h.ZeroCount = r.shortFloat()
 	h.Count = r.shortFloat()
 	h.PositiveSpans = r.spans()
@@ -121,6 +121,23 @@ func decodeFloatHistogram(b []byte) (*histogram.FloatHistogram, error) {
 		return nil, fault.Wrap(err, fault.Corrupt, "float histogram")
 	}
 	return h, nil
+}
+
+// CheckZeroThreshold refuses a width of the bucket of zeros that is no number, negative or infinite; the error is Invalid. Prometheus checks none of it,
+// and its engine adds two histograms by widening the zero buckets until they are equal: NaN never is, and no time-out ends that.
+func CheckZeroThreshold(t float64) error {
+	if t != soundThreshold(t) {
+		return fault.Errorf(fault.Invalid, "a zero threshold of %v", t)
+	}
+	return nil
+}
+
+// soundThreshold is t, or 0 where no histogram may have it. Stores may hold such ones from before they were refused.
+func soundThreshold(t float64) float64 {
+	if !(t >= 0) || math.IsInf(t, 1) {
+		return 0
+	}
+	return t
 }
 
 // IsStaleHistogram reports whether an encoded histogram is the stale marker, by the bits of its sum and without

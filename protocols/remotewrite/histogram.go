@@ -2,6 +2,7 @@ package remotewrite
 
 import (
 	"bytes"
+	"errors"
 
 	"github.com/prometheus/prometheus/model/histogram"
 
@@ -145,7 +146,7 @@ func appendHistogram(dst []byte, h *histogram.Histogram) ([]byte, error) {
 			return dst, err
 		}
 	}
-	if err := h.Validate(); err != nil {
+	if err := errors.Join(h.Validate(), point.CheckZeroThreshold(h.ZeroThreshold)); err != nil {
 		return dst, err
 	}
 	return point.AppendHistogram(dst, h), nil
@@ -157,7 +158,7 @@ func appendFloatHistogram(dst []byte, h *histogram.FloatHistogram) ([]byte, erro
 			return dst, err
 		}
 	}
-	if err := h.Validate(); err != nil {
+	if err := errors.Join(h.Validate(), point.CheckZeroThreshold(h.ZeroThreshold)); err != nil {
 		return dst, err
 	}
 	return point.AppendFloatHistogram(dst, h), nil

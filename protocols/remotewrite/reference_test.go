@@ -115,7 +115,7 @@ func refHistogram(h *histogram.Histogram, fh *histogram.FloatHistogram) ([]byte,
 				return nil, false
 			}
 		}
-		return point.AppendHistogram(nil, h), h.Validate() == nil
+		return point.AppendHistogram(nil, h), h.Validate() == nil && point.CheckZeroThreshold(h.ZeroThreshold) == nil
 	}
 	if len(fh.CustomValues) == 0 {
 		fh.CustomValues = nil
@@ -125,7 +125,7 @@ func refHistogram(h *histogram.Histogram, fh *histogram.FloatHistogram) ([]byte,
 			return nil, false
 		}
 	}
-	return point.AppendFloatHistogram(nil, fh), fh.Validate() == nil
+	return point.AppendFloatHistogram(nil, fh), fh.Validate() == nil && point.CheckZeroThreshold(fh.ZeroThreshold) == nil
 }
 
 func (c *contents) refuse(item, rows int) {
