@@ -111,7 +111,7 @@ func (a *attacker) acked() []string {
 
 // tolerable are the answers that a server under attack may give.
 func tolerable(status int) bool {
-	return status/100 == 2 || status/100 == 4 || status == http.StatusServiceUnavailable || status == http.StatusHTTPVersionNotSupported
+	return status/100 == 2 || status/100 == 3 || status/100 == 4 || status == http.StatusServiceUnavailable || status == http.StatusHTTPVersionNotSupported
 }
 
 const wrongMax = 3

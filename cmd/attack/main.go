@@ -94,7 +94,7 @@ func (k attack) group() string { group, _, _ := strings.Cut(k.name, "/"); return
 
 // attacks gives all of them, those of a group beside each other.
 func attacks() []attack {
-	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), slowAttacks(), overloadAttacks(), churnAttacks())
+	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), oddAttacks(), slowAttacks(), overloadAttacks(), churnAttacks())
 }
 
 // run runs the chosen attacks and returns how many hurt.

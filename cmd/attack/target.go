@@ -47,8 +47,10 @@ func startTarget(ctx context.Context, o options, env func(options) []string) (*t
 		return nil, err
 	}
 	t := &target{addr: addr, dir: dir, client: &http.Client{
-		Timeout:   time.Minute,
-		Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
+		Timeout: time.Minute,
+		// A redirect is an answer: whoever follows it asks anew, under the eyes of whatever stands before the server.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
 	}}
 	if t.memory, err = bytesOf(o.memory); err != nil {
 		return nil, err
@@ -187,6 +189,9 @@ func (t *target) status(key string) int64 {
 // answerMax bounds the part of an answer that is kept, in bytes.
 const answerMax = 64 << 20
 
+// timedOut is in the answer to a query that its own time-out ended: there is no better time to ask again.
+const timedOut = `"errorType":"timeout"`
+
 // ask sends one request and reads the answer.
 func (t *target) ask(ctx context.Context, method, path string, header http.Header, body []byte) (status int, answer []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+t.addr+path, bytes.NewReader(body))
@@ -203,7 +208,7 @@ func (t *target) ask(ctx context.Context, method, path string, header http.Heade
 	defer got.Body.Close()
 	answer, err = io.ReadAll(io.LimitReader(got.Body, answerMax))
 	if n := got.Header.Get("Retry-After"); err == nil && (got.StatusCode == http.StatusServiceUnavailable || got.StatusCode == http.StatusTooManyRequests) && path != "/-/ready" {
-		if _, bad := strconv.Atoi(n); bad != nil {
+		if _, bad := strconv.Atoi(n); bad != nil && !bytes.Contains(answer, []byte(timedOut)) {
 			err = fmt.Errorf("%w: %d with Retry-After %q: %.200s", errAnswer, got.StatusCode, n, answer)
 		}
 	}
