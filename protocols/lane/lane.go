@@ -11,6 +11,9 @@
 // The fewest first, so that a small query does not wait for a page of each worker of large ones. The first that came in between,
 // so that small queries, however many, do not hold up a large one. Between queries and compactions time counts, not turns: neither
 // keeps the other out, and segments are folded however much is asked. What one side leaves is the other's.
+//
+// A turn may last: Prometheus' engine gives none back while it computes. One that lasts for overdueAfter is left out of the count, so that queries of
+// others go on; half as many as there are turns at most, or many such queries would take every processor from writes.
 package lane
 
 import (
@@ -34,9 +37,11 @@ type Lane struct {
 	mu struct {
 		sync.Mutex
 		taken  int
-		sides  [2]side   // queries, background
-		fewest bool      // the next turn of a query is of the one that had the fewest
-		busyAt time.Time // when rows were last seen to be written
+		held   map[*Turn]time.Time // the turns that are taken, since when
+		late   *time.Timer         // looks for turns that have become overdue; nil: nobody waits
+		sides  [2]side             // queries, background
+		fewest bool                // the next turn of a query is of the one that had the fewest
+		busyAt time.Time           // when rows were last seen to be written
 	}
 }
 
@@ -52,8 +57,13 @@ func New(busy func() bool, processors int) *Lane {
 	if busy == nil {
 		busy = func() bool { return false }
 	}
-	return &Lane{busy: busy, most: max(1, processors/2), rest: max(1, processors-1), idle: processors + (processors+1)/2}
+	l := &Lane{busy: busy, most: max(1, processors/2), rest: max(1, processors-1), idle: processors + (processors+1)/2}
+	l.mu.held = map[*Turn]time.Time{}
+	return l
 }
+
+// overdueAfter is many times what a page takes.
+const overdueAfter = 500 * time.Millisecond
 
 // restTime is how long after a write the next is expected.
 const restTime = time.Second
@@ -61,14 +71,39 @@ const restTime = time.Second
 // roomLocked reports whether one more may have a turn.
 func (l *Lane) roomLocked() bool {
 	now := time.Now()
+	most := l.idle
 	switch {
 	case l.busy():
 		l.mu.busyAt = now
-		return l.mu.taken < l.most
+		most = l.most
 	case now.Sub(l.mu.busyAt) < restTime:
-		return l.mu.taken < l.rest
+		most = l.rest
 	}
-	return l.mu.taken < l.idle
+	return l.mu.taken < most || l.mu.taken < most+max(1, most/2) && l.mu.taken-l.overdueLocked(now) < most
+}
+
+// overdueLocked counts the turns that have lasted too long.
+func (l *Lane) overdueLocked(now time.Time) (n int) {
+	for _, since := range l.mu.held {
+		if now.Sub(since) >= overdueAfter {
+			n++
+		}
+	}
+	return n
+}
+
+// watchLocked looks again for overdue turns while somebody waits.
+func (l *Lane) watchLocked() {
+	if l.mu.late != nil || len(l.mu.sides[0].waiting)+len(l.mu.sides[1].waiting) == 0 {
+		return
+	}
+	l.mu.late = time.AfterFunc(overdueAfter/2, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.mu.late = nil
+		l.serveAllLocked()
+		l.watchLocked()
+	})
 }
 
 // InUse counts the turns that are taken, and those who wait for one.
@@ -80,6 +115,7 @@ func (l *Lane) InUse() (taken, waiting int) {
 
 // waiting is a goroutine that waits for its turn.
 type waiting struct {
+	turn *Turn
 	of   *Share
 	come chan struct{} // closed when it is its turn
 }
@@ -120,7 +156,7 @@ func (t *Turn) Next(ctx context.Context) error {
 	}
 	had := t.has
 	t.has = false
-	if err := t.lane.enter(ctx, t.of, had, took); err != nil {
+	if err := t.lane.enter(ctx, t, had, took); err != nil {
 		return err
 	}
 	t.has, t.from = true, time.Now()
@@ -147,7 +183,7 @@ func (t *Turn) End() {
 	took := time.Since(t.from)
 	t.lane.mu.Lock()
 	defer t.lane.mu.Unlock()
-	t.lane.leaveLocked(t.of, took)
+	t.lane.leaveLocked(t, took)
 }
 
 // Write writes b to w outside of a turn, because a client may read slowly, and waits for the next turn.
@@ -161,7 +197,8 @@ func (t *Turn) Write(ctx context.Context, w io.Writer, b []byte) error {
 
 // enter waits for a turn, after one that took so long if it had one: it waits among the others before that is passed on, so that a compaction whose
 // turns are shorter than a page has two of them.
-func (l *Lane) enter(ctx context.Context, of *Share, had bool, took time.Duration) error {
+func (l *Lane) enter(ctx context.Context, t *Turn, had bool, took time.Duration) error {
+	of := t.of
 	l.mu.Lock()
 	s, other := &l.mu.sides[of.background], &l.mu.sides[1-of.background]
 	if s.taken == 0 && len(s.waiting) == 0 {
@@ -169,19 +206,17 @@ func (l *Lane) enter(ctx context.Context, of *Share, had bool, took time.Duratio
 	}
 	of.turns++
 	if had {
-		l.mu.taken--
-		s.taken--
-		s.spent += took
+		l.giveLocked(t, took)
 	}
 	if len(s.waiting) == 0 && len(other.waiting) == 0 && l.roomLocked() {
-		l.mu.taken++
-		s.taken++
+		l.takeLocked(t)
 		l.mu.Unlock()
 		return nil
 	}
 	mine := make(chan struct{})
-	s.waiting = append(s.waiting, waiting{of, mine})
+	s.waiting = append(s.waiting, waiting{t, of, mine})
 	l.serveAllLocked()
+	l.watchLocked()
 	l.mu.Unlock()
 	select {
 	case <-mine:
@@ -196,17 +231,29 @@ func (l *Lane) enter(ctx context.Context, of *Share, had bool, took time.Duratio
 			return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
 		}
 	}
-	l.leaveLocked(of, 0) // it arrived at the same time
+	l.leaveLocked(t, 0) // it arrived at the same time
 	return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
 }
 
 // leaveLocked passes on a turn that took so long.
-func (l *Lane) leaveLocked(of *Share, took time.Duration) {
+func (l *Lane) leaveLocked(t *Turn, took time.Duration) {
+	l.giveLocked(t, took)
+	l.serveAllLocked()
+}
+
+// takeLocked counts a turn that begins, giveLocked one that ends.
+func (l *Lane) takeLocked(t *Turn) {
+	l.mu.taken++
+	l.mu.sides[t.of.background].taken++
+	l.mu.held[t] = time.Now()
+}
+
+func (l *Lane) giveLocked(t *Turn, took time.Duration) {
+	s := &l.mu.sides[t.of.background]
 	l.mu.taken--
-	s := &l.mu.sides[of.background]
 	s.taken--
 	s.spent += took
-	l.serveAllLocked()
+	delete(l.mu.held, t)
 }
 
 // serveAllLocked gives out the turns that there are.
@@ -226,8 +273,7 @@ func (l *Lane) serveLocked() {
 	default:
 		next = l.nextLocked(queries.waiting)
 	}
-	l.mu.taken++
-	s.taken++
+	l.takeLocked(s.waiting[next].turn)
 	close(s.waiting[next].come)
 	s.waiting = slices.Delete(s.waiting, next, next+1)
 }

@@ -66,7 +66,7 @@ func TestATurnIsNotWaitedForInVain(t *testing.T) {
 		if err := first.Next(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), overdueAfter/2)
 		defer cancel()
 		if err := l.Turn(&Share{}).Next(ctx); err == nil {
 			t.Error("there was a turn although another has it")
@@ -206,4 +206,50 @@ func TestACompactionLeavesItsShareToQueriesWhenItIsOver(t *testing.T) {
 			t.Errorf("of a second queries had %s, a compaction that had not run before %s", queries, compaction)
 		}
 	})
+}
+
+// TestOneEvaluationDoesNotKeepAllOthersWaiting: Prometheus' engine computes for 20 s without a pause, a replacement of labels by a costly pattern, and
+// on two processors it had the only turn: queries of all others waited as long. However many such queries there are, writes keep some processors.
+func TestOneEvaluationDoesNotKeepAllOthersWaiting(t *testing.T) {
+	for _, processors := range []int{2, 4, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			l := New(func() bool { return true }, processors)
+			ctx, stop := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			var running, peak atomic.Int32
+			compute := func(of *Share, took time.Duration) {
+				own := l.Turn(of)
+				defer own.End()
+				if own.Next(ctx) == nil {
+					peak.Store(max(peak.Load(), running.Add(1)))
+					time.Sleep(took)
+					running.Add(-1)
+				}
+			}
+			for range max(1, processors/4) {
+				all.Go(func() { compute(&Share{}, 20*time.Second) })
+			}
+			time.Sleep(time.Millisecond)
+			for range 3 {
+				began := time.Now()
+				compute(&Share{}, time.Millisecond)
+				if took := time.Since(began); took > 2*overdueAfter {
+					t.Errorf("on %d processors a small query waits %s", processors, took)
+				}
+			}
+			for range 50 {
+				all.Go(func() { compute(&Share{}, 20*time.Second) })
+			}
+			time.Sleep(10 * time.Second)
+			if got, most := int(peak.Load()), processors/2+max(1, processors/4); got > most {
+				t.Errorf("on %d processors %d such queries run at once, want %d", processors, got, most)
+			}
+			stop()
+			all.Wait()
+			if taken, waiting := l.InUse(); taken != 0 || waiting != 0 || len(l.mu.held) != 0 {
+				t.Errorf("%d turns taken, %d wait, %d are known", taken, waiting, len(l.mu.held))
+			}
+			time.Sleep(overdueAfter) // the timer has nobody to look for
+		})
+	}
 }
