@@ -281,7 +281,7 @@ func (t *tree) serveLocked() {
 	t.waiting = left
 }
 
-// leaveLocked takes a waiter out; false when it was served.
+// leaveLocked removes a waiter; false when it was already served.
 func (t *tree) leaveLocked(w *waiter) bool {
 	for i, other := range t.waiting {
 		if other == w {

@@ -6,7 +6,7 @@ import (
 )
 
 // Ahead books memory for something that grows in small steps and has a bound of its own. It books in quanta and before the growth, so
-// that others that ask for memory see it as taken. It books even beyond the account's max: the grower's own bound refuses.
+// that others that ask for memory see it as used. It books even beyond the account's max: the grower's own bound refuses.
 //
 //	0 ───── held ─────────── booked       booked - held is between one and two quanta while it grows
 //
@@ -32,7 +32,7 @@ func (a *Ahead) Cover(held int64) {
 	a.bookLocked(held + 2*a.quantum)
 }
 
-// Trim releases the bookings beyond two quanta, and all of them where nothing is held.
+// Trim releases the bookings beyond two quanta, and all bookings where nothing is held.
 func (a *Ahead) Trim(held int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
-// TestWhatGrowsIsBookedBeforeItIsTaken: the process lent to queries the memory that heads had taken up to 100 ms
+// TestWhatGrowsIsBookedBeforeItIsTaken: the process lent to queries memory that heads had already allocated up to 100 ms
 // before.
 func TestWhatGrowsIsBookedBeforeItIsTaken(t *testing.T) {
 	const quantum = 1000

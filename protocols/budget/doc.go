@@ -10,7 +10,7 @@
 //	                 └─ …        memory outside all floors: first come, first served
 //
 // An account may always hold its floor, whatever the others do. Beyond that it draws on the memory outside all floors,
-// as long as there is some, up to its max. Nothing is ever taken back: the holder releases.
+// as long as there is some, up to its max. Memory is never revoked: the holder releases it.
 //
 // A Loan may wait for its first chunk, and a small one to grow; a large one is refused when there is no more. So the
 // memory that a loan waits for is always released: by loans that are refused, or end.

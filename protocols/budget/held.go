@@ -2,7 +2,7 @@ package budget
 
 import "sync/atomic"
 
-// Held counts bytes that a part of the process holds, and reports growth before the bytes are taken. The zero value is ready. Safe for
+// Held counts bytes that a part of the process holds, and reports growth before the bytes are allocated. The zero value is ready. Safe for
 // concurrent use.
 type Held struct {
 	n     atomic.Int64
@@ -12,7 +12,7 @@ type Held struct {
 // OnGrowth has f called, from any goroutine, with the bytes held, each time they become more. f is quick.
 func (h *Held) OnGrowth(f func(to int64)) { h.grows.Store(&f) }
 
-// Add counts n bytes more, before they are taken, or -n that were freed.
+// Add counts n more bytes before they are allocated, or -n that were freed.
 func (h *Held) Add(n int64) {
 	to := h.n.Add(n)
 	if f := h.grows.Load(); f != nil && n > 0 {

@@ -32,7 +32,7 @@ type Loan struct {
 	used atomic.Int64
 
 	mu     sync.Mutex
-	held   atomic.Int64 // Invariant: sum of takes <= held; written under mu
+	held   atomic.Int64 // Invariant: sum of Take <= held; written under mu
 	closed bool
 }
 
@@ -42,7 +42,7 @@ const (
 	loanPerFree = 2
 	// SmallLoan is the size up to which a loan draws on the part reserved for small ones.
 	SmallLoan = 4 << 20
-	// reservePart is the part of an account that is kept for small loans, and half of it for those that began.
+	// reservePart is the part of an account that is kept for small loans, and half of that for loans that have begun.
 	reservePart = 6
 	// growTimeMax is how long a small loan waits to grow. A longer time refuses fewer queries, but later.
 	growTimeMax = 2 * time.Second
@@ -142,7 +142,7 @@ func (t *tree) grownLocked() int {
 }
 
 // Take books n more bytes. The error is TooLarge beyond the maximum of this loan, and Throttled when the account has
-// no more; then nothing was taken. A nil Loan takes anything.
+// no more; then nothing was booked. A nil Loan grants everything.
 func (l *Loan) Take(n int64) error { return l.take(n, false) }
 
 // TakeSoon is Take that waits up to two seconds for the memory that a small loan needs. The caller may hold only locks
@@ -202,7 +202,7 @@ func (l *Loan) grow(wait bool) error {
 	return nil
 }
 
-// Give returns n bytes to the loan for its next takes. The excess over two chunks goes back to the account.
+// Give returns n bytes to the loan for its next Take. The excess over two chunks goes back to the account.
 func (l *Loan) Give(n int64) {
 	if l == nil {
 		return
@@ -218,7 +218,7 @@ func (l *Loan) Give(n int64) {
 		return
 	}
 	l.held.Store(keep)
-	// A take before that found enough, and is counted now; a later one grows the loan, after this.
+	// A Take before that found enough, and is counted now; a later one grows the loan, after this.
 	if used := l.used.Load(); used > keep {
 		keep = min(used, held)
 		l.held.Store(keep)
@@ -226,7 +226,7 @@ func (l *Loan) Give(n int64) {
 	l.account.Release(held - keep)
 }
 
-// Used is how much was taken and not given back.
+// Used is how many bytes are booked and not returned.
 func (l *Loan) Used() int64 {
 	if l == nil {
 		return 0
@@ -242,7 +242,7 @@ func (l *Loan) Held() int64 {
 	return l.held.Load()
 }
 
-// Close gives everything back. Takes of more than zero bytes fail from now on.
+// Close returns everything. Take of more than zero bytes fails from now on.
 func (l *Loan) Close() {
 	if l == nil {
 		return
@@ -264,7 +264,7 @@ func WithLoan(ctx context.Context, l *Loan) context.Context {
 	return context.WithValue(ctx, loanKey{}, l)
 }
 
-// LoanOf is the loan of the request that ctx belongs to, or nil, which grants any take.
+// LoanOf is the loan of the request that ctx belongs to, or nil, which grants everything.
 func LoanOf(ctx context.Context) *Loan {
 	l, _ := ctx.Value(loanKey{}).(*Loan)
 	return l

@@ -89,7 +89,7 @@ func TestLoansLeaveRoomForASmallOne(t *testing.T) {
 	}
 }
 
-// TestASmallQueryIsNotRefusedInAFloodOfHeavyOnes: loans that want all there is and come again at once took the memory that a
+// TestASmallQueryIsNotRefusedInAFloodOfHeavyOnes: loans that want all memory and ask again at once used what a
 // small one needed for its second page.
 func TestASmallQueryIsNotRefusedInAFloodOfHeavyOnes(t *testing.T) {
 	process := budget.New("process", 192*chunk)
@@ -167,7 +167,7 @@ func TestSmallLoansThatWaitForEachOtherEnd(t *testing.T) {
 						refused.Add(1)
 						return
 					}
-					time.Sleep(time.Millisecond) // the others take too
+					time.Sleep(time.Millisecond) // the others book too
 				}
 			}()
 		}
@@ -240,7 +240,7 @@ func TestNoLoanTakesAnything(t *testing.T) {
 	l.Close()
 }
 
-// A loan that many use at once never holds less than they took, and releases all of it.
+// A loan that many use at once never holds less than they booked, and releases everything.
 func TestLoansBookWhatIsTaken(t *testing.T) {
 	process := budget.New("process", 64*chunk)
 	var wg sync.WaitGroup

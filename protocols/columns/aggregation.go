@@ -114,7 +114,7 @@ func (g *groups) open(key []byte) (group int, err error) {
 	return group, nil
 }
 
-// add folds a column in. The error is from take.
+// add adds a column to its group. The error is from take.
 func (g *groups) add(key []byte, c *Column) error {
 	group, err := g.open(key)
 	if err != nil {

@@ -137,7 +137,7 @@ type Receiver struct {
 	body    []byte
 }
 
-// Add takes a message, of which it keeps nothing. Errors are Corrupt, and those of Take.
+// Add decodes a message and keeps no reference to its memory. Errors are Corrupt, and those of Take.
 func (r *Receiver) Add(b []byte) error {
 	if !r.begun {
 		r.begun = true
@@ -153,7 +153,7 @@ func (r *Receiver) Add(b []byte) error {
 	return r.add(body)
 }
 
-// add takes the columns of a message: first it counts them and their bytes, then it copies them into memory that they share.
+// add copies the columns of a message: first it counts them and their bytes, then it copies them into one shared allocation.
 func (r *Receiver) add(body []byte) error {
 	columns, labels, err := r.count(body)
 	if err != nil {

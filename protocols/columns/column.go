@@ -30,7 +30,7 @@ func Present(values []float64) int {
 	return n
 }
 
-// Reserved are the labels that identify a metric: values computed from it lose them.
+// Reserved are the labels that identify a metric: computed values lose them.
 func Reserved(name string) bool {
 	return len(name) == len(point.MetricName) && (name == point.MetricName || name == labelType || name == labelUnit)
 }

@@ -12,7 +12,7 @@
 // The result is the engine's, bit for bit where the order of its operations is defined: sums are compensated as there,
 // and batches reach an aggregation in the order of their series, whichever worker evaluated them. Run gives up with
 // ErrAbandoned on data that is not evaluated here (native histograms, series that become equal without their name), and the
-// engine evaluates all of it.
+// engine evaluates the whole expression.
 //
 // A column has one value for each step; a stale marker stands where there is none. No arithmetic makes that value: it is
 // a signalling NaN, and processors compute quiet ones.

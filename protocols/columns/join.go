@@ -104,7 +104,7 @@ func (j *joiner) add(part *Part, first int) error {
 	return nil
 }
 
-// place puts a column's values at their steps. A part that has all steps is taken as it is.
+// place puts a column's values at their steps. A part that has all steps is used unchanged.
 func (j *joiner) place(c *Column, first, steps int) error {
 	r := j.run
 	at, ok := j.at[c.Labels]

@@ -33,7 +33,7 @@ type Source struct {
 	Window   time.Duration // range, or lookback
 	Offset   time.Duration
 	Function *Function
-	Argument float64 // of functions that take a number
+	Argument float64 // of functions with a numeric argument
 	Held     int     // samples that the engine makes of that number
 	Instant  bool    // no range: a marker ends the series
 	OneName  bool    // all series have the same metric name
@@ -50,7 +50,7 @@ type Stage struct {
 // timeMax keeps milliseconds far from where nanoseconds overflow.
 const timeMax = math.MaxInt64 / 1_000_000 / 2
 
-// Representable reports whether all windows lie in the range of times, and there are few enough of them.
+// Representable reports whether all windows lie in the range of times, and whether there are few enough windows.
 func (p *Plan) Representable() bool {
 	reach := p.Source.Window.Milliseconds() + max(p.Source.Offset, -p.Source.Offset).Milliseconds()
 	return p.Grid.Start > -timeMax+reach && p.Grid.End < timeMax-reach && (p.Grid.End-p.Grid.Start)/p.Grid.Step < StepsMax-1

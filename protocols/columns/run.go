@@ -41,15 +41,15 @@ type Env struct {
 	// Turn, if it is not nil, makes the turn of a worker: next before each page, which may wait, and end before the worker
 	// waits for others.
 	Turn func() (next func(context.Context) error, end func())
-	// Writer makes the writer of a worker, which takes the columns of the result; nil: the answer has them.
+	// Writer makes the writer of a worker, which receives the columns of the result; nil: the answer has them.
 	Writer func() Writer
-	// Restart drops all that was written: the evaluation begins anew. Not nil if Writer is not.
+	// Restart drops all that was written: the evaluation starts again. Not nil if Writer is not.
 	Restart func()
 }
 
-// Writer takes the columns of a result, and keeps nothing of them. For one goroutine.
+// Writer writes the columns of a result and keeps no reference to their memory. For one goroutine.
 type Writer interface {
-	// Bytes is the memory that a column with so many values will take.
+	// Bytes is the memory that a column with so many values will need.
 	Bytes(c *Column, points int) int64
 	Append(c *Column, points int)
 	// Flush passes on the columns appended since it was called last. Writers are flushed one after another, in the order of columns.
@@ -374,7 +374,7 @@ type evaluated struct {
 	fresh      int // each counted once
 }
 
-// hashBytes is the memory that a column's labels take in a set.
+// hashBytes is the memory of a column's labels in a set.
 const hashBytes = 48
 
 // arenas keeps workers' memory between evaluations.
@@ -531,7 +531,7 @@ func (w *worker) hash(l point.Labels) uint64 {
 	}
 }
 
-// merge takes over a worker's results of a batch, in turn.
+// merge adds a worker's results of a batch to the whole, in turn.
 func (r *run) merge(w *worker) error {
 	if err := r.book(w.bytes); err != nil {
 		return err
@@ -651,7 +651,7 @@ func (r *run) headMeter() (int, error) {
 	return base, nil
 }
 
-// operatorMeter counts one operator; base is the count held outside of it.
+// operatorMeter counts one operator; base is the count held elsewhere.
 func (r *run) operatorMeter(s Stage, in, out []int, base int) error {
 	if s.Operator.Negate {
 		return nil

@@ -160,7 +160,7 @@ func anyMarker(values []float64) bool {
 	return false
 }
 
-// collapse copies the newest row of each millisecond; it takes a marker only if there is nothing else.
+// collapse copies the newest row of each millisecond; a marker only if there is nothing else.
 func (r *reader) collapse(s *peer.Series) {
 	at := int64(math.MinInt64)
 	for i, t := range s.Times {

@@ -75,7 +75,7 @@ func TestRequestsAreAsInTheGoldenFiles(t *testing.T) {
 	}
 }
 
-// TestStagesBehindTheFirstAggregationStayAtTheGateway, as all its columns are needed for them.
+// TestStagesBehindTheFirstAggregationStayAtTheGateway, because they need all its columns.
 func TestStagesBehindTheFirstAggregationStayAtTheGateway(t *testing.T) {
 	q := plans()["states"]
 	want := len(q.Plan.Stages)

@@ -71,7 +71,7 @@ type oneCompaction struct{ pebble.DBForCompaction }
 func (oneCompaction) GetAllowedWithoutPermission() int { return 1 }
 
 // TestADatabaseThatAFailureHasHaltedIsNotHandedOut: a flush that fails at the moment Open has succeeded halts with the lock of the
-// database. Every use of it would wait for ever.
+// database. Every call would wait for ever.
 func TestADatabaseThatAFailureHasHaltedIsNotHandedOut(t *testing.T) {
 	a := &attempt{over: make(chan error, 1)}
 	cause := errors.New("no space")

@@ -195,7 +195,7 @@ func (a *attempt) Fatalf(format string, args ...any) {
 	a.logger.Fatalf(format, args...)
 }
 
-// fatal is a message of Pebble's with the error in it.
+// fatal is a message of Pebble's that contains the error.
 type fatal struct {
 	text  string
 	cause error

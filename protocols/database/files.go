@@ -86,7 +86,7 @@ func (f *files) Rename(from, to string) error {
 func (f *files) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (file vfs.File, err error) {
 	reuse := func() error {
 		if f.a.now() == ended {
-			// Pebble may take the old log for flushed by an edit of the MANIFEST that failed.
+			// Pebble may consider the old log flushed by an edit of the MANIFEST that failed.
 			file, err = f.FS.Create(to, c)
 			return err
 		}

@@ -25,7 +25,7 @@ func (f *countingLock) Close() error {
 }
 
 // TestTheLockOfADirectoryIsClosedOnce: an Open that is abandoned because a flush failed and one that Pebble gives up at the same moment
-// both close the lock. The second close would free a lock that a later Open has taken, or panic in vfs.MemFS.
+// both close the lock. The second close would free a lock that a later Open holds, or panic in vfs.MemFS.
 func TestTheLockOfADirectoryIsClosedOnce(t *testing.T) {
 	disk := &countingLock{FS: vfs.NewMem()}
 	f := &files{FS: disk, a: &attempt{}}

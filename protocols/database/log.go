@@ -12,9 +12,9 @@ import (
 )
 
 // logs are the write-ahead logs that an attempt makes. Where Pebble cannot end its log or make the next one it panics between an unlock
-// and a deferred unlock of its lock, which ends the process whoever recovers. So the first failure of a log is reported as fatal, before
-// anyone can take what was to be written for durable, and is called a success then. From then on no log is written or made: Pebble takes a
-// log that follows one without a clean end for damage.
+// and a deferred unlock of its lock, which ends the process even under a recover. So the first failure of a log is reported as fatal, before
+// a caller can believe its write durable, and is called a success then. From then on no log is written or made: Pebble reports a
+// log after one without a clean end as damaged.
 type logs struct {
 	a    *attempt
 	once sync.Once
@@ -96,7 +96,7 @@ func (l *log) Close() error {
 	return nil
 }
 
-// lostFile is a log or MANIFEST that could not be made, by its path. What is written to it is gone; that was reported before.
+// lostFile is a log or MANIFEST that could not be made, by its path. Its content is lost; that was reported before.
 type lostFile string
 
 // Write implements vfs.File.

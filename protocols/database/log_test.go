@@ -19,7 +19,7 @@ import (
 
 // TestAProcessOutlivesALogThatTheDiskRefuses has one operation of the write-ahead log fail at each of the first fifty times it is done,
 // once and from then on, while logs are begun one after another. The failure is reported before a commit that it hits returns, so that
-// it is not taken for durable; rows can be read as before, and a commit that returned without a report is there after a power cut.
+// it is not believed durable; rows can be read as before, and a commit that returned without a report is there after a power cut.
 func TestAProcessOutlivesALogThatTheDiskRefuses(t *testing.T) {
 	kinds := map[string]errorfs.OpKind{"create": errorfs.OpCreate, "use again": errorfs.OpReuseForWrite, "write": errorfs.OpFileWrite, "fsync": errorfs.OpFileSyncData}
 	for name, kind := range kinds {

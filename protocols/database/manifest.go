@@ -16,7 +16,7 @@ func isManifest(name string) bool {
 // manifest is such a file that was made. An edit that fails while the database is in use is reported as fatal, and is a success to Pebble, as are
 // those that follow it, of which nothing is written. Pebble would undo the flush or compaction, and a compaction that ends beside it then finds the
 // books of level 0 out of step, at which it panics. On the disk nothing is missing: no table and no log is deleted after a fatal
-// error, and the next start reads of the logs what the last edit did not say.
+// error, and the next start reads from the logs the changes that the last edit lacks.
 type manifest struct {
 	vfs.File
 	a    *attempt

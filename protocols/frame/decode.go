@@ -12,14 +12,14 @@ import (
 
 // Decoder decodes frames. The zero value is ready; not for concurrent use.
 type Decoder struct {
-	// JoinDefs makes the definitions of a frame parts of one string, which each of them keeps: for readers that let go of all of them at once.
+	// JoinDefs makes the definitions of a frame parts of one string, which each of them keeps: for readers that release all definitions at once.
 	JoinDefs bool
 
 	r reader
 }
 
 // Decode decodes b into f, reusing f's memory; nothing of b is kept. Definitions and exemplar labels are strings of
-// their own; Hists[i].H lies in f until the next Decode into it. It takes memory only for what b's size and the bounds
+// their own; Hists[i].H lies in f until the next Decode into it. It allocates only as much as b's size and the bounds
 // allow, after both checksums are verified. Errors are Corrupt, and f is then empty.
 func (d *Decoder) Decode(b []byte, f *Frame) error {
 	f.Reset()
@@ -174,7 +174,7 @@ func (r *reader) u64() uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// take gives the next n bytes, in memory of the frame.
+// take returns the next n bytes, in memory of the frame.
 func (r *reader) take(n int) []byte {
 	if r.left() < n {
 		r.fail("bytes are missing")
@@ -184,7 +184,7 @@ func (r *reader) take(n int) []byte {
 	return r.padded[r.at-n : r.at : r.at]
 }
 
-// takePadded is take with padding bytes more at the end, whatever is in them.
+// takePadded is take with padding bytes more at the end, with any content.
 func (r *reader) takePadded(n int) []byte {
 	if r.take(n) == nil {
 		return nil

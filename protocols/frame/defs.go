@@ -39,7 +39,7 @@ func (e *Encoder) appendDefs(b []byte, defs []point.Labels) []byte {
 	return append(b, rests...)
 }
 
-// defsBound is at least the length of appendDefs' output, as no tail takes more bytes than it spares, and at least the
+// defsBound is at least the length of appendDefs' output, as no tail needs more bytes than it saves, and at least the
 // expanded length.
 func defsBound(defs []point.Labels) int {
 	n := 0
@@ -53,7 +53,7 @@ func defsBound(defs []point.Labels) int {
 const tailSlack = 16
 
 // sharedTail counts the bytes that two strings have in common at their ends, eight at a time. It first compares the likely
-// number of bytes at once, which takes a third of the time where the text is not in the cache (DESIGN.md); likely may be
+// number of bytes at once, in a third of the time where the text is not in the cache (DESIGN.md); likely may be
 // wrong.
 func sharedTail(a, b string, likely int) int {
 	n := 0
@@ -74,13 +74,13 @@ func sharedTail(a, b string, likely int) int {
 	return n
 }
 
-// defs copies each label set into a string of its own: the log's readers keep some of them for ever and most not at all.
+// defs copies each label set into a string of its own: the log's readers keep a few strings for ever and most not at all.
 // Without columns the rest of each stands beside its lengths, and without tails every set is stored whole, as older writers
 // did.
 //
-// Two bytes can stand for a set of any length: the expanded size of all of them is counted before memory is taken.
+// Two bytes can stand for a set of any length: the expanded size of all sets is counted before memory is allocated.
 //
-// Where they are joined they are parts of one string instead: one allocation for all, which any of them keeps.
+// Joined definitions are parts of one string instead: one allocation, which stays as long as any definition is used.
 func (r *reader) defs(defs []point.Labels, h *Head) {
 	lengths := r
 	if h.columns {
@@ -125,7 +125,7 @@ func (r *reader) defs(defs []point.Labels, h *Head) {
 	}
 }
 
-// split gives each definition its part of all of them.
+// split gives each definition its part of the joined string.
 func (r *reader) split(defs []point.Labels) {
 	all, from := string(r.joined), 0
 	for i, end := range r.ends {

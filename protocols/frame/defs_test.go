@@ -227,7 +227,7 @@ func expanding(t *testing.T, columns bool, n, over int) []byte {
 	return reframe(b, append(raw, last...))
 }
 
-// TestDefinitionsDoNotExpandWithoutBound: a frame of a few kilobytes must not take gigabytes.
+// TestDefinitionsDoNotExpandWithoutBound: a frame of a few kilobytes must not allocate gigabytes.
 func TestDefinitionsDoNotExpandWithoutBound(t *testing.T) {
 	for _, columns := range []bool{false, true} {
 		definitionsDoNotExpand(t, columns)

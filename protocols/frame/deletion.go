@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Deletion hides the rows in [Lo, Hi] of the series that fulfil all matchers, if the partition took them before the deletion;
+// Deletion hides the rows in [Lo, Hi] of the series that fulfil all matchers, if the partition accepted them before the deletion;
 // later rows stay, whatever their time.
 type Deletion struct {
 	Matchers []Matcher   `json:"matchers"`

@@ -1,7 +1,7 @@
 // Package frame is the unit of insert as bytes: one partition's rows in columns, as they lie in the log and travel down
 // a chain.
 //
-// A frame is taken whole or not at all (C94). It needs no context to be decoded but the numbers of its series, which
+// A frame is applied whole or not at all (C94). It needs no context to be decoded but the numbers of its series, which
 // are the log's own: a follower with the same log prefix has the same id table and neither hashes nor parses a label.
 //
 //	peer.Insert ─▶ Frame{IDs, Times, Values, Defs…} ──Encoder.Append──▶ ┌────────┬────────────────────┐

@@ -13,10 +13,10 @@ type Kind uint8
 const (
 	// Rows adds definitions, float rows, histograms and exemplars.
 	Rows Kind = 1
-	// Delete hides rows that the partition took before it.
+	// Delete hides rows that the partition accepted before this entry.
 	Delete Kind = 2
 	// Freeze ends a head: every placement puts a new one in front of it, so that a segment of the leader covers whole heads
-	// of all. It carries nothing. Written only where other placements follow, and only when all of them read this kind.
+	// of all. It has no content. Written only where other placements follow, and only when all of them read this kind.
 	Freeze Kind = 3
 )
 
@@ -87,11 +87,11 @@ type ExemplarRow struct {
 const (
 	// RowsMax bounds float rows, histograms, exemplars and definitions, each.
 	RowsMax = 1 << 20
-	// BodyMax bounds the body before compression, in bytes, and with it the memory that decoding takes.
+	// BodyMax bounds the body before compression, in bytes, and with it the memory that decoding needs.
 	BodyMax = 64 << 20
 )
 
-// The most bytes that an item takes in the body beside its labels or histogram.
+// The most bytes of an item in the body beside its labels or histogram.
 const (
 	rowBytesMax  = 10 + 14 + 9 // id token and run, time token and run, control and value
 	sideBytesMax = 10 + 10 + 8 + 10

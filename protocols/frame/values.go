@@ -44,8 +44,8 @@ func wholeOf(v float64) (int64, bool) {
 
 // appendValues writes the control codes of all values, two a byte, the earlier in the low half, and then their bytes.
 //
-// A whole value that follows a whole value of the same series is written as its distance from it: counters that come
-// with several rows a series, as in backfills, then take one byte or two.
+// A whole value that follows a whole value of the same series is written as the difference: counters that come
+// with several rows a series, as in backfills, then need one byte or two.
 func appendValues(b []byte, values []float64, ids []point.DenseID) []byte {
 	controls := (len(values) + 1) / 2
 	start := len(b)

@@ -1,7 +1,7 @@
 // Package lane leaves processors to writes: while rows are being written, queries, look-ups and compactions together use half of them; between
-// writes that come again and again, all but one; else a few more threads than there are processors. An evaluation takes a turn for a page of rows
+// writes that come again and again, all but one; else a few more threads than there are processors. An evaluation needs a turn for a page of rows
 // or for a series, a look-up for a list, an answer for a buffer of its text, a compaction for a few milliseconds, so a small query waits for
-// a few pages of large ones, not for their end.
+// a few pages of large ones, not until they end.
 //
 //	query a     ▪▪▪▪▪ ─┐         the query that had the fewest ─┐
 //	query b     ▪▪▪▪  ─┼─▶ waiting                              ├─ in turns ─▶ queries ─────┐  who had less
@@ -12,8 +12,8 @@
 // so that small queries, however many, do not hold up a large one. Between queries and compactions time counts, not turns: neither
 // keeps the other out, and segments are folded however much is asked. What one side leaves is the other's.
 //
-// A turn may last: Prometheus' engine gives none back while it computes. One that lasts for overdueAfter is left out of the count, so that queries of
-// others go on; half as many as there are turns at most, or many such queries would take every processor from writes.
+// A turn may last: Prometheus' engine keeps its turn while it computes. One that lasts for overdueAfter is left out of the count, so that queries of
+// others go on; half as many as there are turns at most, or many such queries would occupy every processor.
 package lane
 
 import (
@@ -37,8 +37,8 @@ type Lane struct {
 	mu struct {
 		sync.Mutex
 		taken  int
-		held   map[*Turn]time.Time // the turns that are taken, since when
-		late   *time.Timer         // looks for turns that have become overdue; nil: nobody waits
+		held   map[*Turn]time.Time // the turns in use, since when
+		late   *time.Timer         // looks for turns that have become overdue; nil: no worker waits
 		sides  [2]side             // queries, background
 		fewest bool                // the next turn of a query is of the one that had the fewest
 		busyAt time.Time           // when rows were last seen to be written
@@ -62,7 +62,7 @@ func New(busy func() bool, processors int) *Lane {
 	return l
 }
 
-// overdueAfter is many times what a page takes.
+// overdueAfter is many times as long as a page.
 const overdueAfter = 500 * time.Millisecond
 
 // restTime is how long after a write the next is expected.
@@ -92,7 +92,7 @@ func (l *Lane) overdueLocked(now time.Time) (n int) {
 	return n
 }
 
-// watchLocked looks again for overdue turns while somebody waits.
+// watchLocked looks again for overdue turns while a worker waits.
 func (l *Lane) watchLocked() {
 	if l.mu.late != nil || len(l.mu.sides[0].waiting)+len(l.mu.sides[1].waiting) == 0 {
 		return
@@ -106,7 +106,7 @@ func (l *Lane) watchLocked() {
 	})
 }
 
-// InUse counts the turns that are taken, and those who wait for one.
+// InUse counts the turns in use and the workers that wait for one.
 func (l *Lane) InUse() (taken, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +126,7 @@ type Share struct {
 	turns      int // guarded by the lane's lock
 }
 
-// Background is the share of work that nobody waits for: a compaction.
+// Background is the share of work without a waiting client: a compaction.
 func Background() *Share { return &Share{background: 1} }
 
 // Turn is one goroutine's way through the lane, for that goroutine alone; nil never waits.
@@ -195,7 +195,7 @@ func (t *Turn) Write(ctx context.Context, w io.Writer, b []byte) error {
 	return t.Next(ctx)
 }
 
-// enter waits for a turn, after one that took so long if it had one: it waits among the others before that is passed on, so that a compaction whose
+// enter waits for a turn; took is how long its last turn lasted, if it had one: it waits among the others before that is passed on, so that a compaction whose
 // turns are shorter than a page has two of them.
 func (l *Lane) enter(ctx context.Context, t *Turn, had bool, took time.Duration) error {
 	of := t.of
@@ -235,7 +235,7 @@ func (l *Lane) enter(ctx context.Context, t *Turn, had bool, took time.Duration)
 	return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
 }
 
-// leaveLocked passes on a turn that took so long.
+// leaveLocked passes on a turn that lasted for took.
 func (l *Lane) leaveLocked(t *Turn, took time.Duration) {
 	l.giveLocked(t, took)
 	l.serveAllLocked()

@@ -126,7 +126,7 @@ func TestASmallQueryDoesNotWaitForAPageOfEachWorkerOfLargeOnes(t *testing.T) {
 	})
 }
 
-// TestWritesKeepHalfBesideQueriesAndACompaction: a compaction took no turns, so that beside heavy queries it and they had all of two processors,
+// TestWritesKeepHalfBesideQueriesAndACompaction: a compaction used no turns, so that beside heavy queries it and they had all of two processors,
 // and rows came in at a quarter of their rate.
 func TestWritesKeepHalfBesideQueriesAndACompaction(t *testing.T) {
 	for _, processors := range []int{1, 2, 4, 8} {
@@ -178,7 +178,7 @@ func TestWritesKeepHalfBesideQueriesAndACompaction(t *testing.T) {
 	}
 }
 
-// TestACompactionLeavesItsShareToQueriesWhenItIsOver: whoever comes back does not make up for the time in which it had nothing to do, and what
+// TestACompactionLeavesItsShareToQueriesWhenItIsOver: one that returns does not make up for the time in which it had nothing to do, and what
 // one side leaves is the other's.
 func TestACompactionLeavesItsShareToQueriesWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestOneEvaluationDoesNotKeepAllOthersWaiting(t *testing.T) {
 			if taken, waiting := l.InUse(); taken != 0 || waiting != 0 || len(l.mu.held) != 0 {
 				t.Errorf("%d turns taken, %d wait, %d are known", taken, waiting, len(l.mu.held))
 			}
-			time.Sleep(overdueAfter) // the timer has nobody to look for
+			time.Sleep(overdueAfter) // the timer has no waiting worker
 		})
 	}
 }

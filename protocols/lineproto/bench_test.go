@@ -87,7 +87,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// report reports the CPU time a row took.
+// report reports the CPU time of a row.
 func report(b *testing.B, rows int, since time.Duration) {
 	spent := cpuTime(b) - since
 	b.ReportMetric(float64(rows)/spent.Seconds()/1e6, "Mrows/cpu-s")
@@ -158,7 +158,7 @@ func BenchmarkNumbers(b *testing.B) {
 }
 
 // BenchmarkByteLoop is a yardstick: one hash a line, every byte of the fields looked at once, every integer summed, and
-// nothing found, compared or kept. Results are quoted as ratios to it, since machines are shared.
+// nothing found, compared or kept. Results are quoted as ratios to this one, since machines are shared.
 func BenchmarkByteLoop(b *testing.B) {
 	body := cpuLines(1000, benchTime)
 	dict := point.NewDict(0)

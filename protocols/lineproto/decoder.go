@@ -244,7 +244,7 @@ type flaw struct {
 	why  string
 	what []byte
 	err  error // instead of why, when another package found the mistake
-	// series: the line is well, but the table does not take a series of it.
+	// series: the line is well formed, but the table refuses one of its series.
 	series bool
 }
 
@@ -282,7 +282,7 @@ func (d *Decoder) refuse(line int, text []byte) {
 		return
 	}
 	r := point.Refusal{Item: line, Text: lineText(text), Reason: d.flaw.String(), Kind: kind}
-	if d.flaw.series && !retryable(kind) { // the line was read well: a text of it would say that it was not
+	if d.flaw.series && !retryable(kind) { // the line is well formed: showing its text would suggest that it is not
 		r.Reason, r.Text = r.Text+": "+r.Reason, ""
 	}
 	b.Refuse(1, r)

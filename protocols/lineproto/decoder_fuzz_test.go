@@ -23,7 +23,7 @@ func addCases(f *testing.F, add func(body []byte)) {
 	add(mixedLines(3, benchTime, 1))
 }
 
-// FuzzAgainstReference looks for a body that one decoder takes and the other refuses, or that they read differently,
+// FuzzAgainstReference looks for a body that one decoder accepts and the other refuses, or that they read differently,
 // beyond the differences that are intended.
 func FuzzAgainstReference(f *testing.F) {
 	addCases(f, func(body []byte) {

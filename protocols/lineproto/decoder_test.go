@@ -244,7 +244,7 @@ func rowsOf(t *testing.T, body []byte, s Settings) []row {
 	return rows
 }
 
-// A batch may hold the bodies of several records; a refused body takes only its own rows away.
+// A batch may hold the bodies of several records; a refused body removes only its own rows.
 func TestRefusedBodyLeavesEarlierBodiesAlone(t *testing.T) {
 	b := point.GetBatch(point.NewDict(0))
 	defer b.Put()
@@ -301,8 +301,8 @@ func TestTextOfABadLineIsNeverReadAsLines(t *testing.T) {
 	}
 }
 
-// The cost of a body must stay linear in it, however it is malformed. Work is seen by the bytes that are allocated and
-// by this test ending at all: squared, 4 MB would take hours.
+// The cost of a body must stay linear in its length, however it is malformed. Work is seen by the bytes that are allocated and
+// by this test ending at all: if quadratic, 4 MB would last hours.
 func TestMalformedBodiesCostLinearWork(t *testing.T) {
 	const size = 4 << 20
 	work := func(start, piece string) {

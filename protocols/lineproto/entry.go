@@ -11,7 +11,7 @@ import (
 // key is the measurement and the tags of the line in hand.
 type key struct {
 	at     int               // where it starts in the body
-	end    int               // and ends, if nothing is wrong with it
+	end    int               // and ends, if nothing is wrong
 	hash   point.Hash        // of its bytes as written and the naming settings
 	fields []point.LineField // the Dict's fields under it, and those the line adds
 	known  int               // how many of fields came from the Dict
@@ -52,7 +52,7 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 		return p, false
 	}
 
-	// 3. The time, once for all of them.
+	// 3. The time, once for all fields.
 	p, t, ok := d.time(p)
 	if !ok {
 		return p, false

@@ -14,8 +14,8 @@ import (
 //	                ├─▶ a_b_c{host="x"}
 //	a,host=x b_c=2 ─┘
 //
-// Both are taken, as in VictoriaMetrics, but their rows cannot be distinguished any more: the batch reports it. A series is
-// looked at once, when a line first brings it under this key; nothing is kept for it. Names with escapes, and tags that the
+// Both are accepted, as in VictoriaMetrics, but their rows cannot be distinguished any more: the batch reports it. A series is
+// looked at once, when a line first brings it under this key; nothing is kept per series. Names with escapes, and tags that the
 // other line writes in another order, are not seen through.
 func (d *Decoder) lookForMerge(k *key, i int) {
 	var field string

@@ -147,7 +147,7 @@ func parseTime(token []byte) (t int64, ok bool) {
 		n, err := strconv.ParseInt(string(token), 10, 64)
 		return n, err == nil
 	}
-	var m uint64 // 19 digits fit in 64 bits, not all of them in 63
+	var m uint64 // 19 digits fit in 64 bits, but not always in 63
 	for len(token) >= 8 {
 		n, ok := eightDigits(binary.LittleEndian.Uint64(token))
 		if !ok {
@@ -166,7 +166,7 @@ func parseTime(token []byte) (t int64, ok bool) {
 }
 
 // eightDigits reads eight ASCII digits, the first in the lowest byte, by adding neighbours: bytes to pairs, pairs to
-// fours, fours to eight. It takes 3 multiplications where a loop takes 8 dependent ones.
+// fours, fours to eight. It needs 3 multiplications where a loop needs 8 dependent ones.
 func eightDigits(x uint64) (n uint64, ok bool) {
 	const high, zeros = 0x8080808080808080, 0x3030303030303030
 	x ^= zeros // digits become 0…9, everything else becomes more

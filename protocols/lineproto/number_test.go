@@ -106,7 +106,7 @@ func TestTimesReadLikeParseInt(t *testing.T) {
 		s := []byte(strconv.FormatInt(rng.Int63()>>rng.Intn(63), 10))
 		check(string(s))
 		s[rng.Intn(len(s))] = byte(rng.Intn(256))
-		if c := string(s); c[0] != '+' { // ParseInt takes a plus, the scanner never hands one over
+		if c := string(s); c[0] != '+' { // ParseInt accepts a plus, the scanner never hands one over
 			check(c)
 		}
 	}

@@ -145,7 +145,7 @@ func (d *Decoder) fieldID(k *key, name []byte) (id point.SeriesID, ok bool) {
 	return id, true
 }
 
-// waits marks a pending number: the rest of it is a place in Decoder.fresh.
+// waits marks a pending number: its other bits are a place in Decoder.fresh.
 const waits point.SeriesID = 1 << 31
 
 // await puts a new field among those of the line that get their numbers together. Until settle a place stands for its
@@ -267,7 +267,7 @@ func (d *Decoder) fieldLabels(dst []byte, k *key, name []byte) ([]byte, bool) {
 	return append(dst, labels...), ok
 }
 
-// sortShared makes canonical labels of the parts that a line's fields share, once for all of them.
+// sortShared makes canonical labels of the parts that a line's fields share, once for all fields.
 func (d *Decoder) sortShared(k *key) {
 	k.sorted = true
 	if !k.parsed {
@@ -316,7 +316,7 @@ func (d *Decoder) findShared() (known bool) {
 }
 
 // splice appends the labels that all fields share, with the metric's name among them; ok is false when there is a
-// mistake in it, and dst as it was.
+// mistake among them, and dst is then unchanged.
 func (d *Decoder) splice(dst []byte) (labels []byte, ok bool) {
 	c := d.shared
 	if c.gap < 0 || len(d.metric) > point.LabelValueMax || !utf8.Valid(d.metric) {
@@ -362,7 +362,7 @@ func (d *Decoder) fail(err error) (ok bool) {
 	return false
 }
 
-// refused keeps the reason why the Dict takes no such series.
+// refused keeps the reason why the Dict refuses the series.
 func (d *Decoder) refused(err error) (ok bool) {
 	d.flaw = flaw{err: err, series: true}
 	return false

@@ -27,7 +27,7 @@ type Outcome struct {
 	Err error
 	// DB is the db or bucket that was named; used where Err is NotFound.
 	DB string
-	// Stored is the number of rows that were taken.
+	// Stored is the number of rows that were accepted.
 	Stored int
 	// Refused and RefusedRows are those of the Batch. A Refusal without a Kind counts as Internal: the client is asked to
 	// send again, and a forgotten Kind loses no data.
@@ -73,8 +73,8 @@ func (f Flavour) Answer(o Outcome) Answer {
 	return partialV3(o)
 }
 
-// Unauthorized is the answer to a request without good credentials. Telegraf's v1 output drops the batch for it, its v2
-// output keeps it.
+// Unauthorized is the answer to a request without good credentials. Telegraf's v1 output then drops the batch, its v2
+// output keeps the batch.
 func (f Flavour) Unauthorized() Answer {
 	var a Answer
 	switch f {
@@ -105,7 +105,7 @@ func (f Flavour) Forbidden(text string) Answer {
 // reply is a row of the table Kind → answer.
 type reply struct {
 	v1, v2, v3 int
-	code       string // V2's word for it
+	code       string // V2's name of the error
 	say        string // instead of the error's own text, which is for the log
 }
 

@@ -32,7 +32,7 @@ var twoBadLines = []point.Refusal{
 	{Item: 5, Text: `mem "x" <y>`, Reason: "no '=' behind the field's name", Kind: fault.Invalid},
 }
 
-// TestAnswers shows every answer as it goes over the wire: testdata/answers.txt is the table clients meet.
+// TestAnswers shows every answer as it goes over the wire: testdata/answers.txt is the table that clients see.
 func TestAnswers(t *testing.T) {
 	outcomes := []struct {
 		story string
@@ -178,7 +178,7 @@ func TestRetryAfterIsWholeSeconds(t *testing.T) {
 	f(10*time.Minute, "600")
 }
 
-// Whatever a sender put into a line, the answer to it is one JSON value and its headers are one line of ASCII each.
+// Whatever a sender put into a line, the answer is one JSON value and its headers are one line of ASCII each.
 func FuzzAnswer(f *testing.F) {
 	f.Add("cpu,host=a", "no fields", uint8(0), true)
 	f.Add("\xff\n\r\x00\"", strings.Repeat("é", 2000), uint8(3), false)

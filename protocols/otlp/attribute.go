@@ -18,7 +18,7 @@ import (
 // pair is an attribute or a label: bytes of the body, of the arena or of the decoder's memory of names.
 type pair struct{ name, value []byte }
 
-// readKeyValue takes a KeyValue apart; value is the AnyValue as it lies, nil when absent.
+// readKeyValue splits a KeyValue; value is the AnyValue as it lies, nil when absent.
 func readKeyValue(m []byte) (key, value []byte, err error) {
 	for i := 0; i < len(m); {
 		f, next, err := wire.Read(m, i)
@@ -215,7 +215,7 @@ func nested(v *anyValue, depth int) (any, error) {
 // labelNames remembers how names of attributes become names of labels.
 type labelNames struct{ known map[string][]byte }
 
-// Bounds of a decoder's cache of names: this many, each up to this long. Others are computed anew each time.
+// Bounds of a decoder's cache of names: this many, each up to this long. Others are computed each time.
 const (
 	namesKept    = 4096
 	nameKeptSize = 256

@@ -55,7 +55,7 @@ func NewDecoder(t *Translator) *Decoder {
 	return &Decoder{t: t, seen: map[targetSample]struct{}{}}
 }
 
-// Decode appends the rows of an unpacked body to b; b's Dict must be set. Data points that cannot be taken are refused
+// Decode appends the rows of an unpacked body to b; b's Dict must be set. Data points that cannot be accepted are refused
 // in b, each as one row however many it would have become; an item of b is a data point. Errors are for the whole body,
 // and then b is as before: Invalid for a body that is no request, TooLarge for one over RowsMax, BodyMax or
 // JSONObjectsMax.
@@ -123,7 +123,7 @@ func (m *mark) set(b *point.Batch) {
 	m.items, m.refused, m.refusedRows = len(b.ItemRows), len(b.Refused), b.RefusedRows
 }
 
-// restore takes back everything that was added since the mark.
+// restore removes everything that was added since the mark.
 func (m *mark) restore(b *point.Batch) {
 	b.Truncate(m.ids)
 	b.Hists, b.Exemplars = b.Hists[:m.hists], b.Exemplars[:m.exemplars]
@@ -143,7 +143,7 @@ func (d *Decoder) spend(n int) error {
 // cost the square of a hostile body.
 var errTwice = errors.New("a message that may stand once stands twice")
 
-// once takes the bytes of a message that may occur once: *what is nil until then.
+// once stores the bytes of a message that may occur once: *what is nil until then.
 func once(what *[]byte, f *wire.Field) (err error) {
 	m := f.Bytes(&err)
 	if err == nil && *what != nil {
@@ -228,7 +228,7 @@ const (
 	temporalityCumulative = 2
 )
 
-// metric is the message Metric being read, with the part of its data beside the data points.
+// metric is the message Metric being read, and its data except the data points.
 type metric struct {
 	name, description, unit []byte
 	kind                    int32
@@ -237,7 +237,7 @@ type metric struct {
 	monotonic               bool
 
 	family *family
-	// sum stands for everything that decides the labels of its series but the data point's attributes.
+	// sum is a hash of everything that decides the labels of its series except the data point's attributes.
 	sum point.Hash
 }
 
@@ -315,7 +315,7 @@ func (mt *metric) delta() bool { return mt.temporality == temporalityDelta }
 var errDelta = fault.Errorf(fault.Invalid, "delta temporality is not taken here; let the sender export cumulative values "+
 	"(OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative, or the collector's deltatocumulative processor)")
 
-// fault says why no data point of the metric can be taken, or nil.
+// fault says why no data point of the metric can be accepted, or nil.
 func (mt *metric) fault(d *Decoder) error {
 	for _, err := range [...]error{mt.family.err, d.res.fault, d.scope.fault} {
 		if err != nil {
@@ -395,7 +395,7 @@ func boolByte(b bool) byte {
 // span collects fields of one number: where they are adjacent it is a part of the message, else a copy.
 type span struct {
 	data []byte
-	end  int // of data in the message, while it is a part of it
+	end  int // of data in the message, while it belongs to the message
 	own  []byte
 }
 
@@ -560,7 +560,7 @@ func (d *Decoder) seriesOfPoint(name []byte) (point.SeriesID, error) {
 	return d.identify(d.b.Dict.Hash(d.key), name, nil, nil)
 }
 
-// role is which of its series a data point of several means.
+// role says to which series of several a data point belongs.
 type role byte
 
 const (

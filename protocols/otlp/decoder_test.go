@@ -142,7 +142,7 @@ var inner = map[string]map[int]string{
 }
 
 // turned writes the numbers of a message's fields in falling order, and where a data point has several attributes puts the
-// last of them behind everything else.
+// last attribute behind everything else.
 func turned(t testing.TB, m []byte, message string) []byte {
 	fields := map[int][][]byte{}
 	highest := 0

@@ -22,7 +22,7 @@ type Deltas struct {
 
 	mu struct {
 		sync.Mutex
-		young, old map[deltaSeries]deltaState // a series is in one of them; old is dropped when young is full
+		young, old map[deltaSeries]deltaState // a series is in one map; old is dropped when young is full
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// The generator draws small requests in which names, values and bounds often meet.
+// The generator draws small requests in which names, values and bounds often coincide.
 
 func attributes(t *rapid.T) (kvs []*commonpb.KeyValue) {
 	for range rapid.IntRange(0, 3).Draw(t, "attributes") {

@@ -20,7 +20,7 @@
 // A mistake in one data point refuses that one, with a reason, and keeps its siblings; a mistake in the protobuf or
 // the JSON refuses the body. A decoder holds no bytes of the body once Decode has returned.
 //
-// Invariants it keeps: I5 (rows and JSON objects of a request are counted before memory is taken for them; the memory of
+// Invariants it keeps: I5 (rows and JSON objects of a request are counted before their memory is allocated; the memory of
 // a decoder and a Deltas is bounded) and I8 (status.go is this protocol's table Kind → answer).
 //
 // Not here: traces and logs, OTLP over gRPC, HTTP itself, time bounds, limits by tenant, authentication. Start timestamps

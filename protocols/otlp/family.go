@@ -27,7 +27,7 @@ type families struct {
 }
 
 // Bounds of a decoder's cache of families: this many, with keys and help texts each up to this long. Others are
-// computed anew each time.
+// computed each time.
 const (
 	familiesKept   = 4096
 	familyKeptSize = 1024

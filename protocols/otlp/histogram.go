@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
-// histogramScratch is the memory in which histograms and summaries are taken apart.
+// histogramScratch is the memory in which histograms and summaries are decoded.
 type histogramScratch struct {
 	counts []uint64
 	bounds []float64
@@ -107,7 +107,7 @@ func (d *Decoder) histogram(m []byte) (reason, err error) {
 	return d.classicHistogram(&x)
 }
 
-// boundsFault returns the mistake in bounds and counts, or nil. A last bound of +Inf, which some senders write, is taken
+// boundsFault returns the mistake in bounds and counts, or nil. A last bound of +Inf, which some senders write, is treated
 // as the implied one.
 func (s *histogramScratch) boundsFault(noValue bool) error {
 	if s.long {
@@ -495,7 +495,7 @@ func (d *Decoder) summary(m []byte) (reason, err error) {
 	return nil, nil
 }
 
-// addQuantile keeps a quantile and the bits of its value. err is that of the field.
+// addQuantile keeps a quantile and the bits of its value. err is the error of the field.
 func (s *histogramScratch) addQuantile(m []byte, err error) error {
 	var quantile, value float64
 	for i := 0; i < len(m) && err == nil; {

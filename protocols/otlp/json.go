@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// JSONObjectsMax bounds the objects of a JSON body, which take about jsonObjectBytes each while it is read. A data
+// JSONObjectsMax bounds the objects of a JSON body, about jsonObjectBytes of memory each while it is read. A data
 // point is one, each of its attributes two; senders of JSON write a few thousand.
 const JSONObjectsMax = 1 << 20
 
@@ -19,11 +19,11 @@ const JSONObjectsMax = 1 << 20
 // of an attribute.
 const jsonDepthMax = 100
 
-// jsonObjectBytes is the memory of an object while it is read: the largest of the official types, and pointers to it.
+// jsonObjectBytes is the memory of an object while it is read: the largest of the official types, and its pointers.
 const jsonObjectBytes = 200
 
 // Memory is the temporary memory of decoding a body, beside the body itself, in bytes, so that a caller can charge for
-// it before it calls Decode. Protobuf takes almost none.
+// it before it calls Decode. Protobuf needs almost none.
 func Memory(body []byte, f Format) int64 {
 	if f != JSON {
 		return 0
@@ -35,7 +35,7 @@ func Memory(body []byte, f Format) int64 {
 // scripts, not for throughput. Errors are Invalid and TooLarge.
 //
 // OTLP's exceptions to protobuf's JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding): unknown fields
-// are ignored; enums are numbers, which protojson takes as well as names; trace and span ids are hexadecimal.
+// are ignored; enums are numbers, which protojson accepts as well as names; trace and span ids are hexadecimal.
 func fromJSON(body []byte) ([]byte, error) {
 	if n := objectsIn(body); n > JSONObjectsMax {
 		return nil, fault.Errorf(fault.TooLarge, "OTLP: %d objects in JSON, at most %d are taken", n, JSONObjectsMax)
@@ -68,7 +68,7 @@ func objectsIn(body []byte) (n int) {
 }
 
 // restoreIDs undoes protojson's change to the ids of exemplars: it reads their hexadecimal digits as base64, which loses
-// nothing, as each of the digits is one of base64's and both ids have a multiple of four of them.
+// nothing, as each hexadecimal digit is a digit of base64 and both ids have a multiple of four of them.
 func restoreIDs(m *metricspb.MetricsData) error {
 	for _, rm := range m.ResourceMetrics {
 		for _, sm := range rm.ScopeMetrics {

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// refuseAt records that data points from item on were not taken; text describes them, and is called only if there is
+// refuseAt records that data points from item on were refused; text describes them, and is called only if there is
 // room for one more reason.
 func (d *Decoder) refuseAt(item, points int, err error, text func() string) {
 	kind := fault.KindOf(err)

@@ -22,9 +22,9 @@ type resource struct {
 	job, instance []byte
 	promoted      []pair
 	sum           point.Hash // of the three
-	fault         error      // why no series of it can be taken
+	fault         error      // why none of its series can be accepted
 
-	// Times of its data points, for target_info; first 0: none was taken.
+	// Times of its data points, for target_info; first 0: none was accepted.
 	first, last point.Nanos
 
 	arena []byte // texts that the above refer to
@@ -38,7 +38,7 @@ func (r *resource) forget() {
 	}
 }
 
-// saw notes that a data point at t was taken.
+// saw notes that a data point at t was accepted.
 func (r *resource) saw(t point.Nanos) {
 	if r.first == 0 || t < r.first {
 		r.first = t
@@ -221,7 +221,7 @@ func (d *Decoder) scopeAttribute(kv []byte) (reason, err error) {
 	return nil, nil
 }
 
-// targetSample is a sample of target_info; resources that differ only in attributes that are no labels of it share theirs.
+// targetSample is a sample of target_info; resources that differ only in attributes that become no labels share one.
 type targetSample struct {
 	id point.SeriesID
 	t  point.Nanos

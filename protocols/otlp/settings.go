@@ -14,7 +14,7 @@ type Translation string
 
 // The four ways, named as in Prometheus' configuration.
 const (
-	// UnderscoreEscapingWithSuffixes makes http_server_duration_seconds of it: dots to underscores, unit and _total added.
+	// UnderscoreEscapingWithSuffixes makes http_server_duration_seconds: dots to underscores, unit and _total added.
 	UnderscoreEscapingWithSuffixes Translation = "UnderscoreEscapingWithSuffixes"
 	// UnderscoreEscapingWithoutSuffixes makes http_server_duration.
 	UnderscoreEscapingWithoutSuffixes Translation = "UnderscoreEscapingWithoutSuffixes"
@@ -24,12 +24,12 @@ const (
 	NoTranslation Translation = "NoTranslation"
 )
 
-// DeltaPolicy is the treatment of sums and histograms of delta temporality, which count anew from export to export.
+// DeltaPolicy is the treatment of sums and histograms of delta temporality, which start at zero with each export.
 type DeltaPolicy string
 
 const (
 	// DeltaRefuse refuses them with a reason that names the setting of the sender. It is the default: every SDK can be
-	// configured to export cumulative values, which survive lost exports and restarts of ours.
+	// configured to export cumulative values, which survive lost exports and our restarts.
 	DeltaRefuse DeltaPolicy = "refuse"
 	// DeltaConvert adds them up in a Deltas. The price: sums live in one gateway and begin again when it restarts, so all
 	// exports of a series must reach the same one; native histograms are refused.

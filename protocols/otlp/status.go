@@ -18,8 +18,8 @@ import (
 
 // Outcome is the result of a request, for the answer.
 type Outcome struct {
-	Err         error           // why nothing of the request could be taken; nil if Refused says it all
-	Refused     []point.Refusal // pieces that were not taken, as Batch.Refused
+	Err         error           // why nothing of the request could be accepted; nil if Refused says it all
+	Refused     []point.Refusal // pieces that were refused, as Batch.Refused
 	RefusedRows int             // as Batch.RefusedRows
 	RetryAfter  time.Duration   // when to come back, sent with 429 and 503; 0: RetryAfterDefault
 
@@ -58,7 +58,7 @@ type verdict struct {
 }
 
 // verdictOf is the table Kind → answer (I8). Senders retry after 429, 502, 503 and 504 alone and drop at everything else:
-// a body that may be taken later gets 503, even if the reason is our defect.
+// a body that may be accepted later gets 503, even if the reason is our defect.
 func verdictOf(k fault.Kind) verdict {
 	switch k {
 	case fault.Invalid:
@@ -75,9 +75,9 @@ func verdictOf(k fault.Kind) verdict {
 	return verdict{http.StatusServiceUnavailable, codeInternal} // a Kind younger than this table is not the sender's fault
 }
 
-// Answer gives the response to a request of format f; 0 when Negotiate found none. Data points that can never be taken
+// Answer gives the response to a request of format f; 0 when Negotiate found none. Data points that can never be accepted
 // are reported in a partial success, which no sender retries. A piece refused for a passing reason makes the whole
-// answer one that is retried: rows that were taken may come again, they replace themselves.
+// answer one that is retried: accepted rows may come again, they replace themselves.
 //
 // Source: https://opentelemetry.io/docs/specs/otlp/#otlphttp-response.
 func (o *Outcome) Answer(f Format) Answer {
@@ -113,7 +113,7 @@ func Refused(f Format, code int, text string) Answer {
 	return a
 }
 
-// verdict chooses the answer and the sentence that goes with it.
+// verdict chooses the answer and its sentence.
 func (o *Outcome) verdict() (verdict, string) {
 	if o.Err != nil {
 		v := o.verdictOf(fault.KindOf(o.Err))

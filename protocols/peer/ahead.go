@@ -12,8 +12,8 @@ import (
 
 // aheadError is an answer, not a failure: nothing is kept, and the sender gives the insert a new stamp.
 type aheadError struct {
-	clock  point.Nanos // 0: the stamp may have been taken before, or is late
-	newest point.Stamp // that is late: one that the partition took; else 0
+	clock  point.Nanos // 0: the stamp may have been accepted before, or is late
+	newest point.Stamp // if it is late: a stamp that the partition accepted; else 0
 }
 
 func (e *aheadError) Error() string {
@@ -31,7 +31,7 @@ func NewAhead(clock point.Nanos) error {
 	return fault.Wrap(&aheadError{clock: clock}, fault.Stale, "nothing was kept, it needs a new stamp")
 }
 
-// NewSeen is Stream.Insert's answer to a stamp that the partition took before, or may have taken: a later
+// NewSeen is Stream.Insert's answer to a stamp that the partition accepted before, or may have accepted: a later
 // try of the same insert was faster (rank.Seen). The Kind is Stale.
 func NewSeen() error {
 	return fault.Wrap(&aheadError{}, fault.Stale, "nothing was kept, it needs a new stamp")
@@ -47,8 +47,8 @@ func NeedsStamp(err error) (clock point.Nanos, ok bool) {
 	return e.clock, true
 }
 
-// NewLate is Stream.Insert's answer to a stamp that is too far behind one that the partition took (rank.Seen.Late): the gateway may have given the insert up,
-// and its rows may be staged, or have come by another way. The Kind is Stale.
+// NewLate is Stream.Insert's answer to a stamp that is too far behind one that the partition accepted (rank.Seen.Late): the gateway may have given the insert up,
+// and its rows may be staged, or have come another way. The Kind is Stale.
 func NewLate(newest point.Stamp) error {
 	return fault.Wrap(&aheadError{newest: newest}, fault.Stale, "nothing was kept, it needs a new stamp")
 }

@@ -21,9 +21,9 @@ type Evaluations interface {
 type Evaluation struct {
 	Select  *Select
 	Request []byte
-	// Give takes a message of the answer, which is valid until it returns. An error of it ends this evaluation.
+	// Give receives a message of the answer, which is valid until Give returns. Its error ends this evaluation.
 	Give func(message []byte) error
-	// End takes the outcome of Evaluate, once. Give is not called afterwards.
+	// End receives the outcome of Evaluate, once. Give is not called afterwards.
 	End func(error)
 }
 

@@ -97,7 +97,7 @@ type (
 
 // Messages about segments (C45–C73). A slot is the offerer's number for one offer under way on the link.
 type (
-	// SegmentOffer offers a segment. Info is the description of it that its catalogue entry has, as JSON.
+	// SegmentOffer offers a segment. Info is its description in the catalogue, as JSON.
 	SegmentOffer struct {
 		Slot     uint64
 		ID, Base point.SegmentID
@@ -187,12 +187,12 @@ type Link interface {
 	Peer() LinkHello
 	// Send queues an urgent message; it does not wait. Nothing of m is kept. Errors: TooLarge, Throttled (the queue is full).
 	Send(r *Route, m LinkMessage) error
-	// Frame queues a log record, as it is, once there is room for it; ctx ends the wait. rec must not change until done is called,
+	// Frame queues a log record, as it is, once there is room; ctx ends the wait. rec must not change until done is called,
 	// which happens once, also after an error; done may be nil, and must not call the link. Errors: TooLarge, Canceled, Unavailable.
 	Frame(ctx context.Context, r *Route, rec []byte, done func()) error
 	// TryFrame is Frame without the wait: Throttled when there is no room.
 	TryFrame(r *Route, rec []byte, done func()) error
-	// Piece queues a piece of a segment, which is copied, once there is room for it. Errors are those of Frame.
+	// Piece queues a piece of a segment, which is copied, once there is room. Errors are those of Frame.
 	Piece(ctx context.Context, r *Route, at SegmentPiece, data []byte) error
 	// Close ends the link.
 	Close(why string)
@@ -218,6 +218,6 @@ type LinkHandler interface {
 	// Silent reports that nothing was received for the time that links allow, or, with false, that messages arrive again. It is
 	// called from another goroutine than the methods above.
 	Silent(l Link, silent bool)
-	// Unlinked reports that a link has ended, and why; nothing of it follows.
+	// Unlinked reports that a link has ended, and why; it delivers nothing afterwards.
 	Unlinked(l Link, why error)
 }

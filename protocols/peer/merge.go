@@ -42,7 +42,7 @@ func (c *cursor) at(i int) point.Nanos {
 	return c.times[i]
 }
 
-// until returns the first place from i on with a time of t or later. Where runs take turns, that is some way off.
+// until returns the first place from i on with a time of t or later. Where runs alternate, that is some way off.
 func (c *cursor) until(t point.Nanos) int {
 	step, i := 1, c.i
 	for i+step < c.n && c.at(i+step) < t {
@@ -121,7 +121,7 @@ func (s *Series) ranked() bool {
 	return len(s.Ranks) == len(s.Times) && len(s.HistRanks) == len(s.Hists)
 }
 
-// make takes memory for that many rows.
+// make allocates that many rows.
 func (m *Merger) make(l point.Labels, floats, hists int) *Series {
 	out := &Series{Labels: l}
 	if floats > 0 {
@@ -136,7 +136,7 @@ func (m *Merger) make(l point.Labels, floats, hists int) *Series {
 	return out
 }
 
-// step takes the rows up to where another cursor has one, or decides between those of one time.
+// step appends the rows up to where another cursor has one, or decides between those of one time.
 func (m *Merger) step(out *Series) {
 	first := 0
 	for i := range m.cursors {
@@ -166,7 +166,7 @@ func (m *Merger) step(out *Series) {
 	}
 }
 
-// settle takes the best of the rows at t, and drops the others.
+// settle appends the best of the rows at t, and drops the others.
 func (m *Merger) settle(t point.Nanos, out *Series) {
 	var best *cursor
 	for i := range m.cursors {

@@ -54,7 +54,7 @@ func (s *Series) rank(x sample) {
 	}
 }
 
-// TestMergeIsTheBestRowOfEachTime against the naive merge: runs that follow each other, take turns, lie inside each other
+// TestMergeIsTheBestRowOfEachTime against the naive merge: runs that follow each other, alternate, lie inside each other
 // and have the same times, of floats, histograms and stale markers; with ranks and without.
 func TestMergeIsTheBestRowOfEachTime(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -35,7 +35,7 @@ type RowEvent struct {
 var ErrRowsForgotten = errors.New("the changes since that revision are no longer kept")
 
 // Rows is the coordination store as a storage server passes it on to administrators, so that they need no access of their
-// own to it. Errors are Unavailable (the store did not answer; a commit may have happened or not), Denied (a key that is not
+// own. Errors are Unavailable (the store did not answer; a commit may have happened or not), Denied (a key that is not
 // an administrator's to write), Canceled, or TooLarge.
 type Rows interface {
 	// GetRow reads one row; ok is false when there is none.

@@ -45,7 +45,7 @@ func WithMap(err error, at MapAt) error {
 	return &staleError{err, at}
 }
 
-// MapOf returns the map that the outermost WithMap in err's chain put on it.
+// MapOf returns the map that the outermost WithMap in err's chain attached.
 func MapOf(err error) (MapAt, bool) {
 	var e *staleError
 	if !errors.As(err, &e) {

@@ -108,9 +108,9 @@ type Select struct {
 	// LabelsOnly asks for series without rows. A series is listed if it may have rows in the range.
 	LabelsOnly bool
 
-	// MapSeq is the transaction of the map by which Partitions were chosen, where all of them took rows by it; 0: the asker
-	// does not say. A server with a newer map, in which other partitions take the rows of one of them, answers Stale: the
-	// asker would miss the rows of those.
+	// MapSeq is the transaction of the map by which Partitions were chosen, where all of them accept rows by that map; 0: the asker
+	// does not say. A server with a newer map, in which one of them has successors, answers Stale: the
+	// asker would miss the successors' rows.
 	MapSeq uint64
 
 	// MapNext is the first partition above all those of the asker's map; 0: the asker does not say. A server whose map has
@@ -124,7 +124,7 @@ type Select struct {
 	// memory; of a chunk of a segment it is the highest.
 	Ranks bool
 
-	// Newest tells that of each series only the newest row in [Lo, Hi] is looked at: a source may leave out those before it. It does not travel.
+	// Newest says that of each series only the newest row in [Lo, Hi] is looked at: a source may leave out those before it. It does not travel.
 	Newest bool
 
 	// Beside is how many other evaluations came with this one, in the same request. It does not travel.
@@ -146,7 +146,7 @@ type SeriesSet interface {
 }
 
 // Series is one series' rows in time order, no time twice among floats and histograms together.
-// Times may be shared between series; no one may write to it.
+// Times may be shared between series; they are read-only.
 type Series struct {
 	Labels point.Labels
 	Times  []point.Nanos
@@ -215,7 +215,7 @@ type StagedStats struct {
 type PartitionStats struct {
 	ID               point.PartitionID
 	Rows             uint64 // with doubles that no compaction has merged yet
-	Bytes            uint64 // of its segments, and of its rows in memory
+	Bytes            uint64 // segments and rows in memory
 	MinTime, MaxTime point.Nanos
 	Damaged          string // which segment cannot be read and the remedy; "": all can
 	Differs          string // which copies hold something else than this server, which leads it, and what; "": none that was compared

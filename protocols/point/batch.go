@@ -12,7 +12,7 @@ import (
 )
 
 // Batch is the rows of one request, in columns: row i is (IDs[i], Times[i], Values[i]). Native histograms, exemplars
-// and metadata lie beside them. Decoders append; no code keeps a slice of it after Put.
+// and metadata lie beside them. Decoders append; no code keeps a slice of the batch after Put.
 type Batch struct {
 	Dict *Dict // gave the numbers in IDs
 
@@ -36,7 +36,7 @@ type Batch struct {
 
 	// Refused rows.
 	Refused      []Refusal // the first RefusalsMax, for the answer
-	RefusedRows  int       // all of them
+	RefusedRows  int       // their total
 	StringFields int       // line protocol string fields that became no sample
 
 	// Fields of line protocol that share their series with another measurement's field: the first MergesMax, and their number.
@@ -61,7 +61,7 @@ type HistRow struct {
 	H    []byte
 }
 
-// ExemplarLabelsMax bounds the labels of an exemplar, in bytes of their canonical form. Prometheus takes 128 characters,
+// ExemplarLabelsMax bounds the labels of an exemplar, in bytes of their canonical form. Prometheus accepts 128 characters,
 // which are less than 600 bytes; some senders write more.
 const ExemplarLabelsMax = 4 << 10
 
@@ -121,7 +121,7 @@ func (r *MetadataRow) Fit() error {
 // RefusalsMax bounds the reasons kept of one request; beyond it rows are only counted.
 const RefusalsMax = 100
 
-// Refusal says why a piece of a request was not taken.
+// Refusal says why a piece of a request was refused.
 type Refusal struct {
 	Item   int        // line number or index of the time series, from 1; 0 when it is the whole request
 	Text   string     // the line or series, cut to a readable length
@@ -129,7 +129,7 @@ type Refusal struct {
 	Kind   fault.Kind // Invalid unless a limit or a state refused it
 }
 
-// Refuse records rows that are not taken, with the reason.
+// Refuse records refused rows with the reason.
 func (b *Batch) Refuse(rows int, r Refusal) {
 	b.RefusedRows += rows
 	if len(b.Refused) < RefusalsMax {
@@ -182,14 +182,14 @@ const (
 
 var batches = sync.Pool{New: func() any { return new(Batch) }}
 
-// GetBatch takes an empty batch from the pool for rows numbered by d.
+// GetBatch returns an empty batch from the pool for rows numbered by d.
 func GetBatch(d *Dict) *Batch {
 	b := batches.Get().(*Batch)
 	b.Dict = d
 	return b
 }
 
-// Put gives a batch back. The caller keeps nothing of it but strings.
+// Put returns a batch to the pool. The caller may keep its strings and nothing else.
 func (b *Batch) Put() {
 	if max(cap(b.IDs), cap(b.ItemRows)) > batchRowsKept || max(cap(b.Hists), cap(b.Exemplars), cap(b.Metadata)) > batchSideKept {
 		return

@@ -15,7 +15,7 @@ import (
 type Hash struct{ Lo, Hi uint64 }
 
 // Dict numbers the series of one table for one generation of a gateway's streams. Numbers are dense from 0 and never
-// change within a Dict. All methods are safe for concurrent use; look-ups of series that are there take no lock.
+// change within a Dict. All methods are safe for concurrent use; look-ups of present series need no lock.
 type Dict struct {
 	// Constant after NewDict.
 	seeds     [2]maphash.Seed
@@ -56,7 +56,7 @@ const DictSeriesMax = 20_000_000
 // The memory that senders can make a Dict use beside its series is bounded too (I5). Beyond these bounds everything
 // goes on working, by the slow path: labels are parsed again each time.
 const (
-	// SpellingsPerSeries bounds the raw byte strings, and apart from them the line keys, that a Dict remembers: so many
+	// SpellingsPerSeries bounds the raw byte strings, and separately the line keys, that a Dict remembers: so many
 	// times its bound of series. One series has several spellings when senders order its labels differently.
 	SpellingsPerSeries = 2
 	// LineFieldsMax bounds the fields of one LineKey.
@@ -146,7 +146,7 @@ func (d *Dict) InternLabels(labels Labels, first Hash) (SeriesID, error) {
 	return d.number([]byte(labels), labels, first, true) // the conversion copies nothing
 }
 
-// InternTaken is Intern for labels that another Dict took already and that may have acked rows: no limit applies.
+// InternTaken is Intern for labels that another Dict accepted already and that may have acked rows: no limit applies.
 func (d *Dict) InternTaken(h Hash, labels Labels) (SeriesID, error) {
 	id, err := d.number([]byte(labels), labels, h, false)
 	d.remember(h, id, err)
@@ -244,7 +244,7 @@ func (d *Dict) copyLocked(labels []byte) Labels {
 }
 
 // LineKey holds the fields seen under one line-protocol key (measurement and tags as written) and their series, in
-// the order in which they were first seen. Fields never change; more of them make a new LineKey.
+// the order in which they were first seen. Fields never change; more fields make a new LineKey.
 type LineKey struct {
 	Fields []LineField
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// manySeries is a Dict of n series, the hashes of their raw bytes, and the bytes a series takes beside its labels.
+// manySeries is a Dict of n series, the hashes of their raw bytes, and the bytes a series needs beside its labels.
 func manySeries(b *testing.B, n int) (*point.Dict, []point.Hash, float64) {
 	b.Helper()
 	d := point.NewDict(0)

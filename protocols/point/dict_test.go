@@ -183,11 +183,11 @@ func TestLineKeysAreBounded(t *testing.T) {
 	}
 }
 
-// TestDictIsSharedByManyDecoders lets decoders meet the same new series and lines at the same time, in different order,
+// TestDictIsSharedByManyDecoders gives several decoders the same new series and lines at the same time, in different order,
 // while readers check that whatever is found is whole. Meant for -race.
 func TestDictIsSharedByManyDecoders(t *testing.T) {
 	const series, decoders = 5000, 6
-	strides := [decoders]int{1, 3, 7, 9, 11, 13} // none shares a factor with series: each goroutine meets all
+	strides := [decoders]int{1, 3, 7, 9, 11, 13} // none shares a factor with series: each goroutine visits all
 	d := point.NewDict(0)
 	labels := make([]point.Labels, series)
 	for i := range labels {
@@ -288,7 +288,7 @@ func TestLabelsOfTheCallerAreCopied(t *testing.T) {
 	}
 }
 
-// TestInternBytesAllocatesBySeveral pins the cost of a new series beside the tables: no object of its own.
+// TestInternBytesAllocatesBySeveral pins the cost of a new series beside the tables: no object per series.
 func TestInternBytesAllocatesBySeveral(t *testing.T) {
 	d := point.NewDict(0)
 	l := []byte(point.MakeLabels("__name__", "m", "host", "00000000"))

@@ -6,7 +6,7 @@ import (
 )
 
 // Fresh is a list of label sets that are probably new, to be numbered together by Dict.InternAll. Alone, each waits for
-// two or three places of large tables that are in no cache; together they wait for them at once, and take the Dict's lock
+// two or three places of large tables that are in no cache; together they wait for them at once, and acquire the Dict's lock
 // once. Reuse it by Reset; not for concurrent use. The zero Fresh is empty.
 type Fresh struct {
 	// Text holds the sets in canonical form, one after the other: append one, then call End.

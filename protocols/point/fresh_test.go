@@ -35,7 +35,7 @@ func TestFreshSeriesAreNumberedInTheirOrder(t *testing.T) {
 	if err := d.InternAll(&f); err != nil || !slices.Equal(f.IDs, []point.SeriesID{1, 2, 0, 1}) || d.Len() != 3 {
 		t.Fatalf("InternAll = %v, %v, of %d series", f.IDs, err, d.Len())
 	}
-	clear(f.Text) // nothing of it is kept
+	clear(f.Text) // the Dict keeps no part of this memory
 	for raw, want := range map[string]point.SeriesID{"up": 0, "down": 1, "up, another way": 0, "down again": 1} {
 		if id, ok := d.Lookup(d.Hash([]byte(raw))); !ok || id != want {
 			t.Errorf("%s = %d, %v", raw, id, ok)

@@ -23,7 +23,7 @@ const (
 
 	histSumAt  = 2 // the sum lies at a fixed place, for IsStaleHistogram
 	histFixed  = histSumAt + 8
-	histMinLen = histFixed + 9 // every number and count after the sum takes at least one byte
+	histMinLen = histFixed + 9 // every number and count after the sum needs at least one byte
 )
 
 // Bounds of one native histogram. Decoders refuse larger ones, so that a row that was acked always fits into logs and segments.
@@ -31,7 +31,7 @@ const (
 	// HistogramBucketsMax bounds each list: spans and buckets of either sign, custom bounds. Prometheus makes 160 buckets at
 	// most by default.
 	HistogramBucketsMax = 1 << 14
-	// HistogramBytesMax bounds the encoding. It follows from HistogramBucketsMax: no item takes more than ten bytes.
+	// HistogramBytesMax bounds the encoding. It follows from HistogramBucketsMax: no item is longer than ten bytes.
 	HistogramBytesMax = 1 << 20
 )
 
@@ -165,7 +165,7 @@ func appendHistHead(dst []byte, flags byte, hint histogram.CounterResetHint, sum
 }
 
 // appendShortFloat writes a float's bits with their bytes reversed as a uvarint: whole numbers and powers of two, which
-// counts and thresholds are, have zeros at the low end and take 2 to 4 bytes.
+// counts and thresholds are, have zeros at the low end and need 2 to 4 bytes.
 func appendShortFloat(dst []byte, v float64) []byte {
 	return binary.AppendUvarint(dst, bits.ReverseBytes64(math.Float64bits(v)))
 }
@@ -266,7 +266,7 @@ func (r *histReader) shortFloat() float64 {
 	return math.Float64frombits(bits.ReverseBytes64(r.uvarint()))
 }
 
-// count reads the length of a list with items of at least size bytes each, so that memory is taken only for items
+// count reads the length of a list with items of at least size bytes each, so that memory is allocated only for items
 // that can be there.
 func (r *histReader) count(size int) int {
 	n := r.uvarint()

@@ -126,7 +126,7 @@ func (l Labels) String() string {
 }
 
 // Valid reports whether the string is one that Unnamed could have made: sorted, no name twice, no empty name or value,
-// lengths in their shortest form, whole UTF-8, within the limits. Labels from a disk or a peer are checked with it
+// lengths in their shortest form, whole UTF-8, within the limits. Labels from a disk or a peer are so checked
 // before they are trusted. A series needs a metric name as well: ValidSeries.
 func (l Labels) Valid() bool {
 	if len(l) > LabelsBytesMax {
@@ -177,7 +177,7 @@ func uvarintLen(n int) int { return (bits.Len(uint(n)|1) + 6) / 7 }
 // disk and in partition maps: it must never change.
 func (l Labels) RingPoint() uint64 { return xxhash.Sum64String(string(l)) }
 
-// LabelsBuilder collects pairs in any order and makes Labels of them. Reuse it by Reset; not for concurrent use.
+// LabelsBuilder collects pairs in any order and makes Labels. Reuse it by Reset; not for concurrent use.
 type LabelsBuilder struct {
 	pairs    []pair
 	unsorted bool // a pair came after one of a greater or the same name

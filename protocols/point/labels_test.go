@@ -121,7 +121,7 @@ func TestUnnamedNeedsNoMetricName(t *testing.T) {
 	}
 }
 
-// TestValidMeansMade decides with the builder: a string is valid exactly if the builder makes it of its pairs.
+// TestValidMeansMade decides with the builder: a string is valid exactly if the builder makes the same from its pairs.
 func TestValidMeansMade(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, err := build(drawSet(t, "set"))

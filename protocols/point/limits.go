@@ -10,14 +10,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// LabelLimits bound the labels of the series that a table takes. A zero field means the format's own bound: LabelsMax,
+// LabelLimits bound the labels of the series that a table accepts. A zero field means the format's own bound: LabelsMax,
 // LabelNameMax, LabelValueMax. A Dict checks them once a series, when it is new, and never for a sample.
 type LabelLimits struct {
 	Count      int // labels, the metric name included
 	NameBytes  int // of a label's name
 	ValueBytes int // of a label's value, the metric's name included
 	SetBytes   int // of all labels of a series; 0: four times ValueBytes, at least 32 KiB
-	// DryRun takes series beyond the limits and only counts them: Dict.LabelLimited.
+	// DryRun accepts series beyond the limits and only counts them: Dict.LabelLimited.
 	DryRun bool
 }
 
@@ -46,7 +46,7 @@ func (l *LabelLimits) Check(labels []byte) error {
 	if set == 0 {
 		set = max(4*value, 32<<10)
 	}
-	// Most sets are shorter than every limit, and so are their parts. A pair takes four bytes at least.
+	// Most sets are shorter than every limit, and so are their parts. A pair has four bytes at least.
 	if len(labels) <= min(name, value, set, 4*count) {
 		return nil
 	}

@@ -26,7 +26,7 @@ func TestLabelLimits(t *testing.T) {
 		what   string
 		labels point.Labels
 		limits point.LabelLimits
-		refuse string // part of the reason; "": taken
+		refuse string // part of the reason; "": accepted
 	}{
 		{"the longest name and value", labelled(name, value), point.DefaultLabelLimits, ""},
 		{"a value one byte longer", labelled("path", value+"v"), point.DefaultLabelLimits, `label "path" has a value of 8193 bytes, the table takes at most 8192`},

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Relabeller rewrites or drops the series of a Dict when they are new to it.
+// Relabeller rewrites or drops the series of a Dict when they are new.
 type Relabeller interface {
 	// Relabel returns the labels under which a series is stored, or keep as false. Errors are Invalid. It may be called from several
 	// goroutines, and keeps nothing of the labels.
@@ -58,7 +58,7 @@ type Dropped struct{ Floats, Hists, Exemplars int }
 // DroppedRows counts the rows that RemoveDropped removed from batches of this Dict.
 func (d *Dict) DroppedRows() uint64 { return d.droppedRows.Load() }
 
-// RemoveDropped takes the rows of dropped series out of the batch. The others keep their order, and b.Item keeps finding their item.
+// RemoveDropped removes the rows of dropped series from the batch. The others keep their order, and b.Item keeps finding their item.
 func (b *Batch) RemoveDropped() (n Dropped) {
 	if b.Dict == nil || b.Dict.relabeller == nil || b.Dict.dropped.Load() == 0 {
 		return n

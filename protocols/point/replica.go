@@ -51,7 +51,7 @@ type twin struct {
 	sender uint32
 }
 
-// twins numbers the twins of a Dict, from twinFirst on. Look-ups of those that are there take no lock.
+// twins numbers the twins of a Dict, from twinFirst on. Look-ups of present twins need no lock.
 type twins struct {
 	// Constant.
 	labels ReplicaLabels
@@ -87,7 +87,7 @@ func (d *Dict) numberTwin(labels []byte, owned Labels, first Hash) (SeriesID, er
 	return d.twins.number(id, from, first)
 }
 
-// split takes the label of the replica out. ok is false for labels that lack it, or that of the cluster.
+// split removes the label of the replica. ok is false for labels that lack it, or that of the cluster.
 func (t *twins) split(l Labels) (rest Labels, from Sender, ok bool) {
 	before, at, after := l, Labels(""), Labels("")
 	for left := l; left != ""; {
@@ -145,7 +145,7 @@ func (t *twins) lookupAfter(prev SeriesID, h Hash) (SeriesID, bool) {
 	return next, next > twinFirst && next != NoSeries && t.hashes.is(uint32(next-twinFirst), h)
 }
 
-// Replica returns the replica label with which a series came; "": it had none, or the Dict takes none out.
+// Replica returns the replica label with which a series came; "": it had none, or the Dict removes none.
 func (d *Dict) Replica(id SeriesID) string {
 	if d.twins == nil || id < twinFirst {
 		return ""
@@ -157,7 +157,7 @@ func (d *Dict) Replica(id SeriesID) string {
 type Judge func(Sender) (keep bool, err error)
 
 // ResolveReplicas asks judge once for each sender of the batch, gives kept rows the numbers of their series, and removes the others: rows of
-// refused senders are counted in b.Refused, rows of senders that are not kept are returned. It is the first step after decoding: no other takes
+// refused senders are counted in b.Refused, rows of senders that are not kept are returned. It is the first step after decoding: no other accepts
 // the number of a twin.
 func (b *Batch) ResolveReplicas(judge Judge) (n Dropped) {
 	if b.Dict == nil || b.Dict.twins == nil || b.Dict.twins.all.len() == 0 {

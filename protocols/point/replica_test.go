@@ -12,7 +12,7 @@ import (
 
 var pairLabels = ReplicaLabels{Cluster: "cluster", Replica: "__replica__"}
 
-// paired makes a Dict that takes the replica label out.
+// paired makes a Dict that removes the replica label.
 func paired(seriesMax int) *Dict {
 	d := NewDict(seriesMax)
 	d.Replicas(pairLabels)
@@ -189,7 +189,7 @@ func TestReplicasAreBounded(t *testing.T) {
 	}
 }
 
-// TestReplicasAndRules: the replica label is taken out before rules of relabelling see a series, so that they cannot make two of it.
+// TestReplicasAndRules: the replica label is removed before relabelling rules see a series, so that they cannot split it in two.
 func TestReplicasAndRules(t *testing.T) {
 	d := paired(0)
 	d.Relabel(relabelFunc(func(l Labels) (Labels, bool, error) {
@@ -215,7 +215,7 @@ func TestReplicasAndRules(t *testing.T) {
 	}
 }
 
-// TestReplicasFromManyGoroutines: each number means the same series and sender for all of them.
+// TestReplicasFromManyGoroutines: each number means the same series and sender in all goroutines.
 func TestReplicasFromManyGoroutines(t *testing.T) {
 	d := paired(0)
 	var wg sync.WaitGroup

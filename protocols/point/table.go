@@ -9,10 +9,10 @@ import (
 )
 
 // Both tables below are read without a lock: a slot is written once, its id last and atomically. Writers of one shard
-// take turns; a shard that grows publishes a new array, and a reader of the old one misses at most the ids added
+// exclude each other; a shard that grows publishes a new array, and a reader of the old one misses at most the ids added
 // since, which the writer's own look-up under the lock finds.
 
-const tableShards = 64 // a shard of a million series holds 16 k of them: growing it moves 400 kB, well under a millisecond
+const tableShards = 64 // a shard of a million series holds 16 k of them: growing moves 400 kB, well under a millisecond
 
 // table maps Hash → uint32.
 type table struct{ shards [tableShards]shard }
@@ -27,7 +27,7 @@ type shard struct {
 
 const bucketSlots = 3
 
-// bucket is one cache line, so that a look-up of a series that was not asked for lately costs one miss. Slots are taken
+// bucket is one cache line, so that a look-up of a series that was not asked for lately costs one miss. Slots are filled
 // in order; an id that finds its bucket full goes to the next.
 type bucket struct {
 	h  [bucketSlots]Hash

@@ -40,8 +40,8 @@ func (c *Clock) Tick(now point.Nanos, n int) point.Stamp {
 // Observe makes all ranks from now on higher than s.
 func (c *Clock) Observe(s point.Stamp) { c.last = max(c.last, s&^(Step-1)) }
 
-// Refused takes in that a server refused our ranks although it is server there, when it is now here. Ranks go on from the
-// server's time: higher ranks given out before were refused too, or are ordered by the leader that took them.
+// Refused records that a server refused our ranks although it is server there, when it is now here. Ranks go on from the
+// server's time: higher ranks given out before were refused too, or are ordered by the leader that accepted them.
 func (c *Clock) Refused(now, server point.Nanos) {
 	c.ahead, c.asOf = 0, now
 	if server < now {

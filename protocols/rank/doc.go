@@ -14,7 +14,7 @@
 //	                               Seen.Late: one that was given up half a second ago is sent back for a new stamp
 //	                               Seen.Take: so is an earlier try of it
 //	                                  ▼
-//	                               Order.Next: above all that the partition took ──▶ log, head, segments
+//	                               Order.Next: above all the partition's rows ──▶ log, head, segments
 //
 // A leader raises the rank of every row that comes to it directly, so of two acked writes that did not overlap in time the
 // later one wins exactly. No clock decides that: one that is slow, set back or an hour off changes only how ranks look.

@@ -2,12 +2,12 @@ package rank
 
 import "github.com/spillwaydb/spillway/protocols/point"
 
-// Order gives the frames that one partition takes directly ranks that rise in the order in which they are taken. It begins
+// Order gives the frames that one partition accepts directly ranks that rise in the order of acceptance. It begins
 // with the content of the partition: Observe the highest rank of its segments and of every frame in its log. For one caller
 // at a time; the zero Order is that of a partition without rows.
 type Order struct{ highest point.Stamp }
 
-// Next gives the rank of the frame that is taken now: its own, or the next that is above all taken so far, with the same
+// Next gives the rank of the frame that is accepted now: its own, or the next above all accepted so far, with the same
 // gateway's number. A clock that was set back costs no more: Order counts on from its last rank. It stays at the highest
 // rank.
 func (o *Order) Next(s point.Stamp) point.Stamp {
@@ -18,7 +18,7 @@ func (o *Order) Next(s point.Stamp) point.Stamp {
 	return o.highest
 }
 
-// Observe takes in the rank of rows that keep the one they have.
+// Observe records the rank of rows that keep theirs.
 func (o *Order) Observe(s point.Stamp) { o.highest = max(o.highest, s) }
 
 // Highest is the highest rank of all.

@@ -7,37 +7,37 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Seen remembers which stamps of gateways a partition took lately. A gateway that gets no answer sends an insert again with the same
+// Seen remembers which stamps of gateways a partition accepted lately. A gateway that gets no answer sends an insert again with the same
 // stamp; the first try may hang in a server and come to its end when the second was acked and a later write, or a deletion, of the same
-// rows was acked, too. Raised above that, it would bring back the replaced rows. So a stamp that was taken, or that is older than those
-// remembered of its gateway, is refused: a gateway that still waits sends the insert with a new stamp.
+// rows was acked, too. Raised above those, it would restore the replaced rows. So a stamp that was accepted before, or that is older than those
+// remembered from its gateway, is refused: a gateway that still waits sends the insert with a new stamp.
 //
 // A gateway may also have given a try up: its client came again through another one, or the rows were staged on other servers. Then no try with this stamp is
 // known here. Whatever a gateway does of this kind it does after it waited for LateMax, so a stamp that is as far behind a newer one is refused too (Late).
 //
 // For one caller at a time; the zero Seen remembers nothing. It is of one process: an insert that hangs in one does not finish in another.
 type Seen struct {
-	ring     []point.Stamp // in the order in which they were taken, from next on
+	ring     []point.Stamp // in the order of acceptance, from next on
 	next     int
 	gateways []seenGateway // at most Gateways
-	newest   point.Stamp   // taken, of all gateways
+	newest   point.Stamp   // accepted, of all gateways
 }
 
-// LateMax is how far an insert's stamp may be behind the newest that its partition took directly. Larger: an insert that a gateway gave up can still come
+// LateMax is how far an insert's stamp may be behind the newest that its partition accepted directly. Larger: an insert that a gateway gave up can still come
 // out of a buffer and replace a row that was acked after it. Smaller: more inserts are sent twice where gateways' clocks differ.
 const LateMax = 500 * time.Millisecond
 
 type seenGateway struct {
 	gateway   uint16
-	newest    point.Stamp // taken
+	newest    point.Stamp // accepted
 	forgotten point.Stamp // the highest that the ring does not hold any more
 }
 
-// seenMax bounds the stamps remembered of a partition: an insert that hangs while so many others are taken gets a new stamp. 4 KiB a
-// partition that takes so many.
+// seenMax bounds the stamps remembered of a partition: an insert that hangs while so many others are accepted gets a new stamp. 4 KiB a
+// partition that accepts so many.
 const seenMax = 512
 
-// Late reports whether a stamp is too far behind the newest one that was taken; an insert that its gateway still waits for gets one above that. now is the
+// Late reports whether a stamp is too far behind the newest accepted one; an insert that its gateway still waits for gets one above that. now is the
 // servers' time: if the newest stamp is ahead of it, their clocks were set back, and it counts no more.
 func (s *Seen) Late(stamp point.Stamp, now point.Nanos) (newest point.Stamp, late bool) {
 	if Ahead(s.newest, now) {
@@ -46,7 +46,7 @@ func (s *Seen) Late(stamp point.Stamp, now point.Nanos) (newest point.Stamp, lat
 	return s.newest, s.newest > point.Stamp(LateMax) && stamp < s.newest-point.Stamp(LateMax)
 }
 
-// Take reports whether an insert of this stamp may be taken, and remembers that it was.
+// Take reports whether an insert of this stamp may be accepted, and remembers it.
 func (s *Seen) Take(stamp point.Stamp) bool {
 	g := s.gateway(uint16(stamp % Step))
 	if stamp <= g.newest && (g.forgotten > 0 && stamp <= g.forgotten || slices.Contains(s.ring, stamp)) {
@@ -65,7 +65,7 @@ func (s *Seen) Take(stamp point.Stamp) bool {
 	return true
 }
 
-// Rest releases memory when no insert came for a while. Stamps up to the newest of each gateway are not taken afterwards.
+// Rest releases memory when no insert came for a while. Stamps up to the newest of each gateway are refused afterwards.
 func (s *Seen) Rest() {
 	s.ring, s.next = nil, 0
 	for i := range s.gateways {

@@ -21,8 +21,8 @@ func TestAStampIsTakenOnce(t *testing.T) {
 	}
 }
 
-// TestNoStampIsTakenTwice takes stamps of several gateways, out of order and again and again, and holds every answer against all that
-// were ever taken.
+// TestNoStampIsTakenTwice offers stamps of several gateways, out of order and again and again, and holds every answer against all that
+// were ever accepted.
 func TestNoStampIsTakenTwice(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))

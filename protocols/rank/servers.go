@@ -8,7 +8,7 @@ import (
 )
 
 // Servers is one server's record of the others' clocks: how far each is ahead of a steady clock of its own, which is never
-// set. A heartbeat that took long makes a clock seem slow, never fast. For one caller at a time; the zero Servers is ready.
+// set. A slow heartbeat makes a clock seem slow, never fast. For one caller at a time; the zero Servers is ready.
 type Servers struct {
 	offsets map[string]offset
 	scratch []int64
@@ -27,7 +27,7 @@ const ForgetAfter = 10 * time.Minute
 // ServersMax bounds the number of clocks remembered.
 const ServersMax = 1 << 12
 
-// Observe takes in that it was wall at a server when it was steady here. Only a time that was sent just now may be
+// Observe records that it was wall at a server when it was steady here. Only a time that was sent just now may be
 // observed: a stored row has any age.
 func (s *Servers) Observe(server string, wall, steady point.Nanos) {
 	if s.offsets == nil {
@@ -42,7 +42,7 @@ func (s *Servers) Observe(server string, wall, steady point.Nanos) {
 // Forget drops the observations of a server.
 func (s *Servers) Forget(server string) { delete(s.offsets, server) }
 
-// Near counts the clocks that were observed within the last fresh of time, and those of them within some time of an offset.
+// Near counts the clocks that were observed within the last fresh of time, and how many of these lie within some time of an offset.
 func (s *Servers) Near(steady point.Nanos, fresh time.Duration, offset int64, within time.Duration) (near, known int) {
 	for _, o := range s.offsets {
 		if steady-o.at > int64(fresh) {

@@ -16,7 +16,7 @@ const (
 
 	// Gateways is the number of gateway numbers. A gateway draws its own at random at every start. Two that draw the same
 	// may give the same rank in the same microsecond. A leader raises one of two such frames, so that costs nothing where
-	// they meet; where no common leader ordered them the greater bits of the value win.
+	// they arrive together; where no common leader ordered them the greater bits of the value win.
 	Gateways = 1 << gatewayBits
 
 	// AheadMax is how far the rank of a direct insert may be ahead of the servers' clocks. Larger: a gateway with a wrong

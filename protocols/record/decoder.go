@@ -83,8 +83,8 @@ func (d *Decoder) Close() { d.unpacker.zstd.Close() }
 // Decode appends the rows of a record's value to b; b's Dict numbers the series. at is the record's own time, for rows
 // that have none. Nothing of value is kept. An empty value holds no rows and is no mistake: Kafka's tombstones are.
 //
-// Rows that cannot be taken are in b.Refused, with the number of their line, object or series within this record; with
-// Options.Atomic no row of the record is then taken. The error is for the record: Invalid (it cannot be read),
+// Rows that cannot be accepted are in b.Refused, with the number of their line, object or series within this record; with
+// Options.Atomic no row of the record is then accepted. The error is for the record: Invalid (it cannot be read),
 // TooLarge (over a limit; also when unpacked), and b is as it was.
 func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batch) error {
 	if len(value) == 0 {
@@ -136,7 +136,7 @@ func (d *Decoder) lines(body []byte, o *Options) error {
 	return d.line.Decode(body, d.at, d.b)
 }
 
-// telemetry reads OTLP in the form it is in: a protobuf request begins with the tag of its only field, JSON with a brace.
+// telemetry reads OTLP in either form: a protobuf request begins with the tag of its only field, JSON with a brace.
 func (d *Decoder) telemetry(body []byte, o *Options) error {
 	d.otlp.Table = o.Table
 	form := otlp.Protobuf

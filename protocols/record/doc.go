@@ -1,6 +1,6 @@
 // Package record reads the value of a Kafka message into a point.Batch.
 //
-// Producers use one format each and rarely declare it, so the reader takes it from the topic's settings, corrected by
+// Producers use one format each and rarely declare it, so the reader uses the topic's settings, corrected by
 // the record's headers, and looks at the bytes only where they cannot be mistaken.
 //
 //	topic settings ─▶ Options ◀─ headers (format, content-type, content-encoding, table, precision, atomic, smear)
@@ -15,7 +15,7 @@
 // Rows without a time of their own get the record's time, not the clock's: a record that is delivered again then
 // means the same again, which makes delivery at least once exact.
 //
-// Invariants it keeps: I5 (unpacked bytes are bounded before memory is taken, nesting of JSON is bounded), I8 (every
+// Invariants it keeps: I5 (unpacked bytes are bounded before memory is allocated, nesting of JSON is bounded), I8 (every
 // error has a Kind: Invalid, TooLarge, or Throttled where a dictionary is full).
 //
 // Not here: Kafka itself, whether a table may be written to, schema registries, Avro.

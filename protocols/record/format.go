@@ -18,7 +18,7 @@ const (
 	RemoteWrite1
 	// RemoteWrite2 is io.prometheus.write.v2.Request.
 	RemoteWrite2
-	// TelegrafJSON is the format of Telegraf's serializer "json", a metric or a batch of them.
+	// TelegrafJSON is the format of Telegraf's serializer "json", a metric or a batch.
 	TelegrafJSON
 	// PrometheusJSON is the format of prometheus-kafka-adapter: a sample an object.
 	PrometheusJSON

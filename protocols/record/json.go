@@ -148,7 +148,7 @@ func hex4(s []byte) rune {
 	return v
 }
 
-// value reads any value, and checks all that is in it.
+// value reads any value and checks everything inside.
 func (j *scanner) value(depth int) (span, error) {
 	j.space()
 	if j.p >= len(j.s) {
@@ -324,7 +324,7 @@ func appendText(dst []byte, v span) []byte {
 // pow10 holds the powers of ten that a float64 holds exactly.
 var pow10 = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18}
 
-// float reads a JSON number, rounded to the nearest float64. Usual ones (at most 18 digits, no exponent) take one
+// float reads a JSON number, rounded to the nearest float64. Usual ones (at most 18 digits, no exponent) need one
 // division: m/10^k is exact where both are float64s exactly (W. D. Clinger, 1990). ok is false where it overflows.
 func float(s []byte) (v float64, ok bool) {
 	i, m, point := 0, uint64(0), -1
@@ -429,7 +429,7 @@ type jsonDecoder struct {
 // member is a name and a value of an object.
 type member struct{ name, value span }
 
-// decode reads one object, an array of them, or one after the other.
+// decode reads one object, an array of objects, or one object after the other.
 func (t *jsonDecoder) decode(d *Decoder, body []byte, o *Options) error {
 	t.d, t.o, t.item = d, o, 0
 	t.scanner = scanner{s: body}
@@ -490,7 +490,7 @@ func (t *jsonDecoder) begin() {
 	t.text, t.strings = t.text[:0], t.strings[:0]
 }
 
-// refuse records that the object in hand is not taken.
+// refuse records that the current object is refused.
 func (t *jsonDecoder) refuse(from int, err error) {
 	b := t.d.b
 	kind := fault.KindOf(err)
@@ -533,7 +533,7 @@ func (t *jsonDecoder) addLabels(raw []byte, skip func(name []byte, value span) b
 	})
 }
 
-// labelValue takes strings, and other plain JSON of senders: numbers and booleans as they stand, null as no label.
+// labelValue accepts strings, and other plain JSON of senders: numbers and booleans as they stand, null as no label.
 func (t *jsonDecoder) labelValue(name []byte, v span) ([]byte, error) {
 	switch v.kind {
 	case kindString:

@@ -74,7 +74,7 @@ func (o *Options) Header(key string, value []byte) (err error) {
 	return err
 }
 
-// table takes the table that a header names. Headers may repeat it, and must not contradict each other.
+// table reads the table that a header names. Headers may repeat it, and must not contradict each other.
 func (o *Options) table(name string) error {
 	if o.named && o.Table != name {
 		return fault.Errorf(fault.Invalid, "the headers name two tables, %q and %q", cut(o.Table), cut(name))

@@ -5,7 +5,7 @@ import "github.com/spillwaydb/spillway/protocols/point"
 // Where series that are not in the Dict follow each other, as in the first requests of a sender, each would wait alone
 // for the Dict's tables, which are in no cache. So the next ones of the request are looked up, and numbered, together:
 //
-//	request ── unknown ─ unknown ─ ┌ aheadSeries of them ┐ ─ …
+//	request ── unknown ─ unknown ─ ┌ aheadSeries series ┐ ─ …
 //	                               └ hash all ▶ look all up ▶ number those that are new ┘ ▶ read each one's rows
 //
 // A series in the Dict costs a comparison. Mistakes in a series are found when it is read: here it is passed over.
@@ -35,7 +35,7 @@ func (a *ahead) reset() { a.list, a.next = a.list[:0], 0 }
 // due reports whether the next series should be looked up together with those behind it.
 func (a *ahead) due() bool { return a.unknown >= aheadAfter && a.next == len(a.list) }
 
-// take gives the result for the series at that place of the body: its hash and its number, or NoSeries.
+// take returns the result for the series at that place of the body: its hash and its number, or NoSeries.
 func (a *ahead) take(at int) (h point.Hash, id point.SeriesID, ok bool) {
 	if a.next >= len(a.list) || a.list[a.next].at != at {
 		return h, id, false

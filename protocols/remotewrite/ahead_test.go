@@ -107,7 +107,7 @@ func TestSeriesLookedUpAheadAreTheSeries(t *testing.T) {
 	}
 }
 
-// TestLookingAheadStopsAtAFullDictionary refuses as many as it would one by one, and takes those that are in the Dict.
+// TestLookingAheadStopsAtAFullDictionary refuses as many as it would one by one, and accepts those that are in the Dict.
 func TestLookingAheadStopsAtAFullDictionary(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		body := aheadRequest(version, 200)
@@ -128,7 +128,7 @@ func TestLookingAheadStopsAtAFullDictionary(t *testing.T) {
 	}
 }
 
-// BenchmarkDecodeNew takes 100 k new series.
+// BenchmarkDecodeNew decodes 100 k new series.
 func BenchmarkDecodeNew(b *testing.B) {
 	for _, version := range []string{"v1", "v2"} {
 		bodies := benchV1(b, 50)

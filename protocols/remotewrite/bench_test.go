@@ -78,7 +78,7 @@ func benchV2(t testing.TB, n int) (bodies [][]byte) {
 	return bodies
 }
 
-// BenchmarkDecode takes series that are in the Dict; 2 k fit the caches of a core, 100 k do not. In the same order
+// BenchmarkDecode decodes series that are in the Dict; 2 k fit the caches of a core, 100 k do not. In the same order
 // each number stands beside the one before; scattered senders need the table.
 func BenchmarkDecode(b *testing.B) {
 	for _, version := range []string{"v1", "v2"} {
@@ -138,7 +138,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// BenchmarkSnappy compares the decoders of the block format; the first is ours. s2 takes more than the format.
+// BenchmarkSnappy compares the decoders of the block format; the first is ours. s2 accepts more than the format.
 func BenchmarkSnappy(b *testing.B) {
 	packed := snappy.Encode(nil, benchV1(b, 1)[0])
 	buf := make([]byte, 2<<20)

@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestAHelpTextDoesNotMultiply: a text that stands once in a request and is meant by thousands of families took gigabytes.
-// Text beyond the bound is refused with its name, and the samples are taken.
+// TestAHelpTextDoesNotMultiply: a text that stands once in a request and belongs to thousands of families needed gigabytes.
+// Text beyond the bound is refused with its name, and the samples are accepted.
 func TestAHelpTextDoesNotMultiply(t *testing.T) {
 	const families = 3000
 	w := writev2.Request{Symbols: []string{"", "__name__", strings.Repeat("h", 16_000)}}

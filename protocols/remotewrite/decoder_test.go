@@ -317,7 +317,7 @@ func TestZeroAtStartComesOnceBeforeItsSample(t *testing.T) {
 		{1000, []int64{2000, 3000}, []string{row(1000, 0), row(2000, 5), row(3000, 5)}},
 		{1000, []int64{4000}, []string{row(4000, 5)}},               // the same life of the counter
 		{3500, []int64{5000}, []string{row(5000, 5)}},               // would stand among samples
-		{6000, []int64{7000}, []string{row(6000, 0), row(7000, 5)}}, // born anew
+		{6000, []int64{7000}, []string{row(6000, 0), row(7000, 5)}}, // restarted
 		{9000, []int64{8000}, []string{row(8000, 5)}},               // starts after its sample
 		{0, []int64{9000}, []string{row(9000, 5)}},
 	} {

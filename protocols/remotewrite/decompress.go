@@ -9,13 +9,13 @@ import (
 )
 
 // snappyRatioMax is above the ratio that the snappy block format can reach: three bytes make at most 64. A block
-// that declares more is a lie, and is found out before memory is taken for it.
+// that declares more is corrupt, and is refused before memory is allocated.
 const snappyRatioMax = 22
 
 // DecompressSnappy decodes a snappy block into dst if its capacity suffices, else into new memory, and returns the whole
-// of it. Errors: TooLarge if the block declares more than max bytes, Invalid if it is corrupt.
+// result. Errors: TooLarge if the block declares more than max bytes, Invalid if it is corrupt.
 //
-// It takes the snappy block format and nothing else: not frames, not the repeat codes of s2.
+// It accepts the snappy block format and nothing else: not frames, not the repeat codes of s2.
 // Format: https://github.com/google/snappy/blob/main/format_description.txt.
 func DecompressSnappy(dst, src []byte, max int) ([]byte, error) {
 	n, head := binary.Uvarint(src)

@@ -264,7 +264,7 @@ func checkV2(t fataler, dec *remotewrite.DecoderV2, dict *point.Dict, body []byt
 	}
 }
 
-// agree reports whether both took the body; it fails the test if one should not have, or the other should have.
+// agree reports whether both accepted the body; it fails the test if one should not have, or the other should have.
 func agree(t fataler, b *point.Batch, theirs, ours error) bool {
 	t.Helper()
 	switch {

@@ -38,7 +38,7 @@ func (h *histogramReader) reset() {
 	}
 }
 
-// read takes a message apart. The error is one of the wire; encode checks the histogram itself.
+// read decodes a message. The error is one of the wire format; encode checks the histogram itself.
 func (h *histogramReader) read(m []byte, v Version) (err error) {
 	h.reset()
 	for i := 0; i < len(m) && err == nil; {
@@ -124,7 +124,7 @@ func bounded[T any](h *histogramReader, to []T, v T) []T {
 }
 
 // encode checks the histogram and returns it in the encoding of point.AppendHistogram, in memory of its own. Schemas
-// finer than Prometheus' finest are brought down to it, as Prometheus does. Errors are Invalid.
+// finer than Prometheus' finest are reduced to that one, as Prometheus does. Errors are Invalid.
 func (h *histogramReader) encode() (_ []byte, err error) {
 	if h.oversized {
 		return nil, fault.Errorf(fault.Invalid, "native histogram with more than %d spans, buckets of one sign or bounds", point.HistogramBucketsMax)

@@ -40,7 +40,7 @@ func metricType(t int32) string {
 }
 
 // familyOf cuts from a series' metric name the suffix that the exposition formats add to a family's name. 2.0 hangs
-// metadata on series, readers ask for it by family. Counters keep _total: in the text format it is part of the
+// metadata on series, readers ask by family. Counters keep _total: in the text format it is part of the
 // family's name.
 func familyOf(metric []byte, t int32) []byte {
 	for _, suffix := range familySuffixes(t) {
@@ -70,7 +70,7 @@ const (
 	familyBytesMax = 1 << 10
 )
 
-// families remembers rows of metadata from request to request, and which of them the present request has brought.
+// families remembers rows of metadata from request to request, and which rows the present request has brought.
 type families struct {
 	request uint64
 	rows    map[point.Hash]*familyRow

@@ -7,7 +7,7 @@ import (
 )
 
 // mixed is the references of a series behind those of its first label, and the mix after each label. The series of a target follow each other in a
-// request and have most labels in common; where bytes are the same up to the end of a label, so is the mix. The zero mixed is of no series.
+// request and have most labels in common; where bytes are the same up to the end of a label, so is the mix. The zero mixed belongs to no series.
 //
 //	before  name=a │ instance=x job=y │ mode=idle        shared(instance=x job=y mode=user)
 //	now     name=a │ instance=x job=y │ mode=user        = the mix after job=y

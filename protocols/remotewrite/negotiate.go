@@ -32,9 +32,9 @@ func (v Version) String() string {
 type Encoding uint8
 
 const (
-	// Snappy is the block format of snappy, not the framed one. Both specifications ask for it.
+	// Snappy is the block format of snappy, not the framed one. Both specifications require this one.
 	Snappy Encoding = iota
-	// Zstd is sent by vmagent to servers that take it.
+	// Zstd is sent by vmagent to servers that accept it.
 	Zstd
 )
 
@@ -49,7 +49,7 @@ const (
 )
 
 // Negotiate reads the headers Content-Type and Content-Encoding. A missing content type means 1.0, as old Prometheus
-// sends it; a missing encoding means snappy, as Prometheus' own receiver takes it. Errors are Invalid and ErrUnsupported.
+// sends it; a missing encoding means snappy, as Prometheus' own receiver assumes. Errors are Invalid and ErrUnsupported.
 //
 // Specification: https://prometheus.io/docs/specs/prw/remote_write_spec_2_0/#protocol.
 func Negotiate(contentType, contentEncoding string) (Version, Encoding, error) {

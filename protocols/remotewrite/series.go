@@ -59,7 +59,7 @@ func (m *mark) set(b *point.Batch) {
 	m.items, m.refused, m.refusedRows = len(b.ItemRows), len(b.Refused), b.RefusedRows
 }
 
-// restore takes back everything that was added since the mark.
+// restore removes everything that was added since the mark.
 func (m *mark) restore(b *point.Batch) {
 	b.Truncate(m.ids)
 	b.Hists, b.Exemplars = b.Hists[:m.hists], b.Exemplars[:m.exemplars]
@@ -78,7 +78,7 @@ func (d *common) begin(v Version, body []byte, b *point.Batch) error {
 	return nil
 }
 
-// end counts the rows taken, or takes everything back when the body was bad. It gives err its place and Kind.
+// end counts the accepted rows, or removes them all when the body was bad. It gives err its place and Kind.
 func (d *common) end(err error) error {
 	d.usual.reset() // nothing of the body is kept
 	d.ahead.usual.reset()
@@ -118,7 +118,7 @@ func (d *common) beginSeries() error {
 	return nil
 }
 
-// rewind takes the series being read back.
+// rewind removes what was read of the current series.
 func (d *common) rewind() {
 	d.start.restore(d.b)
 	d.room = d.startRoom
@@ -209,7 +209,7 @@ type exemplar struct {
 	time  int64
 }
 
-// field takes in the fields that both versions write alike.
+// field reads the fields that both versions write alike.
 func (e *exemplar) field(f *wire.Field) (err error) {
 	switch f.Num {
 	case 2:
@@ -243,7 +243,7 @@ func (d *common) refuseTime(ms int64, what string) {
 	d.refuse(1, fault.Errorf(fault.Invalid, "%s: timestamp %d ms is out of range", what, ms), d.knownText)
 }
 
-// refuse records that rows of the series being read were not taken. text shows its labels, and is called only if
+// refuse records that rows of the series being read were refused. text shows its labels, and is called only if
 // there is room for one more reason.
 func (d *common) refuse(rows int, err error, text func() string) {
 	kind := fault.KindOf(err)

@@ -26,7 +26,7 @@ type startState struct {
 }
 
 // see notes a sample at t and reports whether a zero belongs before it at start: start is given, before t, new, and
-// after every sample seen, so that no zero takes the place of a sample. Prometheus refuses the others as out of order.
+// after every sample seen, so that no zero replaces a sample. Prometheus refuses the others as out of order.
 func (s *Starts) see(id point.SeriesID, start, t int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 
 // Outcome is the result of a request, for the answer.
 type Outcome struct {
-	Err         error           // why nothing of the request, or not all of it, could be taken; nil if Refused says it all
-	Refused     []point.Refusal // pieces that were not taken, as Batch.Refused
+	Err         error           // why nothing of the request, or not all of it, could be accepted; nil if Refused says it all
+	Refused     []point.Refusal // pieces that were refused, as Batch.Refused
 	RefusedRows int             // as Batch.RefusedRows
-	Written     Written         // rows accepted: Taken, less those refused after it
+	Written     Written         // rows accepted: Taken, less those refused later
 	RetryAfter  time.Duration   // when to come back, sent with 429 and 503; 0: RetryAfterDefault
 
 	// TooMany answers Throttled with 429 instead of 503. Default false: Prometheus drops the data at 429 unless
@@ -52,8 +52,8 @@ const (
 	headerContentType       = "Content-Type"
 )
 
-// statusOf is the table Kind → status (I8). Senders retry 5xx for ever and drop at 4xx: data that can never be taken
-// must get 4xx, data that may be taken later 5xx.
+// statusOf is the table Kind → status (I8). Senders retry 5xx for ever and drop at 4xx: data that can never be accepted
+// must get 4xx, data that may be accepted later 5xx.
 func statusOf(k fault.Kind) int {
 	switch k {
 	case fault.Invalid:
@@ -71,7 +71,7 @@ func statusOf(k fault.Kind) int {
 }
 
 // Answer gives the response to a request of version v; 0 when Negotiate found none. A piece refused for a passing
-// reason makes the whole answer one that is retried: rows that were taken may come again, they replace themselves.
+// reason makes the whole answer one that is retried: accepted rows may come again, they replace themselves.
 //
 // Sources: remote write 1.0 and 2.0, "Required status codes", "Partial write", "Retries & backoff".
 func (o *Outcome) Answer(v Version) Answer {

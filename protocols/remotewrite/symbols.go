@@ -65,7 +65,7 @@ const (
 )
 
 // mixState is the hash of a sequence of pairs in the making. Every step is a bijection of the 128 bits for a given pair,
-// so that nothing is lost on the way: two sequences of one length that differ meet again only if their pairs' 128 bits
+// so that nothing is lost on the way: two sequences of one length that differ collide only if their pairs' 128 bits
 // happen to cancel, and those come from the Dict's secret seeds. The initial value sets 2.0 apart from the sums of raw
 // bytes.
 type mixState struct{ lo, hi uint64 }

@@ -30,7 +30,7 @@ func mixOf(hs ...point.Hash) point.Hash {
 }
 
 // TestMixOfSimilarSeriesNeverMeets mixes 300,000 sequences made of few symbols and looks at every quarter of the
-// sums: 32 bits of a good hash of so many meet about 10 times.
+// sums: 32 bits of a good hash of so many collide about 10 times.
 func TestMixOfSimilarSeriesNeverMeets(t *testing.T) {
 	h := symbolHashes(100)
 	seen := make(map[point.Hash]bool, 300_000)

@@ -22,7 +22,7 @@ const (
 type usual struct {
 	raw    []byte // labels that were given before, as they were sent
 	starts []labelStart
-	named  int // which of them is the metric name
+	named  int // the one that is the metric name
 	spare  []labelStart
 }
 
@@ -100,7 +100,7 @@ func usualLabel(raw []byte) (name, value []byte, n int) {
 	return name, value, 2 + len(m)
 }
 
-// usualLabel reads a label of a 2.0 request: references of its name and its value.
+// usualLabel reads a label of a 2.0 request: the references of its name and value.
 func (s *symbols) usualLabel(packed []byte) (name, value []byte, n int) {
 	nameRef, i := shortRef(packed, 0)
 	valueRef, n := shortRef(packed, i)

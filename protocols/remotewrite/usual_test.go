@@ -139,7 +139,7 @@ func TestUsualLabelsAfterOthers(t *testing.T) {
 	}
 }
 
-// A target's new series, one after the other: the cost of each when most of it was there before.
+// A target's new series, one after the other: the cost of each when most labels were there before.
 func BenchmarkUsualLabels(b *testing.B) {
 	raws := make([][]byte, 32)
 	for i := range raws {

@@ -24,7 +24,7 @@ const (
 )
 
 // Decode appends the rows of a decompressed request to b. Series, samples, histograms, exemplars and metadata that
-// cannot be taken are in b.Refused with the index of their series; their siblings are taken. An error means that the
+// cannot be accepted are in b.Refused with the index of their series; their siblings are accepted. An error means that the
 // body as a whole was refused, and then b is as it was before: Invalid if it is not the protobuf it should be,
 // TooLarge if it holds more than RowsMax rows. Nothing of body is kept.
 //
@@ -127,7 +127,7 @@ func labelSpan(m []byte) int {
 		n, head := int(m[i+1]), 2
 		if n >= 0x80 {
 			if m[i+2] >= 0x80 {
-				break // a label of 16 KiB; gather takes it
+				break // a label of 16 KiB; gather reads it
 			}
 			n, head = n&0x7f|int(m[i+2])<<7, 3
 		}
@@ -191,7 +191,7 @@ func (d *DecoderV1) seriesOf(id point.SeriesID, raw, rest []byte, skipLabels boo
 // rows reads the fields of a TimeSeries that are not labels.
 func (d *DecoderV1) rows(m []byte, skipLabels bool) error {
 	for i := 0; i < len(m); {
-		// A sample takes at most 21 bytes in any sane spelling: one byte of length.
+		// A sample has at most 21 bytes in any sane spelling: one byte of length.
 		if m[i] == tagSample && len(m)-i > 1 && int(m[i+1]) <= min(0x7f, len(m)-i-2) {
 			end := i + 2 + int(m[i+1])
 			if err := d.sample(m[i+2 : end]); err != nil {

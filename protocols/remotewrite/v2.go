@@ -23,7 +23,7 @@ type DecoderV2 struct {
 	scattered []byte   // label references of a series that does not keep them together, packed
 	refs      []uint32 // label references being parsed
 	families  families
-	told      []metadataMessage // by name symbol: the metadata this request gave for it
+	described []metadataMessage // by name symbol: the metadata this request gave for it
 
 	metadataRoom int // bytes of metadata that this request may still bring
 
@@ -59,7 +59,7 @@ func (d *DecoderV2) Decode(body []byte, b *point.Batch) error {
 	}
 	d.symbols.reset(body)
 	d.families.begin()
-	d.told, d.metadataRoom = d.told[:0], point.MetadataRequestMax
+	d.described, d.metadataRoom = d.described[:0], point.MetadataRequestMax
 	err := d.request(body)
 	d.symbols.body = nil
 	return d.end(err)
@@ -188,7 +188,7 @@ func (d *DecoderV2) series(m []byte, at int) error {
 	return err
 }
 
-// rewind takes the series being read back.
+// rewind removes what was read of the current series.
 func (d *DecoderV2) rewind() {
 	d.common.rewind()
 	if d.StartTimestampZero != nil {
@@ -307,7 +307,7 @@ func (d *DecoderV2) addRefs() error {
 	return nil
 }
 
-// seriesFault says why a series with good labels cannot be taken, or nil. One with nothing but exemplars is against the
+// seriesFault says why a series with good labels cannot be accepted, or nil. One with nothing but exemplars is against the
 // specification, but is how Prometheus sends every exemplar.
 func (d *DecoderV2) seriesFault() error {
 	switch {
@@ -326,7 +326,7 @@ func (d *DecoderV2) seriesFault() error {
 // rows reads the fields of a TimeSeries that are not labels.
 func (d *DecoderV2) rows(m []byte, skipRefs bool) error {
 	for i := 0; i < len(m); {
-		// A sample takes at most 32 bytes in any sane spelling: one byte of length.
+		// A sample has at most 32 bytes in any sane spelling: one byte of length.
 		if m[i] == tagSample && len(m)-i > 1 && int(m[i+1]) <= min(0x7f, len(m)-i-2) {
 			end := i + 2 + int(m[i+1])
 			if err := d.sample(m[i+2 : end]); err != nil {
@@ -484,7 +484,7 @@ func (d *DecoderV2) exemplar(m []byte) error {
 	return nil
 }
 
-// read takes the message apart; repeated messages of one series are merged, as protobuf has it.
+// read decodes the message; repeated messages of one series are merged, as protobuf has it.
 func (md *metadataMessage) read(m []byte) error {
 	if md.readUsual(m) {
 		return nil
@@ -606,18 +606,18 @@ func (d *DecoderV2) nameOf(packed []byte) (name uint32, ok bool) {
 
 // toldAlready remembers the metadata of a name within the request, and reports whether it is the same as last time.
 func (d *DecoderV2) toldAlready(name uint32) bool {
-	if len(d.told) == 0 {
-		if cap(d.told) < d.symbols.len() || cap(d.told) > symbolsKept {
-			d.told = make([]metadataMessage, d.symbols.len())
+	if len(d.described) == 0 {
+		if cap(d.described) < d.symbols.len() || cap(d.described) > symbolsKept {
+			d.described = make([]metadataMessage, d.symbols.len())
 		} else {
-			d.told = d.told[:d.symbols.len()]
-			clear(d.told)
+			d.described = d.described[:d.symbols.len()]
+			clear(d.described)
 		}
 	}
-	if d.told[name] == d.meta {
+	if d.described[name] == d.meta {
 		return true
 	}
-	d.told[name] = d.meta
+	d.described[name] = d.meta
 	return false
 }
 

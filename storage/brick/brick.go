@@ -27,11 +27,11 @@ type Brick struct {
 	set       Settings
 	m         *metrics
 	uuid      StoreID // of the store
-	logID     StoreID // of its log, mirror and witness
+	logID     StoreID // of log, mirror and witness
 	catalogue *pebble.DB
 	commits   commits
 	mirror    mirror   // of the catalogue
-	metadata  mirror   // of its METADATA
+	metadata  mirror   // of METADATA
 	witness   *witness // of catalogue and log
 	locks     []io.Closer
 	manifest  manifest // read by Open, used up by Recover, then owned by admin: tombs only
@@ -160,7 +160,7 @@ func (b *Brick) Err() error {
 	return nil
 }
 
-// Fenced is closed when the brick is; the process should then stop and let a peer take over.
+// Fenced is closed when the brick is; the process should then stop and let a peer lead.
 func (b *Brick) Fenced() <-chan struct{} { return b.fenced }
 
 // RaiseEpoch notes that epoch e has begun for p: once it returns, records sent under a lower epoch are refused, also after a crash

@@ -140,7 +140,7 @@ func replay(t testing.TB, b *Brick, p point.PlacementID, after point.Serial) (go
 	return got
 }
 
-// sizes that meet the edges of blocks: empty, tiny, nearly a block, several blocks.
+// sizes at the edges of blocks: empty, tiny, nearly a block, several blocks.
 var sizes = []int{0, 1, 100, 4096, blockSize - chunkHeaderSize - headerSize - 1, blockSize - chunkHeaderSize - headerSize, blockSize, 3*blockSize + 17, 7}
 
 func TestWhatWasAckedComesBackInOrder(t *testing.T) {

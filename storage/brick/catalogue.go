@@ -149,7 +149,7 @@ func (l *collectedLog) Fatalf(format string, args ...any) {
 func (l *collectedLog) fatal() error { return errors.Join(l.errs...) }
 
 // catalogueFailed is called for flushes and compactions of the catalogue that fail. Pebble retries them at once and for ever, at
-// the cost of a processor; a disk that takes no more writes, or a damaged table, does not heal by that.
+// the cost of a processor; a disk that accepts no more writes, or a damaged table, does not recover by retrying.
 func (b *Brick) catalogueFailed(err error) {
 	if errors.Is(err, vfs.ErrUnsupported) {
 		return
@@ -244,7 +244,7 @@ func prefixEnd(prefix []byte) []byte {
 	return end
 }
 
-// Batch is a set of changes of the catalogue that take effect together. Keys are any bytes that do not begin with a zero; the
+// Batch is a set of changes of the catalogue that are applied together. Keys are any bytes that do not begin with a zero; the
 // convention is "p/<placement>/…" and "m/…". For one goroutine. Ends with Commit or Close.
 type Batch struct {
 	b       *Brick
@@ -300,7 +300,7 @@ func (c *commits) last() uint64 {
 	return c.mark.seq
 }
 
-// Commit applies the batch, all of it or nothing, and ends it. With sync it is durable when nil is returned; without, it becomes
+// Commit applies the batch, whole or not at all, and ends it. With sync it is durable when nil is returned; without, it becomes
 // durable with a later one at the latest, and no later commit survives a crash without it. Errors: Invalid (a bad key), Corrupt
 // (the catalogue cannot be read), Unavailable (the brick is fenced; the batch may or may not survive).
 func (t *Batch) Commit(sync bool) error {

@@ -11,9 +11,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// CheckCopies checks the files beside catalogue and log that detect damage to them, the witness and the mirrors, and returns the
-// errors by path. No row depends on them while catalogue and log are whole, and the next start writes them anew; but until then a
-// damaged catalogue cannot be repaired from them. For a store without an identity it returns nothing.
+// CheckCopies checks the files beside catalogue and log that detect damage to those two, the witness and the mirrors, and returns the
+// errors by path. No row depends on them while catalogue and log are whole, and the next start rewrites them; but until then a
+// damaged catalogue cannot be repaired. For a store without an identity it returns nothing.
 func CheckCopies(fs vfs.FS, dataDir, logDir string) map[string]error {
 	out := map[string]error{}
 	ids, err := identify(fs, dataDir, logDir)

@@ -33,7 +33,7 @@ type privateLog struct {
 // fileUse is the index's state of one file of the common log.
 type fileUse struct {
 	bytes   int64 // written
-	live    int64 // of them in extents
+	live    int64 // in extents
 	extents int
 	pins    int  // readers and rewrites that need it although no extent may name it
 	open    bool // its writer has not ended it; it stays

@@ -79,7 +79,7 @@ func parseFileName(s string) (n uint32, ok bool) {
 func (b *Brick) filePath(n uint32) string { return b.fs.PathJoin(b.set.LogDir, fileName(n)) }
 
 // fileTag is the log number in the chunks of file n: it derives from the secret UUID, so clients cannot forge a chunk, and a file
-// of another store is not taken for one of this store.
+// of another store is not mistaken for a file of this store.
 func fileTag(log StoreID, n uint32) uint32 {
 	return uint32(xxhash.Sum64(binary.LittleEndian.AppendUint32(log[:], n)))
 }
@@ -92,7 +92,7 @@ func newLogWriter[N ~uint64](make func(io.Writer, N, record.LogWriterConfig) *re
 }
 
 // createFile makes log file n and returns when a start after a crash will find it (I7): its directory entry is durable, then its
-// entry in the catalogue. Only then may a record in it be acknowledged.
+// entry in the catalogue. Only then may one of its records be acknowledged.
 func (b *Brick) createFile(n uint32, entries *Batch) (*logFile, error) {
 	f, err := b.fs.Create(b.filePath(n), writeCategory)
 	if err != nil {

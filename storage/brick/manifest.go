@@ -30,7 +30,7 @@ const manifestVersion = 1
 // file is a loss, unless the file was to be removed.
 type fileEntry struct {
 	state fileState
-	end   int64  // of a closed file: where its records end; all of it was fsynced
+	end   int64  // of a closed file: where its records end; all was fsynced
 	skips []span // accepted damage
 }
 

@@ -19,12 +19,12 @@ import (
 
 // mirror is a second copy of the catalogue in one file: a snapshot, then the commits that followed it. It gets a commit after the
 // catalogue has it durably, so it may lag behind by the loss of a power cut, and never runs ahead. It is written without an fsync;
-// the runner adds one within a second. Repair makes a new catalogue from it.
+// the runner adds one within a second. Repair makes a new catalogue from this file.
 //
-// A failed write of it affects no reader or writer: the file is given up and written anew a second later.
+// If writing the mirror fails, no reader or writer is affected: a second later a new file is written.
 //
 // The mirror of METADATA holds only the keys kept for the cluster ("m/…": partition maps), which no other file on this server has.
-// A commit that changes such a key is fsynced in it before Commit returns: if the catalogue and its mirror are both damaged, it is
+// A commit that changes such a key is fsynced there before Commit returns: if the catalogue and its mirror are both damaged, it is
 // exact.
 type mirror struct {
 	mirrorKind
@@ -350,7 +350,7 @@ func (m *mirror) beginSnapshot() {
 
 // endSnapshot replaces the file by a snapshot of the state w, in path+".tmp"; f nil: it failed.
 func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) (err error) {
-	m.syncing.Lock() // no goroutine syncs the file that is given up here
+	m.syncing.Lock() // no goroutine syncs the file that is abandoned here
 	defer m.syncing.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -439,7 +439,7 @@ func (k *mirrorKind) eachPart(db pebble.Reader, put func(kind byte, part []chang
 	return put(mirrorEnd, part)
 }
 
-// remirror writes a mirror anew, from the present catalogue. Commits go on meanwhile.
+// remirror writes a new mirror from the present catalogue. Commits continue meanwhile.
 func (b *Brick) remirror(m *mirror) error {
 	b.commits.Lock()
 	m.beginSnapshot()

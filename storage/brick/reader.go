@@ -41,7 +41,7 @@ var (
 	errShort = errors.New("end of file without a trailer")
 )
 
-// badChunk is bytes that differ from those written, or only part of them.
+// badChunk is bytes that differ from those written, or are incomplete.
 type badChunk struct {
 	start int64 // of the record the chunk belongs to
 	chunk int64

@@ -251,7 +251,7 @@ func (r *Remains) LogFiles() int { return len(r.files) }
 func (r *Remains) catalogueDir() string { return r.fs.PathJoin(r.set.DataDir, catalogueDir) }
 
 // Rebuild makes a new catalogue of the entries and puts the old one aside in lost+found. Unless they are exact, the store gets a
-// new identity: it lost the highest epochs it saw, so a cluster must take it for an empty disk. The log keeps its identity. It
+// new identity: it lost the highest epochs it saw, so a cluster must treat it as an empty disk. The log keeps its identity. It
 // returns the store's identity. A crash leaves a store that refuses to start until it is repaired again.
 func (r *Remains) Rebuild(entries map[string][]byte, exact bool) (StoreID, error) {
 	mark := watermark{seq: r.Known}
@@ -317,7 +317,7 @@ func (r *Remains) mendFiles(entries map[string][]byte) error {
 }
 
 // closedEnd finds where a file without a trailer was closed by the process that made the next one: its records end there, none
-// begins behind it, and that process did not claim more of it as fsynced.
+// begins behind it, and that process did not claim that more was fsynced.
 func (r *Remains) closedEnd(n, next uint32) (end int64, closed bool, err error) {
 	err = r.withFile(n, func(rd *reader) error {
 		var bad error

@@ -35,7 +35,7 @@ func (b *Brick) extentsLocked(p point.PlacementID, after point.Serial) []extent 
 	return slices.Clone(l.ext[n:])
 }
 
-// letGo takes back a pin.
+// letGo releases a pin.
 func (b *Brick) letGo(ext []extent) {
 	b.mu.Lock()
 	b.mu.index.unpin(ext)

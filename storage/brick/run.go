@@ -46,7 +46,7 @@ func (r *runner) noteSynced() {
 	}
 }
 
-// Watch has f called soon after each fsync that made records safe, by one goroutine: with it, one look finds all records whose Wait is done. It may
+// Watch has f called soon after each fsync that made records safe, by one goroutine: f then finds all records whose Wait is done with one look. It may
 // be called once. f must not wait. Its calls end with Close.
 func (b *Brick) Watch(f func()) { b.runner.watcher.Store(&f) }
 
@@ -172,7 +172,7 @@ func (b *Brick) closeRetired() error {
 	return b.Err()
 }
 
-// discard gives up a file that was made and never used.
+// discard removes a file that was made and never used.
 func (b *Brick) discard(f *logFile) error {
 	if err := f.w.Close(); err != nil || b.Err() != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 type Usage struct {
 	Files int
 	Bytes int64 // of all files
-	Live  int64 // of them needed by some placement
+	Live  int64 // needed by some placement
 }
 
 // Usage counts the log's files and bytes. O(1).
@@ -82,7 +82,7 @@ func (b *Brick) rewriteOnce(p point.PlacementID, maxBytes int64) (moved int64, a
 	if again || err != nil || last == 0 {
 		return 0, again, err
 	}
-	// 3. When they are durable, the originals are declared dead: a reader must not meet them before newer records.
+	// 3. When they are durable, the originals are declared dead: a reader must not find them before newer records.
 	if err := (Wait{b, last}).Wait(); err != nil {
 		return 0, false, err
 	}

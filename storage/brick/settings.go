@@ -34,7 +34,7 @@ const RecordBytesMax = 32 << 20
 type Settings struct {
 	// DataDir holds the catalogue and the segments. Required.
 	DataDir string
-	// LogDir holds the log files (C86). Default DataDir/log. On a device of its own, fsyncs do not wait behind flushes.
+	// LogDir holds the log files (C86). Default DataDir/log. On a separate device, fsyncs do not wait behind flushes.
 	LogDir string
 	// Restoring opens a directory that a restore fills. Others refuse it.
 	Restoring bool

@@ -42,7 +42,7 @@ func (b *Brick) RoomFor(bytes int64) error {
 		u.AvailBytes>>20, b.set.DataDir, bytes>>20, b.set.FreeBytesMin>>20)
 }
 
-// Room is the number of bytes more that the data directory may take, such that FreeBytesMin are left; 0 if there are none or the brick is frozen. ok is false
+// Room is by how many bytes the data directory may grow, such that FreeBytesMin are left; 0 if there are none or the brick is frozen. ok is false
 // if free space cannot be read.
 func (b *Brick) Room() (bytes uint64, ok bool) {
 	if b.Frozen() {

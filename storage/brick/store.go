@@ -42,7 +42,7 @@ type identity struct {
 	log   StoreID // in the log, mirror and witness
 }
 
-// lockDir takes a directory for this process.
+// lockDir locks a directory for this process.
 func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
 	c, err := fs.Lock(fs.PathJoin(dir, LockFile))
 	if err != nil {
@@ -138,7 +138,7 @@ func (id identity) text() []byte {
 	return fmt.Appendf(nil, rebuiltForm, id.store, id.log)
 }
 
-// writeIdentity writes beside and renames, so that a crash leaves no half of it.
+// writeIdentity writes beside and renames, so that a crash leaves no partial file.
 func writeIdentity(fs vfs.FS, dir string, id identity) error {
 	path := fs.PathJoin(dir, storeFile)
 	f, err := fs.Create(path+".tmp", writeCategory)

@@ -18,7 +18,7 @@ import (
 type watermark struct {
 	seq  uint64 // of commits; 0: a catalogue from before there were watermarks
 	keys uint64 // how many there are, without the watermark's own
-	sum  uint64 // the sum of pairSum of all of them, modulo 2^64
+	sum  uint64 // the sum of all pairSums, modulo 2^64
 }
 
 const (

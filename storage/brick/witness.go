@@ -40,7 +40,7 @@ const (
 	witnessMagic   = 0x54495753 // "SWIT"
 	witnessVersion = 1
 	witnessSlot    = 64
-	witnessApart   = 4096 // the two slots lie in different pages, so that a power cut leaves one of them
+	witnessApart   = 4096 // the two slots lie in different pages, so that a power cut leaves one slot
 )
 
 func appendTestimony(b []byte, id StoreID, writes uint64, t testimony) []byte {

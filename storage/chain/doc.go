@@ -1,5 +1,5 @@
 // Package chain orders the copies of a partition: which frame goes to which placement, and which frames may be acknowledged as kept by
-// all of them (C84, C90–C94, C101).
+// all (C84, C90–C94, C101).
 //
 //	             Pass(sender's epoch, serial, predecessor)
 //	insert ──▶ ┌──────┐ ─────────▶ ┌────────┐ ─────────▶ ┌──────┐
@@ -20,12 +20,12 @@
 //   - A placement joins an epoch in four durable steps: it raises its epoch, compares the ends of its epochs with the head's, sets frames
 //     aside that the head does not have and cuts them, and only then accepts and reports.
 //   - The head acknowledges frames that every placement has reported that may be in the in-sync list. This includes a placement with a listing
-//     or removal requested and not yet answered, and one that may be sure: it was told so less than 1.3 s ago.
-//   - A placement is added to the chain, and counts, before the head asks to list it; it is taken out of the list before it stops counting.
+//     or removal requested and not yet answered, and one that may be sure: the head answered so less than 1.3 s ago.
+//   - A placement is added to the chain, and counts, before the head asks to list it; it is removed from the list before it stops counting.
 //   - A member is *sure* that it has every acknowledged row for 1 s from when it sent a ping that the head answered. The head does not answer
 //     members that it is about to remove, and is itself sure only while every listed member answers it under its epoch.
 //   - A chain at rest is quiet: its placements do not ping and are not sure, and a frame or a read wakes them (quiet.go).
-//   - A member whose process is about to end says so (Leave), is not sure from then on, and is taken out without the wait of 1.3 s.
+//   - A member whose process is about to end says so (Leave), is not sure from then on, and is removed without the wait of 1.3 s.
 //
 // Invariants kept here: I1 (`all` means: fsynced and applied by the whole list, at least min_in_sync), I3 (a sender's epoch that was
 // overtaken is refused), I5 (bytes on their way to a member and bytes not yet acknowledged are bounded), I6 (logs are equal up to the serial

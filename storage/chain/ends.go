@@ -20,7 +20,7 @@ func last(ends []point.EpochEnd) point.Serial {
 	return point.Serial(ends[len(ends)-1])
 }
 
-// Common is the newest serial that two logs share. Frames of an epoch have one author and a log takes a frame only behind its
+// Common is the newest serial that two logs share. Frames of an epoch have one author and a log accepts a frame only behind its
 // predecessor, so that logs with a serial in common are equal up to it.
 func Common(a, b []point.EpochEnd) point.Serial {
 	for i, j := len(a)-1, len(b)-1; i >= 0 && j >= 0; {
@@ -48,7 +48,7 @@ func cutAt(ends []point.EpochEnd, after point.Serial) []point.EpochEnd {
 	return out
 }
 
-// grown returns the ends of a log that took one more frame.
+// grown returns the ends of a log with one more frame.
 func grown(ends []point.EpochEnd, s point.Serial) []point.EpochEnd {
 	if n := len(ends); n > 0 && ends[n-1].Epoch == s.Epoch {
 		ends[n-1].Seq = s.Seq

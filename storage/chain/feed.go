@@ -38,7 +38,7 @@ func (m *Machine) feedOf(to Member) *feed {
 	return nil
 }
 
-// feedOnly makes exactly these be fed. One that was fed before goes on where it was, and reports anew.
+// feedOnly makes exactly these be fed. One that was fed before goes on where it was, and reports again.
 func (m *Machine) feedOnly(tos ...Member) {
 	var feeds []*feed
 	for _, to := range tos {

@@ -17,7 +17,7 @@ type head struct {
 	placements []Member
 	mapped     []point.PlacementID // nil: not known
 	min        int
-	demanded   bool // a shorter list takes no frames
+	demanded   bool // with a shorter list frames are refused
 
 	peers   []*peer  // a few
 	list    []Member // of the lease row, as last seen
@@ -29,7 +29,7 @@ type head struct {
 	owed    []owed
 
 	unacked  []chunk // frames that not all have
-	bytes    int     // of them
+	bytes    int     // of frames
 	acked    point.Serial
 	progress Time // when acked rose last, or nothing was unacked
 	pinged   Time
@@ -41,25 +41,25 @@ type head struct {
 	quietFrom Time // when they were asked first, of this rest or the last
 	quietSent Time // when they were asked last
 
-	// The log's end one to two joinLags ago: a placement must have that to be taken in.
+	// The log's end one to two joinLags ago: a placement must have that to be added.
 	before, lately point.Serial
 	latelyAt       Time
 }
 
-// joinLag is how far a placement may be behind, with everything that it has fsynced, to be taken into the chain.
+// joinLag is how far a placement may be behind, with everything that it has fsynced, to be added to the chain.
 const joinLag = time.Second
 
 // peer is a placement that is not the head, in the chain or not.
 type peer struct {
 	member   Member
-	since    Time // when it was invited into the epoch, or taken into the chain
+	since    Time // when it was invited into the epoch, or added to the chain
 	heard    Time
 	answered Time   // when the newest ping of ours that it answered was sent, or the order began that it follows
 	version  uint64 // of the order that it follows; 0: it has not joined
 	own, end point.Serial
 	invited  Time
 	settled  bool // it has everything that was acknowledged, and counts for later frames
-	granted  Time // when it was last told how long it may be sure
+	granted  Time // when an answer last said how long it may be sure
 	leaving  bool // its process ends, and is not sure any more
 	rests    Time // Sent of the newest ping that it agreed to be quiet at; 0: none
 	late     bool // its ping of lateSent was answered while this head was not sure
@@ -100,7 +100,7 @@ func (m *Machine) takeLead(in Lead) {
 	for _, x := range in.Dropped { // the old head called itself sure for as long as this placement answered it
 		m.head.owed = append(m.head.owed, owed{x, max(m.ponged+unsureAfter, 1)})
 	}
-	for _, x := range m.head.placements { // an old head may have taken it out of the list, or made it sure, a moment ago
+	for _, x := range m.head.placements { // an old head may have removed it from the list, or made it sure, a moment ago
 		if !slices.Contains(in.List, x) && !slices.Contains(in.Dropped, x) && x != m.self {
 			m.head.owed = append(m.head.owed, owed{x, m.now + unsureAfter})
 		}
@@ -183,7 +183,7 @@ func (m *Machine) peer(x Member) *peer {
 	return p
 }
 
-// known is the peer of a placement that was heard of, or invited; nil: there was none.
+// known is the peer of a placement that sent a message or was invited; nil: there was none.
 func (m *Machine) known(x Member) *peer {
 	for _, p := range m.head.peers {
 		if p.member == x {
@@ -224,7 +224,7 @@ func (m *Machine) appended(in Appended) {
 	}
 }
 
-// Takes returns nil if the head may take a frame now, else the reason. Errors are Unavailable (fewer than min_in_sync placements keep new
+// Takes returns nil if the head may accept a frame now, else the reason. Errors are Unavailable (fewer than min_in_sync placements keep new
 // frames), Throttled (too many frames wait for the placements) and Stale (this placement does not lead).
 func (m *Machine) Takes() error {
 	h := &m.head
@@ -256,7 +256,7 @@ func (m *Machine) inSync() (n int) {
 	return n
 }
 
-// kept is a member that would be taken out if enough others were left.
+// kept is a member that would be removed if enough others were left.
 func (m *Machine) kept() *Member {
 	for _, x := range m.order[1:] {
 		if m.silent(m.peer(x)) && len(m.order) <= m.fewest() {
@@ -448,7 +448,7 @@ func (m *Machine) takeOut() {
 	}
 }
 
-// unmapped reports whether the map has a placement no more. It may be listed, and have every row, and must be taken out of the list before its server
+// unmapped reports whether the map has a placement no more. It may be listed, and have every row, and must be removed from the list before its server
 // may remove it.
 func (m *Machine) unmapped(x Member) bool {
 	return m.head.mapped != nil && !slices.Contains(m.head.mapped, x.Placement)
@@ -567,7 +567,7 @@ func (m *Machine) listSet(in ListSet) {
 	}
 }
 
-// memberLeaves takes that a member's process ends. It counts only if that process has a ping of this head which was sent after the head's last answer to the
+// memberLeaves handles the message that a member's process ends. It counts only if that process has a ping of this head which was sent after the head's last answer to the
 // placement: an older process may have said it, and a later one may be sure.
 func (m *Machine) memberLeaves(from Member, msg Leave) {
 	switch {
@@ -595,7 +595,7 @@ func (m *Machine) memberLeaves(from Member, msg Leave) {
 	m.release(p)
 }
 
-// release answers a placement that leaves, once nothing waits for it, or if the chain cannot do without it.
+// release answers a placement that leaves, once nothing waits for its report, or if the chain needs it.
 func (m *Machine) release(p *peer) {
 	others := 1
 	for _, x := range m.others() {

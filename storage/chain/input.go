@@ -31,7 +31,7 @@ type (
 		GoesOn bool
 	}
 	// Placements are the members that the partition map has on servers that live, with the stores that they have now, and the minimum number of copies
-	// that an acknowledgement means. Demanded: a shorter list takes no frames; else one that was shorter from the start goes on. Mapped are all placements of the map, on live servers or not; nil: not known.
+	// that an acknowledgement means. Demanded: a shorter list accepts no frames; else one that was shorter from the start continues. Mapped are all placements of the map, on live servers or not; nil: not known.
 	Placements struct {
 		All       []Member
 		MinInSync int
@@ -72,7 +72,7 @@ type (
 		From    Member
 		Message Message
 	}
-	// Leaving says that this process is about to end: the placement asks its head to take it out of the chain. It holds until the process ends.
+	// Leaving says that this process is about to end: the placement asks its head to remove it from the chain. This stays true until the process ends.
 	Leaving struct{}
 	// Wanted says that a read needs this placement to be sure: a quiet chain wakes.
 	Wanted struct{}
@@ -122,7 +122,7 @@ type (
 		Epoch  point.Epoch
 		Serial point.Serial
 	}
-	// Raise raises the brick's epoch durably, which may be done already, and has the partition follow in it. Answered by Raised.
+	// Raise raises the brick's epoch durably, which may be done already, and has the partition follow there. Answered by Raised.
 	Raise struct{ Epoch point.Epoch }
 	// Cut sets the frames behind After aside, durably and with full labels, then cuts the log there and rebuilds the head rows. Answered by
 	// WasCut. The frames set aside go to the head of Epoch as inserts, and are forgotten at their `all` ack.
@@ -141,7 +141,7 @@ type (
 		Upto  point.Serial
 	}
 	// Over ends the epoch that this placement leads: it was overtaken, or its log failed behind frames that it passed on. Nothing is
-	// taken or acknowledged under it any more, and the lease is given up.
+	// accepted or acknowledged in that epoch any more, and the lease is released.
 	Over struct {
 		Epoch point.Epoch
 		Why   string
@@ -162,7 +162,7 @@ type (
 type Event uint8
 
 const (
-	// Silent, Slow, Unmapped (the map has it no more) and Stops (its process ends in an orderly way): a member is taken out of the chain.
+	// Silent, Slow, Unmapped (the map has it no more) and Stops (its process ends in an orderly way): a member is removed from the chain.
 	Silent Event = iota
 	Slow
 	Unmapped

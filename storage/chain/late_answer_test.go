@@ -8,7 +8,7 @@ import (
 )
 
 // TestAnAnswerToAnEarlierRequestLosesNoAcknowledgedRow: M asked for the list M in an epoch that ended before the request was carried out. In its
-// next epoch it asks for the list M T, and the late answer to the first request comes before that to the second: M took it for a refusal of the second, did without
+// next epoch it asks for the list M T, and the late answer to the first request comes before that to the second: M treated it as a refusal of the second, did without
 // T, which the map has no more, and acknowledged a row that T did not have, while the row of the lease listed T.
 func TestAnAnswerToAnEarlierRequestLosesNoAcknowledgedRow(t *testing.T) {
 	w := newWorld(1, "M", "T")

@@ -65,7 +65,7 @@ const (
 	leading
 )
 
-// New makes the machine of a placement with the epoch that its brick promised and the ends of its log, all of it fsynced and applied.
+// New makes the machine of a placement with the epoch that its brick promised and the ends of its log, fsynced and applied.
 func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Settings) *Machine {
 	s.setDefaults()
 	m := &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch,
@@ -76,7 +76,7 @@ func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Sett
 	return m
 }
 
-// Step takes one input at a time of the server's own clock, which never goes back, and appends the effects.
+// Step handles one input at a time of the server's own clock, which never goes back, and appends the effects.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.now, m.out = now, out
 	switch in := in.(type) {
@@ -150,11 +150,11 @@ func (m *Machine) Sure(now Time) bool {
 // acknowledged then, and lost none since. A store that was emptied begins without it.
 func (m *Machine) Once() bool { return m.once }
 
-// Joined reports whether this placement is a member that takes frames and segments: it has promised the epoch durably, and surplus is cut.
+// Joined reports whether this placement is a member that accepts frames and segments: it has promised the epoch durably, and surplus is cut.
 func (m *Machine) Joined() bool { return m.role == following && m.joined() }
 
 // Silent returns the members that the lease row may list and that did not answer this head for as long as a member may be silent. They stay listed where the list may not become shorter: then no row
-// is taken.
+// is accepted.
 func (m *Machine) Silent(now Time) (silent []Member) {
 	if m.role != leading || m.head.quiet {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// begin follows a head, or takes over a new order of the chain from it.
+// begin follows a head, or adopts its new order of the chain.
 func (m *Machine) begin(from Member, msg Begin) {
 	if len(msg.Order) == 0 || msg.Order[0] != from {
 		return
@@ -71,7 +71,7 @@ func (m *Machine) wasCut(in WasCut) {
 	m.pinged = m.now - m.set.PingEvery
 }
 
-// accept takes a frame from a predecessor, or refuses it.
+// accept appends a predecessor's frame, or refuses it.
 func (m *Machine) accept(from Member, f Pass) {
 	switch {
 	case f.Epoch < m.epoch:

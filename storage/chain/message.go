@@ -63,8 +63,8 @@ type Refuse struct {
 	End   point.Serial
 }
 
-// Leave is a member's: its process is about to end, and from now on it is never sure. So the head takes it out of the chain, and acknowledges without it as
-// soon as the row does not list it. Echo is Sent of the newest Ping that it has from this head: it proves that no answer of the head's made a later process sure.
+// Leave is a member's: its process is about to end, and from now on it is never sure. So the head removes it from the chain, and acknowledges without it as
+// soon as the row does not list it. Echo is Sent of the newest Ping from this head: it proves that no answer of the head made a later process sure.
 type Leave struct {
 	Epoch point.Epoch
 	Echo  Time

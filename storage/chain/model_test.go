@@ -10,10 +10,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestModel plays random histories: messages lost, doubled and out of order, links cut one way, disks that take their time, crashes that lose
+// TestModel plays random histories: messages lost, doubled and out of order, links cut one way, slow disks, crashes that lose
 // unsynced frames, emptied directories, takes at any moment (also while the holder lives and believes that it leads), a
 // coordination store that is away, clocks within 10 % of the truth. The world's checks hold after every event; once the faults stop all placements
-// become equal and take rows again, unless no listed disk is left.
+// become equal and accept rows again, unless no listed disk is left.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := randomWorld(t)
@@ -159,7 +159,7 @@ func (w *world) recovers() string {
 		n.fsync()
 	}
 	w.run(5 * time.Second)
-	for range 3 { // a head that took over without all may have to be replaced
+	for range 3 { // a head that began without all may have to be replaced
 		h := w.node(w.row.holder0(w))
 		if epoch, leads := h.m.Epoch(); !leads || epoch != w.row.epoch || !slices.Contains(w.row.list, h.member) {
 			for _, n := range w.nodes {

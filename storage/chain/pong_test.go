@@ -41,7 +41,7 @@ func TestAnAnswerToAPingOfBeforeARebootMakesNoReadSure(t *testing.T) {
 	}
 }
 
-// An answer that takes most of a second counts, however many pings were sent meanwhile, and the list of them is bounded.
+// An answer after most of a second counts, however many pings were sent meanwhile, and the list of pings is bounded.
 func TestLateAnswersCount(t *testing.T) {
 	m := New(0, Member{Placement: 2}, 0, nil, Settings{})
 	for i := range 100 {
@@ -55,7 +55,7 @@ func TestLateAnswersCount(t *testing.T) {
 }
 
 // TestPlacementsThatDoNotLeadDoNotPingForEver: a head lost its lease while the answer of a member that had restarted was on its way. Each answered the other's
-// ping with one of its own, as fast as the network carried them, until the next epoch began.
+// ping with another, as fast as the network carried them, until the next epoch began.
 func TestPlacementsThatDoNotLeadDoNotPingForEver(t *testing.T) {
 	a, b := Member{Placement: 1, Server: "a"}, Member{Placement: 2, Server: "b"}
 	restarted, former := New(0, a, 6, nil, Settings{}), New(0, b, 6, nil, Settings{})

@@ -1,6 +1,6 @@
 package chain
 
-// A chain at rest sends next to nothing. Nothing of what makes a placement sure changes: a quiet one is not sure, because no ping of it is answered.
+// A chain at rest sends next to nothing. Nothing of what makes a placement sure changes: a quiet one is not sure, because none of its pings is answered.
 //
 //	 awake ──nothing came for QuietAfter──▶ asked: Ping(quiet) to all members ──all agreed──▶ quiet ──QuietPingEvery──▶ asked again
 //	   ▲                                      │ one does not agree in time                     │
@@ -47,7 +47,7 @@ func (m *Machine) wake() {
 	}
 }
 
-// agrees decides whether this member rests after a ping of its head. One that has frames which its head or its disk has not, or that a read asked
+// agrees decides whether this member rests after a ping of its head. One with frames that its head or its disk lacks, or that a read asked
 // a moment ago, does not.
 func (m *Machine) agrees(msg Ping) bool {
 	lately := m.wants && m.now-m.wanted < m.set.QuietAfter
@@ -59,7 +59,7 @@ func (m *Machine) agrees(msg Ping) bool {
 	return true
 }
 
-// still reports whether nothing is left for this head to do: the chain is the row's list and all placements that live, and all of it has everything.
+// still reports whether nothing is left for this head to do: the chain is the row's list and all placements that live, and all have everything.
 func (m *Machine) still() bool {
 	h := &m.head
 	if len(h.unacked) > 0 || len(h.owed) > 0 || m.leaving || m.own != m.end || h.acked != m.end || !m.agreed() || !same(m.order, h.placements) {

@@ -14,9 +14,9 @@ import (
 // and then the events. The world's own checks print BROKEN.
 //
 //	cluster H M T [min=2]            all listed, none leads
-//	demand 3                         a person sets the minimum of the list: a shorter one takes no frames
-//	take M [drop]                    M takes the lease row if it is listed; drop: without the silent holder
-//	write H a b …                    the head takes frames
+//	demand 3                         a person sets the minimum of the list: a shorter one accepts no frames
+//	take M [drop]                    M acquires the lease row if it is listed; drop: without the silent holder
+//	write H a b …                    the head accepts frames
 //	run 500ms                        time goes by, everything is delivered
 //	messages                         how many messages were sent since the last time
 //	want M                           a read needs M to be sure

@@ -6,12 +6,12 @@ import "time"
 type Settings struct {
 	// PingEvery is how often a member pings its head and the head its members, and how soon an unanswered message is sent again. Default 250 ms.
 	PingEvery time.Duration
-	// SilentAfter is the silence of a member after which the head takes it out of the chain. Default 2 s. Larger: longer write
+	// SilentAfter is the silence of a member after which the head removes it from the chain. Default 2 s. Larger: longer write
 	// stalls when a server dies; smaller: a pause of a healthy server costs a copy.
 	SilentAfter time.Duration
-	// SlowAfter is how long nothing may be acknowledged before the member that holds it up is taken out. Default 4 s.
+	// SlowAfter is how long nothing may be acknowledged before the member that delays is removed. Default 4 s.
 	SlowAfter time.Duration
-	// RelistAfter is how long a member that was slow must keep up before it is taken in again; doubled each time up to RelistMax.
+	// RelistAfter is how long a member that was slow must keep up before it is added again; doubled each time up to RelistMax.
 	// Default 30 s and 10 min.
 	RelistAfter, RelistMax time.Duration
 	// QuietAfter is how long nothing may have come, and no read may have asked a member, before a chain with all rows acknowledged becomes quiet: its placements
@@ -21,9 +21,9 @@ type Settings struct {
 	QuietPingEvery time.Duration
 	// WindowBytes bounds the bytes on their way to one placement. Default 4 MiB.
 	WindowBytes int
-	// BacklogBytesMax bounds the bytes that the head has taken and not all have reported; beyond it frames are refused (Throttled). Default 64 MiB.
+	// BacklogBytesMax bounds the bytes that the head has accepted and not all have reported; beyond it frames are refused (Throttled). Default 64 MiB.
 	BacklogBytesMax int
-	// JoinLagBytes bounds the bytes on their way to a placement that is taken into the chain: acknowledgements wait for it. Default 1 MiB.
+	// JoinLagBytes bounds the bytes on their way to a placement that is added to the chain: acknowledgements wait for them. Default 1 MiB.
 	JoinLagBytes int
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestAListedMemberThatDoesNotAnswerIsCounted: one that is taken out is counted until it is out, one that the list cannot do without for as long as it is away. A chain at rest counts none.
+// TestAListedMemberThatDoesNotAnswerIsCounted: one that is removed is counted until it is out, one that the list needs for as long as it is away. A chain at rest counts none.
 func TestAListedMemberThatDoesNotAnswerIsCounted(t *testing.T) {
 	w := newWorld(2, "H", "M", "T")
 	w.node("H").take(false)

@@ -119,7 +119,7 @@ func (w *world) node(name string) *node {
 	panic("no placement " + name)
 }
 
-// placements are those that the map has: all but the one that was removed from it.
+// placements are those that the map has: all but the one that was removed.
 func (w *world) placements() Placements {
 	p := Placements{MinInSync: w.min, Demanded: w.demanded, Mapped: []point.PlacementID{}}
 	for _, n := range w.nodes {
@@ -296,7 +296,7 @@ func (n *node) has(s point.Serial, what string, upto int) {
 	}
 }
 
-// take takes the lease row, if this placement is listed with its store. The holder is dropped from the list if it is silent.
+// take acquires the lease row, if this placement is listed with its store. The holder is dropped from the list if it is silent.
 func (n *node) take(dropHolder bool) bool {
 	w := n.w
 	if w.away || n.m == nil || !slices.Contains(w.row.list, n.member) {

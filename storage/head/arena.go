@@ -8,7 +8,7 @@ import (
 )
 
 // A block is one cache line: rows from byte 4 on, and in the first four bytes the index of the block that follows
-// (little endian, written once, when that block is taken).
+// (little endian, written once, when that block is allocated).
 const (
 	blockBytes  = 64
 	blockHeader = 4
@@ -19,7 +19,7 @@ const (
 
 type block [blockBytes]byte
 
-// arena hands out zeroed memory that holds no Go pointers and is given back all at once. It is mapped, not allocated:
+// arena hands out zeroed memory that holds no Go pointers and is released all at once. It is mapped, not allocated:
 // a gigabyte of rows would otherwise make the collector wait for another gigabyte of garbage before it runs.
 // Memory that is mapped and not touched costs nothing.
 type arena struct {
@@ -37,26 +37,26 @@ type arena struct {
 	ofPages  []byte // rest of the slab that pages are cut from
 	ofChunks []byte // rest of the slab that chunks are cut from
 
-	cells []*[pageSeries]uint64 // given back: see thin.go
+	cells []*[pageSeries]uint64 // released: see thin.go
 }
 
-// A slab is one huge page. Taking fresh memory from the system page by page costs 1.5 to 2 µs for each 4 KiB in a virtual
+// A slab is one huge page. Getting fresh memory from the system page by page costs 1.5 to 2 µs for each 4 KiB in a virtual
 // machine, and for a series' first rows more than all other work here; by huge pages it costs 0.2 to 0.3 µs (DESIGN.md).
-// A head begins without them: up to slabsFrom it takes only the memory that it touches.
+// A head begins without them: up to slabsFrom it uses only the memory that it touches.
 const (
 	slabBytes   = 2 << 20
 	slabsFrom   = slabBytes
 	regionBytes = 8 * slabBytes // mapped at once; untouched parts cost nothing
 )
 
-// cut takes size bytes off the slab of which rest is left, or off a new one; nil if the system gives none.
+// cut allocates size bytes of the slab of which rest is left, or off a new one; nil if the system gives none.
 func (a *arena) cut(rest *[]byte, size int) unsafe.Pointer {
 	if len(*rest) < size {
 		slab := a.slab()
 		if slab == nil {
 			return nil
 		}
-		a.used += slabBytes // all of it is resident as soon as any of it is
+		a.used += slabBytes // a slab is resident as soon as any of its bytes is
 		slab[0] = 0         // to write it first spares a fault: see memory.Touch
 		*rest = slab
 	}
@@ -118,7 +118,7 @@ const (
 	blocksSecond = 128
 )
 
-// grow makes room for one more block at least. Blocks may move: no caller holds a pointer to one across take.
+// grow makes room for one more block at least. Blocks may move: no caller holds a pointer into a block across take.
 func (a *arena) grow() {
 	switch {
 	case a.limit == 0:

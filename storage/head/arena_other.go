@@ -2,7 +2,7 @@
 
 package head
 
-// mapMemory maps nothing here: the arena takes heap memory.
+// mapMemory maps nothing here: the arena uses heap memory.
 func mapMemory(int) []byte { return nil }
 
 func unmapMemory([]byte) {}

@@ -17,7 +17,7 @@ import (
 //	bits 4-0   value: 0…20 the integer before plus (code-10)   21…27 plus a zigzag number of (code-20) bytes
 //	           29 eight bytes   30 the same bits as before   31 no row: the block ends here
 //
-// Numbers are little endian. A regular series with small integer steps takes one byte a row. A row never crosses a block.
+// Numbers are little endian. A regular series with small integer steps needs one byte a row. A row never crosses a block.
 // Integers have one way through the decoder, whatever the size of their steps: a step's code picks a mask and a length
 // from a table, because a branch on the size would be guessed wrong at every other row.
 const (

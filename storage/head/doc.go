@@ -13,7 +13,7 @@
 //	      side rows            (id) ─▶ rows that came with an older stamp than the chain's last, stamps beside them
 //
 // Invariants, for each series:
-//   - Chain order is rank order: a row enters the chain only if its stamp is not below that of the last row in it.
+//   - Chain order is rank order: a row enters the chain only if its stamp is not below that of its last row.
 //     Every other row goes aside with its stamp. It does not matter whether it came directly or through staging.
 //   - Every row's stamp can be found exactly: the chain says how many frames of its group passed since the row before. So a
 //     Read gives the same rows whatever path they took (I9), and all placements that applied the same frames agree (I6).

@@ -7,7 +7,7 @@ import (
 )
 
 // few is the state of a partition's first series while no others have rows: 32, then 128, then 512. A page is for 1024, and a partition
-// that a single row touched would take 66 kB; thousands of such partitions must cost no more than their rows. It lies on the collector's
+// with a single row would need 66 kB; thousands of such partitions must cost no more than their rows. It lies on the collector's
 // heap and is copied as it grows; the first page replaces it.
 type few struct {
 	series []series

@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// TestOneRowTakesNoMoreThanAFewKilobytes: four thousand partitions of one row each took the memory of all heads together,
+// TestOneRowTakesNoMoreThanAFewKilobytes: four thousand partitions of one row each used the memory of all heads together,
 // 66 kB each, and the rows of all tables were refused.
 func TestOneRowTakesNoMoreThanAFewKilobytes(t *testing.T) {
 	h := New(Settings{})

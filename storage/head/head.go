@@ -56,7 +56,7 @@ type Head struct {
 	stampLo, stampHi point.Stamp
 }
 
-// New makes an empty head. It takes memory as rows come.
+// New makes an empty head. It allocates memory as rows come.
 func New(s Settings) *Head {
 	s.setDefaults()
 	return &Head{
@@ -277,7 +277,7 @@ func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	return true
 }
 
-// ReadNewest is Read, and may leave out rows before the newest of them. A series whose rows came in order, the last of them in [lo, hi], has that
+// ReadNewest is Read, and may leave out rows before the newest of them. A series whose rows came in order, the last one in [lo, hi], has that
 // row in its state: no chain is walked.
 func (h *Head) ReadNewest(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	if h.readLast(id, lo, hi, dst) {
@@ -431,7 +431,7 @@ func (h *Head) Drain(order []point.DenseID, f func(id point.DenseID, r *rows.Run
 	return nil
 }
 
-// Free gives the memory back. A head that is freed is empty and takes no more appends; histograms that reads returned stay valid.
+// Free releases the memory. A freed head is empty and accepts no more appends; histograms that reads returned stay valid.
 func (h *Head) Free() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

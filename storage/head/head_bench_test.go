@@ -58,7 +58,7 @@ func frames(series, rounds int, at func(i int) int) (out []load) {
 }
 
 func benchmarkAppend(b *testing.B, series int, at func(i int) int) {
-	const heads = 40_000_000 // rows a head takes before the next one, about as many as a flush lets gather
+	const heads = 40_000_000 // rows in a head before the next one, about as many as a flush lets gather
 	fs := frames(series, max(4, 2_000_000/series), at)
 	h, stamp, n, appended := New(Settings{}), point.Stamp(0), 0, 0
 	var cpu cpu
@@ -162,7 +162,7 @@ func BenchmarkDrain(b *testing.B) {
 	h.Free()
 }
 
-// TestAppendAllocatesNothing pins the cost of the hot path: rows of existing series take arena memory only.
+// TestAppendAllocatesNothing pins the cost of the hot path: rows of existing series use arena memory only.
 func TestAppendAllocatesNothing(t *testing.T) {
 	const series = 5000
 	h := filled(series, 3, func(i int) int { return i })
@@ -178,7 +178,7 @@ func TestAppendAllocatesNothing(t *testing.T) {
 		}
 		h.Append(stamp, l.ids, l.times, l.vals)
 	})
-	// A frame of 2000 rows may at times take a new chunk of the arena or a longer list of stamps.
+	// A frame of 2000 rows may at times need a new chunk of the arena or a longer list of stamps.
 	if allocs > 1 {
 		t.Errorf("%v allocations a frame of %d rows", allocs, frameRows)
 	}

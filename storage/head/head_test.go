@@ -278,7 +278,7 @@ func TestLongChains(t *testing.T) {
 	}
 }
 
-// TestSeriesThatMissesManyFrames crosses the width of the state's count of frames passed: 5 must not be taken for 65,541.
+// TestSeriesThatMissesManyFrames crosses the width of the state's count of frames passed: 5 must not be read as 65,541.
 func TestSeriesThatMissesManyFrames(t *testing.T) {
 	h := New(Settings{})
 	defer h.Free()

@@ -3,7 +3,7 @@ package head
 import "github.com/spillwaydb/spillway/protocols/point"
 
 // runSorter sorts columns by time and leaves rows of one time in their order. Late rows mostly come as a few runs, each in order by itself:
-// those are merged, which takes a pass for each doubling of their number instead of one for each doubling of the rows.
+// those are merged, which needs a pass for each doubling of their number instead of one for each doubling of the rows.
 type runSorter struct {
 	times  []point.Nanos // scratch
 	values []float64

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// A thin page holds up to four rows of each of 1024 neighbouring series as a log of them, at 8 bytes a row instead of the 64 of a
+// A thin page holds up to four rows of each of 1024 neighbouring series as a log, at 8 bytes a row instead of the 64 of a
 // series' state: in a partition that is a few seconds wide a series has a row or two.
 //
 //	pass 0   values by slot  8 17 3 …         rows that came while ids rose: the first of each series mostly, because a new series
@@ -39,7 +39,7 @@ type pass struct {
 type thinRun struct {
 	time  point.Nanos
 	frame uint32
-	slot  uint16 // of its first row
+	slot  uint16 // of the first row
 }
 
 const (
@@ -201,7 +201,7 @@ func (h *Head) readThinLocked(th *thin, id point.DenseID, lo, hi point.Nanos, ra
 // A cell is the values of a pass. They are read only where they were written.
 const cellBytes = 8 * pageSeries
 
-// cell hands out a cell, one that was given back if there is one.
+// cell hands out a cell, a released one if there is any.
 func (a *arena) cell() *[pageSeries]uint64 {
 	if n := len(a.cells); n > 0 {
 		c := a.cells[n-1]

@@ -4,7 +4,7 @@ package series
 
 import "testing"
 
-// cpu measures nothing where there is no clock for it.
+// cpu measures nothing where there is no such clock.
 type cpu struct{}
 
 func (c *cpu) start(*testing.B) {}

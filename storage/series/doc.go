@@ -19,10 +19,10 @@
 //	            └───────────── Intern ───────────┘
 //
 // Invariants:
-//   - Equal label sets have one live ref; a ref means the same labels for as long as a reference or a Pin taken before
+//   - Equal label sets have one live ref; a ref means the same labels for as long as a reference or a Pin acquired before
 //     its last Release is held.
 //   - Each series in the bitmap of a Match was in the index, with those labels, at some moment during the Match; a
-//     series is in it if its Intern returned before.
+//     series is included if its Intern returned before.
 //
 // Not done here: which series have rows, time ranges, limits on their number.
 package series

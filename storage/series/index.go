@@ -25,16 +25,16 @@ type Index struct {
 	epoch  atomic.Uint64
 	pinned [2]atomic.Int64 // Pins by the parity of their epoch
 
-	mu struct { // guards its fields; taken before a shard's lock, never after
+	mu struct { // guards its fields; acquired before a shard's lock, never after
 		sync.RWMutex
 		postings // of all series but those that wait
 		free     []Ref
 		next     Ref
-		sweeps   uint64     // passes that took refs out of the postings
+		sweeps   uint64     // passes that removed refs from the postings
 		waiting  []refRange // live, and not in the postings yet; in the order in which they came
 	}
-	// Of those that had to wait, ever: how many came, and how many of them have entered the postings. Written under mu.
-	// Invariant: entered <= came <= entered + waitingMax, and a ref is counted as come before it is given out.
+	// Of those that had to wait, ever: how many came, and how many have entered the postings. Written under mu.
+	// Invariant: entered <= came <= entered + waitingMax, and a ref is counted as come before it is returned.
 	came, entered atomic.Uint64
 
 	idle struct {
@@ -80,8 +80,8 @@ func New() *Index {
 // Len is the number of series that are not freed.
 func (x *Index) Len() int { return int(x.live.Load()) }
 
-// Intern gives labels their ref, a new one if need be, and takes a reference on it: the caller owes one Release. The
-// labels are kept while the series lives. Existing series take no exclusive lock.
+// Intern gives labels their ref, a new one if need be, and acquires a reference on that: the caller owes one Release. The
+// labels are kept while the series lives. Existing series need no exclusive lock.
 func (x *Index) Intern(l point.Labels) Ref {
 	return x.InternAll([]point.Labels{l}, make([]Ref, 0, 1))[0]
 }
@@ -111,7 +111,7 @@ func (x *Index) InternAll(ls []point.Labels, dst []Ref) []Ref {
 const unknown Ref = math.MaxUint32
 
 // internNew gives refs to the unknown series. They enter the postings later, see catchUp, or now if too many wait. Then
-// another Intern may get one of them before all are in the postings, but readers of the postings wait for the lock held
+// another Intern may get such a ref before all are in the postings, but readers of the postings wait for the lock held
 // here.
 func (x *Index) internNew(s *section, made uint64, ls []point.Labels, refs []Ref) {
 	x.mu.Lock()
@@ -241,10 +241,10 @@ func (x *Index) takeLocked() Ref {
 	return ref
 }
 
-// Labels returns the labels of a ref. A reference on it must be held, or the Pin under which it was matched. It takes no lock.
+// Labels returns the labels of a ref. The caller must hold a reference on that, or the Pin under which it was matched. No lock is acquired.
 func (x *Index) Labels(ref Ref) point.Labels { return x.entries.at(ref).labels }
 
-// Retain takes one more reference on each ref; one must be held already.
+// Retain acquires one more reference on each ref; one must be held already.
 func (x *Index) Retain(refs ...Ref) {
 	for _, ref := range refs {
 		if x.entries.at(ref).count.Add(1) <= 1 {
@@ -253,7 +253,7 @@ func (x *Index) Retain(refs ...Ref) {
 	}
 }
 
-// Release gives back one reference on each ref. A series without references stays until a Sweep; Release itself sweeps
+// Release releases one reference on each ref. A series without references stays until a Sweep; Release itself sweeps
 // when there are idleMax such series.
 func (x *Index) Release(refs ...Ref) {
 	var idle []Ref
@@ -278,7 +278,7 @@ func (x *Index) Release(refs ...Ref) {
 	}
 }
 
-// entries is an array that grows without moving, so that reading takes no lock.
+// entries is an array that grows without moving, so that reading needs no lock.
 type entries struct {
 	dir atomic.Pointer[[]*[entriesPage]entry]
 }

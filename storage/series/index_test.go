@@ -162,7 +162,7 @@ func checkLists(t *rapid.T, x *Index, held map[Ref]point.Labels) {
 	}
 }
 
-// TestMatchOverManyValues takes the paths that only large indexes take: filters against gathering, bitmaps, sections.
+// TestMatchOverManyValues runs the paths of large indexes alone: filters against gathering, bitmaps, sections.
 func TestMatchOverManyValues(t *testing.T) {
 	x, held := New(), map[Ref]point.Labels{}
 	for i := range 20_000 {
@@ -452,7 +452,7 @@ func TestASeriesThatIsDismissedWhileItWaitsDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// TestConcurrentLives has writers take and give back series while readers match: no reader may ever see a ref with
+// TestConcurrentLives has writers acquire and release series while readers match: no reader may ever see a ref with
 // labels that do not match, and at the end no series is left.
 func TestConcurrentLives(t *testing.T) {
 	x := New()

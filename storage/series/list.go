@@ -176,7 +176,7 @@ func (t *top) full(count uint64) bool {
 }
 
 func (t *top) offerPair(n, v string, count uint64) {
-	if !t.full(count) { // most are not among the largest: no string is made for them
+	if !t.full(count) { // most are not among the largest: their string is not made
 		t.offer(n+"="+v, count)
 	}
 }

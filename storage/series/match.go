@@ -10,7 +10,7 @@ import (
 
 // Match gives the series for which all matchers hold, as Prometheus defines it: an absent label is "", regular expressions are anchored at
 // both ends. No matcher gives every series. The bitmap is the caller's. Its refs mean the matched series as long as references on them or a
-// Pin taken before are held.
+// Pin acquired before are held.
 func (x *Index) Match(ms []*labels.Matcher) *roaring.Bitmap {
 	b, _ := x.MatchChecked(ms, unchecked)
 	return b
@@ -22,7 +22,7 @@ type Check func(bytes int64) error
 
 func unchecked(int64) error { return nil }
 
-// checkEvery is how many values or series are looked at between two checks. A costly regular expression takes
+// checkEvery is how many values or series are looked at between two checks. A costly regular expression needs
 // milliseconds for each.
 const checkEvery = 64
 
@@ -52,7 +52,7 @@ func (x *Index) MatchChecked(ms []*labels.Matcher, check Check) (*roaring.Bitmap
 }
 
 // query is a set of matchers by how they are evaluated. Those that "" satisfies cannot use postings to find series,
-// because postings list only series that have the label: they take series away.
+// because postings list only series that have the label: they remove series.
 type query struct {
 	exact   []term            // one of few values
 	open    []*labels.Matcher // not satisfied by ""
@@ -160,7 +160,7 @@ func (x *Index) keep(b *roaring.Bitmap, m *labels.Matcher, check Check) (*roarin
 	return b, nil
 }
 
-// drop takes out of b the series that have the label with a value that does not satisfy m.
+// drop removes from b the series that have the label with a value that does not satisfy m.
 func (x *Index) drop(b *roaring.Bitmap, m *labels.Matcher, check Check) error {
 	if few, ok := refusedValues(m); ok {
 		x.mu.RLock()
@@ -199,7 +199,7 @@ func refusedValues(m *labels.Matcher) ([]string, bool) {
 	return nil, false
 }
 
-// filterIsCheaper weighs reading the labels of each series in b (about 250 ns, most of it waiting for memory) against
+// filterIsCheaper weighs reading the labels of each series in b (about 250 ns, mostly waiting for memory) against
 // looking at each value and gathering the series of those that are accepted (about 60 ns).
 func filterIsCheaper(b *roaring.Bitmap, values int) bool {
 	return b.GetCardinality()*4 <= uint64(values)

@@ -57,7 +57,7 @@ func newPostings() postings {
 	return postings{names: make(map[string]*name), all: roaring.New()}
 }
 
-// add enters a series under each of its pairs. It is found there after settle.
+// add enters a series under each of its pairs. Readers find it after settle.
 func (p *postings) add(ref Ref, l point.Labels) {
 	if p.begun.to != uint32(ref) {
 		p.all.AddRange(uint64(p.begun.from), uint64(p.begun.to))
@@ -101,7 +101,7 @@ func (p *postings) extend(i int, ref uint32) {
 	}
 }
 
-// extend adds a series to the run, or begins a new one with it.
+// extend adds a series to the run, or begins a new run.
 func (r *run) extend(ref uint32) {
 	if r.to != ref {
 		r.settle()
@@ -203,7 +203,7 @@ func (v *value) or(b *roaring.Bitmap) {
 	b.AddMany(v.list)
 }
 
-// andNot takes the series out of b.
+// andNot removes the series from b.
 func (v *value) andNot(b *roaring.Bitmap) {
 	if v.many != nil {
 		b.AndNot(v.many)
@@ -234,7 +234,7 @@ func (v *value) meets(b *roaring.Bitmap) bool {
 	return v.many != nil && v.many.Intersects(b) || slices.ContainsFunc(v.list, b.Contains)
 }
 
-// remove takes series out of everything; labels gives theirs.
+// remove removes series everywhere; labels returns their labels.
 func (p *postings) remove(refs []Ref, labels func(Ref) point.Labels) {
 	gone := bitmapOf(refs)
 	p.all.AndNot(gone)

@@ -8,15 +8,15 @@ import (
 )
 
 // ranks store the places of series in label order, so that the same million need not be sorted for each partition that
-// has rows of them: places are numbers. They are learnt when many series are sorted that have none. 8 bytes a series.
+// has their rows: places are numbers. They are assigned when many series without one are sorted. 8 bytes a series.
 type ranks struct {
 	sync.RWMutex
-	sorted []Ref    // in label order; some of them freed since
+	sorted []Ref    // in label order; some freed since
 	place  []uint32 // by ref: its place in sorted, from 1; 0: none
 }
 
 const (
-	learnMin   = 4096 // fewer series without a place are not worth placing all anew
+	learnMin   = 4096 // fewer series without a place are not worth placing all again
 	learnShare = 64   // nor are fewer than this part of the placed ones
 )
 
@@ -63,7 +63,7 @@ func (r *ranks) placeLocked(ref Ref) uint32 {
 	return 0
 }
 
-// sortKeys sorts by the high half of the keys: many of them digit by digit.
+// sortKeys sorts by the high half of the keys: large lists digit by digit.
 func sortKeys(keys []uint64) {
 	if len(keys) < 1<<12 {
 		slices.Sort(keys)
@@ -106,7 +106,7 @@ func (x *Index) learn(refs []Ref) {
 			kept = append(kept, ref)
 		}
 	}
-	// Another goroutine may have placed some of them meanwhile; a clone, as the caller keeps the list.
+	// Another goroutine may have placed some meanwhile; a clone, as the caller keeps the list.
 	fresh := slices.DeleteFunc(slices.Clone(refs), func(ref Ref) bool { return r.place[ref] != 0 })
 	r.sorted = Merge(kept, fresh, func(a, b Ref) int { return x.Labels(a).Compare(x.Labels(b)) })
 	for i, ref := range r.sorted {
@@ -114,7 +114,7 @@ func (x *Index) learn(refs []Ref) {
 	}
 }
 
-// forget takes freed series' places away, before their refs can mean others.
+// forget removes freed series' places, before their refs can mean others.
 func (r *ranks) forget(refs []Ref) {
 	r.Lock()
 	defer r.Unlock()

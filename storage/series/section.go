@@ -43,7 +43,7 @@ func (s *section) sameShard(from int) (shard uint64, to int) {
 	return shard, to
 }
 
-// take finds the existing series and takes a reference on each; the others stay in order.
+// take finds the existing series and acquires a reference on each; the others stay in order.
 func (s *section) take(x *Index, ls []point.Labels, refs []Ref) {
 	fresh := 0
 	for from := 0; from < s.n; {

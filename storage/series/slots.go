@@ -5,7 +5,7 @@ import "github.com/spillwaydb/spillway/protocols/memory"
 // slots find refs by the hash of their labels: open addressing, one step at a time. A slot is 8 bytes and holds no pointer,
 // so that the collector has nothing to look at: 32 bits of the hash, then ref+1; 0: free. A shard's lock guards them.
 type slots struct {
-	list []uint64 // a power of two of them, at most three quarters in use; the low bits of the hash are a slot's home
+	list []uint64 // a power of two slots, at most three quarters in use; the low bits of the hash are a slot's home
 	used int
 }
 
@@ -42,7 +42,7 @@ func (s *slots) grow() {
 	}
 }
 
-// remove takes out a ref that is there under its hash. Later slots move up, so that no search ends early.
+// remove deletes a ref that is there under its hash. Later slots move up, so that no search ends early.
 func (s *slots) remove(hash uint64, ref Ref) {
 	free := hash & s.mask()
 	for s.list[free] != slotOf(hash, ref) {

@@ -38,7 +38,7 @@ type labelKey struct {
 }
 
 // labelPlace is where a part begins: done bytes into the string that has its length at byte at. Sets that agree in all
-// parts before agree byte for byte. So the next part begins at the same place in all of them, and no key stores it.
+// parts before agree byte for byte. So the next part begins at the same place in all sets, and no key stores it.
 type labelPlace struct{ at, done int }
 
 const partBytes = 7

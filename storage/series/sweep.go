@@ -13,15 +13,15 @@ const (
 	sweepSection = 128
 )
 
-// Pin keeps every ref that is in use when it is taken from being given to another series. A reader that keeps a bitmap
-// of Match without holding references takes a Pin before and unpins when it is done. Pins are cheap and must not be
-// forgotten: while one is held, no ref freed after it is used again.
+// Pin keeps every ref that is in use when it is acquired from being reused for another series. A reader that keeps a bitmap
+// of Match without holding references acquires a Pin before and unpins afterwards. Pins are cheap and must not be
+// forgotten: while one is held, no ref freed after it is reused.
 type Pin struct {
 	x      *Index
 	parity uint64
 }
 
-// Pin takes a pin.
+// Pin acquires a pin.
 func (x *Index) Pin() Pin {
 	for {
 		e := x.epoch.Load()
@@ -79,7 +79,7 @@ func (x *Index) dismiss(refs []Ref) (gone []Ref) {
 	return gone
 }
 
-// forget takes those of refs that are still idle out of the shards, so that no Intern finds them.
+// forget removes the refs that are still idle from the shards, so that no Intern finds them.
 func (x *Index) forget(refs []Ref) (gone []Ref) {
 	for _, ref := range refs {
 		e := x.entries.at(ref)
@@ -100,7 +100,7 @@ func (x *Index) forget(refs []Ref) (gone []Ref) {
 }
 
 // reclaimLocked moves on by one epoch if there is no pin in the one before, and then frees for reuse the refs freed in it:
-// pins of that epoch or older are gone, and later ones were taken after those refs had left the postings.
+// pins of that epoch or older are gone, and later ones were acquired after those refs had left the postings.
 func (x *Index) reclaimLocked() {
 	e := x.epoch.Load()
 	before := (e + 1) & 1

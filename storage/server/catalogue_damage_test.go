@@ -185,7 +185,7 @@ func cutAt(n int) harm {
 }
 
 // TestAckedRowsSurviveAFlippedBitInTheCatalogue: after a change of any bit, length or file of the catalogue, a read
-// returns all acked rows or an error, and no segment is deleted for it.
+// returns all acked rows or an error, and no segment is deleted.
 func TestAckedRowsSurviveAFlippedBitInTheCatalogue(t *testing.T) {
 	n := envInt(t, "CORRUPT", 150)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))

@@ -15,7 +15,7 @@ import (
 type Chains interface {
 	// Kept reports whether a partition that is placed here has a chain. Called for every request; costs a look-up.
 	Kept(table string, id point.PartitionID) bool
-	// Lead makes a placement lead its chain in an epoch; when it returns the placement takes rows. Errors are Stale and those of the store.
+	// Lead makes a placement lead its chain in an epoch; when it returns the placement accepts rows. Errors are Stale and those of the store.
 	Lead(ctx context.Context, p lease.Partition, at *partition.Partition, epoch point.Epoch) error
 	// Takes returns the reason why a partition that is led here refuses rows now. Errors are Unavailable, Throttled and Stale.
 	Takes(p lease.Partition) error
@@ -109,7 +109,7 @@ func (s *Server) placedOrJoining(t *table, id point.PartitionID) (*topology.Part
 	return at, pl, err
 }
 
-// LeadCopies implements runner.Partitions. The map may have the placement no more: it takes no direct rows then, but if the other placements in sync are
+// LeadCopies implements runner.Partitions. The map may have the placement no more: it accepts no direct rows then, but if the other placements in sync are
 // lost it must fill those that the map has.
 func (s *Server) LeadCopies(ctx context.Context, key lease.Partition, epoch point.Epoch) error {
 	t := s.tableOrNew(key.Table)

@@ -13,7 +13,7 @@ import (
 )
 
 // copyMetrics count the partitions that reads named here and that another server leads. Label answer: sure, unsure (it may lack rows,
-// and the reader takes it), refused (it may lack rows).
+// and the reader accepts that), refused (it may lack rows).
 type copyMetrics struct{ sure, unsure, refused prometheus.Counter }
 
 func newCopyMetrics() (m copyMetrics, all prometheus.Collector) {
@@ -45,7 +45,7 @@ func (s *Server) wake(ctx context.Context, q *peer.Select) {
 // answersAsCopy decides whether a placement that does not lead answers a read. It answers if it surely has every acknowledged row at this
 // moment, before a row is read; the reader may also accept one that may lack the newest. Errors are Stale.
 //
-// The leader alone knows when other partitions begin to take the rows of one that is being split. So a copy does not answer for it.
+// The leader alone knows when other partitions begin to own the rows of one that is being split. So a copy does not answer for it.
 func (s *Server) answersAsCopy(q *peer.Select, id point.PartitionID, m *topology.Map) error {
 	if q.Copies == peer.LeaderOnly || m == nil || !s.kept(q.Table, id) {
 		return s.notLed(q.Table, id)

@@ -35,7 +35,7 @@ func TestPowerCutsLoseNothingAcked(t *testing.T) {
 	t.Logf("TEST_SEED=%d CRASH_IMAGES=%d go test -run %s ./storage/server", seed, images, t.Name())
 	var total load
 	for round := uint64(0); images > 0 && !t.Failed(); round++ {
-		n := min(images, 100) // then a new store: an image should not hold more than it takes to show something
+		n := min(images, 100) // then a new store: an image should hold no more than the test needs
 		images -= n
 		w := newWorkload(t, seed+round<<32, func(fs vfs.FS) vfs.FS { return fs })
 		w.run(n)
@@ -210,7 +210,7 @@ func (w *workload) start() (end func()) {
 	}
 }
 
-// run takes and checks n images, and more on a machine so slow that by then not everything was done once.
+// run makes and checks n images, and more on a machine so slow that by then not everything was done once.
 func (w *workload) run(n int) {
 	end := w.start()
 	moments := rand.New(rand.NewPCG(w.seed, 101))
@@ -371,7 +371,7 @@ func (w *workload) describe() {
 	}
 }
 
-// check opens an image that was taken between two readings of the clock and compares it with the operations. on: the
+// check opens an image that was made between two readings of the clock and compares it with the operations. on: the
 // store is then used further, compacted, and checked again.
 func (w *workload) check(image *vfs.MemFS, before, after int64, on bool) error {
 	p, err := open(image, w.maps, 2)

@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// BenchmarkDeleteOverPartitions deletes a series from a thousand partitions that have rows of it in segments, on a real disk.
+// BenchmarkDeleteOverPartitions deletes a series from a thousand partitions that have its rows in segments, on a real disk.
 func BenchmarkDeleteOverPartitions(b *testing.B) {
 	const partitions = 1000
 	m, err := topology.New("t", topology.Config{PartitionWidth: 100 * time.Second})

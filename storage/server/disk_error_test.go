@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// diskErrors fails some operations of one kind on some files, after a number of them went well.
+// diskErrors fails some operations of one kind on some files, after a number of successes.
 type diskErrors struct {
 	kind  errorfs.OpKind
 	part  string       // of the paths; "": of all files
@@ -154,7 +154,7 @@ func (e *switched) MaybeError(op errorfs.Op) error {
 
 func (e *switched) String() string { return e.f.String() }
 
-// nthFails fails one operation, or all from it on.
+// nthFails fails one operation, or that and all later ones.
 type nthFails struct {
 	n, count int64
 	forever  bool

@@ -169,7 +169,7 @@ func TestDropsLeaveNothing(t *testing.T) {
 }
 
 // TestFullHeadsRefuseUntilTheyAreFlushed: at its bound the server answers Throttled; as soon as heads can be flushed it
-// takes rows again. While they cannot, maintenance neither spins nor stops.
+// accepts rows again. While they cannot, maintenance neither spins nor stops.
 func TestFullHeadsRefuseUntilTheyAreFlushed(t *testing.T) {
 	f := &failing{kind: errorfs.OpFileSyncData, part: "segments/"}
 	maps := newMap(t)
@@ -226,7 +226,7 @@ func TestFullHeadsRefuseUntilTheyAreFlushed(t *testing.T) {
 }
 
 // TestAPartitionThatCannotBeFlushedStopsNoOther: the largest head cannot be written, and memory is over its bound: the
-// others go to disk and take rows, and so does this one when the disk works again.
+// others go to disk and accept rows, and so does this one when the disk works again.
 func TestAPartitionThatCannotBeFlushedStopsNoOther(t *testing.T) {
 	f := &failing{kind: errorfs.OpFileSyncData, part: fmt.Sprintf("segments/%016x/", 101)}
 	log := slog.New(slog.DiscardHandler)

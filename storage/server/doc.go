@@ -11,6 +11,6 @@
 // names a partition led elsewhere is answered Stale; one that names none gets the partitions led here. A process that
 // runs alone has no leases and acts for everything; in a cluster package storage/lead keeps them.
 //
-// Invariants: I1 by leases, partition and brick; I3: rows are taken under the epoch of the lease; I5: heads, streams,
-// selects and metadata have bounds, and errors at them.
+// Invariants: I1 by leases, partition and brick; I3: rows are accepted under the epoch of the lease; I5: heads, streams,
+// selects and metadata have bounds, and errors beyond.
 package server

@@ -121,7 +121,7 @@ func halves(low point.PartitionID) topology.Split {
 	return topology.Split{At: at, Low: child(low), High: child(low + 1)}
 }
 
-// TestPartitionThatIsGivenBackTakesRows: a partition that the map took away and gave back is as before.
+// TestPartitionThatIsGivenBackTakesRows: a partition that the map removed and restored is as before.
 func TestPartitionThatIsGivenBackTakesRows(t *testing.T) {
 	p := start(t, vfs.NewMem(), newMap(t), 1)
 	defer p.stop(t)

@@ -47,7 +47,7 @@ const (
 	coldAfter     = 10 * time.Second // without rows: its memory would not fill again soon
 	coldWeight    = 4
 	greedWeight   = 4
-	roundHeadsMax = 256 // flushed before victims are picked anew
+	roundHeadsMax = 256 // flushed before the next choice
 )
 
 // victims picks the heads to flush until excess bytes are freed, the worthiest first: freed bytes count four times

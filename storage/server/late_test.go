@@ -53,7 +53,7 @@ func TestALateTryDoesNotBringBackWhatWasReplacedOrDeleted(t *testing.T) {
 }
 
 // TestAnInsertThatWasGivenUpDoesNotReplaceANewerOne: a try lies in a buffer while its rows are staged and acked, or its client brings them again through
-// another gateway, and a newer value is acked. Before, the try was taken and ranked above that.
+// another gateway, and a newer value is acked. Before, the try was accepted and ranked above that.
 func TestAnInsertThatWasGivenUpDoesNotReplaceANewerOne(t *testing.T) {
 	p := start(t, vfs.NewMem(), newMap(t), 1)
 	defer p.stop(t)

@@ -21,7 +21,7 @@ type Leases interface {
 	// Alone reports whether the placement here led when the lease lapsed and is the only one in sync: then no other server
 	// leads it, and a row kept here is kept by all.
 	Alone(table string, id point.PartitionID) (point.Epoch, bool)
-	// Hold returns when no other server can take the partition any more; it is called before the first row of an epoch is acked. Errors are
+	// Hold returns when no other server can lead the partition any more; it is called before the first row of an epoch is acked. Errors are
 	// Stale and Canceled.
 	Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error
 	// Wanted reports a request for a partition that this process does not lead. A partition that is not due yet is then led at once.
@@ -41,7 +41,7 @@ func (a always) Hold(context.Context, string, point.PartitionID, point.Epoch) er
 func (a always) Wanted(string, point.PartitionID)     {}
 func (a always) Why(string, point.PartitionID) string { return "" }
 
-// mayWrite returns the epoch under which a partition takes rows that are to be acked at a level.
+// mayWrite returns the epoch under which a partition accepts rows that are to be acked at a level.
 func (s *Server) mayWrite(table string, id point.PartitionID, level point.Level) (point.Epoch, bool) {
 	epoch, ok := s.leases.MayAct(table, id)
 	if !ok && level == point.All {
@@ -169,8 +169,8 @@ func (s *Server) confirm(t *table, p pass) error {
 	return nil
 }
 
-// led returns the partition of a pass, ready to take rows under its epoch. The first row creates it, once no other
-// server can take it. Errors are Stale, Canceled and Unavailable.
+// led returns the partition of a pass, ready to accept rows under its epoch. The first row creates it, once no other
+// server can lead it. Errors are Stale, Canceled and Unavailable.
 func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partition, error) {
 	p, ok := t.get(pa.id)
 	kept := s.kept(t.name, pa.id)
@@ -259,7 +259,7 @@ func (s *Server) Damaged() (all []partition.Identity) {
 // Held is a placement that this server has rows or files of.
 type Held struct {
 	partition.Identity
-	Empty bool // it never took a row
+	Empty bool // it never accepted a row
 }
 
 // Held lists all placements here, those of a table by time.
@@ -273,7 +273,7 @@ func (s *Server) Held() []Held {
 	return out
 }
 
-// Empty reports whether a partition never took a row here.
+// Empty reports whether a partition never accepted a row here.
 func (s *Server) Empty(name string, id point.PartitionID) bool {
 	if t, ok := s.table(name); ok {
 		if p, ok := t.get(id); ok {
@@ -307,25 +307,25 @@ func (s *Server) Seal(name string, id point.PartitionID) {
 // Unseal undoes a Seal: the map gave the partition back. It does not end a HandOver.
 func (s *Server) Unseal(name string, id point.PartitionID) { s.atGate(name, id, (*gate.Gate).Open) }
 
-// HandOver makes a partition refuse rows while other partitions are about to take over its part of the keyspace. Until
-// this process has the outcome, it answers no read by a map without them: the transaction may be committed, and rows of
-// theirs acked, before this process learns of it.
+// HandOver makes a partition refuse rows while other partitions are about to own its part of the keyspace. Until
+// this process has the outcome, it answers no read by a map without those: the transaction may be committed, and
+// their rows acked, before this process learns of that.
 func (s *Server) HandOver(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).do((*gate.Gate).HandOver)
 }
 
-// TakeBack ends a HandOver: the other partitions did not take over, and will not.
+// TakeBack ends a HandOver: the other partitions do not own its keys, and will not.
 func (s *Server) TakeBack(name string, id point.PartitionID) {
 	s.atGate(name, id, (*gate.Gate).TakeBack)
 }
 
-// Doubt lets rows in, although other partitions may have taken over. Readers wait until this process has a map newer
+// Doubt lets rows in, although other partitions may own its keys by now. Readers wait until this process has a map newer
 // than seq, which confirms or excludes it, or for Settle.
 func (s *Server) Doubt(name string, id point.PartitionID, seq uint64) {
 	s.tableOrNew(name).gate(id).do(func(g *gate.Gate) { g.Doubt(seq) })
 }
 
-// Settle ends a Doubt: no proposal on a map up to seq made other partitions take over, or will.
+// Settle ends a Doubt: no proposal on a map up to seq made other partitions own its keys, or will.
 func (s *Server) Settle(name string, id point.PartitionID, seq uint64) {
 	s.atGate(name, id, func(g *gate.Gate) { g.Settle(seq) })
 }
@@ -357,7 +357,7 @@ func (s *Server) Forget(name string, id point.PartitionID) {
 }
 
 // RemovePlacement removes a placement and all its rows; another placement of the partition may come after it. A
-// placement that is not here is no error. After an error it can be called again. IfEmpty: one that took rows by now stays, and the error is Stale.
+// placement that is not here is no error. After an error it can be called again. IfEmpty: one with rows by now stays, and the error is Stale.
 func (s *Server) RemovePlacement(name string, id point.PartitionID, placement point.PlacementID, ifEmpty bool) error {
 	t, ok := s.table(name)
 	if !ok {

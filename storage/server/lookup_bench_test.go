@@ -66,7 +66,7 @@ func seriesOf(ms ...peer.Matcher) func(*server.Server, peer.Select) (int, error)
 }
 
 // BenchmarkLookups asks a store for names, values and series after a restart: first is the first question of its kind, with nothing in
-// memory, the rest are asked after it. SPILLWAY_SERIES series (default 20,000) in one partition, and in SPILLWAY_PARTITIONS (default 50).
+// memory, the rest are later ones. SPILLWAY_SERIES series (default 20,000) in one partition, and in SPILLWAY_PARTITIONS (default 50).
 func BenchmarkLookups(b *testing.B) {
 	series := number("SPILLWAY_SERIES", 20_000)
 	b.Run("cold", func(b *testing.B) {

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// startsFailed: Pebble failed to open, which leaves goroutines of it behind.
+// startsFailed: Pebble failed to open, which leaves goroutines behind.
 var startsFailed atomic.Bool
 
 func TestMain(m *testing.M) {

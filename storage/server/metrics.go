@@ -15,7 +15,7 @@ type metrics struct {
 	copies      copyMetrics
 	evaluations evaluationMetrics
 
-	rows prometheus.Counter // taken as their leader
+	rows prometheus.Counter // accepted as their leader
 
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }

@@ -26,7 +26,7 @@ import (
 )
 
 // BenchmarkNarrow writes SPILLWAY_SCRAPES rows (default 12) of each of SPILLWAY_SERIES series (default 10,000), 10 s apart, into one
-// partition a day wide, and into partitions 10 s wide: one row a series and partition. A scrape takes SPILLWAY_PERIOD (default 0: as fast
+// partition a day wide, and into partitions 10 s wide: one row a series and partition. A scrape lasts SPILLWAY_PERIOD (default 0: as fast
 // as it goes) from its first to its last row. Flushes and compactions run as in a server, and everything is flushed at the end. It reports
 // the cost of a row in bytes of log, total processor time and bytes on disk at the end, and the peak of resident memory.
 func BenchmarkNarrow(b *testing.B) {

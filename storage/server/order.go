@@ -26,7 +26,7 @@ type ranked struct {
 
 const (
 	orderMin   = 64  // fewer series are sorted as they are
-	learnMin   = 256 // fewer new ones are not worth numbering all anew
+	learnMin   = 256 // fewer new ones are not worth numbering all again
 	learnShare = 64  // nor are fewer than this part of the placed ones
 )
 
@@ -77,8 +77,8 @@ func (o *order) placeLocked(f *found) (int32, bool) {
 	return p, p >= 0 && o.mu.sorted[p].labels == f.labels
 }
 
-// learn adds series, which are in order, and numbers all places anew. When most places must be of series that are gone,
-// all are dropped, and learnt again by the next selects.
+// learn adds series, which are in order, and numbers all places again. When most places must be of series that are gone,
+// all are dropped, and assigned again by the next selects.
 func (o *order) learn(fresh []found, live int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

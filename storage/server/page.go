@@ -24,7 +24,7 @@ func (ss *seriesSet) Pager(seriesMax int) peer.Pager {
 	return p
 }
 
-// pager reads pages of a set into memory of its own.
+// pager reads pages of a set into its own memory.
 type pager struct {
 	set    *seriesSet
 	reader *reader
@@ -56,7 +56,7 @@ func (p *pager) Next() (page peer.Page, ok bool, err error) {
 	return page, true, nil
 }
 
-// cut takes a page's series from the rest.
+// cut splits a page's series from the rest.
 func (p *pager) cut(page *peer.Page) ([]found, error) {
 	ss := p.set
 	ss.pages.Lock()

@@ -18,7 +18,7 @@ func (s *Server) timely(stamp point.Stamp) error {
 	return peer.NewAhead(now)
 }
 
-// rankAbove makes a partition that is about to be led rank its rows above those of the partitions that it took keys over from. For a
+// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For a
 // partition on this server that is its highest rank. On other servers no accepted rank is further ahead of the servers' clocks than
 // AheadMax, unless most of these clocks were set back since.
 func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partition) {

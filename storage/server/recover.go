@@ -17,7 +17,7 @@ import (
 // order, and as many apply them, each placement's in the order of its log.
 //
 //	Recover ─▶ task ─┬─▶ decode ─▶ decoder, decoder, … ─▶ task.decoded
-//	                 └─▶ apply[placement] ────────────────▶ waits for it, then ReplayFrame ─▶ free ─▶ next task
+//	                 └─▶ apply[placement] ────────────────▶ waits until decoded, then ReplayFrame ─▶ free ─▶ next task
 //
 // Most stores have one partition that matters, the one of today: decoding it in parallel with applying halves the time to start.
 
@@ -50,7 +50,7 @@ func newReplayer(workers int) *replayer {
 	return r
 }
 
-// take starts a record on its way; for one goroutine.
+// take passes a record to the decoders; for one goroutine.
 func (r *replayer) take(ctx context.Context, p *partition.Partition, rec []byte) error {
 	select {
 	case t := <-r.free:

@@ -49,7 +49,7 @@ type RepairedPartition struct {
 	Segments int
 	Rows     uint64 // in segments
 	InLog    int    // records of the log, superfluous ones too
-	Rebuilt  bool   // its entry was made anew from its segments
+	Rebuilt  bool   // its entry was rebuilt from its segments
 	Problem  error  // why it could not be rebuilt: it is closed; nil: it is whole
 }
 
@@ -159,7 +159,7 @@ func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id poi
 	dir := r.FS().PathJoin(r.SegmentsDir(), id.String())
 	made := partition.Rebuild(r.FS(), dir, id, known, r.Exact(), cache, log.After)
 	if site, ok := o.sites[id]; made.State == nil && !made.Found && log != nil && !o.Exact && ok {
-		p := &site.Partition // all its rows are in the log, and its table's map tells which server's they are
+		p := &site.Partition // all its rows are in the log, and its table's map says to which server they belong
 		made = partition.Rebuild(r.FS(), dir, id, &partition.State{Identity: partition.Identity{
 			Table: site.Table, Partition: p.ID, Placement: id, TimeLo: p.TimeLo, TimeHi: p.TimeHi, PointLo: p.PointLo, PointHi: p.PointHi,
 		}, NextSegment: 1}, false, cache, log.After)

@@ -78,7 +78,7 @@ func (s *Server) flushDue(ctx context.Context) {
 	s.flushUnderPressure(ctx)
 }
 
-// flushUnderPressure flushes heads until they take half of their bound. A head that cannot be flushed is skipped: the
+// flushUnderPressure flushes heads until they use half of their bound. A head that cannot be flushed is skipped: the
 // memory of the others is freed all the same.
 func (s *Server) flushUnderPressure(ctx context.Context) {
 	failed := map[*partition.Partition]bool{}
@@ -118,7 +118,7 @@ func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
 }
 
 // flusher flushes several partitions at once where they are small: such a flush is a few waits for the disk, which it does
-// for several as fast as for one. A large one runs alone, because the columns that it makes take memory.
+// for several as fast as for one. A large one runs alone, because its columns need memory.
 type flusher struct {
 	s      *Server
 	group  errgroup.Group
@@ -235,7 +235,7 @@ func (s *Server) report(p *partition.Partition, what string, err error) bool {
 	return false
 }
 
-// gone reports whether maintenance met a partition that was dropped or closed meanwhile: that is no failure.
+// gone reports whether a partition was dropped or closed during maintenance: that is no failure.
 func gone(err error) bool { return fault.Is(err, fault.Canceled) || fault.Is(err, fault.Stale) }
 
 // FlushAll writes all head rows into segments now, and folds each partition's segments into one if asked. Partitions that

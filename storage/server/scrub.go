@@ -25,7 +25,7 @@ const (
 	scrubSavePeriod = 30 * time.Second
 	// scrubOpenBytes is the cost of opening a file, so that a million small ones are no burden either.
 	scrubOpenBytes = 16 << 10
-	// scrubSlow is how long a piece may take to read before the disk counts as busy with more important work.
+	// scrubSlow is how long reading a piece may last before the disk counts as busy with more important work.
 	scrubSlow = 20 * time.Millisecond
 	// scrubYield is how many times longer a busy server's scrub waits.
 	scrubYield = 8
@@ -56,7 +56,7 @@ type Scrub struct {
 	PassBegan      time.Time // zero: none yet
 	PassEnded      time.Time // the last that was whole; zero: none yet
 	Segments       int       // of the current pass
-	Checked        int       // of them
+	Checked        int       // of those
 	BytesPerSecond int64     // the bound
 	DamageSeen     int       // segments found damaged by this process
 }
@@ -91,7 +91,7 @@ func (s *Server) scrub(ctx context.Context) error {
 	return nil
 }
 
-// load reads the progress of an earlier process. If that cannot be read, the scrub begins anew.
+// load reads the progress of an earlier process. If that cannot be read, the scrub starts from the beginning.
 func (c *scrubber) load() {
 	b, ok, err := c.s.deps.Brick.Get([]byte(scrubKey))
 	if err == nil && ok {

@@ -17,7 +17,7 @@ import (
 )
 
 // A select reads series in batches: neighbours in label order share blocks, and only the batches under way are in
-// memory, beside the rows that the caller keeps. There are at least a few of them, so that all processors have one.
+// memory, beside the rows that the caller keeps. There are at least a few batches, so that all processors have one.
 const (
 	selectBatchMax = 256
 	selectBatchMin = 32
@@ -85,8 +85,8 @@ func checkOf(ctx context.Context) series.Check {
 }
 
 // answers reports whether this server leads all partitions that a query names, or may answer as a copy: only then it has all their rows. If
-// other partitions took over since the map by which the query names them, or may have, the caller would miss the rows
-// that they took. Errors are Stale.
+// other partitions replaced one since the map by which the query names them, or may have, the caller would miss their
+// rows. Errors are Stale.
 func (s *Server) answers(ctx context.Context, q *peer.Select) error {
 	s.wake(ctx, q)
 	return s.named(q.Table, s.leadsAll(q))
@@ -195,7 +195,7 @@ func newMerger(views []*partition.View) *merger {
 	return &merger{byRef: map[series.Ref]int32{}}
 }
 
-// only takes the series of a single view.
+// only returns the series of a single view.
 func (m *merger) only(ss []partition.Series) {
 	m.all = make([]found, len(ss))
 	members := make([]member, len(ss))
@@ -262,7 +262,7 @@ func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 }
 
 // seriesSet reads the series of a select batch by batch. While one is handed out the next ones are read, each by a
-// goroutine of its own; they come in order.
+// separate goroutine; they come in order.
 type seriesSet struct {
 	ctx   context.Context
 	q     *peer.Select
@@ -366,7 +366,7 @@ func (ss *seriesSet) begin() {
 	})
 }
 
-// cut takes a batch off the rest.
+// cut splits a batch from the rest.
 func (ss *seriesSet) cut() []found {
 	n := min(ss.batch, len(ss.rest))
 	batch := ss.rest[:n]

@@ -42,13 +42,13 @@ type Deps struct {
 	Differs func(table string, p point.PartitionID) string
 	// Staging keeps rows for leaders that are away. Nil: this server stages none.
 	Staging Staging
-	// Unloads moves the rows of partitions that others take over from. Nil: they stay where they are.
+	// Unloads moves the rows of partitions whose keys others own now. Nil: they stay where they are.
 	Unloads Unloads
 	// Now is the time by the median of the servers' clocks. Nil: this server's clock.
 	Now func() point.Nanos
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.
 	Weight func(table string) int64
-	// Lane leaves processors to writes; compactions take turns in it, beside the queries of the process. Nil: they do not.
+	// Lane leaves processors to writes; compactions wait for turns there, beside the queries of the process. Nil: they do not.
 	Lane *lane.Lane
 	// Processors is the number of processors. 0: as many as Go's scheduler uses.
 	Processors int

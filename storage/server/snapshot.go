@@ -25,7 +25,7 @@ func (s *Snapshot) Close() {
 	s.views = nil
 }
 
-// Snapshot flushes all heads and returns all that was acked before the call. Rows that come meanwhile may be in it or not, partition by
+// Snapshot flushes all heads and returns all that was acked before the call. Rows that come meanwhile may be included or not, partition by
 // partition. Partitions that cannot be read are named in Missing, and the others are complete. Errors: Unavailable, Corrupt (the
 // catalogue), Canceled.
 func (s *Server) Snapshot(ctx context.Context) (_ *Snapshot, err error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// backUp makes a backup of a server in the directory "bk" of its own file system.
+// backUp makes a backup of a server in the directory "bk" of its file system.
 func backUp(t *testing.T, s *server.Server, fs vfs.FS, made time.Time, set backup.Settings) backup.Result {
 	t.Helper()
 	snap, err := s.Snapshot(t.Context())

@@ -23,7 +23,7 @@ type Staging interface {
 	Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, f *frame.Frame) error
 	Forget(id staging.ID) error
 	Read(q *runner.Query) ([]peer.Series, error)
-	// Delete takes rows out of the frames held, durably; Take and LabelsOnly are not used.
+	// Delete removes rows from the frames held, durably; Take and LabelsOnly are not used.
 	Delete(ctx context.Context, q *runner.Query) error
 	// Load returns the staged rows of a table; false: there are none.
 	Load(table string) (staging.Load, bool)

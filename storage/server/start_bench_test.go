@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// BenchmarkStart measures how long a store of SPILLWAY_SERIES series (default 10,000) takes to open when SPILLWAY_SCRAPES
+// BenchmarkStart measures how long a store of SPILLWAY_SERIES series (default 10,000) needs to open when SPILLWAY_SCRAPES
 // rows of each (default 150) are in its log alone, and when all are in segments.
 func BenchmarkStart(b *testing.B) {
 	series, scrapes := number("SPILLWAY_SERIES", 10_000), number("SPILLWAY_SCRAPES", 150)

@@ -95,7 +95,7 @@ func (s *Server) StagedStats(_ context.Context, table string) (*peer.Stats, erro
 	return st, nil
 }
 
-// HeadLoad is the share of HeadBytesMax that head rows take, 0 to a little over 1.
+// HeadLoad is the share of HeadBytesMax that head rows use, 0 to a little over 1.
 func (s *Server) HeadLoad() float64 {
 	return float64(s.heads.Used()) / float64(s.settings.HeadBytesMax)
 }
@@ -109,5 +109,5 @@ func (s *Server) HeadBytes() int64 { return s.heads.Used() }
 // CompactingBytes is about the memory of the compactions under way.
 func (s *Server) CompactingBytes() int64 { return s.compacting.Load() }
 
-// OnCompactingGrowth has f called with CompactingBytes before a compaction takes its memory.
+// OnCompactingGrowth has f called with CompactingBytes before a compaction allocates its memory.
 func (s *Server) OnCompactingGrowth(f func(to int64)) { s.compacting.OnGrowth(f) }

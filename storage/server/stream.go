@@ -24,7 +24,7 @@ type stream struct {
 	closed bool
 
 	define struct {
-		sync.Mutex // one Define at a time; taken after life
+		sync.Mutex // one Define at a time; acquired after life
 		ids        []point.SeriesID
 		labels     []point.Labels
 		refs       []series.Ref
@@ -117,7 +117,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if err != nil {
 		return err
 	}
-	forwarded := in.Staging != nil // its rank was checked where it was taken first, and is kept
+	forwarded := in.Staging != nil // its rank was checked where it was first accepted, and is kept
 	if !forwarded {
 		if err := st.s.timely(in.Stamp); err != nil {
 			return err

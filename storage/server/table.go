@@ -25,7 +25,7 @@ type table struct {
 	families families
 	order    order
 
-	creating sync.Mutex // one partition is made at a time; taken before mu
+	creating sync.Mutex // one partition is made at a time; acquired before mu
 	mu       struct {
 		sync.RWMutex
 		partitions map[point.PartitionID]*partition.Partition
@@ -73,7 +73,7 @@ func (t *table) add(p *partition.Partition) {
 }
 
 // create makes a partition unless another request did meanwhile. A dropped partition is Stale: its rows were deleted,
-// and a gateway that still routes by a map with it must get the map without it.
+// and a gateway that still routes by a map with it must get the newer map.
 func (t *table) create(id point.PartitionID, create func() (*partition.Partition, error)) (*partition.Partition, error) {
 	t.creating.Lock()
 	defer t.creating.Unlock()
@@ -120,7 +120,7 @@ func (t *table) drop(id point.PartitionID, m *topology.Map) error {
 	return t.dropLocked(p)
 }
 
-// remove removes one placement, and nothing else of its partition.
+// remove removes one placement, and nothing else of the partition.
 func (t *table) remove(id point.PartitionID, placement point.PlacementID, ifEmpty bool) error {
 	t.creating.Lock()
 	defer t.creating.Unlock()

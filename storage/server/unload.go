@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
-// Unloads moves the rows of partitions to those that take over from them; *runner.Unloads does.
+// Unloads moves the rows of partitions to their successors; *runner.Unloads does.
 type Unloads interface {
 	// Delete calls f, which deletes in a partition that unloads here, while none of its rows are on their way. Errors are Unavailable and Canceled, and those of f.
 	Delete(ctx context.Context, p lease.Partition, f func() error) error
@@ -20,7 +20,7 @@ type Unloads interface {
 
 var _ runner.Partitions = (*Server)(nil)
 
-// EndWrites implements runner.Partitions: when it returns, no row is taken under an earlier epoch, and no change is under way. Errors are Stale, Canceled, and those of
+// EndWrites implements runner.Partitions: when it returns, no row is accepted under an earlier epoch, and no change is under way. Errors are Stale, Canceled, and those of
 // the store.
 func (s *Server) EndWrites(ctx context.Context, key lease.Partition, epoch point.Epoch) error {
 	p, ok := s.Placement(key)
@@ -112,7 +112,7 @@ func unloadSome(v *partition.View, batch []partition.Series, lo, hi point.Nanos,
 	return nil
 }
 
-// unloads reports whether, by the newest map here, others take over the rows of a partition; heir whether one unloads into it.
+// unloads reports whether, by the newest map here, others own the rows of a partition; heir whether one unloads into this.
 func (s *Server) unloads(table string, id point.PartitionID) (unloads, heir bool) {
 	m, ok := s.deps.Maps.Get(table)
 	if !ok {

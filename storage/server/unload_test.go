@@ -40,8 +40,8 @@ func (o oneServer) Leader(string, *topology.Partition) (topology.ServerID, error
 // Server returns it.
 func (o oneServer) Server(topology.ServerID) (peer.Storage, bool) { return o.at.server, true }
 
-// TestAllRowsOfACutPartitionAreInItsHalves: floats, histograms and exemplars of many requests, in segments and in the head, in slices of some rows each; what was
-// written again in a half stays.
+// TestAllRowsOfACutPartitionAreInItsHalves: floats, histograms and exemplars of many requests, in segments and in the head, in slices of some rows each; rows that were
+// written again in a half stay.
 func TestAllRowsOfACutPartitionAreInItsHalves(t *testing.T) {
 	maps := &someMap{m: newMap(t).m}
 	p := start(t, vfs.NewMem(), maps, 1)

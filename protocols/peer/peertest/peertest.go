@@ -1,5 +1,5 @@
 // Package peertest tests what every peer.Storage promises: the server in its process and the same over a connection run
-// all of it.
+// all tests.
 package peertest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Target is an empty table on a storage, and a partition of it with the times [Lo, Hi) that the storage leads.
+// Target is an empty table on a storage, and one of its partitions, with the times [Lo, Hi), that the storage leads.
 type Target struct {
 	Storage   peer.Storage
 	Table     string
@@ -96,7 +96,7 @@ func (s *suite) at(second int) point.Nanos { return s.Lo + int64(second)*1e9 }
 
 func (s *suite) insert(stamp point.Stamp, in peer.Insert) *peer.Insert {
 	in.Partition, in.MapSeq = s.Partition, s.MapSeq
-	in.Stamp = point.Stamp(time.Now().UnixNano())&^1023 + stamp<<10 + point.Stamp(s.inserts.Add(1)%1024) // each of a gateway of its own: no two are the same
+	in.Stamp = point.Stamp(time.Now().UnixNano())&^1023 + stamp<<10 + point.Stamp(s.inserts.Add(1)%1024) // each of another gateway: no two are the same
 	return &in
 }
 

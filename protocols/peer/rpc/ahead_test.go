@@ -41,7 +41,7 @@ type ofContext struct {
 
 func (s ofContext) Context() context.Context { return s.ctx }
 
-// TestAGatewayOfBeforeIsStampedByTheServer: it would take the answer for a broken stream.
+// TestAGatewayOfBeforeIsStampedByTheServer: it would treat the answer as a broken stream.
 func TestAGatewayOfBeforeIsStampedByTheServer(t *testing.T) {
 	m := newMemory()
 	m.clock = 1e18

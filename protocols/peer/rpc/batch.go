@@ -207,7 +207,7 @@ func decodeBatchHead(b []byte) (h batchHead, err error) {
 	return h, nil
 }
 
-// decode reads a batch into memory of its own that stays valid; nothing of b is kept. goesOn: the last series goes on in the
+// decode reads a batch into new memory that stays valid; nothing of b is kept. goesOn: the last series continues in the
 // next batch. Errors are Corrupt.
 func (r *batchReader) decode(b []byte) (out []peer.Series, goesOn bool, err error) {
 	h, err := decodeBatchHead(b)

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// sink is a storage that takes inserts and drops them: the transport is measured.
+// sink is a storage that accepts inserts and drops them: the transport is measured.
 type sink struct{ *memory }
 
 func (s sink) OpenStream(context.Context, string) (peer.Stream, error) { return sinkStream{}, nil }

@@ -75,7 +75,7 @@ func TestStreamOfAKilledServer(t *testing.T) {
 	wantKind(t, "a call of a closed peer", p.DeleteSeries(t.Context(), &peer.Select{}), fault.Unavailable)
 }
 
-// TestShutdownAcksWhatIsUnderWay: an insert that was taken is acked, the stream then ends.
+// TestShutdownAcksWhatIsUnderWay: an accepted insert is acked, the stream then ends.
 func TestShutdownAcksWhatIsUnderWay(t *testing.T) {
 	m := newMemory()
 	m.gate = make(chan struct{})
@@ -134,7 +134,7 @@ func TestNobodyIsThere(t *testing.T) {
 	}
 }
 
-// busy bounds what takes two seconds on a quiet machine, and would last for ever if it went wrong.
+// busy bounds steps of two seconds on a quiet machine, and would last for ever if it went wrong.
 const busy = 30 * time.Second
 
 // listenAgain listens where another server did.

@@ -118,7 +118,7 @@ func (p *Peer) Store(ctx context.Context, f *peer.File) error {
 		return p.call(ctx, methodStore, toFile(f), &nothing{})
 	}
 	err := p.call(ctx, methodStoreOps, toFile(f), &nothing{})
-	if errors.Is(err, errOlder) { // its build has no digests, and would take their absence for another map
+	if errors.Is(err, errOlder) { // its build has no digests, and would read their absence as another map
 		return fault.Wrap(err, fault.Stale, "%s takes METADATA files whole", p.addr)
 	}
 	return err

@@ -31,7 +31,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return data, nil
 }
 
-// Unmarshal takes a reference: gRPC frees the data when it returns.
+// Unmarshal holds a reference: gRPC frees the data when it returns.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*message)
 	if !ok {
@@ -50,7 +50,7 @@ func (m *message) whole() mem.Buffer {
 	return b
 }
 
-// poolBuffer takes a buffer of n bytes from the pool. data is where they lie: to be written until the buffer is given away.
+// poolBuffer gets a buffer of n bytes from the pool. data are its bytes: to be written until the buffer is passed on.
 func poolBuffer(n int) (buf mem.Buffer, data []byte) {
 	pool := mem.DefaultBufferPool()
 	p := pool.Get(n)

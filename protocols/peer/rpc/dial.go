@@ -42,7 +42,7 @@ var (
 	_ peer.Metadata = (*Peer)(nil)
 )
 
-// line is a connection for as long as the peer gives signs of life. gRPC notices a closed connection, but takes at least 20 s
+// line is a connection for as long as the peer gives signs of life. gRPC notices a closed connection, but needs at least 20 s
 // to notice one with a frozen or unreachable peer, so watch does that.
 type line struct {
 	conn *grpc.ClientConn
@@ -156,7 +156,7 @@ func (h *hearing) Read(b []byte) (int, error) {
 
 func (p *Peer) now() time.Duration { return time.Since(p.began) }
 
-// enter takes the line for a call; leave it when it is over.
+// enter counts a call on the line; leave ends it.
 func (p *Peer) enter() (*line, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -2,7 +2,7 @@
 // raw bytes.
 //
 // A Server serves the Storage and Metadata of one process; a Peer is another process' view of them. A Peer differs from
-// the local object only by the time that calls take and by one more error: Unavailable.
+// the local object only by the duration of calls and by one more error: Unavailable.
 //
 //	gateway                                             storage server
 //	Peer ─┬─ Inserts ── define, insert, insert … ─────▶ one Storage.OpenStream ─▶ workers ─▶ fsync

@@ -39,7 +39,7 @@ func (e *evaluator) Evaluate(ctx context.Context, q *peer.Select, plan []byte, g
 	return e.fail
 }
 
-// serveEvaluator starts a server of e and a connection to it.
+// serveEvaluator starts a server of e and connects to it.
 func serveEvaluator(t *testing.T, e peer.Storage) *Peer {
 	t.Helper()
 	srv, err := NewServer(Deps{Storage: e, Registerer: prometheus.NewRegistry()}, Settings{TLS: plain})

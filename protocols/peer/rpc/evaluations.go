@@ -117,10 +117,10 @@ func (p *Peer) receiveAnswers(cs grpc.ClientStream, request []byte, a *answers) 
 type answers struct {
 	open    []*peer.Evaluation // by number; nil: it has ended
 	left    int                // that have not
-	refused bool               // some were ended here: the server may have more of them
+	refused bool               // some were ended here: the server may have more
 }
 
-// take takes a record. Errors are Corrupt.
+// take decodes a record. Errors are Corrupt.
 func (a *answers) take(of, kind int, b []byte) error {
 	if of >= len(a.open) {
 		return fault.Errorf(fault.Corrupt, "an answer to evaluation %d of %d", of, len(a.open))

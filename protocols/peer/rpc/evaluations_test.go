@@ -237,7 +237,7 @@ func answerRecords(b []byte) (all []answerRecord, err error) {
 	return all, err
 }
 
-// TestEvaluationsAreReadAsTheyWereSent, and what is cut off or changed is refused, or is a well-formed other one.
+// TestEvaluationsAreReadAsTheyWereSent, and what is cut off or changed is refused, or is another well-formed one.
 func TestEvaluationsAreReadAsTheyWereSent(t *testing.T) {
 	examples := evaluationsExamples(t)
 	all, err := decodeEvaluations(examples["evaluations"])

@@ -437,7 +437,7 @@ func TestBatchesComeBack(t *testing.T) {
 	})
 }
 
-// TestLabelsDoNotExplode: a few bytes that stand for many sets are refused before their memory is taken.
+// TestLabelsDoNotExplode: a few bytes that stand for many sets are refused before their memory is allocated.
 func TestLabelsDoNotExplode(t *testing.T) {
 	var w labelWriter
 	w.Reset()
@@ -494,7 +494,7 @@ func TestKindsHaveCodes(t *testing.T) {
 	}
 }
 
-// TestDefinitionsAreSmall: where many series are new, a definition takes a few bytes.
+// TestDefinitionsAreSmall: where many series are new, a definition needs a few bytes.
 func TestDefinitionsAreSmall(t *testing.T) {
 	b, n := new(defineEncoder).encode(devopsDefs(2020))
 	if per := float64(len(b)) / float64(n); per > 4.5 {

@@ -33,7 +33,7 @@ func Roles() []Role { return []Role{RoleStorage, RoleGateway, RoleAdmin} }
 //
 //	spillway://storage/s1    spillway://gateway/g1    spillway://admin/ops
 //
-// in its subject alternative name. The authority stands for the cluster, so a cluster has no name in it.
+// in its subject alternative name. The authority stands for the cluster, so it does not contain the cluster's name.
 type Identity struct {
 	Role Role
 	Name string
@@ -134,8 +134,8 @@ func (s *Server) allow(method string, ctx context.Context) error {
 	return fault.Annotate(err, "%s", method)
 }
 
-// allowInsert decides whether a caller may make an insert. A storage server forwards what is staged at it, stages it elsewhere, and gives rows to partitions that take over; a gateway has no
-// part in either but to stage. Errors are Denied.
+// allowInsert decides whether a caller may make an insert. A storage server forwards what is staged at it, stages it elsewhere, and moves rows to the partitions that replace a split or merged one; a gateway has no
+// such rights except to stage. Errors are Denied.
 func allowInsert(role Role, in *peer.Insert) error {
 	forwards := in.Staging != nil && in.Staging.Do != peer.Stage
 	switch {

@@ -124,7 +124,7 @@ func (in *inserts) run() error {
 	}
 }
 
-// end takes no more records and waits for those that were taken.
+// end accepts no more records and waits for those that were accepted.
 func (in *inserts) end() {
 	in.mu.Lock()
 	in.mu.ended = true
@@ -296,7 +296,7 @@ func (in *inserts) stampAnew(err error) (stamp point.Stamp, anew bool) {
 	case late && in.version < streamLate:
 		return max(rank.At(time.Now().UnixNano()), above), true
 	case ok && in.version < streamAhead:
-		if clock == 0 { // sent again, and taken before: it counts as received now
+		if clock == 0 { // sent again, and accepted before: it counts as received now
 			clock = time.Now().UnixNano()
 		}
 		return rank.At(clock), true

@@ -269,7 +269,7 @@ func unpack(dst, packed []byte, length uint32) ([]byte, error) {
 	if err != nil || n != int(length) || n > labelPackedMax {
 		return nil, fault.Errorf(fault.Corrupt, "labels of %d bytes, at most %d, are told to have %d", n, labelPackedMax, length)
 	}
-	// A compressed byte stands for at most 64 or so, but a copy of a few bytes may stand for 16 MiB: memory is taken
+	// A compressed byte stands for at most 64 or so, but a copy of a few bytes may stand for 16 MiB: memory is allocated
 	// by the stated length, which is bounded.
 	b, err := s2.Decode(slices.Grow(dst[:0], n)[:n], packed)
 	if err != nil {

@@ -246,7 +246,7 @@ func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, d
 	return l.queue(&l.mu.pieces, o)
 }
 
-// await takes room, unless ctx or the link ends before there is any.
+// await reserves room, unless ctx or the link ends before.
 func (l *link) await(ctx context.Context, room *semaphore.Weighted, n int64) error {
 	if room.TryAcquire(n) {
 		return nil
@@ -366,7 +366,7 @@ func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
 	return nil, copied, ""
 }
 
-// cutMessage takes about one message's worth off a queue. Short frames are copied together; long ones are sent from their own
+// cutMessage removes about one message's worth from a queue. Short frames are copied together; long ones are sent from their own
 // memory, those longer than a message in parts. The caller releases the entries that are off the queue.
 func cutMessage(queue *[]*outgoing, off []*outgoing) (data mem.BufferSlice, _ []*outgoing) {
 	var short []byte
@@ -475,7 +475,7 @@ func (l *link) take(r linkRecord, buf mem.Buffer) error {
 	return nil
 }
 
-// takeOwn takes a record of the link itself.
+// takeOwn handles a record of the link itself.
 func (l *link) takeOwn(r linkRecord) error {
 	h := headReader{b: r.head}
 	switch r.kind {

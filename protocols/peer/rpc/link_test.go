@@ -23,7 +23,7 @@ import (
 type ear struct {
 	keep bool // bodies are not released until the test does it
 	mu   sync.Mutex
-	news chan struct{} // closed and made anew with every event
+	news chan struct{} // closed and replaced with every event
 
 	links    []peer.Link
 	ended    []error
@@ -109,7 +109,7 @@ func linksOf(t testing.TB, server string, h peer.LinkHandler) *Links {
 
 var someRoute = peer.Route{Table: "metrics", Partition: 1<<60 + 7, From: 0xfedcba9876543210, To: 3, Epoch: 1 << 40}
 
-// someMessages is one of each kind with everything in it.
+// someMessages is one of each kind with all fields set.
 func someMessages() []peer.LinkMessage {
 	ends := []point.EpochEnd{{Epoch: 1, Seq: 90}, {Epoch: 1 << 40, Seq: 101}}
 	s := func(e, n uint64) point.Serial { return point.Serial{Epoch: point.Epoch(e), Seq: n} }
@@ -449,7 +449,7 @@ func linkOnce(ctx context.Context, p *Peer) error {
 	return nil
 }
 
-// A certificate is for a role and a name: that of a gateway or another server opens no link of ours.
+// A certificate is for a role and a name: that of a gateway or another server opens no link.
 func TestALinkIsOfTheServerThatTheCertificateNames(t *testing.T) {
 	a := newTestAuthority(t)
 	ls := linksOf(t, "b", newEar())

@@ -35,7 +35,7 @@ type LinkSettings struct {
 	Registerer prometheus.Registerer // nil: none
 }
 
-// linkFrameWindowMin lets the longest frame be sent while a part of the window is not given back yet.
+// linkFrameWindowMin lets the longest frame be sent while a part of the window is not released yet.
 const linkFrameWindowMin = 2 * (peer.LinkFrameBytesMax + bodyCost)
 
 func (s *LinkSettings) setDefaults() {
@@ -168,7 +168,7 @@ const (
 	linkRetryMost  = 2 * time.Second
 )
 
-// keep dials a server whenever there is no link to it.
+// keep dials a server whenever there is no link.
 func (ls *Links) keep(ctx context.Context, server string, dial dialLink) {
 	retry := linkRetryFirst
 	for first := true; ctx.Err() == nil; first = false {
@@ -339,7 +339,7 @@ func (ls *Links) yields(old, l *link) bool {
 	case old.other.Boot != l.other.Boot || old.silent.Load():
 		return true
 	case old.dialed == l.dialed:
-		return true // dialled again by the same side: it has given up the older one
+		return true // dialled again by the same side: it has closed the older one
 	}
 	return l.dialed == (ls.settings.Self.Server < l.other.Server) // the lower id's
 }

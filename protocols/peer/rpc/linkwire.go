@@ -66,7 +66,7 @@ type linkRecord struct {
 	body []byte
 }
 
-// cutLinkRecord takes the first record off a message. Errors are Corrupt.
+// cutLinkRecord removes the first record from a message. Errors are Corrupt.
 func cutLinkRecord(b []byte) (r linkRecord, rest []byte, err error) {
 	if len(b) < linkRecordLen {
 		return r, nil, fault.Errorf(fault.Corrupt, "a link's record ends after %d bytes, its header has %d", len(b), linkRecordLen)

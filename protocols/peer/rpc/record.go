@@ -42,7 +42,7 @@ const (
 // recordLen is the length of a record before its payload.
 const recordLen = 16
 
-// Bounds of a stream. A record over them is refused before memory is taken for it.
+// Bounds of a stream. A record over them is refused before memory is allocated.
 const (
 	// messageBytesMax bounds one gRPC message: a log record of 32 MiB and its framing.
 	messageBytesMax = 33 << 20
@@ -56,7 +56,7 @@ type record struct {
 	payload []byte
 }
 
-// cutRecord takes the first record off a message. Errors are Corrupt.
+// cutRecord removes the first record from a message. Errors are Corrupt.
 func cutRecord(b []byte) (r record, rest []byte, err error) {
 	if len(b) < recordLen {
 		return record{}, nil, fault.Errorf(fault.Corrupt, "a record ends after %d bytes, its header has %d", len(b), recordLen)
@@ -420,7 +420,7 @@ func cutMapAt(b []byte) (at peer.MapAt, rest []byte, err error) {
 	return at, b, nil
 }
 
-// cutAck takes the first ack off.
+// cutAck removes the first ack.
 func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 	short := func() (uint64, error, []byte, error) {
 		return 0, nil, nil, fault.Errorf(fault.Corrupt, "acks end early")

@@ -95,7 +95,7 @@ func dial(t testing.TB, addr string, s DialSettings) *Peer {
 	return p
 }
 
-// pair is a server of a memory and a peer of it.
+// pair is a server of a memory and its peer.
 func pair(t testing.TB) (*memory, *Peer) {
 	t.Helper()
 	m := newMemory()
@@ -174,7 +174,7 @@ func TestInsertsArriveAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestManyInsertsAreUnderWayAtOnce needs all of them at the gate before it opens.
+// TestManyInsertsAreUnderWayAtOnce needs all inserts at the gate before it opens.
 func TestManyInsertsAreUnderWayAtOnce(t *testing.T) {
 	m, p := pair(t)
 	m.gate = make(chan struct{})
@@ -269,7 +269,7 @@ func TestEveryFieldTravels(t *testing.T) {
 		fill(reflect.ValueOf(x).Elem(), rng)
 	}
 	q.Copies = peer.UnsureCopies
-	q.Ranks = false               // a select asks for them by the format it reads, see TestSelectGivesWhatThePeerHas
+	q.Ranks = false               // a select asks for ranks by the format it reads, see TestSelectGivesWhatThePeerHas
 	q.Newest, q.Beside = false, 0 // do not travel
 	for i := range ex {
 		for k := range ex[i].Exemplars {
@@ -421,7 +421,7 @@ func TestInsertsAreThrottledAtTheBounds(t *testing.T) {
 	}
 	m.until(t, "three are at the gate", func() bool { return m.waiting == 3 })
 	wantKind(t, "the fourth", st.Insert(t.Context(), &peer.Insert{}), fault.Throttled)
-	st.(*stream).limits.insertsMax = 100 // a gateway that does not keep to it
+	st.(*stream).limits.insertsMax = 100 // a gateway that ignores the bound
 	wantKind(t, "the fourth, asked all the same", st.Insert(t.Context(), &peer.Insert{}), fault.Throttled)
 	close(m.gate)
 	wg.Wait()

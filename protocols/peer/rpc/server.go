@@ -24,7 +24,7 @@ import (
 // Deps are the parts that a server serves.
 type Deps struct {
 	Storage    peer.Storage
-	Metadata   peer.Metadata // nil: this is no metadata server, calls of it are Unavailable
+	Metadata   peer.Metadata // nil: this is no metadata server, its calls are Unavailable
 	Rows       peer.Rows     // nil: administrators get no rows of the coordination store here
 	Links      *Links        // nil: this server has no copies, links to it are Unavailable
 	Log        *slog.Logger
@@ -467,7 +467,7 @@ func cutSeries(s *peer.Series) (piece peer.Series, more bool) {
 	return piece, len(s.Hists) > 0
 }
 
-// cutRanks takes n off, or all if there are fewer.
+// cutRanks removes n ranks, or all if there are fewer.
 func cutRanks(of []point.Stamp, n int) (piece, rest []point.Stamp) {
 	n = min(n, len(of))
 	return of[:n], of[n:]

@@ -92,7 +92,7 @@ func (s *set) Next() bool {
 	}
 }
 
-// receive takes the next batch. A series left over from this one goes on in it.
+// receive receives the next batch. It continues a series left over from this one.
 func (s *set) receive() error {
 	var m message
 	if err := s.cs.RecvMsg(&m); err != nil {

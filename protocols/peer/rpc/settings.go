@@ -14,7 +14,7 @@ import (
 type TLS struct {
 	CAFile, CertFile, KeyFile string
 
-	// CRLFile lists certificates that the authority has revoked, in PEM, signed by it; "": none are. Connections with a
+	// CRLFile lists certificates that the authority has revoked, in PEM, and signs; "": none are. Connections with a
 	// certificate that is added to the list are closed within seconds.
 	CRLFile string
 
@@ -106,8 +106,8 @@ type DialSettings struct {
 	// Server is the name of the storage server behind the address: its certificate must be for that name. "": for any.
 	Server string
 
-	// SilenceMax is how long a peer may send nothing at all while calls wait for it and it is asked for a sign of life;
-	// then its connection is given up and the calls are Unavailable. Default 2 s; at least 200 ms. Smaller: a peer with busy
+	// SilenceMax is how long a peer may send nothing at all while calls wait and it is asked for a sign of life;
+	// then its connection is closed and the calls are Unavailable. Default 2 s; at least 200 ms. Smaller: a peer with busy
 	// processors loses its streams, and their series must be defined again.
 	SilenceMax time.Duration
 	// ConnectMax bounds a connect with its handshake. Default 2 s.

@@ -85,7 +85,7 @@ func TestCopiesOfAKindToComeAreRefused(t *testing.T) {
 	}
 }
 
-// TestAGatewayOfBeforeHearsOfNoMap: it would take the ack for a broken stream.
+// TestAGatewayOfBeforeHearsOfNoMap: it would treat the ack as a broken stream.
 func TestAGatewayOfBeforeHearsOfNoMap(t *testing.T) {
 	at := peer.MapAt{Txn: peer.TxnID{1}, Seq: 9, Servers: []string{"n1"}}
 	m, p := pair(t)

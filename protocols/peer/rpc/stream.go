@@ -124,7 +124,7 @@ func (st *stream) greet(table string) error {
 	return err
 }
 
-// Define implements peer.Stream. It sends in parts and returns when the peer has taken all.
+// Define implements peer.Stream. It sends in parts and returns when the peer has accepted all.
 func (st *stream) Define(ctx context.Context, defs []peer.Def) error {
 	e := defineEncoders.Get().(*defineEncoder)
 	defer defineEncoders.Put(e)

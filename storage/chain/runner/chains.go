@@ -55,9 +55,9 @@ type Leases interface {
 type Wire interface {
 	// Send does not wait.
 	Send(p lease.Partition, from, to lease.Member, m chain.Message)
-	// TryFrame sends a log record if there is a link and room on it, else returns false; rec must never change.
+	// TryFrame sends a log record if there is a link with room, else returns false; rec must never change.
 	TryFrame(p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) bool
-	// Frame sends a log record once there is room for it.
+	// Frame sends a log record once there is room.
 	Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error
 }
 
@@ -95,7 +95,7 @@ type Chains struct {
 		over    bool
 	}
 	unsynced struct {
-		sync.Mutex              // taken under a placement's lock: nothing else is locked while it is held
+		sync.Mutex              // acquired under a placement's lock: no other is acquired while it is held
 		list       []*placement // with frames in the log that are not known to be fsynced
 	}
 }
@@ -239,8 +239,8 @@ func (c *Chains) find(key lease.Partition) *placement {
 	return c.mu.copies[key]
 }
 
-// Lead makes a placement lead its chain in an epoch with a lease held here, with the row's in-sync list. When it returns the partition takes
-// rows under it. Errors are Stale and those of the store.
+// Lead makes a placement lead its chain in an epoch with a lease held here, with the row's in-sync list. When it returns the partition
+// accepts rows in that epoch. Errors are Stale and those of the store.
 func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Partition, epoch point.Epoch) error {
 	var led Led
 	for _, l := range c.deps.Leases.Copied() {
@@ -273,7 +273,7 @@ func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Par
 // Kept reports whether a partition that is placed here has a chain.
 func (c *Chains) Kept(table string, id point.PartitionID) bool { return c.deps.Leases.Kept(table, id) }
 
-// Takes returns why a partition that is led here takes no row now, or nil. Errors are Unavailable, Throttled and Stale.
+// Takes returns why a partition that is led here accepts no row now, or nil. Errors are Unavailable, Throttled and Stale.
 func (c *Chains) Takes(key lease.Partition) error {
 	x := c.find(key)
 	if x == nil {
@@ -302,14 +302,14 @@ func (c *Chains) Listed(key lease.Partition, ask uint64, ok bool, epoch point.Ep
 	}
 }
 
-// Message takes a message that came from another server.
+// Message handles a message from another server.
 func (c *Chains) Message(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Message) {
 	if x := c.reach(key, from, to, m); x != nil {
 		x.post(event{in: chain.Received{From: from, Message: m}})
 	}
 }
 
-// Frame takes a log record that came from another server; done is called once it is not needed any more.
+// Frame handles a log record from another server; done is called once it is not needed any more.
 func (c *Chains) Frame(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Pass, rec []byte, done func()) {
 	x := c.reach(key, from, to, m)
 	if x == nil {

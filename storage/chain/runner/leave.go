@@ -14,7 +14,7 @@ const (
 	headlessMax = 2 * time.Second
 )
 
-// Leave takes this server's placements out of the chains that others lead, so that no writer waits for them once the process has ended. It is called
+// Leave removes this server's placements from the chains that others lead, so that no writer waits for them once the process has ended. It is called
 // when all leases were released, and returns when the heads have answered, or ctx ends; left are the placements that were answered. From now
 // on no placement here is sure, and reads are answered by other copies.
 func (c *Chains) Leave(ctx context.Context) (left, all int) {

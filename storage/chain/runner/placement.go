@@ -21,7 +21,7 @@ import (
 // placement is a chain's part at one placement: the machine, and the work beside it.
 //
 //	link, writer, fsync, tick ──post──▶ events ──▶ drain: one goroutine at a time, that of the first that posted
-//	                                                 └─ a slow event: in a goroutine of its own, and all behind it
+//	                                                 └─ a slow event: in a goroutine of its own, and all later ones
 //
 // An event seldom costs more than a goroutine's wake-up, so the goroutine that brings it handles it, unless another is at work.
 type placement struct {
@@ -36,7 +36,7 @@ type placement struct {
 	sooner chan struct{} // a tick is due earlier than it was: the chain woke
 
 	mu struct {
-		sync.Mutex // taken under the partition's lock by Pass: nothing else is locked while it is held
+		sync.Mutex // acquired under the partition's lock by Pass: no other is acquired while it is held
 		machine    *chain.Machine
 		events     []event
 		draining   bool // a goroutine handles events
@@ -254,7 +254,7 @@ func (x *placement) place() {
 	x.step(in)
 }
 
-// lead begins an epoch. Nothing of the log is cut meanwhile, and frames that the partition takes from now on are inputs behind this one.
+// lead begins an epoch. Nothing of the log is cut meanwhile, and frames that the partition accepts from now on are inputs behind this one.
 func (x *placement) lead(l *Led) error {
 	if epoch, leads := x.leading(); leads && epoch == l.Epoch {
 		return nil
@@ -273,7 +273,7 @@ func (x *placement) lead(l *Led) error {
 	return nil
 }
 
-// catchUp reports frames to the machine that the partition took in an earlier epoch that was led here without a chain.
+// catchUp reports frames to the machine that the partition accepted in an earlier epoch that was led here without a chain.
 func (x *placement) catchUp(epoch point.Epoch) {
 	ends := slices.DeleteFunc(slices.Clone(x.p.Ends()), func(e point.EpochEnd) bool { return e.Epoch >= epoch })
 	x.mu.Lock()
@@ -536,7 +536,7 @@ func (x *placement) Await(ctx context.Context, s point.Serial) error {
 	}
 }
 
-// awaitMax bounds how long a row's writer waits for the copies: longer than a failover takes.
+// awaitMax bounds how long a row's writer waits for the copies: longer than a failover lasts.
 const awaitMax = 10 * time.Second
 
 func (x *placement) acked(e chain.Acked) {

@@ -134,7 +134,7 @@ func runSome(t *testing.T, count int, set chain.Settings) (ctx context.Context, 
 		}
 	}
 	for i, n := range nodes {
-		for _, m := range nodes[:i] { // a link that is not up loses what is sent on it
+		for _, m := range nodes[:i] { // a link that is not up loses its messages
 			for _, up := m.links.Link(string(n.self.Server)); !up; _, up = m.links.Link(string(n.self.Server)) {
 				time.Sleep(time.Millisecond)
 			}

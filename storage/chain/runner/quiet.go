@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// quietLookEvery is how often the leases and maps of quiet chains are read: one goroutine does that for all of them, and their own timers are slow.
+	// quietLookEvery is how often the leases and maps of quiet chains are read: one goroutine does that for all, and their own timers are slow.
 	quietLookEvery = time.Second
 	// sureWait bounds how long a read waits for a quiet placement to be sure: some round trips. After it the reader asks other copies.
 	sureWait = 300 * time.Millisecond
@@ -79,7 +79,7 @@ func (c *Chains) Sure(key lease.Partition) bool {
 	return x.mu.machine.Sure(c.deps.Clock())
 }
 
-// Wake wakes the chains of placements that are quiet, which takes some round trips, and waits until the placements are sure, at most sureWait. A read calls it before Sure.
+// Wake wakes the chains of placements that are quiet, which needs some round trips, and waits until the placements are sure, at most sureWait. A read calls it before Sure.
 func (c *Chains) Wake(ctx context.Context, keys []lease.Partition) {
 	var waits []wait
 	for _, key := range keys {

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// TestAReadOfAQuietCopyIsSureAndARowIsAckedByAll: three placements become quiet, and no timer of theirs is due soon. A read at a copy makes it sure, and a row at the
+// TestAReadOfAQuietCopyIsSureAndARowIsAckedByAll: three placements become quiet, and none of their timers is due soon. A read at a copy makes it sure, and a row at the
 // leader of a quiet chain is in all logs when it is acked.
 func TestAReadOfAQuietCopyIsSureAndARowIsAckedByAll(t *testing.T) {
 	ctx, nodes, end := runNodes(t, chain.Settings{SilentAfter: time.Minute, SlowAfter: time.Minute, QuietAfter: 500 * time.Millisecond, QuietPingEvery: 30 * time.Second})
@@ -47,7 +47,7 @@ func TestAReadOfAQuietCopyIsSureAndARowIsAckedByAll(t *testing.T) {
 		for !quiet() {
 			time.Sleep(5 * time.Millisecond)
 		}
-		for !copied.chains.Sure(theKey) { // a busy machine may take longer than a read waits
+		for !copied.chains.Sure(theKey) { // a busy machine may need longer than a read waits
 			copied.chains.Wake(ctx, []lease.Partition{theKey})
 			time.Sleep(time.Millisecond)
 		}

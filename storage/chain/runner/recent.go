@@ -20,7 +20,7 @@ type kept struct {
 // cacheBytesMax bounds them, for one partition.
 const cacheBytesMax = 1 << 20
 
-// add copies a frame. One that does not follow the newest, after a cut, begins anew.
+// add copies a frame. One that does not follow the newest, after a cut, starts a new list.
 func (r *recent) add(s, prev point.Serial, rec []byte) {
 	if n := len(r.frames); n > 0 && r.frames[n-1].serial != prev {
 		*r = recent{}
@@ -34,7 +34,7 @@ func (r *recent) add(s, prev point.Serial, rec []byte) {
 	}
 }
 
-// after returns the frames behind a serial, about so many bytes of them; found: the first of them, if there is any, follows it.
+// after returns the frames behind a serial, about so many bytes of them; found: the first one, if there is any, follows serial.
 func (r *recent) after(s point.Serial, bytes int) (frames []kept, found bool) {
 	i := len(r.frames)
 	for i > 0 && r.frames[i-1].prev != s && s.Less(r.frames[i-1].serial) {

@@ -18,7 +18,7 @@ type Copy struct {
 	At        *partition.Partition
 	Epoch     point.Epoch // the highest that it promised
 	Leads     bool        // in that epoch
-	Joined    bool        // it is a member in that epoch and takes frames and segments
+	Joined    bool        // it is a member in that epoch and accepts frames and segments
 	// Others are the other live placements of the partition, of one that leads. It must not be changed.
 	Others []lease.Member
 }
@@ -59,7 +59,7 @@ type adoption struct {
 }
 
 // Adopt makes a verified file a segment of a placement that has joined the epoch of its sender, and then the chain goes on from the
-// segment's end, if that is the newer one. One that leads takes the bytes of a damaged segment of its own alone. Errors are those of
+// segment's end, if that is the newer one. One that leads accepts only the bytes of a damaged segment of its own. Errors are those of
 // Partition.AdoptVerified.
 func (c *Chains) Adopt(ctx context.Context, key lease.Partition, id point.PlacementID, epoch point.Epoch, info segment.Info, path string) error {
 	x := c.find(key)

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/chain"
 )
 
-// LinkWire is the Wire over the links between storage servers. Its Handler takes the messages that arrive on them.
+// LinkWire is the Wire over the links between storage servers. Its Handler receives their messages.
 type LinkWire struct {
 	chains atomic.Pointer[Chains]
 	link   atomic.Pointer[func(server string) (peer.Link, bool)]
