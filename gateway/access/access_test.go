@@ -292,11 +292,11 @@ func TestPasswordsAreHashedOnce(t *testing.T) {
 	if err := w.g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	w.wants("!401 unknown", as(basic("ops", "secret"))) // remembered, and not taken
+	w.wants("!401 unknown", as(basic("ops", "secret"))) // remembered, and not accepted
 	w.wants("ops", as(basic("ops", "other")))
 }
 
-// TestASenderAtWorkIsNotStoppedByItsNeighbour: both have one address, as behind a proxy; one of them guesses.
+// TestASenderAtWorkIsNotStoppedByItsNeighbour: both have one address, as behind a proxy; one guesses.
 func TestASenderAtWorkIsNotStoppedByItsNeighbour(t *testing.T) {
 	token := access.NewToken()
 	w := newWorld(t, fmt.Sprintf("basic_auth_users: {ops: %q, late: %q}\n", hashOf(t, "secret"), hashOf(t, "secret")),

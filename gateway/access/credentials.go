@@ -11,9 +11,9 @@ import (
 type Credentials struct {
 	// Authorization are all values of that header.
 	Authorization []string
-	// User and Password are Influx v1's parameters u and p, where a route takes them. A header outranks them.
+	// User and Password are Influx v1's parameters u and p, where a route accepts these. A header outranks both.
 	User, Password string
-	// Remote gives the sender's address, as host:port; failed attempts are counted by it.
+	// Remote gives the sender's address, as host:port; failed attempts are counted by address.
 	Remote func() string
 }
 
@@ -90,7 +90,7 @@ func addressOf(remote string) netip.Prefix {
 	}
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
-		return netip.Prefix{} // a socket of another family: all of them are one sender
+		return netip.Prefix{} // a socket of another family: they count as one sender
 	}
 	addr = addr.Unmap().WithZone("")
 	bits := 32

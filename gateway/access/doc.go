@@ -8,7 +8,7 @@
 // The web-config file is the exporter-toolkit's, the one of Prometheus and its exporters: TLS, users with bcrypt
 // passwords, headers. The tokens file is ours: tokens by their SHA-256, each with scopes of tables and verbs.
 //
-// Both files, and the certificates that they name, are read again when they change. They take effect together or not at
+// Both files, and the certificates that they name, are read again when they change. They are applied together or not at
 // all: if a file has become bad, the old state stays in force, and the fault is logged and counted. A reload can never
 // switch TLS or access control off, because a file that is just being written looks like an empty one.
 //

@@ -236,7 +236,7 @@ func (g *Guard) identify(st *state, cl claim, remote func() string, now time.Tim
 func (g *Guard) password(st *state, cl claim, remote func() string, now time.Time) (*Identity, *Refusal) {
 	u, exists := st.web.users[cl.user]
 	if !exists {
-		u.hash = st.web.decoy // so that the answer takes as long as for a user that exists
+		u.hash = st.web.decoy // so that the answer comes as late as for a user that exists
 	}
 	d := g.passwords.digest(cl.user, u.hash, cl.password)
 	good, known := g.passwords.known(d)

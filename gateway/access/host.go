@@ -11,7 +11,7 @@ import (
 // LocalOnly protects pages that need no credentials from other pages in the operator's browser. A page can have its own
 // name resolve to 127.0.0.1 and then read from here with its visitor's rights (DNS rebinding). So the Host header must be
 // an address, localhost or one of names; such a page's name is none of these. A form on a page can send requests without
-// reading answers: a request that changes something must come from no page, or from one of ours (Origin and
+// reading answers: a request that changes something must come from no page, or from this process (Origin and
 // Sec-Fetch-Site).
 func LocalOnly(names []string, next http.Handler) http.Handler {
 	allowed := map[string]bool{"localhost": true}

@@ -12,7 +12,7 @@ type metrics struct {
 	refused *prometheus.CounterVec // reason
 	reloads *prometheus.CounterVec // result
 	hashed  prometheus.Counter
-	inForce atomic.Bool // the last reload was taken
+	inForce atomic.Bool // the last reload succeeded
 }
 
 func newMetrics(reg prometheus.Registerer, g *Guard) *metrics {

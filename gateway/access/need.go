@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Need is the permission that a route asks of a request's identity. No identity meets the zero Need, so that a route
+// Need is the permission that a route asks of a request's identity. No identity satisfies the zero Need, so that a route
 // without a Need is closed.
 type Need uint8
 
@@ -75,7 +75,7 @@ func (n Need) Check(id *Identity, table string) error {
 	return id.forbidden("an identity that this route takes")
 }
 
-// Handler lets requests through if their identity meets a need, and puts the identity into the context (From). Needs of a
+// Handler lets requests through if their identity satisfies a need, and puts the identity into the context (From). Needs of a
 // table are checked further in, where the table is found; giving one here is a defect.
 //
 // Browsers ask with OPTIONS before they send credentials. It passes without them only where a handler further in
@@ -105,7 +105,7 @@ func (g *Guard) Handler(n Need, next http.Handler) http.Handler {
 	})
 }
 
-// Refuse answers a request with a *Refusal: in the envelope of the Prometheus API where a route is of it, in a sentence
+// Refuse answers a request with a *Refusal: in the envelope of the Prometheus API where a route belongs to that, in a sentence
 // elsewhere.
 func Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	ref := &Refusal{Status: http.StatusForbidden, Text: err.Error()}

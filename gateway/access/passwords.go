@@ -13,9 +13,9 @@ const (
 	// verdictsMax bounds the cached good and bad passwords, each.
 	verdictsMax = 1024
 	// hashersWaiting bounds the requests that wait for their password to be hashed, one at a time: unknown senders must not
-	// take more than one core from the verified ones.
+	// use more than one core from the verified ones.
 	hashersWaiting = 32
-	// costMax bounds bcrypt's cost in a file. 14 takes about a second.
+	// costMax bounds bcrypt's cost in a file. 14 costs about a second.
 	costMax = 14
 )
 
@@ -89,7 +89,7 @@ func (p *passwords) remember(d digest, good bool) {
 		m = p.good
 	}
 	if len(m) >= verdictsMax {
-		for old := range m { // any of them
+		for old := range m { // any entry
 			delete(m, old)
 			break
 		}

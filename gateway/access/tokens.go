@@ -38,7 +38,7 @@ type Token struct {
 	// SHA256 of the token, in hexadecimal. The token has enough entropy that no slow hash is needed.
 	SHA256 string  `yaml:"sha256"`
 	Scopes []Scope `yaml:"scopes"`
-	// Expires is when the token stops being taken; zero: never.
+	// Expires is when the token stops being valid; zero: never.
 	Expires time.Time `yaml:"expires,omitempty"`
 }
 
@@ -171,7 +171,7 @@ func (s *Scope) scope() (out scope, err error) {
 	return out, nil
 }
 
-// checkPattern takes a table's name with stars in it.
+// checkPattern checks a table's name that may contain stars.
 func checkPattern(p string) error {
 	if p == anyTable {
 		return nil

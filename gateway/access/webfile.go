@@ -36,7 +36,7 @@ type webTLS struct {
 	Curves       []named[curveNames]    `yaml:"curve_preferences"`
 	MinVersion   named[tlsVersionNames] `yaml:"min_version"`
 	MaxVersion   named[tlsVersionNames] `yaml:"max_version"`
-	PreferServer bool                   `yaml:"prefer_server_cipher_suites"` // taken and ignored, as by Go since 1.17
+	PreferServer bool                   `yaml:"prefer_server_cipher_suites"` // accepted and ignored, as by Go since 1.17
 }
 
 type webHTTP struct {

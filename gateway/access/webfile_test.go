@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// A file of Prometheus is a file of ours: the same files are taken and refused as by its toolkit.
+// The same files are accepted and refused as by Prometheus' toolkit.
 func TestFilesMeanWhatTheyMeanToPrometheus(t *testing.T) {
 	for _, text := range []string{
 		"",

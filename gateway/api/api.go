@@ -74,7 +74,7 @@ type API struct {
 	started  time.Time
 }
 
-// New makes the handler; zero settings take their defaults. It answers paths /api/v1/… and /t/<table>/api/v1/…, and 404
+// New makes the handler; zero settings mean their defaults. It answers paths /api/v1/… and /t/<table>/api/v1/…, and 404
 // to all others. The error is Invalid and names every mistake.
 func New(d Deps, s Settings) (*API, error) {
 	s.SetDefaults()

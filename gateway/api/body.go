@@ -17,7 +17,7 @@ const contentType = "application/json"
 const compressMin = 1 << 10
 
 // body is an answer on its way out: whole with its length when it fits one buffer, streamed otherwise, and compressed
-// when the client takes it and it is not tiny.
+// when the client accepts that and it is not tiny.
 type body struct {
 	w        http.ResponseWriter
 	encoding string

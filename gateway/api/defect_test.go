@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
-// TestADefectKeepsNoPlaceAndNoMemoryOfQueries: net/http goes on after a panic, so a query that ended in one must not take
+// TestADefectKeepsNoPlaceAndNoMemoryOfQueries: net/http goes on after a panic, so a query that ended in one must not keep
 // the place or the memory of those after it.
 func TestADefectKeepsNoPlaceAndNoMemoryOfQueries(t *testing.T) {
 	defect := true

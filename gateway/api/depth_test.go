@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 )
 
-// A few megabytes of signs took two gigabytes and a core for minutes, past every time-out.
+// A few megabytes of signs cost two gigabytes and a core for minutes, past every time-out.
 func TestNoQueryIsTooDeepToBeAnswered(t *testing.T) {
 	a := newAPI(t, harbour(t), query.Settings{}, api.Settings{})
 	post := func(path, expr string) *httptest.ResponseRecorder {

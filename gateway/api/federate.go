@@ -27,9 +27,9 @@ import (
 // federatePath is the path of Prometheus: outside the API.
 const federatePath = "/federate"
 
-// federate shows the newest sample of each selected series as a scrape target does, so that a Prometheus can take series
-// over by scraping. As there: samples are older than now by the lookback at most, stale ones are left out, names decide
-// the order, and native histograms are for scrapers that take protobuf.
+// federate shows the newest sample of each selected series as a scrape target does, so that a Prometheus can copy series
+// by scraping. As there: samples are older than now by the lookback at most, stale ones are left out, names decide
+// the order, and native histograms are for scrapers that accept protobuf.
 func (a *API) federate(w http.ResponseWriter, c *call) {
 	release, err := a.parse(w, c)
 	if err != nil {
@@ -120,7 +120,7 @@ func last(it chunkenc.Iterator, s *promql.Sample) (ok bool) {
 	}
 }
 
-// expose writes samples in the form that the scraper takes.
+// expose writes samples in the form that the scraper accepts.
 func expose(w http.ResponseWriter, r *http.Request, turn *lane.Turn, samples promql.Vector) error {
 	format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)
 	body := newBody(w, r)

@@ -118,7 +118,7 @@ func (e *encoder) float(f float64) {
 	e.buf = append(e.buf, '"')
 }
 
-// wholeMax bounds the whole numbers that are written as integers. Most values are whole, and a point of them takes 89 ns
+// wholeMax bounds the whole numbers that are written as integers. Most values are whole, and such a point costs 89 ns
 // instead of 132 (DESIGN.md).
 const wholeMax = 1 << 53
 

@@ -47,7 +47,7 @@ func (a *API) labelNames(c *call) (answer, error) {
 	})
 }
 
-// labelValues takes a name percent-encoded, or spelled U__… where the client cannot send it otherwise.
+// labelValues reads a name percent-encoded, or spelled U__… where the client cannot send it otherwise.
 func (a *API) labelValues(c *call) (answer, error) {
 	name, err := url.PathUnescape(c.param)
 	if err != nil {
@@ -139,7 +139,7 @@ func (a *API) formatQuery(c *call) (answer, error) {
 }
 
 // printedDepthMax is how deep an expression may be to be laid out in lines. Each level is indented further, so the time
-// is the cube of the depth: 250 levels take some 30 ms, 3,000 take 46 s (2026-11-21).
+// is the cube of the depth: 250 levels need some 30 ms, 3,000 need 46 s (2026-11-21).
 const printedDepthMax = 250
 
 // printed lays an expression out, or puts it on one line when it nests too deep to be readable.
@@ -189,7 +189,7 @@ func (a *API) mayAdminister(c *call) error {
 	return nil
 }
 
-// cleanTombstones answers when every server has accepted the request. Until it is done, deleted rows take space, and no reader sees them.
+// cleanTombstones answers when every server has accepted the request. Until it is done, deleted rows use space, and no reader sees them.
 func (a *API) cleanTombstones(c *call) (answer, error) {
 	if err := a.mayAdminister(c); err != nil {
 		return answer{}, err
@@ -213,7 +213,7 @@ func (a *API) deleteSeries(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	// All are parsed before the first is deleted. Prometheus takes {} here, and deletes everything: we ask for {__name__=~".+"}.
+	// All are parsed before the first is deleted. Prometheus accepts {} here, and deletes everything: we ask for {__name__=~".+"}.
 	sets, err := a.matchers(c)
 	if err != nil {
 		return answer{}, invalidParam("match[]", err)

@@ -20,7 +20,7 @@ func maxTime() time.Time { return time.Unix(math.MaxInt64/1000-62135596801, 9999
 // secondsMax bounds a time in float seconds, so that it fits milliseconds.
 const secondsMax = math.MaxInt64 / 1000
 
-// parseTime takes float seconds, RFC 3339, and the two bounds above as Go prints them: their years have more digits than
+// parseTime accepts float seconds, RFC 3339, and the two bounds above as Go prints them: their years have more digits than
 // RFC 3339 allows, and clients send them.
 func parseTime(s string) (time.Time, error) {
 	if t, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(t) <= secondsMax {
@@ -40,7 +40,7 @@ func parseTime(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
 }
 
-// parseDuration takes float seconds and Prometheus' own spelling, as 1h30m.
+// parseDuration accepts float seconds and Prometheus' own spelling, as 1h30m.
 func parseDuration(s string) (time.Duration, error) {
 	if d, err := strconv.ParseFloat(s, 64); err == nil {
 		ns := d * float64(time.Second)

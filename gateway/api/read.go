@@ -23,7 +23,7 @@ import (
 
 // read serves Prometheus' remote read: whole samples in one message, or chunks in a stream of frames, by the first type of
 // the client's list that we support. Errors before the first byte are plain text with a status; after it the
-// connection is cut, so that half an answer cannot be taken for a whole one.
+// connection is cut, so that half an answer cannot be mistaken for a whole one.
 func (a *API) read(w http.ResponseWriter, c *call) {
 	if err := a.readGate.Enter(c.ctx); err != nil {
 		failPlain(w, err)
@@ -53,7 +53,7 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 	a.readSamples(ctx, w, c, req)
 }
 
-// readCost is the memory of a remote-read request for each byte of it, beside its fields: unpacked, its strings, lists of numbers.
+// readCost is the memory of a remote-read request for each byte, beside its fields: unpacked, its strings, lists of numbers.
 const readCost = 8
 
 // failPlain answers as remote-read clients expect: a sentence, not an envelope.
@@ -66,7 +66,7 @@ func failPlain(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), ans.status)
 }
 
-// decodeRead unpacks a request. Its size and the number of its fields are checked and booked before memory is allocated for them.
+// decodeRead unpacks a request. Its size and the number of its fields are checked and booked before their memory is allocated.
 func decodeRead(w http.ResponseWriter, r *http.Request, bytesMax int64, loan *budget.Loan) (*prompb.ReadRequest, error) {
 	size := r.ContentLength
 	if size < 0 {
@@ -107,7 +107,7 @@ func decodeRead(w http.ResponseWriter, r *http.Request, bytesMax int64, loan *bu
 	return req, nil
 }
 
-// negotiate takes the first type that we support; none named means samples.
+// negotiate chooses the first type that we support; none named means samples.
 func negotiate(types []prompb.ReadRequest_ResponseType) (streamed bool, err error) {
 	for _, t := range types {
 		switch t {
@@ -299,7 +299,7 @@ func (f *frames) begin() {
 	f.w.Header().Set("Content-Type", "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse")
 }
 
-// query streams one query's series, in label order, each in frames of its own.
+// query streams one query's series, in label order, each in separate frames.
 func (f *frames) query(ctx context.Context, table *query.Table, index int64, pq *prompb.Query) error {
 	q, err := newReadQuery(pq)
 	if err != nil {

@@ -203,7 +203,7 @@ func TestReadRefuses(t *testing.T) {
 	f(httptest.NewRequest(http.MethodGet, "/api/v1/read", nil), 405, "")
 	f(post("no snappy"), 400, "snappy")
 	f(post(strings.Repeat("x", 2000)), 413, "too large")
-	f(post("\xff\xff\xff\x7f"), 400, "exceeds limit") // 256 MiB are announced, none are taken
+	f(post("\xff\xff\xff\x7f"), 400, "exceeds limit") // 256 MiB are announced, none are allocated
 	f(post(string(snappy.Encode(nil, []byte("\xff")))), 400, "")
 	f(readRequest(t, []prompb.ReadRequest_ResponseType{9}, matching("wind", 0, 1)), 400, "does not support")
 	f(readRequest(t, nil, matching("(", 0, 1)), 400, "missing closing )")
@@ -224,7 +224,7 @@ func TestReadRefusesWhatWouldNotBeWhole(t *testing.T) {
 	}
 }
 
-// TestReadIsCutWhenItFailsHalfWay: a reader must not take the first query's rows for all.
+// TestReadIsCutWhenItFailsHalfWay: a reader must not believe the first query's rows complete.
 func TestReadIsCutWhenItFailsHalfWay(t *testing.T) {
 	st := harbour(t)
 	calls := 0

@@ -6,12 +6,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Bounds of a remote-read request. A field of two bytes becomes a struct of a hundred and a pointer to it, and 4 MiB of such fields are
+// Bounds of a remote-read request. A field of two bytes becomes a struct of a hundred and a pointer, and 4 MiB of such fields are
 // 200 kB on the wire, so they are counted before the request is decoded.
 const (
 	readQueriesMax = 1000    // as many as selectors in match[]
 	readFieldsMax  = 1 << 16 // of the request, its queries, their matchers and hints
-	readFieldBytes = 128     // the memory of a field, decoded, and of its part of the answer
+	readFieldBytes = 128     // the memory of a field, decoded, and its part of the answer
 )
 
 // Numbers of the fields of prometheus.ReadRequest and prometheus.Query that hold messages.

@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 )
 
-// TestProcessSurvivesSmallReadsOfAMillionFields: 16 requests of 200 kB took 3 GB of a process with a budget of 512 MiB, which then did
+// TestProcessSurvivesSmallReadsOfAMillionFields: 16 requests of 200 kB used 3 GB of a process with a budget of 512 MiB, which then did
 // nothing but collect garbage for a minute.
 func TestProcessSurvivesSmallReadsOfAMillionFields(t *testing.T) {
 	h := newAPI(t, harbour(t), query.Settings{}, api.Settings{})

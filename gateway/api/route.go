@@ -44,7 +44,7 @@ func (rt route) allows(method string) bool {
 	return false
 }
 
-// prefix begins every path of the API; labelPrefix and labelSuffix surround the one path with a name in it.
+// prefix begins every path of the API; labelPrefix and labelSuffix surround the one path that contains a name.
 const (
 	prefix      = "/api/v1/"
 	labelPrefix = "label/"
@@ -242,7 +242,7 @@ func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, 
 	a.respond(w, c.Request, ans)
 }
 
-// A form of formSmall bytes costs too little to be counted; a larger one takes formCost times its size, read and parsed.
+// A form of formSmall bytes costs too little to be counted; a larger one costs formCost times its size, read and parsed.
 const (
 	formSmall = 16 << 10
 	formCost  = 6
@@ -278,7 +278,7 @@ func (a *API) parse(w http.ResponseWriter, c *call) (release func(), err error) 
 	return release, nil
 }
 
-// placed lets a handler answer in a place among look-ups, with memory of its own until the answer is written.
+// placed lets a handler answer in a place among look-ups, with its own memory until the answer is written.
 func (a *API) placed(handle func(*call) (answer, error)) func(*call) (answer, error) {
 	return func(c *call) (answer, error) {
 		ctx, l, err := a.query.Lookup(c.ctx)

@@ -18,7 +18,7 @@ import (
 // promVersion is the Prometheus version of this API. Clients decide by it which requests they may send.
 const promVersion = "3.15.0"
 
-// buildInfo leaves "features" out: clients take a server that has them for Mimir with a ruler.
+// buildInfo leaves "features" out: clients treat a server with "features" as Mimir with a ruler.
 func (a *API) buildInfo(*call) (answer, error) {
 	return value(map[string]string{
 		"version": promVersion, "revision": a.build.Revision, "branch": "", "buildUser": "", "buildDate": a.build.Date,

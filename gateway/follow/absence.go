@@ -16,7 +16,7 @@ type PartitionOf struct {
 
 type absent struct {
 	since, last time.Time
-	deaf        bool // it took a question and said nothing
+	deaf        bool // it received a question and did not answer
 	probed      time.Time
 }
 
@@ -32,7 +32,7 @@ const (
 // Len is the number of partitions with leaders that are away.
 func (a *Absence) Len() int { return len(a.of) }
 
-// Failed takes that a partition's leader could not take rows. It returns since when.
+// Failed records that a partition's leader could not accept rows. It returns since when.
 func (a *Absence) Failed(now time.Time, p PartitionOf, deaf bool) (since time.Time) {
 	at := a.of[p]
 	if at == nil || now.Sub(at.last) > absenceFor {
@@ -68,7 +68,7 @@ func (a *Absence) Skip(now time.Time, p PartitionOf) bool {
 	return false
 }
 
-// Answered takes that a partition's leader took rows.
+// Answered records that a partition's leader accepted rows.
 func (a *Absence) Answered(p PartitionOf) { delete(a.of, p) }
 
 func (a *Absence) prune(now time.Time) {

@@ -40,7 +40,7 @@ func (a *Attempt) Silent() (look bool) {
 	return true
 }
 
-// Look takes the leader of one of the partitions. It reports whether to cancel the question: another server leads, and this
+// Look compares with the present leader of one of the partitions. It reports whether to cancel the question: another server leads, and this
 // one is silent.
 func (a *Attempt) Look(l Lead) (cancel bool) {
 	if a.state != watched || l.Server == "" || l.Guess || l.Server == a.asked {
@@ -50,7 +50,7 @@ func (a *Attempt) Look(l Lead) (cancel bool) {
 	return true
 }
 
-// Deaf takes that the server did not answer a ping either. It reports whether to cancel the question.
+// Deaf records that the server did not answer a ping either. It reports whether to cancel the question.
 func (a *Attempt) Deaf() (cancel bool) {
 	if a.state != watched || a.policy.StageAfter == 0 {
 		return false
@@ -59,7 +59,7 @@ func (a *Attempt) Deaf() (cancel bool) {
 	return true
 }
 
-// Answer takes the end of the question. An answer that was already on its way when the attempt was cancelled counts, unless
+// Answer handles the end of the question. An answer that was already on its way when the attempt was cancelled counts, unless
 // it would have gone on under the attempt's context.
 func (a *Attempt) Answer(err error) (Verdict, Reason) {
 	was := a.state

@@ -10,7 +10,7 @@ import (
 
 // Copies asks the placements of partitions that lie on several servers, until one answer is whole, or several together are.
 //
-//	Begin ─▶ ask the first ── it fails, or is late ─▶ ask the next ─▶ … ─▶ none is left: ask those that may lack rows, all of them
+//	Begin ─▶ ask the first ── it fails, or is late ─▶ ask the next ─▶ … ─▶ none is left: ask those that may lack rows, all at once
 //	             │ one that surely has every row answers                        │ enough answered
 //	             ▼                                                              ▼
 //	           Whole: the others are cancelled                                Merged by rank
@@ -77,7 +77,7 @@ func (p *Policy) Copies(order []topology.ServerID, seq uint64, enough int, less 
 // Begin returns the first questions.
 func (c *Copies) Begin() []CopyAsk { return c.next() }
 
-// Late takes that for some time there was no answer to the questions asked, and returns more.
+// Late handles that for some time there was no answer to the questions asked, and returns more.
 func (c *Copies) Late() []CopyAsk {
 	if c.outcome != Open {
 		return nil
@@ -85,9 +85,9 @@ func (c *Copies) Late() []CopyAsk {
 	return c.next()
 }
 
-// Look takes the leader of one of the partitions, now that a copy is late. If it has failed to answer before, it may answer now: as a leader it surely has
+// Look gets the leader of one of the partitions, now that a copy is late. If it has failed to answer before, it may answer now: as a leader it surely has
 // every row. Then the silent ones are left for another try. One that led already when the copies were first asked has failed as a leader, most likely because it is
-// dead: no other try would be better before another leads, which takes seconds, and the silent copies may have the answer any moment.
+// dead: no other try would be better before another leads, which needs seconds, and the silent copies may have the answer any moment.
 func (c *Copies) Look(l Lead, led bool) {
 	if led || c.outcome != Open || !c.spare || c.waits(peer.UnsureCopies) || l.Server == "" || l.Guess {
 		return
@@ -103,7 +103,7 @@ func (c *Copies) Look(l Lead, led bool) {
 	}
 }
 
-// Answer takes the end of a question, and returns more of them.
+// Answer handles the end of a question, and returns more of them.
 func (c *Copies) Answer(a CopyAsk, err error) []CopyAsk {
 	x := &c.copies[a.Copy]
 	state := &x.sure

@@ -1,5 +1,5 @@
 // Package follow decides which server is asked for a partition, when a silent server is left, when a request waits, and
-// when it gives up.
+// when it is abandoned.
 //
 // Writes, reads and the simulator use these rules and no others. Runners carry them out (package runner).
 //

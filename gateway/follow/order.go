@@ -78,7 +78,7 @@ func (h *Hedge) Late() time.Duration {
 	return h.late
 }
 
-// Hedged takes that a second copy is asked because the first one is late.
+// Hedged records that a second copy is asked because the first one is late.
 func (h *Hedge) Hedged() { h.spent = min(h.spent+1, lateSpare) }
 
 func (h *Hedge) took(d time.Duration) {
@@ -96,7 +96,7 @@ func (h *Hedge) took(d time.Duration) {
 	h.late = min(max(sorted[len(sorted)*19/20], LateMin), LateMax)
 }
 
-// WasLate takes that a server was late. After strikesMax times without an answer between, it is asked last for a while.
+// WasLate records that a server was late. After strikesMax times without an answer between, it is asked last for a while.
 func (h *Hedge) WasLate(now time.Time, s topology.ServerID) {
 	if h.strikes == nil {
 		h.strikes = map[topology.ServerID]int{}
@@ -114,7 +114,7 @@ func (h *Hedge) Shun(now time.Time, s topology.ServerID) {
 	h.shunned[s] = now.Add(shunFor)
 }
 
-// Answered takes that a server answered, after a time: it is asked in its turn again.
+// Answered records that a server answered, after a time: it is asked in its turn again.
 func (h *Hedge) Answered(s topology.ServerID, after time.Duration) {
 	delete(h.strikes, s)
 	delete(h.shunned, s)

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// PingMax is how long a server that was silent for SilenceMax may take to answer a ping, where its silence alone is a reason to leave it.
+// PingMax is how long a server that was silent for SilenceMax may delay the answer to a ping, where its silence alone is a reason to leave it.
 const PingMax = 300 * time.Millisecond
 
 // SilenceMax is how long a server may be silent before the view is checked for another leader.
@@ -27,7 +27,7 @@ type Policy struct {
 	Repeat bool
 	// Alone says that there is no other server: an Unavailable is final, and a silent server is not left.
 	Alone bool
-	// UnknownIsStale takes a NotFound for an old map of the server's, which does not know the table yet.
+	// UnknownIsStale treats a NotFound as an old map of the server, which does not know the table yet.
 	UnknownIsStale bool
 	// StageAfter is how long the leader of a partition may be away before its rows are staged on other servers; 0: they never are.
 	StageAfter time.Duration

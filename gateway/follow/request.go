@@ -29,10 +29,10 @@ func (p *Policy) Request(now time.Time) Request {
 	return Request{policy: p, deadline: now.Add(p.Patience)}
 }
 
-// Try is the number of the try under way, from 0. A server that can only be guessed is guessed by it.
+// Try is the number of the try under way, from 0. It selects the server where the leader can only be guessed.
 func (r *Request) Try() int { return r.try }
 
-// Deadline is when the request is given up.
+// Deadline is when the request is abandoned.
 func (r *Request) Deadline() time.Time { return r.deadline }
 
 // Failure is a part without an answer yet: partitions for which the same server was asked, or one that had no server.
@@ -41,7 +41,7 @@ type Failure struct {
 	Asked      topology.ServerID // "": there was no server to ask
 	Sent       bool              // the server got the question, or may have
 	Deaf       bool              // it did not answer a ping either
-	Full       bool              // it leads, and takes no rows until a person makes room on its disk
+	Full       bool              // it leads, and accepts no rows until a person makes room on its disk
 	Since      time.Time         // since when the leader is away, as of other requests too; zero: unknown
 	Reason     Reason
 	Err        error
@@ -67,8 +67,8 @@ type Effect struct {
 	Again   int        // of Send: failures that were sent before, and draw on the budget
 }
 
-// Failed takes the failures of a try by the map of seq. draw, in [0, 1), is the pause's jitter. After a Wait the runner
-// looks first: changes during the try are followed at once, even if the try took longer than the patience. Where every failure is Full, nothing but such
+// Failed handles the failures of a try by the map of seq. draw, in [0, 1), is the pause's jitter. After a Wait the runner
+// looks first: changes during the try are followed at once, even if the try lasted longer than the patience. Where every failure is Full, nothing but such
 // news and staging is waited for; beside others they are tried again with those, whose rows may be kept.
 func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw float64) Effect {
 	r.seq, r.sent, r.paused, r.stage, r.ends, r.asked = seq, 0, time.Time{}, time.Time{}, r.deadline, r.asked[:0]
@@ -110,7 +110,7 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 	return e
 }
 
-// Look takes the newest map at hand, and the leaders of the failed partitions now, in the order of the failures. seq 0: the
+// Look uses the newest map at hand, and the leaders of the failed partitions now, in the order of the failures. seq 0: the
 // table is gone.
 func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 	news := seq == 0 || seq > r.seq
@@ -123,7 +123,7 @@ func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 	return r.wait(now)
 }
 
-// Tick takes the passage of time.
+// Tick handles the passage of time.
 func (r *Request) Tick(now time.Time) Effect {
 	if r.mayStage(now) {
 		return Effect{Do: Stage}
@@ -139,7 +139,7 @@ func (r *Request) send() Effect {
 	return Effect{Do: Send, Again: r.sent}
 }
 
-// wait goes on waiting, or gives up.
+// wait continues to wait, or ends the request.
 func (r *Request) wait(now time.Time) Effect {
 	if r.mayStage(now) {
 		return Effect{Do: Stage}
@@ -165,5 +165,5 @@ func (r *Request) mayStage(now time.Time) bool {
 	return !r.stage.IsZero() && !now.Before(r.stage) && now.Before(r.deadline)
 }
 
-// Unstaged takes that the rows could not be staged: leaders are asked again, and after StageAfter the rows are staged again.
+// Unstaged records that the rows could not be staged: leaders are asked again, and after StageAfter the rows are staged again.
 func (r *Request) Unstaged(now time.Time) { r.staged = now.Add(r.policy.StageAfter) }

@@ -1,7 +1,7 @@
 // Package ha elects one replica of each HA pair, and keeps its rows alone, as Mimir's HA tracker does.
 //
 // Two Prometheus servers that scrape the same targets send each sample twice, with the same label "cluster" and different labels
-// "__replica__". The rows of the elected replica are stored without that label. The rows of the others count as taken and are removed, until the
+// "__replica__". The rows of the elected replica are stored without that label. The rows of the others count as accepted and are removed, until the
 // elected one is silent for the failover timeout.
 //
 //	row of replica b ──Decide──▶ Keep: b is elected, or the elected one is silent and b is elected now
@@ -14,7 +14,7 @@
 //
 // The gateways of a cluster agree through a row for each pair in the coordination store. A gateway acts by its own election until the store
 // answers, and follows the row from then on. Ages are counted from the moment when this gateway saw a row change, so that clocks need not
-// agree. While the store is away a gateway that receives only rows of b takes them after the timeout: in doubt two replicas are kept, which costs
+// agree. While the store is away a gateway that receives only rows of b accepts these after the timeout: in doubt two replicas are kept, which costs
 // duplicates, and none is lost.
 //
 // Machine: no clock, lock, I/O or goroutine. Package tracker runs it.

@@ -93,7 +93,7 @@ type entry struct {
 	heard Time   // when
 
 	row     Row
-	rev     coord.Revision // of its row; 0: there is none
+	rev     coord.Revision // of the row; 0: there is none
 	changed Time           // when that revision was first seen here, or it was elected here
 	alive   Time           // when the elected replica last sent rows anywhere, by the row
 
@@ -171,7 +171,7 @@ func (m *Machine) elect(e *entry, now Time, replica, why string, out []Effect) [
 // Urgent reports whether a Tick should come soon: an election is to be written.
 func (m *Machine) Urgent() bool { return m.urgent }
 
-// Step takes an input.
+// Step handles an input.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	switch in := in.(type) {
 	case Tick:
@@ -208,7 +208,7 @@ func (m *Machine) listed(now Time, rows []coord.Row, out []Effect) []Effect {
 	return out
 }
 
-// learn takes a row of the store, and follows it.
+// learn reads a row of the store, and follows its election.
 func (m *Machine) learn(now Time, r coord.Row, out []Effect) []Effect {
 	p, ok := parseKey(r.Key)
 	if !ok {

@@ -101,7 +101,7 @@ func BenchmarkWireRemoteWrite(b *testing.B) {
 
 func BenchmarkWireSmall(b *testing.B) { benchWire(b, "/write?db=x", "", []byte("m v=1"), 1) }
 
-// BenchmarkWireSmallLimited and BenchmarkWireRemoteWriteLimited have every limit that a write can meet, and reach no limit.
+// BenchmarkWireSmallLimited and BenchmarkWireRemoteWriteLimited have every limit that a write can have, and reach no limit.
 func BenchmarkWireSmallLimited(b *testing.B) {
 	benchWireWith(b, startLimited(b), "/write?db=x", "", []byte("m v=1"), 1)
 }

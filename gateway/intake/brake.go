@@ -11,9 +11,9 @@ import (
 
 // brakes delay the requests of a table, before their bodies are read, while the store has no room for its rows. Without
 // them an overloaded process decodes bodies and then refuses them, while the flushes that would make room wait for the
-// processor: at three times its capacity such a process took in 40 % of it.
+// processor: at three times its capacity such a process accepted 40 % of its capacity.
 //
-//	store: Throttled ─▶ half as many at once, after a pause ─▶ as many taken: one more at once
+//	store: Throttled ─▶ half as many at once, after a pause ─▶ as many accepted: one more at once
 //	                          ▲                                    │
 //	                          └──────────── Throttled ─────────────┘
 //
@@ -191,7 +191,7 @@ func (b *brake) begin(now time.Time) bool {
 	return true
 }
 
-// done records whether a request that was let through was taken. When as many were taken as may run at once, the limit
+// done records whether an admitted request was accepted. When as many were accepted as may run at once, the limit
 // grows by one: it finds the store's capacity step by step.
 func (b *brake) done(taken bool) {
 	b.under--

@@ -77,7 +77,7 @@ func TestTablesAreHeldBackAlone(t *testing.T) {
 }
 
 // TestOverloadIsWaitedOut: delayed requests are let through in order of arrival as soon as there is room, and refused when
-// that takes too long; then no state of them is left.
+// that lasts too long; then their state is gone.
 func TestOverloadIsWaitedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s brakes
@@ -113,7 +113,7 @@ func TestOverloadIsWaitedOut(t *testing.T) {
 
 		s.refused("full", errFull)
 		by := []*brake{}
-		for s.tables["full"].under < s.tables["full"].most { // slow bodies take all places
+		for s.tables["full"].under < s.tables["full"].most { // slow bodies occupy all places
 			b, err := s.begin(t.Context(), "full")
 			if err != nil {
 				t.Fatal(err)
@@ -151,7 +151,7 @@ func TestNoMoreThanSoManyAreHeldBack(t *testing.T) {
 	})
 }
 
-// TestABodyIsNotReadForNothing: while the store has no room, requests are refused before they are decoded, and taken again
+// TestABodyIsNotReadForNothing: while the store has no room, requests are refused before they are decoded, and accepted again
 // soon after there is.
 func TestABodyIsNotReadForNothing(t *testing.T) {
 	b := &brake{}

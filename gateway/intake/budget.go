@@ -8,7 +8,7 @@ import (
 )
 
 // budget bounds the bytes that all requests together hold: bodies as they came, bodies unpacked, batches on their way.
-// No request waits for it: a request that does not fit is answered at once, so that the sender can go elsewhere (I5).
+// No request waits for memory: one that does not fit is answered at once, so that the sender can go elsewhere (I5).
 //
 //	0 ────────────────────────────────── max ──── 17/16 max
 //	  requests of any table               │ tables that hold less than max/256
@@ -74,7 +74,7 @@ type charge struct {
 	held  int64
 }
 
-// take adds n bytes to the share, before the memory is taken. The error is Throttled.
+// take adds n bytes to the share, before the memory is allocated. The error is Throttled.
 func (c *charge) take(n int64) error {
 	if err := c.of.take(c.table, n); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (c *charge) note(n int64) {
 	c.held += n
 }
 
-// give takes n bytes off the share again.
+// give removes n bytes from the share.
 func (c *charge) give(n int64) {
 	c.of.add(c.table, -n)
 	c.held -= n

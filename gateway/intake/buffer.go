@@ -34,7 +34,7 @@ func class(n int64) int {
 
 func classBytes(c int) int64 { return bufferMin << (2 * c) }
 
-// get gives an empty buffer with room for at least n bytes, and charges for all of it.
+// get gives an empty buffer with room for at least n bytes, and charges for its capacity.
 func (p *buffers) get(n int64, c *charge) (buffer, error) {
 	k := class(n)
 	size := classBytes(k)

@@ -64,10 +64,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Of a body in chunks so many bytes may come beside its content: lengths, extensions, trailers. Else its bound says nothing about what is read.
+// Of a body in chunks so many bytes may come beside its content: lengths, extensions, trailers. Else its bound does not limit the bytes that are read.
 const (
 	chunkOverheadLeast = 64 << 10
-	chunkOverheadShare = 16 // bytes for each of content: chunks of one byte take six
+	chunkOverheadShare = 16 // bytes for each of content: chunks of one byte need six
 )
 
 var errChunkOverhead = fault.Errorf(fault.Invalid, "the chunks of the body have more extensions than content")
@@ -110,7 +110,7 @@ func (c *conn) moveTo(s server) {
 	c.front.metrics.conns.WithLabelValues(serverNames[s]).Inc()
 }
 
-// handedConn is a connection that fasthttp gave up: reads return the bytes that fasthttp had read first.
+// handedConn is a connection that fasthttp handed over: reads return the bytes that fasthttp had read first.
 type handedConn struct {
 	*conn
 	rest io.Reader

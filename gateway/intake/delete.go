@@ -135,7 +135,7 @@ func (f *Front) readDeletion(ctx context.Context, c *call) (d deletion, err erro
 	return d, nil
 }
 
-// wallTime reads a time in RFC 3339. One beyond the times that rows can have is the nearest of them, since clients send
+// wallTime reads a time in RFC 3339. One beyond the times that rows can have is the nearest such time, since clients send
 // 1970-01-01 and 9999-12-31 for "all".
 func wallTime(name, text string) (point.Nanos, error) {
 	if text == "" {

@@ -1,4 +1,4 @@
-// Package intake is the front doors: it takes write requests of every protocol over one HTTP port and answers each in its
+// Package intake is the front doors: it serves write requests of every protocol over one HTTP port and answers each in its
 // protocol's terms.
 //
 // A connection's first line decides which server gets it. Intake paths go to fasthttp, which allocates next to nothing per

@@ -33,10 +33,10 @@ type call struct {
 	who      *access.Identity
 	ticket   limits.Ticket
 	heldBy   *brake // counts it; nil: none
-	taken    bool   // the store took its rows
+	taken    bool   // the store accepted its rows
 	// duplicate: none of its rows is stored, since another replica of their pair is elected.
 	duplicate bool
-	turn      atomic.Bool // takes a processor
+	turn      atomic.Bool // uses a processor
 	partly    string      // why rows were refused by an answer of success; "": none were
 }
 
@@ -91,7 +91,7 @@ func Routes() map[string]access.Need {
 	return out
 }
 
-// doorAt finds the door of a path; nil: the path is not one of ours.
+// doorAt finds the door of a path; nil: the path has no door.
 func doorAt(path string) *door {
 	_, rest, _ := tablename.Cut(path)
 	return doors[rest]
@@ -110,7 +110,7 @@ func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery stri
 	return resp
 }
 
-// noteRefusal lists a refusal for the status page. Table names are taken only from senders with good credentials.
+// noteRefusal lists a refusal for the status page. Table names are listed only from senders with good credentials.
 func (f *Front) noteRefusal(c *call, r *Response) {
 	table := ""
 	if c.Request != nil && c.who != nil {

@@ -105,7 +105,7 @@ func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// closeAfterRest closes the connection behind the answer, since what is left of the request would be taken for the next one, and reads
+// closeAfterRest closes the connection behind the answer, since the rest of the request would be read as the next one, and reads
 // that rest before.
 func closeAfterRest(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
@@ -183,7 +183,7 @@ func (f *Front) handOver(ctx *fasthttp.RequestCtx) {
 	}
 	again := requestBytes(&ctx.Request.Header)
 	if n := min(ctx.Request.Header.ContentLength(), prefetchBytes); n > 0 {
-		// Exactly the bytes that were taken out of the reader; chunks were not touched.
+		// Exactly the bytes that were read from the reader; chunks were not touched.
 		body := make([]byte, n)
 		if _, err := io.ReadFull(ctx.RequestBodyStream(), body); err != nil {
 			ctx.SetConnectionClose()
@@ -224,7 +224,7 @@ type fastBody struct {
 	stream io.Reader
 	read   int64
 	end    error // the error that ended the stream
-	chunks *conn // bounds what its chunks take; nil: it has a length
+	chunks *conn // bounds the bytes of its chunks; nil: it has a length
 	start  int64 // bytes that had been read of chunks
 }
 
@@ -300,7 +300,7 @@ func (b *fastBody) cutShort() bool {
 	return ours && c.ended
 }
 
-// fastLog takes fasthttp's complaints about single connections.
+// fastLog receives fasthttp's messages about single connections.
 type fastLog struct{ log *slog.Logger }
 
 func (l fastLog) Printf(format string, args ...any) {

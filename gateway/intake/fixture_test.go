@@ -56,7 +56,7 @@ type memoryTable struct {
 	smears   []point.Smear // the wishes that came with the writes
 	keep     time.Duration
 	err      error         // the answer of Write
-	stall    chan struct{} // Write waits for it
+	stall    chan struct{} // Write waits until it is closed
 	entered  chan struct{} // Write signals that it waits
 	waits    []func()      // of the writes that wait
 }

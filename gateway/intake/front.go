@@ -127,14 +127,14 @@ func New(d Deps, s Settings) (*Front, error) {
 // InFlightBytes is the size of the bodies and batches of requests under way.
 func (f *Front) InFlightBytes() int64 { return f.inFlight.used.Load() }
 
-// Writing reports whether rows are being decoded, routed or applied, or wait for it: bodies that are still on their way, and writes that wait for a
-// disk, take no processor.
+// Writing reports whether rows are being decoded, routed or applied, or wait for that: bodies that are still on their way, and writes that wait for a
+// disk, use no processor.
 func (f *Front) Writing() bool { return f.turns.taken() }
 
 // OnInFlightGrowth has g called with InFlightBytes, from any goroutine, before requests hold more. g is quick.
 func (f *Front) OnInFlightGrowth(g func(to int64)) { f.inFlight.grows.Store(&g) }
 
-// Serve takes connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
+// Serve accepts connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
 // the handshake happens on the connection's own goroutine, within PeekTimeMax. Several listeners may be served at once.
 func (f *Front) Serve(ln net.Listener) error {
 	if !f.begin(ln) {
@@ -189,7 +189,7 @@ func (f *Front) end(ln net.Listener) {
 	_ = ln.Close()
 }
 
-// accepted starts a connection's life, if there is room for it.
+// accepted starts a connection's life, if there is room.
 func (f *Front) accepted(raw net.Conn) {
 	c := &conn{Conn: raw, front: f}
 	if !f.remember(c) {
@@ -209,7 +209,7 @@ func (f *Front) accepted(raw net.Conn) {
 	}()
 }
 
-// meet finds the server for a connection, and is that server's goroutine if it is fasthttp.
+// meet chooses the server of a connection, and is that server's goroutine if it is fasthttp.
 func (f *Front) meet(c *conn) {
 	_ = c.SetReadDeadline(time.Now().Add(f.settings.PeekTimeMax))
 	if t, ok := c.Conn.(*tls.Conn); ok {

@@ -232,7 +232,7 @@ func testExpectContinue(t *testing.T, start starter) {
 	w.closed()
 }
 
-// TestABodyThatEndsEarlyIsNotStored: fasthttp takes the end of the connection for the end of the body. Half a batch would
+// TestABodyThatEndsEarlyIsNotStored: fasthttp treats the end of the connection as the end of the body. Half a batch would
 // be stored without a reader for its ack, and a line cut short is another line.
 func TestABodyThatEndsEarlyIsNotStored(t *testing.T) {
 	plainAndTLS(t, testABodyThatEndsEarlyIsNotStored)
@@ -315,7 +315,7 @@ func testWhatIsLeftOfARefusedBodyIsNoRequest(t *testing.T, start starter) {
 	}
 }
 
-// allocated measures the heap memory that f takes, all of it, freed or not.
+// allocated measures the heap memory that f allocates, freed or not.
 func allocated(f func()) int64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -408,7 +408,7 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 
 func testSlowSendersAreCutOff(t *testing.T, start starter) {
 	f := start(t, func(s *intake.Settings) {
-		// A handshake must fit into the first of them, on a busy machine too.
+		// A handshake must fit into the first limit, on a busy machine too.
 		s.PeekTimeMax, s.HeaderTimeMax, s.BodyTimeMax = time.Second, 50*time.Millisecond, 100*time.Millisecond
 	})
 	w := f.dial(t)
@@ -430,7 +430,7 @@ func testSlowSendersAreCutOff(t *testing.T, start starter) {
 	}
 }
 
-// A query may take minutes, but its form must arrive, and its answer be read: both were waited for without end.
+// A query may last minutes, but its form must arrive, and its answer be read: the server waited for both without end.
 func TestSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T) {
 	t.Parallel()
 	plainAndTLS(t, testSlowReadersAndWritersOfQueriesAreCutOff)
@@ -468,7 +468,7 @@ func testTooLongAHeader(t *testing.T, start starter) {
 }
 
 // Senders that were refused for their header, and were still sending the body, saw a connection that was reset. That looks like a broken
-// network, so they sent the same rows again and again, and nobody learned why.
+// network, so they sent the same rows again and again, and the reason never reached them.
 func TestSendersAreToldWhyTheirHeaderIsRefused(t *testing.T) {
 	plainAndTLS(t, testSendersAreToldWhyTheirHeaderIsRefused)
 }

@@ -32,7 +32,7 @@ func FuzzStatements(f *testing.F) {
 	})
 }
 
-// FuzzUnpack: for any input, the unpacked body is within the bound and the charge is given back.
+// FuzzUnpack: for any input, the unpacked body is within the bound and the charge is released.
 func FuzzUnpack(f *testing.F) {
 	var bufs buffers
 	const bound = 1 << 16

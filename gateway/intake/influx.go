@@ -111,7 +111,7 @@ func (f *Front) influx(ctx context.Context, c *call, w lineWrite, err error) Res
 	return r
 }
 
-// influxVersion is the API level we speak; some clients read a number out of it.
+// influxVersion is the API level we speak; some clients parse a number here.
 const influxVersion = "1.8.10"
 
 // signInflux adds the headers that every answer of the original has.

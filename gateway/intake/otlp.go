@@ -65,7 +65,7 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 	if o.Err == nil && len(b.Refused) > 0 {
 		c.partly = b.Refused[0].Reason
 	}
-	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), points // b is given back before the answer is written
+	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), points // b is put back before the answer is written
 }
 
 // pointsOf counts the data points behind the rows that were refused for reasons from the given number on. The rows of a
@@ -94,7 +94,7 @@ func pointsOf(b *point.Batch, reasons, rows, hists int) int {
 	return points
 }
 
-// decodeOTLP charges for the memory that JSON takes while it is read, and decodes.
+// decodeOTLP charges for the memory that JSON needs while it is read, and decodes.
 func (f *Front) decodeOTLP(c *call, format otlp.Format, body []byte, b *point.Batch) error {
 	extra := otlp.Memory(body, format)
 	if err := c.charge.take(extra); err != nil {

@@ -197,7 +197,7 @@ func TestOTLPSettings(t *testing.T) {
 	}
 }
 
-// JSON takes many times its bytes while it is read, and that is counted before.
+// JSON needs many times its bytes while it is read, and that is counted before.
 func TestOTLPInJSONIsChargedFor(t *testing.T) {
 	f := start(t, func(s *intake.Settings) {
 		s.BodyBytesMax, s.DecodedBytesMax, s.InFlightBytesMax = 1<<20, 1<<20, 3<<20

@@ -27,7 +27,7 @@ func (c *conn) peek() (fast bool, err error) {
 		case notHTTP(buf):
 			return false, errNotHTTP
 		case whole || len(buf) == peekBytesMax:
-			c.head = bytes.TrimLeft(buf, "\r\n") // net/http takes no empty lines before a request
+			c.head = bytes.TrimLeft(buf, "\r\n") // net/http accepts no empty lines before a request
 			return whole && isIntake(line) && !endsWithLF(buf), nil
 		case err != nil:
 			return false, err
@@ -80,7 +80,7 @@ func firstLine(b []byte) (line []byte, whole bool) {
 	return bytes.TrimSuffix(b[:i], []byte{'\r'}), true
 }
 
-// isIntake reports whether a request line asks for a path of ours in HTTP/1. A wrong guess costs a hand-over at most.
+// isIntake reports whether a request line asks for a path with a door in HTTP/1. A wrong guess costs a hand-over at most.
 func isIntake(line []byte) bool {
 	method, rest, _ := strings.Cut(string(line), " ")
 	target, version, _ := strings.Cut(rest, " ")
@@ -112,7 +112,7 @@ func refuseNotHTTP(c net.Conn) {
 	_ = c.Close()
 }
 
-// refuseRaw answers a connection that there is no room for, before anything was read from it.
+// refuseRaw answers a connection beyond the limit, before anything was read.
 func refuseRaw(c net.Conn, retryAfter string) {
 	const head = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\nRetry-After: "
 	_, _ = c.Write([]byte(head + retryAfter + "\r\n\r\n"))

@@ -66,8 +66,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(h.Name, h.Value)
 	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		// net/http does not report whether a Content-Length stood beside it. A proxy in front may have gone by that one,
-		// and taken the following bytes for a body: they are not served.
+		// net/http does not report whether a Content-Length stood beside it. A proxy in front may have used that one,
+		// and treated the following bytes as a body: they are not served.
 		w.Header().Set("Connection", "close")
 	}
 	path := r.URL.EscapedPath()
@@ -90,7 +90,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// passOn passes a request to the fallback. The fallback may take as long as it likes, the client may not: its body must
+// passOn passes a request to the fallback. The fallback may last as long as it likes, the client may not: its body must
 // arrive in time, and it must keep reading the answer.
 func (f *Front) passOn(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)

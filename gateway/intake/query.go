@@ -171,7 +171,7 @@ func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, er
 }
 
 // createDatabase makes a table that keeps its rows for the DURATION of WITH. The rest of the policy is ignored: Telegraf
-// gives up on a database it may not create.
+// skips a database it may not create.
 func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error {
 	switch {
 	case len(ts) == 0:
@@ -317,7 +317,7 @@ func (f *Front) showMeasurements(ctx context.Context, ts []token, by asker) ([]r
 	return []rows{{Name: "measurements", Columns: []string{"name"}, Values: column(names)}}, nil
 }
 
-// showSeries answers from the table's series, all of which it needs if scan is scanMax; view makes rows of them.
+// showSeries answers from the table's series, all of which it needs if scan is scanMax; view makes their rows.
 func (f *Front) showSeries(ctx context.Context, ts []token, by asker, scan int, view func([]point.Labels) []rows) ([]rows, error) {
 	s, err := readShow(ts)
 	if err != nil {

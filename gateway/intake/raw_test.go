@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/intake"
 )
 
-// TestLinesThatEndWithLFAreAnswered: a header with bare line feeds, which RFC 9112 lets a server take, was answered on the paths of
+// TestLinesThatEndWithLFAreAnswered: a header with bare line feeds, which RFC 9112 lets a server accept, was answered on the paths of
 // queries, and on those of writes not until the time for a header was over.
 func TestLinesThatEndWithLFAreAnswered(t *testing.T) {
 	f := start(t, patient)

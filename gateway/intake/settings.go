@@ -20,22 +20,22 @@ type Settings struct {
 	// DecodedBytesMax bounds a body when it is unpacked. Default 64 MiB. Beyond it the answer is 413.
 	DecodedBytesMax int64
 	// InFlightBytesMax bounds the memory of all requests' bodies and batches together. Default 256 MiB. Beyond it the
-	// answer is 503 with Retry-After, except for tables that hold less than a 256th of it: they share a further sixteenth.
+	// answer is 503 with Retry-After, except for tables that hold less than a 256th: they share a further sixteenth.
 	// Smaller: less memory at a flood; it must hold at least one whole request.
 	InFlightBytesMax int64
 
 	// ConnsMax bounds open connections. Default 16,384. Beyond it a connection gets 503 and is closed. A connection that
 	// announces a body and sends none costs about 18 KiB.
 	ConnsMax int
-	// PeekTimeMax is how long a new connection may take over its first line, TLS handshake included. Default 10 s.
+	// PeekTimeMax is how long a new connection may need for its first line, TLS handshake included. Default 10 s.
 	PeekTimeMax time.Duration
-	// HeaderTimeMax is how long a request's header may take. Default 10 s.
+	// HeaderTimeMax is how long the sending of a request's header may last. Default 10 s.
 	HeaderTimeMax time.Duration
-	// BodyTimeMax is how long a request's body may take; of a write request, header and body together. It is also how long
+	// BodyTimeMax is how long the sending of a request's body may last; of a write request, header and body together. It is also how long
 	// the client of a query may stop reading the answer. Default 60 s.
 	BodyTimeMax time.Duration
 	// IdleTimeMax is how long a connection is kept between requests. Default 3 min, longer than the 90 s after which Go
-	// clients drop theirs, so that we do not close a connection just as a request is written to it.
+	// clients drop theirs, so that we do not close a connection just as the client writes a request.
 	IdleTimeMax time.Duration
 	// AnswerTimeMax is how long a write may wait for its ack. Default 30 s. Beyond it the answer is 503, and the rows may
 	// or may not be kept.

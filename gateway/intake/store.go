@@ -111,7 +111,7 @@ func (k kept) and(d point.Dropped) kept {
 
 func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.Exemplars)} }
 
-// A row of a batch takes this many bytes while it waits for its ack.
+// A row of a batch needs this many bytes while it waits for its ack.
 const rowBytes = 20
 
 // store checks a decoded batch against the limits and writes the accepted rows. Without partial, nothing is written if
@@ -250,7 +250,7 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 		f.decoders.line.Put(d) // not after a panic
 		return err
 	})
-	f.buffers.free(&body) // nothing of it is kept: its memory serves others while we wait for the ack
+	f.buffers.free(&body) // its content was copied: its memory serves others while we wait for the ack
 	var k kept
 	if err == nil {
 		unread := len(b.Refused)
@@ -310,7 +310,7 @@ func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version,
 		var k kept
 		k, err = f.store(ctx, c, t, b, nowNanos(), level, true)
 		if err == nil {
-			// Taken leaves out rows that the sender did not write, so we subtract from it instead of counting again.
+			// Taken leaves out rows that the sender did not write, so we subtract instead of counting again.
 			o.Written = remotewrite.Written{
 				Samples:    max(0, taken.Samples-(read.floats-k.floats)),
 				Histograms: taken.Histograms - (read.hists - k.hists),
@@ -319,6 +319,6 @@ func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version,
 		}
 	}
 	o.Err, o.Duplicate = err, c.duplicate
-	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), b.RefusedRows // b is given back before the answer is written
+	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), b.RefusedRows // b is put back before the answer is written
 	return o
 }

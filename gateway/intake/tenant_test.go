@@ -58,7 +58,7 @@ func TestATenantBehindAProxyReachesNoOtherTable(t *testing.T) {
 	}
 }
 
-// TestStatementsStayInTheTenantsTable: a statement names tables of its own; a path or a header that names one bounds them.
+// TestStatementsStayInTheTenantsTable: a statement names tables itself; a path or a header that names one bounds them.
 func TestStatementsStayInTheTenantsTable(t *testing.T) {
 	f := start(t)
 	for _, table := range []string{"mine", "other"} {
@@ -87,7 +87,7 @@ func TestStatementsStayInTheTenantsTable(t *testing.T) {
 	f.do(t, "GET /query?db=mine&q=SHOW+MEASUREMENTS+ON+other", nil).want(t, 200, "of_other_v")
 }
 
-// TestHeadersThatServersReadDifferently: a header that one server takes for the tenant's and another does not, such as a
+// TestHeadersThatServersReadDifferently: a header that one server treats as the tenant's and another does not, such as a
 // name with a space behind it or a folded line, is refused or names no other table.
 func TestHeadersThatServersReadDifferently(t *testing.T) {
 	f := start(t)

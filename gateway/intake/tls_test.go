@@ -116,7 +116,7 @@ func TestEachRequestOfAConnectionShowsWhoSendsIt(t *testing.T) {
 	}
 }
 
-// TestWhatStrangersSendIsNotRead: a body of theirs takes no memory, and is no request.
+// TestWhatStrangersSendIsNotRead: their bodies use no memory, and is no request.
 func TestWhatStrangersSendIsNotRead(t *testing.T) {
 	f, token := guardedFront(t)
 	inner := strings.Replace(post("/write?db=mine", "m v=1 1"), "Host: x", "Host: x\r\nAuthorization: Bearer "+token, 1)

@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// turns bound how many writes take a processor at once, from unpacking until they wait for the log, and give tables their
+// turns bound how many writes use a processor at once, from unpacking until they wait for the log, and give tables their
 // turns. All at once would be no faster, and would hold up two things: flushes, without which there is soon no room for
 // rows, and the rows of a table that sends little, behind hundreds of requests of one that sends much.
 //

@@ -47,7 +47,7 @@ func newUnpacker(b *buffers, max int64) (*unpacker, error) {
 	return &unpacker{buffers: b, max: max, zstd: z}, nil
 }
 
-// encoding is how a body is packed. Each protocol says which it takes.
+// encoding is how a body is packed. Each protocol says which it accepts.
 type encoding uint8
 
 const (

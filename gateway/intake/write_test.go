@@ -108,7 +108,7 @@ func TestRemoteWrite2CountsWhatWasWritten(t *testing.T) {
 	f.do(t, "POST /api/v1/write", rw2(t, []string{"x"}, writev2.TimeSeries{}), rw2Header...).want(t, 400)
 }
 
-// TestManySeriesComeBackAsTheyWereSent writes enough to make every buffer grow, and compares all of it.
+// TestManySeriesComeBackAsTheyWereSent writes enough to make every buffer grow, and compares every row.
 func TestManySeriesComeBackAsTheyWereSent(t *testing.T) {
 	f := start(t)
 	var all []prompb.TimeSeries
@@ -405,8 +405,8 @@ func TestSendersDoNotMix(t *testing.T) {
 	}
 }
 
-// TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog: a write takes a processor until it waits for the log. While one
-// table's writes take all processors, another table is served, and a waiting write gives its processor up.
+// TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog: a write uses a processor until it waits for the log. While one
+// table's writes use all processors, another table is served, and a waiting write releases its processor.
 func TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog(t *testing.T) {
 	f := start(t)
 	f.do(t, "POST /write?db=large", []byte("m v=1")).want(t, 204)

@@ -21,12 +21,12 @@ type Writer interface {
 	List(ctx context.Context) ([]string, error)
 }
 
-// Table takes rows.
+// Table accepts rows.
 type Table interface {
 	// Dict is the dictionary of the generation in force, for one batch.
 	Dict() *point.Dict
 
-	// Write takes everything in b: rows, histograms, exemplars, metadata. It returns when they are as safe as the level
+	// Write accepts everything in b: rows, histograms, exemplars, metadata. It returns when they are as safe as the level
 	// says, and does not keep b. It may refuse single rows by b.Refuse. After an error rows may or may not be kept;
 	// sending them again does no harm.
 	Write(ctx context.Context, b *point.Batch, level point.Level) error
@@ -55,6 +55,6 @@ type Drop func(ctx context.Context, table, by string) error
 
 // Replicas removes rows that another sender of the same series sends too. Safe for concurrent use.
 type Replicas interface {
-	// Resolve comes first of all that follows decoding. Rows of a sender too many are refused in b; the returned ones count as taken.
+	// Resolve comes first of all that follows decoding. Rows of a sender too many are refused in b; the returned ones count as accepted.
 	Resolve(table string, b *point.Batch) point.Dropped
 }

@@ -1,4 +1,4 @@
-// Package limits bounds each table's use of a gateway, so that one table's senders and readers do not take another's share.
+// Package limits bounds each table's use of a gateway, so that one table's senders and readers do not use another's share.
 //
 //	        header          body read        decoded                  stored
 //	request ──Begin──▶ … ──Ticket.Read──▶ … ──Ticket.Samples──▶ … ──Ticket.Accepted──▶ answer ──Ticket.End
@@ -9,7 +9,7 @@
 //	new series ──Table.NewSeries──▶ active_series (for good), new_series_per_second (passes)
 //	query ─────Registry.EnterQuery▶ query_concurrency, query_timeout; QueryOf(ctx) holds the others
 //
-// Rates are token buckets that are checked before a request and charged after it was read: a request is taken while the
+// Rates are token buckets that are checked before a request and charged after it was read: a request is accepted while the
 // bucket is not empty, and may overdraw it by its own size. So nothing is read or decoded only to be refused, and no
 // request is decoded twice; the debt delays the requests behind it, and the average is kept.
 //

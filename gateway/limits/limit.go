@@ -45,7 +45,7 @@ func (l Limit) String() string { return limitNames[l] }
 type Refusal struct {
 	Table string
 	Limit Limit
-	// RetryAfter is the time until the same may be taken; 0: never, or unknown.
+	// RetryAfter is the time until the same may be accepted; 0: never, or unknown.
 	RetryAfter time.Duration
 
 	err error // with the Kind

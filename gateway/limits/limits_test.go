@@ -67,7 +67,7 @@ func TestARateIsKeptOnAverage(t *testing.T) {
 	})
 }
 
-// TestARequestIsTakenWholeAndDelaysTheNext: more than a burst at once is taken, since it is read already, and paid back.
+// TestARequestIsTakenWholeAndDelaysTheNext: more than a burst at once is accepted, since it is read already, and paid later.
 func TestARequestIsTakenWholeAndDelaysTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registry(t, "defaults: {samples_per_second: 100, samples_burst: 100}")
@@ -104,7 +104,7 @@ func TestBytesAreRefusedBeforeTheyAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		// A body with a large declared length is charged at once; the part that does not come is given back.
+		// A body with a large declared length is charged at once; the part that does not come is refunded.
 		tk, err := r.Begin("x", 8000)
 		if err != nil {
 			t.Fatal(err)

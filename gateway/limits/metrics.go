@@ -18,7 +18,7 @@ type shown struct {
 // collector makes metrics of the counters. Labels: table is one of at most MetricsTablesMax names, or (other); limit is a
 // Limit; mode is enforced or dry_run; outcome is ok or failed.
 //
-// Tables named in the settings get labels first, then the largest users. A table with a label keeps it until another takes
+// Tables named in the settings get labels first, then the largest users. A table with a label keeps it until another uses
 // twice as much, and at most one changes at each collection: a sender that makes tables does not make series without end.
 // Counts of a table from a time without a label stay in (other).
 type collector struct{ r *Registry }

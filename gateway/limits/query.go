@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// Query bounds what one query takes of its table: it holds the limits in force when the query began. A nil Query has no
+// Query bounds what one query uses of its table: it holds the limits in force when the query began. A nil Query has no
 // limits. Safe for concurrent use.
 type Query struct {
 	name   string
@@ -69,7 +69,7 @@ func (q *Query) Reads(from, to int64) error {
 // longest is the longest duration that a Span can express.
 const longest = 290 * 365 * 24 * time.Hour
 
-// BytesMax is the memory that a query may take where it might take most otherwise (0: any).
+// BytesMax is the memory that a query may use where it might use most otherwise (0: any).
 func (q *Query) BytesMax(most int64) int64 {
 	if q == nil || q.values.DryRun || q.values.QueryBytes == 0 || most > 0 && most < int64(q.values.QueryBytes) {
 		return most
@@ -77,7 +77,7 @@ func (q *Query) BytesMax(most int64) int64 {
 	return int64(q.values.QueryBytes)
 }
 
-// Took records how many bytes a query took, or would have taken where err says that it could not have more. The error is
+// Took records how many bytes a query used, or would have used where err says that it was refused more. The error is
 // the table's refusal where its limit was the reason, else err.
 func (q *Query) Took(bytes, processMax int64, tooMany bool, err error) error {
 	if q == nil || q.values.QueryBytes == 0 {

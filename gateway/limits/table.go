@@ -172,7 +172,7 @@ func (t *Table) enter(bytes int64) {
 	t.chargeBytes(bytes)
 }
 
-// chargeBytes takes bytes off the rate; fewer than 0 are given back.
+// chargeBytes subtracts bytes from the rate; a negative number is a refund.
 func (t *Table) chargeBytes(n int64) {
 	f := t.force.Load()
 	if rate := f.BytesPerSecond; rate > 0 && n != 0 {
@@ -216,7 +216,7 @@ func (t *Table) NewSeries(known, reserved int) error {
 	return nil
 }
 
-// tooFast takes a new series off their rate, unless it is too many.
+// tooFast charges a new series to their rate, unless it is too many.
 func (t *Table) tooFast(f *tableForce) bool {
 	now := time.Now()
 	if now.Sub(t.registry.started) < time.Duration(t.registry.force.Load().settings.NewSeriesGrace) {

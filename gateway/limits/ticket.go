@@ -14,7 +14,7 @@ type Ticket struct {
 
 	declared int64 // bytes; below 0: not said
 	bytes    int64 // that came
-	charged  int64 // taken off the rate; the rest follows when it came, or is given back
+	charged  int64 // charged to the rate; the rest follows when it came, or is refunded
 	// overdrawn is set in dry run: the samples would have been refused.
 	overdrawn bool
 }
@@ -70,7 +70,7 @@ func (tk *Ticket) Read(table string, bytes int) error {
 	return tk.tooLarge(table, tk.bytes)
 }
 
-// More records further bytes, of a consumer that learns of them bit by bit.
+// More records further bytes, of a consumer that sees them bit by bit.
 func (tk *Ticket) More(bytes int) {
 	tk.bytes += int64(bytes)
 	tk.settle()

@@ -73,10 +73,10 @@ func decode(b []byte) (*file, error) {
 	return f, nil
 }
 
-// nameMax bounds the names of files: file systems take 255 bytes.
+// nameMax bounds the names of files: file systems allow 255 bytes.
 const nameMax = 200
 
-// fileName spells a name so that every file system takes it.
+// fileName spells a name so that every file system accepts it.
 func fileName(prefix, name string) string {
 	var b strings.Builder
 	for i := range len(name) {

@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// absent is a store that can be away: then it says nothing until the asker gives up.
+// absent is a store that can be away: then it does not answer until the caller ends the call.
 type absent struct {
 	coord.Store
 	away atomic.Bool

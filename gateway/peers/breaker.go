@@ -23,7 +23,7 @@ const (
 //	                                  ▲                                                 │
 //	                                  └──────────────────failure────────────────────────┘
 type breaker struct {
-	troubled atomic.Bool // the rest is valid; while it is false no goroutine takes the lock
+	troubled atomic.Bool // the rest is valid; while it is false no goroutine acquires the lock
 
 	mu struct {
 		sync.Mutex

@@ -81,8 +81,8 @@ func (s *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	return err
 }
 
-// answered reports whether the Unavailable of an insert is the server's own word, as of one with a full disk: it is there, and answers readers. Of
-// other calls that cannot be told, and their Unavailable counts against the server.
+// answered reports whether the Unavailable of an insert is the server's own word, for example because its disk is full: it runs, and answers readers. For
+// other calls that is not known, and their Unavailable counts against the server.
 func answered(err error) bool {
 	return fault.Is(err, fault.Unavailable) && !errors.Is(err, peer.ErrStreamBroken) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }

@@ -53,7 +53,7 @@ func (c *conn) EvaluateAll(ctx context.Context, all []*peer.Evaluation) {
 	}
 }
 
-// outcome is what the ends of evaluations of one request show of a server: that it answers, if any of them was answered.
+// outcome sums up the ends of a request's evaluations: the server answers, if any was answered.
 type outcome struct {
 	mu    sync.Mutex
 	ended bool

@@ -87,7 +87,7 @@ const redialEvery = 5 * time.Second
 // Run follows the registry until ctx ends.
 func (p *Peers) Run(ctx context.Context) error {
 	for {
-		changed := p.deps.Servers.Changed() // taken before looking
+		changed := p.deps.Servers.Changed() // fetched before looking
 		var again <-chan time.Time
 		if !p.follow() {
 			again = time.After(redialEvery)

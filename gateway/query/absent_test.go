@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// TestOneAbsentDoesNotKeepAProcessorForHours: absent of a selector with 20,000 matchers took half a second a step, 11,000 steps in a request.
+// TestOneAbsentDoesNotKeepAProcessorForHours: absent of a selector with 20,000 matchers cost half a second a step, 11,000 steps in a request.
 func TestOneAbsentDoesNotKeepAProcessorForHours(t *testing.T) {
 	r, err := New(Deps{Source: querytest.NewStore()}, Settings{})
 	if err != nil {

@@ -57,7 +57,7 @@ func ask(t testing.TB, r *query.Reader, text string, over time.Duration) (string
 	if err != nil {
 		return "", err
 	}
-	defer q.Close() // takes the result back
+	defer q.Close() // releases the result
 	res := q.Exec(t.Context())
 	if res.Err != nil {
 		return "", res.Err
@@ -161,7 +161,7 @@ func TestProcessSurvivesLabelsThatGrow(t *testing.T) {
 	}
 }
 
-// Ten regular expressions of 14 bytes each took half a gigabyte, in the parser.
+// Ten regular expressions of 14 bytes each used half a gigabyte, in the parser.
 func TestProcessSurvivesRegularExpressionsThatRepeat(t *testing.T) {
 	r, _ := counted(t, fleet(t), 32<<20, query.Settings{})
 	for _, text := range []string{

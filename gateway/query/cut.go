@@ -36,7 +36,7 @@ type cutter struct {
 	visited  int
 	read     int
 
-	// Results of parts of the expression, in the order in which they are met: the engine may be asked more than once.
+	// Results of parts of the expression, in the order of the tree: the engine may be asked more than once.
 	parted []parted
 	next   int
 }
@@ -185,7 +185,7 @@ func (c *cutter) count(q *query, peak int) {
 
 // run evaluates a plan. An abandoned one is not counted.
 func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answer, error) {
-	c.usage.turn.End() // workers take their own
+	c.usage.turn.End() // workers enter on their own
 	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
 		Env: columns.Env{

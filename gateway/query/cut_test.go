@@ -77,7 +77,7 @@ type asking struct {
 	step  time.Duration // 0: at start alone
 
 	ordered bool // the engine's result has an order that is defined
-	chain   bool // nothing in it but selector, range functions, operators with numbers, and aggregations
+	chain   bool // nothing but selector, range functions, operators with numbers, and aggregations
 }
 
 // byChance reports whether the engine's own results vary: it adds and ranks in the order of a map where

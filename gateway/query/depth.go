@@ -10,8 +10,8 @@ import (
 )
 
 // How deep an expression may nest. Parser, printer and engine walk its tree by recursion, in a time that is the square
-// of the depth and for the printer its cube, and no time-out ends a parse. Measured on one core: 10,000 operators take
-// 25 s, 5,000 take 1.6 s; printing 500 brackets takes 0.2 s, printing 5,000 more than 100 s; 4 MB of minus signs took
+// of the depth and for the printer its cube, and no time-out ends a parse. Measured on one core: 10,000 operators need
+// 25 s, 5,000 need 1.6 s; printing 500 brackets needs 0.2 s, printing 5,000 more than 100 s; 4 MB of minus signs used
 // 2 GB. No dashboard nests that deep (2026-11-21).
 const (
 	bracketsMax  = 500
@@ -51,7 +51,7 @@ func (p shallowParser) ParseMetricSelectors(texts []string) ([][]*labels.Matcher
 	return p.Parser.ParseMetricSelectors(texts)
 }
 
-// selectorsMax is how many selectors a request may list: each is a look-up of its own.
+// selectorsMax is how many selectors a request may list: each is a separate look-up.
 const selectorsMax = 1000
 
 // bounded refuses texts that would cost too much to parse. The error is Invalid.
@@ -63,7 +63,7 @@ func bounded(text string) error {
 }
 
 // shallow checks a text against the limits in one pass: strings, comments and the text in braces do not nest. Every
-// operator counts, since a chain of them is a tree as deep as it is long. The error is Invalid.
+// operator counts, since a chain is a tree as deep as it is long. The error is Invalid.
 func shallow(text string) error {
 	brackets, operators := 0, 0
 	for i := 0; i < len(text); {

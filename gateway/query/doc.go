@@ -13,7 +13,7 @@
 // rows that share a millisecond collapse to the newest, where a stale marker never wins over a value.
 //
 // Invariants: nothing here grows without a bound (I5): queries that run and wait, series and rows that one query loads,
-// steps, samples, and the bytes of it all, which are a loan of the process' memory. An error keeps the Kind that the source
+// steps, samples, and the bytes in all, which are a loan of the process' memory. An error keeps the Kind that the source
 // gave it (I8), inside a promql.ErrStorage.
 //
 // Not here: caching of results, writing, and anything about HTTP.

@@ -78,7 +78,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 			NoStepSubqueryIntervalFn: func(int64) int64 { return step },
 			EnableAtModifier:         true,
 			EnableNegativeOffset:     true,
-			EnablePerStepStats:       true, // costs only the queries that ask for it
+			EnablePerStepStats:       true, // costs only the queries that request it
 			EnableDelayedNameRemoval: s.DelayedNameRemoval,
 			FeatureRegistry:          e.features,
 			Parser:                   p,

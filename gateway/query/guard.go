@@ -14,7 +14,7 @@ import (
 )
 
 // guard ends the largest query when the heap outgrows its limit although all booked memory fits. Prometheus'
-// engine bounds its samples, which may take more memory than that: count_values over a range makes
+// engine bounds its samples, which may need more memory than that: count_values over a range makes
 // room for all steps for each new value. Room that can be foreseen is booked before (rooms.go).
 type guard struct {
 	// Constant after newGuard.
@@ -32,7 +32,7 @@ type guard struct {
 // heap is the state of the collector.
 type heap struct {
 	limit int64 // the collector's
-	used  int64 // taken from the system and not returned
+	used  int64 // obtained from the system and not returned
 	live  int64 // alive in the last collection
 }
 
@@ -162,7 +162,7 @@ func (g *guard) relieve(h heap) {
 // guardPatience is how many periods the guard waits for a query that it ended before it ends another.
 const guardPatience = 60
 
-// guardGrowth is the part of the limit by which the heap must have grown since a query that holds little began for it to be ended: bodies
+// guardGrowth is the part of the limit by which the heap must have grown since a query that holds little began before that query is ended: bodies
 // of writes make it grow by a tenth in the time of a small query.
 const guardGrowth = 4
 

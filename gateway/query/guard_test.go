@@ -55,7 +55,7 @@ func TestOnlyTheLargestQueryGoesWhenMemoryRunsShort(t *testing.T) {
 	})
 }
 
-// TestASmallQueryIsNotEndedForWhatOthersTook: ten thousand connections took the rest of the heap, and a query of a few bytes
+// TestASmallQueryIsNotEndedForWhatOthersTook: ten thousand connections used the rest of the heap, and a query of a few bytes
 // was ended with 503, which freed nothing. A query that books little is ended if the heap has grown since it began.
 func TestASmallQueryIsNotEndedForWhatOthersTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

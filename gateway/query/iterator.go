@@ -24,7 +24,7 @@ func (s *series) Labels() labels.Labels { return s.labels }
 // Floats is how many samples at most are no histograms.
 func (s *series) Floats() int { return len(s.rows.Times) }
 
-// Iterator returns it, reset, when it is one of ours.
+// Iterator returns it, reset, when its type is ours.
 func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	if s.set != nil && s.set.usage.turn != nil {
 		_ = s.set.usage.turn.Next(s.set.ctx) // the engine checks the context itself
@@ -56,7 +56,7 @@ type iterator struct {
 	v    float64
 	hist []byte // encoding of a histogram sample
 
-	// The decoded histogram. The first caller owns it, the next one gets a copy of its own.
+	// The decoded histogram. The first caller owns it, the next one gets a copy.
 	h     *histogram.Histogram
 	fh    *histogram.FloatHistogram
 	given bool
@@ -84,8 +84,8 @@ func (it *iterator) Next() chunkenc.ValueType {
 	return chunkenc.ValFloat
 }
 
-// collapse moves over the rows behind row i that share its millisecond and takes the newest value among them; a stale
-// marker is taken only when there is nothing else.
+// collapse moves over the rows behind row i that share its millisecond and keeps the newest value; a stale
+// marker is kept only when there is nothing else.
 func (it *iterator) collapse(i int) {
 	for i++; i < len(it.times) && point.MillisOf(it.times[i]) == it.ms; i++ {
 		if !point.IsStale(it.values[i]) || point.IsStale(it.v) {

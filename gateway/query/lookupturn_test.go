@@ -36,7 +36,7 @@ func (c *crowded) Select(context.Context, *peer.Select) (peer.SeriesSet, error) 
 	return nil, nil
 }
 
-// TestWritesKeepHalfTheProcessorsBesideLookups: exports and label look-ups took no turns, so that eight of them kept every place of the
+// TestWritesKeepHalfTheProcessorsBesideLookups: exports and label look-ups waited for no turns, so that eight of them kept every place of the
 // scheduler and the writes of others waited 50 ms.
 func TestWritesKeepHalfTheProcessorsBesideLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ const (
 	extentWhole     = "whole"
 	extentPart      = "part"
 	extentNone      = "none"
-	extentAbandoned = "abandoned" // begun, and given up because of the rows
+	extentAbandoned = "abandoned" // begun, and abandoned because of the rows
 )
 
 // metrics count queries. Labels: kind is instant or range; outcome is ok, execution, timeout, or a fault's Kind;

@@ -104,7 +104,7 @@ func (q *chunkQuerier) Select(ctx context.Context, _ bool, hints *storage.Select
 }
 
 type exemplarQuerier struct {
-	ctx   context.Context // Select takes none
+	ctx   context.Context // Select has no such parameter
 	table *Table
 }
 

@@ -18,7 +18,7 @@ import (
 
 // query is a parsed query that passes the gate before it runs.
 //
-//	Exec ─gate─▶ loan ─▶ evaluation in a goroutine ─▶ columns ─▶ engine, with more samples each time it asks for them
+//	Exec ─gate─▶ loan ─▶ evaluation in a goroutine ─▶ columns ─▶ engine, with more samples at each request
 //	  └── answers within a moment of its context's end, whether the evaluation notices or not; place and memory go back
 //	      when it has
 type query struct {
@@ -27,10 +27,10 @@ type query struct {
 	// Constant after newQuery.
 	engine *Engine
 	kind   string
-	table  string // for people; "": not one of ours
+	table  string // for people; "": not one of our tables
 	expr   string
 	parse  func(level int) (promql.Query, error)
-	cut    *cutter // nil: all of it is for the engine
+	cut    *cutter // nil: the engine evaluates the whole query
 	usage  *usage
 	steps  int64 // steps of subqueries
 	text   int64 // bytes booked for the tree
@@ -85,7 +85,7 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	return res
 }
 
-// enter takes a place and the first of the memory, and evaluates.
+// enter reserves a place and the first memory, and evaluates.
 func (q *query) enter(ctx context.Context) *promql.Result {
 	if err := q.engine.gate.Enter(ctx); err != nil {
 		return &promql.Result{Err: err}
@@ -107,8 +107,8 @@ func (q *query) enter(ctx context.Context) *promql.Result {
 // graceTime is how long an answer waits for an evaluation after its context has ended.
 const graceTime = 200 * time.Millisecond
 
-// await evaluates in a goroutine of its own. Parts of the engine check no context for many seconds; the caller
-// does not have to wait for them.
+// await evaluates in a new goroutine. Parts of the engine check no context for many seconds; the caller
+// does not have to wait.
 func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 	type outcome struct {
 		res   *promql.Result
@@ -265,7 +265,7 @@ func (e *Engine) reserveText(text string) (int64, error) {
 	return n, nil
 }
 
-// A text of smallText is parsed even where larger queries hold all memory, as it then waits for its loan. All of these together take
+// A text of smallText is parsed even where larger queries hold all memory, as it then waits for its loan. All of these together use
 // at most one part of smallTextParts of the memory that is always there for queries.
 const (
 	smallText      = 64 << 10

@@ -36,7 +36,7 @@ type Reader struct {
 	lookups  *Gate
 }
 
-// New makes a Reader; zero settings take their defaults. The error is Invalid and names every mistake.
+// New makes a Reader; zero settings mean their defaults. The error is Invalid and names every mistake.
 func New(d Deps, s Settings) (*Reader, error) {
 	s.SetDefaults()
 	if err := s.Validate(); err != nil {
@@ -109,7 +109,7 @@ func (l *Lookup) End() {
 	l.cancel()
 }
 
-// Reserve books bytes that a request takes before it is parsed. Release them.
+// Reserve books bytes that a request needs before it is parsed. The caller releases them.
 func (r *Reader) Reserve(bytes int64) (release func(), err error) {
 	memory := r.engine.memory
 	if memory == nil {

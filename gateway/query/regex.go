@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// regexStepsMax bounds the steps that repetitions in the regular expressions of a query stand for. (a{1000}){1000} takes 14 bytes,
-// and 40 MB to compile, which the parser does; ten of them in one selector are ten times as much.
+// regexStepsMax bounds the steps that repetitions in the regular expressions of a query stand for. (a{1000}){1000} has 14 bytes,
+// and 40 MB to compile, which the parser does; ten in one selector are ten times as much.
 const regexStepsMax = 20_000
 
 // boundRegexes checks the strings of a query against regexStepsMax: each may be a regular expression. The error is Invalid.

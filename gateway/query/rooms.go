@@ -20,7 +20,7 @@ import (
 //	topk(9, a) over 5,000 steps   a{x="1"}  ▪▪····················   2 samples, room for 5,000
 //	                              a{x="2"}  ▪▪····················   2 samples, room for 5,000
 //
-// So thousands of short series over many steps take gigabytes within milliseconds, in which no guard can end the query.
+// So thousands of short series over many steps need gigabytes within milliseconds, in which no guard can end the query.
 type rooms struct {
 	by  map[*labels.Matcher]room
 	def time.Duration // step of a subquery that names none
@@ -29,7 +29,7 @@ type rooms struct {
 // room is for the series of one selector.
 type room struct {
 	each int64 // bytes
-	most int64 // bytes for all of them; 0: as many as there are
+	most int64 // bytes in all; 0: as many as there are
 
 	values  bool // each is of a different value, not of a series
 	grouped bool // each is of a different value of a series
@@ -44,7 +44,7 @@ const (
 	// countValuesRooms is how many groups count_values is expected to make of a series whose values are computed. It may make one of
 	// each sample; the guard sees those of later steps. Values that are stored are counted.
 	countValuesRooms = 4
-	// topChanges is how many different sets of the k highest series a query is expected to find. The guard sees what more take: each
+	// topChanges is how many different sets of the k highest series a query is expected to find. The guard handles more: each
 	// step adds k at most.
 	topChanges = 16
 )
@@ -74,7 +74,7 @@ func roomBytes(steps int64) int64 {
 }
 
 // walk goes down from operators that hold the given room for each of their input series. They are evaluated at so many
-// steps over a time of this length, and depth of them hold room.
+// steps over a time of this length, and depth operators hold room.
 func (r *rooms) walk(expr parser.Expr, over time.Duration, steps int64, above room, depth int) {
 	switch e := expr.(type) {
 	case nil, *parser.NumberLiteral, *parser.StringLiteral:

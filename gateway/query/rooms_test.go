@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// topk over 20,000 series with three samples each took 1.6 GB in its first step: room for a point of each series at each of 5,000
+// topk over 20,000 series with three samples each used 1.6 GB in its first step: room for a point of each series at each of 5,000
 // steps. The process was ended, and others' rows that were not flushed had to be replayed.
 func TestMemoryOfOthersSurvivesShortSeriesOverManySteps(t *testing.T) {
 	const memory = 32 << 20

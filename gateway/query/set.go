@@ -14,7 +14,7 @@ import (
 // set is a storage.SeriesSet over a peer.SeriesSet, which it opens when it is first moved: the engine names all its
 // selectors before it reads the first.
 type set struct {
-	ctx   context.Context // of the query; a SeriesSet's methods take none
+	ctx   context.Context // of the query; a SeriesSet's methods have none
 	table *Table
 	ask   *peer.Select
 	limit int // series; 0: none

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// slowLog logs queries that took long, with their explanation.
+// slowLog logs queries that lasted long, with their explanation.
 type slowLog struct {
 	log   *slog.Logger
 	after time.Duration

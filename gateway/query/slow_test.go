@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// TestASlowQueryIsLoggedWithItsExplanation: one that takes longer than slow_after, and no other.
+// TestASlowQueryIsLoggedWithItsExplanation: one that lasts longer than slow_after, and no other.
 func TestASlowQueryIsLoggedWithItsExplanation(t *testing.T) {
 	st := querytest.NewStore()
 	b := point.GetBatch(point.NewDict(0))
@@ -60,7 +60,7 @@ func TestASlowQueryIsLoggedWithItsExplanation(t *testing.T) {
 	}
 }
 
-// slowStore takes a while to begin.
+// slowStore begins after a while.
 type slowStore struct{ *querytest.Store }
 
 // Select implements peer.Storage.

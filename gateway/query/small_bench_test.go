@@ -11,7 +11,7 @@ import (
 )
 
 // BenchmarkSmallQuery is the cost of a query of one series besides reading it from disk: the gate, memory, the guard, the engine. 2026-11-22, load 20 on
-// 4 cores, in turns: 74, 73, 90 µs, and 120, 121, 122 µs before slabs of points grew with the answer. The goroutine of its own that the evaluation
+// 4 cores, in turns: 74, 73, 90 µs, and 120, 121, 122 µs before slabs of points grew with the answer. The separate goroutine that the evaluation
 // has (query.await) is about 20 µs of either: it lets an answer go 200 ms after its time-out although a disk or the engine hangs.
 func BenchmarkSmallQuery(b *testing.B) {
 	store := querytest.NewStore()

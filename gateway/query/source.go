@@ -54,7 +54,7 @@ func Whole(ctx context.Context) (whole, said bool) {
 
 type leaderKey struct{}
 
-// WithLeaderOnly returns a context under which rows are read from the leaders of partitions alone, or from any copy that surely has all of them.
+// WithLeaderOnly returns a context under which rows are read from the leaders of partitions alone, or from any copy that surely has all rows.
 func WithLeaderOnly(ctx context.Context, leaders bool) context.Context {
 	return context.WithValue(ctx, leaderKey{}, leaders)
 }
@@ -67,8 +67,8 @@ func LeaderOnly(ctx context.Context) (leaders, said bool) {
 
 type skipStagedKey struct{}
 
-// SkipsStaged is the wish of a request for answers without staged rows, and what the source found out about them for it: once for each table, before
-// it read from any partition.
+// SkipsStaged is the wish of a request for answers without staged rows, and the source's findings about these: once for each table, before
+// it read any partition.
 type SkipsStaged struct {
 	mu     sync.Mutex
 	tables map[string]StagedMark

@@ -21,7 +21,7 @@ type usage struct {
 	loan               *budget.Loan  // nil: memory is not counted
 	of                 *limits.Query // the table's limits; nil: none
 	growth             growth        // of labels, by the functions of the query
-	turn               *lane.Turn    // of the goroutine that reads; nil: it takes none
+	turn               *lane.Turn    // of the goroutine that reads; nil: it needs none
 	lookup             *lane.Turn    // of a look-up that reads; nil: it is a query
 	share              lane.Share    // of all its goroutines; guarded by the lane
 
@@ -91,7 +91,7 @@ func (u *usage) load(series, rows int) error {
 	return u.boundedLocked()
 }
 
-// unload takes back what load added.
+// unload subtracts what load added.
 func (u *usage) unload(series, rows int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -111,7 +111,7 @@ func (u *usage) boundedLocked() error {
 	return nil
 }
 
-// drop takes back bytes of a series that was kept.
+// drop subtracts the bytes of a series that was kept.
 func (u *usage) drop(bytes int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -22,7 +22,7 @@ type Table struct {
 	Write []*relabel.Config `yaml:"write_relabel_configs,omitempty" help:"Rules for the series of this table."`
 }
 
-// RulesMax bounds a list of rules: each new series passes all of them.
+// RulesMax bounds a list of rules: each new series passes all rules.
 const RulesMax = 1000
 
 // Validate reports every mistake at once, and fills in the defaults of the rules. Errors: Invalid.

@@ -14,7 +14,7 @@ import (
 // RowsMax bounds the rows of one scrape. Those beyond it, in the order of metric names, are dropped and counted.
 const RowsMax = 10_000
 
-// Job is the label job of all rows: that of docker/prometheus.yml, and what the alert rules expect.
+// Job is the label job of all rows: as in docker/prometheus.yml and in the alert rules.
 const Job = "spillway"
 
 // rows appends the samples of families to a batch, as Prometheus would that scrapes the process's page.
@@ -51,7 +51,7 @@ func (r *rows) metric(name string, kind dto.MetricType, m *dto.Metric) error {
 	case dto.MetricType_HISTOGRAM:
 		return r.histogram(name, m)
 	}
-	return nil // no metric of ours: native histograms of gauges
+	return nil // not our metric: native histograms of gauges
 }
 
 func (r *rows) summary(name string, m *dto.Metric) error {

@@ -15,15 +15,15 @@ import (
 // Table is the table into which a process writes its metrics.
 const Table = "_spillway"
 
-// Target takes the rows: a table of the forwarder.
+// Target receives the rows: a table of the forwarder.
 type Target interface {
 	// Dict is the dictionary of the generation in force, for one batch.
 	Dict() *point.Dict
-	// Write takes everything in b and does not keep b.
+	// Write accepts everything in b and does not keep b.
 	Write(ctx context.Context, b *point.Batch, level point.Level) error
 }
 
-// Memory is the account of which a scrape takes its memory.
+// Memory is the account that a scrape's memory is charged to.
 type Memory interface {
 	Reserve(bytes int64) error
 	Release(bytes int64)

@@ -70,7 +70,7 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// files reads the page. It is done once, at the first request: compressing takes some 50 ms.
+// files reads the page. It is done once, at the first request: compressing needs some 50 ms.
 func files() map[string]*file {
 	out := map[string]*file{}
 	_ = fs.WalkDir(dist, "dist", func(name string, d fs.DirEntry, err error) error { // an embedded tree has no errors
@@ -115,7 +115,7 @@ func zip(text []byte) []byte {
 	return out.Bytes()
 }
 
-// acceptsGzip reports whether a request takes gzip. Browsers send no weights.
+// acceptsGzip reports whether a request accepts gzip. Browsers send no weights.
 func acceptsGzip(r *http.Request) bool {
 	for _, v := range r.Header.Values("Accept-Encoding") {
 		for one := range strings.SplitSeq(v, ",") {

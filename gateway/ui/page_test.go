@@ -103,7 +103,7 @@ func TestPageIsSmallAndComesOnce(t *testing.T) {
 	}
 }
 
-// TestNoticeNamesWhatIsBundled: the licences of the packages within ask for it.
+// TestNoticeNamesWhatIsBundled: the licences of the packages within require this.
 func TestNoticeNamesWhatIsBundled(t *testing.T) {
 	text := body(t, ask(t, ui.Page(), "/NOTICE.txt"))
 	for _, name := range []string{"preact ", "uplot ", "@codemirror/view ", "@prometheus-io/codemirror-promql ", "Apache License", "MIT License"} {

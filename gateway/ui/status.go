@@ -33,7 +33,7 @@ func JSON(source Source) http.Handler {
 	})
 }
 
-// Answer writes data in the envelope of the Prometheus API, compressed where the reader takes that: a map of ten
+// Answer writes data in the envelope of the Prometheus API, compressed where the reader accepts that: a map of ten
 // thousand partitions is three megabytes.
 func Answer(w http.ResponseWriter, r *http.Request, data any) {
 	h := w.Header()
@@ -108,7 +108,7 @@ type Table struct {
 	MinInSync  int           `json:"min_in_sync"` // placements that must keep an acked row
 	Partitions []Partition   `json:"partitions"`  // by time, then ring; nil: not asked for
 
-	// Sums over the partitions. Nil: unknown, because it is unknown for one of them.
+	// Sums over the partitions. Nil: unknown, because one partition's is unknown.
 	Count   int        `json:"partition_count"`
 	Unknown int        `json:"unknown_partitions"` // partitions with unknown rows and bytes
 	Rows    *uint64    `json:"rows"`
@@ -137,7 +137,7 @@ type Forecast struct {
 	RingLo        float64         `json:"ring_lo"`
 	RingHi        float64         `json:"ring_hi"`
 	Since         *time.Time      `json:"since"` // begin of what is recorded; nil: nothing is
-	Days          int             `json:"days"`  // past days that have a part in it
+	Days          int             `json:"days"`  // past days included
 	Known         bool            `json:"known"` // enough of the last minutes was observed
 	RowsPerSecond float64         `json:"rows_per_second"`
 	BytesPerRow   float64         `json:"bytes_per_row"`
@@ -158,7 +158,7 @@ type Expected struct {
 	To       time.Time `json:"to"`
 	Bytes    *int64    `json:"bytes"`    // nil: unknown
 	Expected bool      `json:"expected"` // by the forecast; else as it is
-	Server   string    `json:"server"`   // of its first placement
+	Server   string    `json:"server"`   // of the first placement
 }
 
 // Staged are rows of a table that are staged on a server: an acked row lies on as many servers as an ack needs.
@@ -187,7 +187,7 @@ type Partition struct {
 	// LeaseAge is how long the leader has been seen to lead; 0: unknown.
 	LeaseAge time.Duration `json:"lease_age_ns,omitempty"`
 	Offline  string        `json:"offline,omitempty"` // why
-	// Damaged and Unflushed are the faults of its segments and of flushing it; "": none.
+	// Damaged and Unflushed are the faults of its segments and of its flushes; "": none.
 	Damaged   string   `json:"damaged,omitempty"`
 	Unflushed string   `json:"unflushed,omitempty"`
 	Differs   string   `json:"differs,omitempty"` // which copies hold something else than the leader; "": none that was compared

@@ -77,7 +77,7 @@ func (a *Attempt) begin(ctx context.Context) {
 // Context ends when the attempt is closed, or another server leads and this one is silent.
 func (a *Attempt) Context() context.Context { return a.ctx }
 
-// End takes the end of the question. Answers that go on keep the context; Close ends it.
+// End handles the end of the question. Answers that go on keep the context; Close ends it.
 func (a *Attempt) End(err error) (follow.Verdict, follow.Reason) {
 	if a.timer != nil {
 		a.quiet = a.timer.Stop()

@@ -50,7 +50,7 @@ type Runner struct {
 	attempts sync.Pool // *Attempt
 }
 
-// Changes are the map and leader changes since it was taken: take it, then look at maps and leaders.
+// Changes are the map and leader changes since this was called: call it, then look at maps and leaders.
 type Changes struct{ tables, leaders <-chan struct{} }
 
 // Changes begins to watch maps and leaders.

@@ -4,5 +4,5 @@
 //	 rows of elected ◀─│ Machine │ ──commits─▶
 //	                   └─────────┘
 //
-// A request asks once for each sender in it, not once for each sample.
+// A request asks once for each of its senders, not once for each sample.
 package tracker

@@ -40,7 +40,7 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 		kgo.ConsumeStartOffset(start),
 		kgo.DisableAutoCommit(),
 		// Callbacks wait until the result of a poll is in the tracker. Otherwise records of an assignment that ended could
-		// be taken for those of the next, and an offset be committed although the records before it were never read.
+		// be mistaken for those of the next, and an offset be committed although the records before it were never read.
 		kgo.BlockRebalanceOnPoll(),
 		kgo.SessionTimeout(time.Duration(c.SessionTimeout)),
 		kgo.HeartbeatInterval(min(3*time.Second, time.Duration(c.SessionTimeout)/3)),

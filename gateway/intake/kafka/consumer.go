@@ -38,7 +38,7 @@ type Consumer struct {
 	members  []*member
 
 	// turning is held while pauses are computed and passed to a client, so that an older decision never follows a newer
-	// one. It is taken before mu.
+	// one. It is acquired before mu.
 	turning sync.Mutex
 
 	mu      sync.Mutex
@@ -118,7 +118,7 @@ func newWorker(c *Consumer) *worker {
 	return &worker{c: c, decoder: decoder, scratch: scratch{Batch: new(point.Batch)}}
 }
 
-// loop takes work until ctx ends.
+// loop does work until ctx ends.
 func (w *worker) loop(ctx context.Context) {
 	defer func() { w.decoder.Close() }()
 	for {

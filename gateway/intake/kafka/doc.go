@@ -24,5 +24,5 @@
 // Invariants it keeps: I1 (offsets are acks), I5 (bytes in flight are bounded for all clusters together; a topic gets an
 // equal share), I8 (the Kind of an error decides between trying again and putting aside).
 //
-// Not here: Kafka as a log of ours, transactions, schema registries. franz-go is imported by this package alone.
+// Not here: Kafka as Spillway's log, transactions, schema registries. franz-go is imported by this package alone.
 package kafka

@@ -50,7 +50,7 @@ type memoryTable struct {
 	writes int
 	most   int                      // rows of the largest write
 	levels []point.Level            // of the writes
-	smears map[float64]point.Smear  // by value: the wish that came with it
+	smears map[float64]point.Smear  // by value: with its wish
 	fail   func(*point.Batch) error // asked before a write
 	refuse func(b *point.Batch, i int) bool
 	stall  chan struct{}

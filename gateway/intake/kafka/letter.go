@@ -22,7 +22,7 @@ type letter struct {
 	partition int32
 	offset    int64
 	record    *kgo.Record // nil: it could not be read from Kafka at all
-	rows      int         // refused rows of it; 0: all of it, unread
+	rows      int         // its refused rows; 0: the whole record, unread
 	kind      fault.Kind
 	reason    string
 }
@@ -38,7 +38,7 @@ const (
 	headerCut       = "spillway-value-cut" // the value's length, where only its beginning could be put aside
 )
 
-// valueKept is how much of a value is put aside if the topic does not take all of it.
+// valueKept is how much of a value is put aside if the topic does not accept the whole value.
 const valueKept = 64 << 10
 
 // letters puts records aside. send returns when all are safe: no record is settled before.
@@ -65,7 +65,7 @@ func (t *topicLetters) send(ctx context.Context, all []*letter) error {
 		switch {
 		case r.Err == nil:
 		case errors.Is(r.Err, kerr.MessageTooLarge) || errors.Is(r.Err, kerr.RecordListTooLarge):
-			// The dead-letter topic takes less than the source. The record itself stays where offset says.
+			// The dead-letter topic accepts shorter records than the source. The record itself stays where offset says.
 			again = append(again, cutRecord(r.Record))
 		default:
 			return fault.Wrap(r.Err, fault.Unavailable, "dead-letter topic %s", t.topic)

@@ -120,7 +120,7 @@ func (m *member) run(ctx context.Context) {
 	m.close()
 }
 
-// accept takes the result of a poll. Callbacks of the group wait until it returns.
+// accept queues the result of a poll. Callbacks of the group wait until it returns.
 func (m *member) accept(fetches kgo.Fetches) {
 	m.c.mu.Lock()
 	any := false
@@ -166,7 +166,7 @@ func (m *member) pushLocked(p partition, records []*kgo.Record) (pushed bool) {
 	return pushed
 }
 
-// recordBytes is the memory that a waiting record takes: its parts, and about 200 bytes of franz-go's record.
+// recordBytes is the memory of a waiting record: its parts, and about 200 bytes of franz-go's record.
 func recordBytes(r *kgo.Record) int64 {
 	n := 200 + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
@@ -347,7 +347,7 @@ func (m *member) forget(leaving map[partition]bool) {
 	}
 }
 
-// await waits for work of leaving partitions, for RevokeWait at most, and gives up on the rest.
+// await waits for work of leaving partitions, for RevokeWait at most, and abandons the rest.
 func (m *member) await(ctx context.Context, leaving map[partition]bool) (abandoned int) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(m.cluster.RevokeWait))
 	defer cancel()
@@ -376,7 +376,7 @@ func (m *member) jobs(of map[partition]bool) (out []*job) {
 	return out
 }
 
-// commitLoop commits every CommitInterval, give or take a tenth, so that gateways do not all come at once.
+// commitLoop commits every CommitInterval, more or less by a tenth, so that gateways do not all come at once.
 func (m *member) commitLoop(ctx context.Context) {
 	every := time.Duration(m.cluster.CommitInterval)
 	for sleep(ctx, every+time.Duration((rand.Float64()-0.5)*0.2*float64(every))) {
@@ -431,7 +431,7 @@ func (m *member) commitLocked(ctx context.Context, want func(partition) bool) er
 	return m.confirm(list, answer)
 }
 
-// confirm records the offsets that the broker took.
+// confirm records the offsets that the broker accepted.
 func (m *member) confirm(list []commit, answer *kmsg.OffsetCommitResponse) error {
 	refused := map[partition]error{}
 	taken := map[partition]bool{}
@@ -525,7 +525,7 @@ func (m *member) askEnds(ctx context.Context, req *kmsg.ListOffsetsRequest) {
 // failed logs work that has to be retried: at its first failure, and then each time its pause has doubled.
 func (m *member) failed(j *job, err error, pause time.Duration) {
 	if errors.Is(err, context.Canceled) {
-		return // we gave up on it
+		return // it was abandoned
 	}
 	kind := fault.KindOf(err)
 	m.c.metrics.retries.WithLabelValues(m.cluster.Name, kind.String()).Inc()

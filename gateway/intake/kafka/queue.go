@@ -9,8 +9,8 @@ import (
 // queue holds the polled batches until they are settled, and decides which are next. It is pure: no clock, no lock, no I/O.
 //
 // A partition's batches are given out in order, to one worker at a time, so that later records are written later. One
-// piece of work takes batches of many partitions of one topic, up to a size: where records are small, one write and one
-// fsync serve all of them. Topics take turns, and so do the partitions of a topic.
+// piece of work has batches of many partitions of one topic, up to a size: where records are small, one write and one
+// fsync serve all. Topics alternate, and so do the partitions of a topic.
 //
 // Work that failed comes back to the front of its partitions and waits there until a time; other partitions go on.
 type queue struct {
@@ -29,7 +29,7 @@ type ring struct {
 type lane struct {
 	partition partition
 	batches   []*batch
-	busy      bool      // a worker has batches of it
+	busy      bool      // a worker has some of its batches
 	gone      bool      // the partition is not ours any more
 	retryAt   time.Time // not before
 	attempts  int       // failures since the last success
@@ -56,7 +56,7 @@ const (
 	settled      // nothing is left to do
 )
 
-// work is the unit that a worker takes: batches of lanes of one topic.
+// work is the unit of a worker: batches of lanes of one topic.
 type work struct {
 	topic    topicKey
 	lanes    []*lane
@@ -87,7 +87,7 @@ func (q *queue) push(b *batch) {
 	l.batches = append(l.batches, b)
 }
 
-// drop closes a partition's lane and returns the bytes of the batches that waited in it. Batches at a worker come back by
+// drop closes a partition's lane and returns the bytes of the batches that waited. Batches at a worker come back by
 // giveBack.
 func (q *queue) drop(p partition) (bytes int64) {
 	l := q.parts[p]

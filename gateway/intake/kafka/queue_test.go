@@ -152,7 +152,7 @@ func TestOrderAndOwnership(t *testing.T) {
 					}
 				}
 				back := map[partition]uint64{}
-				for _, b := range w.batches { // the first that is not settled comes again, and with it only such
+				for _, b := range w.batches { // the first that is not settled comes again, and is followed only by such
 					if p := b.ticket.partition; b.fates[0] != settled && open[p] == b.ticket.assignment {
 						if _, ok := back[p]; !ok {
 							back[p] = b.ticket.span

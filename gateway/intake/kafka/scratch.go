@@ -11,11 +11,11 @@ import "github.com/spillwaydb/spillway/protocols/point"
 //	                ╰───────── len ──────────╯                            ╰ cap
 //	scratch:                                 ╰─ len ─╯
 //
-// A record with more rows than fit has them in memory of its own, and they are copied. Of a refused record nothing joins,
-// and the next one is decoded over it.
+// A record with more rows than fit has its own memory, and the rows are copied. Of a refused record nothing joins,
+// and the next one overwrites it.
 //
-// Copies, and the regrowth of batches that the pool had lost, took 5.6 % of the consumer's processor time with 8 records of
-// 4600 rows a batch; the remaining copies take 1.2 % (profiles of BenchmarkRecords/100kB,none, 2026-11-21).
+// Copies, and the regrowth of batches that the pool had lost, cost 5.6 % of the consumer's processor time with 8 records of
+// 4600 rows a batch; the remaining copies cost 1.2 % (profiles of BenchmarkRecords/100kB,none, 2026-11-21).
 type scratch struct {
 	*point.Batch
 	own  columns // not the table's; as large as the largest record needed it

@@ -154,7 +154,7 @@ func (s Settings) Validate() error {
 	return s.prepare()
 }
 
-// prepare checks the settings, and computes the values derived from them.
+// prepare checks the settings, and computes derived values.
 func (s *Settings) prepare() error {
 	var errs []error
 	if s.InFlightBytesMax < 0 || s.WriteBytesMax < 0 || s.WriteRowsMax < 0 || s.Workers < 0 {

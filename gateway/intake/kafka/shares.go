@@ -73,7 +73,7 @@ func (s *shares) forget(p partition, t *topicShare, q *partShare) {
 	}
 }
 
-// add takes n bytes for a partition, or releases them.
+// add counts n bytes for a partition, or releases -n.
 func (s *shares) add(p partition, n int64) {
 	t, q := s.at(p)
 	q.bytes += n

@@ -23,14 +23,14 @@ type ClusterStatus struct {
 	Protocol   string            `json:"protocol"`
 	Member     string            `json:"member"` // "" while we are not in the group
 	Generation int32             `json:"generation"`
-	Lag        int64             `json:"lag"` // of all partitions of ours
+	Lag        int64             `json:"lag"` // of all our partitions
 	CommitAge  float64           `json:"commit_age_seconds"`
 	LastError  string            `json:"last_error,omitempty"`
 	ErrorTime  time.Time         `json:"last_error_time,omitzero"`
 	Partitions []PartitionStatus `json:"partitions"`
 }
 
-// PartitionStatus is a partition of ours. Offsets are -1 until they are known.
+// PartitionStatus is one of our partitions. Offsets are -1 until they are known.
 type PartitionStatus struct {
 	Topic         string `json:"topic"`
 	Partition     int32  `json:"partition"`
@@ -59,7 +59,7 @@ func (c *Consumer) Status() Status {
 		clients = append(clients, m.client)
 	}
 	c.mu.Unlock()
-	for i, client := range clients { // not under mu: the client has locks of its own
+	for i, client := range clients { // not under mu: the client has its own locks
 		if client != nil {
 			out.Clusters[i].Member, out.Clusters[i].Generation = client.GroupMetadata()
 		}

@@ -53,7 +53,7 @@ type part struct {
 }
 
 // internalTries is how often work is retried that fails for an unnamed reason. Beyond it the record is put aside: a defect
-// of ours that one record finds must not stop its partition.
+// in this program that one record finds must not stop its partition.
 const internalTries = 5
 
 // passing reports whether a retry may help.
@@ -94,7 +94,7 @@ func (w *worker) process(ctx context.Context, m *member, job *work) error {
 }
 
 // batch returns an empty batch, if possible that of the write before. The pool drops batches at every second collection,
-// and fetches bring many: a batch that grows anew from nothing costs more than the rows in it.
+// and fetches bring many: a batch that grows from empty costs more than its rows.
 func (w *worker) batch(d *point.Dict) *point.Batch {
 	b := w.spare
 	if b == nil {
@@ -105,7 +105,7 @@ func (w *worker) batch(d *point.Dict) *point.Batch {
 	return b
 }
 
-// put takes a batch back. A worker keeps no batch larger than the records of two writes.
+// put returns a batch. A worker keeps no batch larger than the records of two writes.
 func (w *worker) put(b *point.Batch) {
 	const row = 20 // bytes
 	if w.spare != nil || int64(cap(b.IDs))*row > 2*w.c.settings.WriteBytesMax || cap(b.Hists)+cap(b.Exemplars)+cap(b.Metadata) > 0 {
@@ -264,12 +264,12 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 	}
 	t.ticket.More(len(r.Key) + len(r.Value))
 	if w.c.deps.Replicas != nil {
-		w.c.deps.Replicas.Resolve(o.Table, s) // the rows count as taken
+		w.c.deps.Replicas.Resolve(o.Table, s) // the rows count as accepted
 	}
 	t.ticket.Samples(s.Rows())
 	now := time.Now().UnixNano()
 	lo, hi := t.table.Bounds(now)
-	s.RemoveDropped() // the rows count as taken
+	s.RemoveDropped() // the rows count as accepted
 	_, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi})
 	return err
 }
@@ -314,8 +314,8 @@ func reasonOf(s *point.Batch) string {
 }
 
 // add puts a record's rows behind the others, without a copy where they lie there already (scratch). So the rows of small
-// records are written together, and each record is judged alone. A record that must not wait takes the others with it: a write for
-// each change of the wish would be a write for each record where two producers take turns.
+// records are written together, and each record is judged alone. A record that must not wait has the others written too: a write for
+// each change of the wish would be a write for each record where two producers alternate.
 func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	d := t.batch
 	if len(t.parts) > 0 {
@@ -330,7 +330,7 @@ func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	t.parts = append(t.parts, part{b, i, len(d.IDs), len(d.Hists), len(d.Exemplars), len(d.Metadata)})
 }
 
-// write writes the collected rows, and begins anew.
+// write writes the collected rows, and starts an empty batch.
 func (w *worker) write(t *tableWrite, attempts int) {
 	if len(t.parts) == 0 {
 		return
@@ -401,7 +401,7 @@ func (w *worker) writeSingly(t *tableWrite, attempts int) {
 	}
 }
 
-// putAside sends the letters of all records that are stored but for them.
+// putAside sends the letters of all records that are stored except for these.
 func (w *worker) putAside(job *work) {
 	var all []*letter
 	for _, b := range job.batches {

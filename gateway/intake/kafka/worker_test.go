@@ -34,7 +34,7 @@ func newBench(t *testing.T, m *memory, change func(*Settings)) *bench {
 	return &bench{worker: w, t: t, work: &work{topic: topicKey{0, "metrics"}}}
 }
 
-// from adds a batch of a partition; headers alternate key and value, for all of its records.
+// from adds a batch of a partition; headers alternate key and value, for all its records.
 func (b *bench) from(id int32, headers []string, values ...string) {
 	all := &batch{ticket: ticket{partition: partition{0, "metrics", id}}}
 	for _, v := range values {

@@ -63,7 +63,7 @@ type writer struct {
 var _ columns.Writer = (*writer)(nil)
 
 // slabPoints is how many points share an allocation. The first is as large as the first series, and each next one four times as
-// large: most answers have few series, and to make and clear a slab of 64 KiB takes as long as to evaluate one.
+// large: most answers have few series, and to make and clear a slab of 64 KiB costs as much as to evaluate one.
 const slabPoints = 4096
 
 // Bytes implements columns.Writer.

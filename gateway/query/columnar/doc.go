@@ -5,5 +5,5 @@
 // where the rows are. Trees join chains by operations between vectors.
 //
 // Compile refuses an expression with parts that are not evaluated here. Run gives up with ErrAbandoned on data that is not
-// evaluated here, and the engine evaluates all of it.
+// evaluated here, and the engine evaluates the whole expression.
 package columnar

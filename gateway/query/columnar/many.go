@@ -9,18 +9,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// many is an operation in which many series of one side meet the same one of the other: group_left and group_right.
+// many is an operation in which many series of one side match the same one of the other: group_left and group_right.
 type many struct {
 	op      columns.Op
 	compute func(l, r float64) float64 // nil for comparisons
 	asBool  bool
 	match   *columns.Aggregation
-	include []string // labels that the many take over from the one
+	include []string // labels that the many copy from the one
 	swapped bool     // the one is on the left
 	of, one node
 }
 
-// manyToOne takes an operation with group_left or group_right. Type, unit and name are left to the engine where they are taken over.
+// manyToOne compiles an operation with group_left or group_right. Type, unit and name are left to the engine where they are copied.
 func manyToOne(e *parser.BinaryExpr, match *columns.Aggregation, l, r node) (node, bool) {
 	m := e.VectorMatching
 	if slices.ContainsFunc(m.Include, columns.Reserved) {
@@ -119,7 +119,7 @@ func (m *many) meet(of, one []float64) (met bool) {
 	return met
 }
 
-// named gives a column the labels of the result: its own, and those that it takes over.
+// named gives a column the labels of the result: its own, and those that it copies.
 func (m *many) named(e *evaluation, c columns.Column, one *columns.Column) (columns.Column, error) {
 	c.Dropped = c.Dropped || m.compute != nil || m.asBool
 	if len(m.include) == 0 {

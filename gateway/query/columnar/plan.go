@@ -101,7 +101,7 @@ func (p *Plan) selector(e *parser.VectorSelector) bool {
 	return true
 }
 
-// call takes a range function over a plain range selector.
+// call compiles a range function over a plain range selector.
 func (p *Plan) call(e *parser.Call) bool {
 	f := columns.FunctionOf(e.Func.Name)
 	if f == nil || len(e.Args) != f.Arguments+1 {

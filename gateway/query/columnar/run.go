@@ -16,7 +16,7 @@ type Env struct {
 	columns.Env // Open and Writer are set by Run
 	// Find finds the series of a selector with their rows in [lo, hi], milliseconds; newest: only the newest row of each is looked at.
 	Find func(ctx context.Context, lo, hi int64, newest bool, ms []*labels.Matcher) (columns.Rows, error)
-	// Divide cuts a chain over a selector into pieces that are joined; no pieces: it is evaluated whole. undo takes back what was counted
+	// Divide cuts a chain over a selector into pieces that are joined; no pieces: it is evaluated whole. undo subtracts the counts
 	// for pieces that turn out not to be joined. Nil: no chain is divided.
 	Divide func(ctx context.Context, chain *columns.Plan, ms []*labels.Matcher) (f columns.Form, pieces []columns.Piece, undo func(), err error)
 	// Together returns a context under which so many chains are divided beside each other. Set if Divide is.

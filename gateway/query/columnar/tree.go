@@ -17,8 +17,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Tree is an expression of chains, of operations between vectors, in which each series meets one of the other side at most or many
-// meet the same one, and of label_replace. It is constant and may be run more than once.
+// Tree is an expression of chains, of operations between vectors, in which each series matches one of the other side at most or many
+// match the same one, and of label_replace. It is constant and may be run more than once.
 //
 //	sum by (a) (rate(x[5m])) ─▶ columns ─┐
 //	                                     ├▶ / ─▶ columns ▶ further stages ▶ columns
@@ -73,7 +73,7 @@ func (t *Tree) node(expr parser.Expr, lookback time.Duration) (node, bool) {
 	return chain(len(t.chains) - 1), true
 }
 
-// between takes an operation of two vectors.
+// between compiles an operation of two vectors.
 func (t *Tree) between(e *parser.BinaryExpr, lookback time.Duration) (node, bool) {
 	m := e.VectorMatching
 	if m == nil || e.LHS.Type() != parser.ValueTypeVector || e.RHS.Type() != parser.ValueTypeVector ||
@@ -99,7 +99,7 @@ func (t *Tree) between(e *parser.BinaryExpr, lookback time.Duration) (node, bool
 	return &pairs{op: ops[e.Op], compute: ops[e.Op].Arithmetic(), asBool: e.ReturnBool, match: a, l: l, r: r}, true
 }
 
-// replace takes label_replace with plain strings.
+// replace compiles label_replace with plain strings.
 func (t *Tree) replace(e *parser.Call, lookback time.Duration) (node, bool) {
 	if e.Func.Name != "label_replace" || len(e.Args) != 5 {
 		return nil, false
@@ -386,7 +386,7 @@ func (m *masks) find(c *columns.Column) []bool {
 	return m.of[string(m.key)]
 }
 
-// pairs is an operation in which each series meets one of the other side.
+// pairs is an operation in which each series matches one of the other side.
 type pairs struct {
 	op      columns.Op
 	compute func(l, r float64) float64 // nil for comparisons
@@ -404,7 +404,7 @@ func (p *pairs) columns(e *evaluation) ([]columns.Column, error) {
 	if err != nil {
 		return nil, err
 	}
-	other := make(map[string]int, len(r)) // by key; -1: met already
+	other := make(map[string]int, len(r)) // by key; -1: matched already
 	var key []byte
 	for i := range r {
 		key = p.match.Key(key[:0], r[i].Labels, r[i].Dropped)
@@ -427,7 +427,7 @@ func (p *pairs) columns(e *evaluation) ([]columns.Column, error) {
 			continue
 		}
 		if at < 0 {
-			return nil, columns.ErrAbandoned // two meet the same one, perhaps at one step
+			return nil, columns.ErrAbandoned // two match the same one, perhaps at one step
 		}
 		other[string(key)] = -1
 		p.meet(l[i].Values, r[at].Values)
@@ -518,7 +518,7 @@ func (r *relabel) columns(e *evaluation) ([]columns.Column, error) {
 	return all, nil
 }
 
-// with sets a label; "" takes it away. ok is false if the label would be invalid.
+// with sets a label; "" removes it. ok is false if the label would be invalid.
 func with(l point.Labels, name, value string) (point.Labels, bool) {
 	var b point.LabelsBuilder
 	l.Range(func(n, v string) bool {

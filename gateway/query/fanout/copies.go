@@ -56,7 +56,7 @@ type race struct {
 	results chan result
 
 	mu sync.Mutex
-	// over says that nothing more counts: an answer that comes now is dropped by the goroutine that asked for it.
+	// over says that nothing more counts: an answer that comes now is dropped by the goroutine that asked.
 	over bool
 
 	open    map[follow.CopyAsk]*question

@@ -173,7 +173,7 @@ func TestASilentServerIsNotWaitedFor(t *testing.T) {
 }
 
 // TestCopiesThatMayLackRowsHaveThemTogether: the leader is frozen. n2 lacks a row that n3 has, and has the older value of another: no answer is
-// made of one of them, and the newer value wins.
+// made from one copy, and the newer value wins.
 func TestCopiesThatMayLackRowsHaveThemTogether(t *testing.T) {
 	inCopies(t, func(c *copied) {
 		c.copies["n1"].mute, c.copies["n2"].sure, c.copies["n3"].sure = true, false, false
@@ -253,7 +253,7 @@ func TestACutOffFollowersAnswerNeverCounts(t *testing.T) {
 	})
 }
 
-// TestAnErrorNamesEveryCopyThatWasAsked: an operator has to look at all of them, not at the first.
+// TestAnErrorNamesEveryCopyThatWasAsked: an operator has to look at every copy, not at the first.
 func TestAnErrorNamesEveryCopyThatWasAsked(t *testing.T) {
 	inCopies(t, func(c *copied) {
 		long := strings.Repeat("é", 4*namedReasonMax)

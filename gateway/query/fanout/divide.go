@@ -186,7 +186,7 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 	}, nil
 }
 
-// evaluateOne asks for one evaluation, by one message where the server takes several.
+// evaluateOne asks for one evaluation, by one message where the server accepts several.
 func evaluateOne(ctx context.Context, server peer.Evaluator, q *peer.Select, request []byte, give func([]byte) error) (err error) {
 	many, ok := server.(peer.Evaluations)
 	if !ok {

@@ -17,7 +17,7 @@
 // was split or merged and its rows are read from both sides. Only there are servers asked for the ranks of rows: the higher rank
 // wins, as everywhere a value over a stale marker. Where a server of an older version returns none, the newer partition wins.
 //
-// Where several servers have copies of partitions, any of them that surely has every row is asked (copies.go, by the rules of follow.Copies): the copies of
+// Where several servers have copies of partitions, any that surely has every row is asked (copies.go, by the rules of follow.Copies): the copies of
 // different partitions begin with different servers, the next is asked at once after an error, and beside a late one. Answers of copies that may lack
 // rows count only merged, as many as have all rows together.
 //

@@ -96,8 +96,8 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if err := s.deleteStaged(ctx, q); err != nil {
 		return err
 	}
-	// Rows may be on their way from a partition that unloads to those that take over. It waits for them before it deletes, and sends none of the deleted ones
-	// afterwards; so those that take over delete once more after it did, and where they unload themselves, those after them again.
+	// Rows may be on their way from a partition that unloads to its successors. It waits for these rows before it deletes, and sends none of the deleted ones
+	// afterwards; so the successors delete once more after it did, and where they unload themselves, their successors again.
 	deep := s.unloadsDeep(q)
 	for round := 0; ; round++ {
 		_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
@@ -131,7 +131,7 @@ func (s *Source) CleanTombstones(ctx context.Context, q *peer.Select) error {
 	return err
 }
 
-// everyServer asks all servers of the cluster. Fewer than miss of them may fail without an error or a warning; more are an
+// everyServer asks all servers of the cluster. Fewer than miss may fail without an error or a warning; more are an
 // error, or a warning where that is allowed.
 func everyServer[T any](ctx context.Context, s *Source, table string, miss int, ask func(ctx context.Context, st peer.Storage) (T, error)) (answers []T, err error) {
 	if _, err := s.known(table); err != nil {

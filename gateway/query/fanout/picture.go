@@ -15,7 +15,7 @@ import (
 )
 
 // A gateway that is cut off from the coordination store reads by its newest cached map (C127). If that may lack partitions of the asked
-// range (follow.Doubt), it asks the table's metadata servers for a newer map, and takes that one. A remaining doubt
+// range (follow.Doubt), it asks the table's metadata servers for a newer map, and uses that one. A remaining doubt
 // becomes a warning, or the answer is refused, as the request asks.
 
 // picture is a table's map for one try, and the part of the request that it may lack.
@@ -100,8 +100,8 @@ func clock(t point.Nanos) string {
 // probeMax bounds the wait for metadata servers that are asked whether there is a newer map.
 const probeMax = 500 * time.Millisecond
 
-// probe asks the metadata servers of a table whether they have partitions of the range that m does not have, and takes their map then. It
-// waits for a majority of them: a transaction is on one before it is committed.
+// probe asks the metadata servers of a table whether they have partitions of the range that m does not have, and uses their map then. It
+// waits for a majority: a transaction is on one before it is committed.
 func (s *Source) probe(ctx context.Context, r *request, m *topology.Map) {
 	at, ok := s.deps.Tables.Newest(r.table)
 	if !ok {

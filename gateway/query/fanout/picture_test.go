@@ -19,7 +19,7 @@ func (w *world) cut(age time.Duration) {
 	w.source.deps.Age = func(string) time.Duration { return age }
 }
 
-// grows adds a fourth partition on n3, with a row in it, that is missing in the gateway's map.
+// grows adds a fourth partition on n3, with a row, that is missing in the gateway's map.
 func (w *world) grows() {
 	w.t.Helper()
 	newest := w.m.Cover([]point.Nanos{3e9}, func(point.PartitionID) []topology.Placement {

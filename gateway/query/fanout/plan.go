@@ -17,7 +17,7 @@ type group struct {
 	index      int // in the plan
 	layer      int
 	overlaps   bool              // with partitions of other groups: rows need their ranks
-	accepts    bool              // its partitions take rows by this map
+	accepts    bool              // its partitions accept rows by this map
 	seq        uint64            // of the map, if they do
 	next       point.PartitionID // the first that the map does not have
 	partitions []*topology.Partition
@@ -73,7 +73,7 @@ func plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)
 		server   topology.ServerID
 		layer    int
 		overlaps bool
-		// Partitions that are unloading are asked for separately: this map already has the ones that took over.
+		// Partitions that are unloading are asked for separately: this map already has the successors.
 		accepts bool
 		copies  string
 	}

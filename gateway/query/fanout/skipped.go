@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// An answer without staged rows has a watermark: the rows that came before the oldest staged one are in partitions, for every one of them that was staged has
-// left. Servers are asked for it before any partition is read, so that what leaves meanwhile is in the answer and makes the watermark only earlier than it has to be.
+// An answer without staged rows has a watermark: the rows that came before the oldest staged one are in partitions, for every staged one has
+// left. Servers are asked for the watermark before any partition is read, so that what leaves meanwhile is in the answer and makes the watermark only earlier than it has to be.
 
 // stagedFor lists the servers that are asked for staged rows of a table for an answer about q: none, with a warning, if the request skips them.
 func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.ServerID {

@@ -52,7 +52,7 @@ type Deps struct {
 	Copies func(p lease.Partition) []topology.ServerID
 	// Staged returns the servers on which rows of a table may be staged. Nil: none are.
 	Staged func(table string) []topology.ServerID
-	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may take some.
+	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may accept some.
 	// Nil: none are. Errors are Unavailable.
 	Stagers func(ctx context.Context, table string) ([]topology.ServerID, error)
 	// CaughtUp returns when NeverLed has all that was known to the coordination store when it was called. Nil: NeverLed is the newest.
@@ -63,7 +63,7 @@ type Deps struct {
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// Patience is how long a query waits for a newer map or another leader when it met an old one, or none. Default 2 s.
+	// Patience is how long a query waits for a newer map or another leader when it found an old one, or none. Default 2 s.
 	// Larger: queries outlast longer moves, and those for partitions gone for good fail later.
 	Patience time.Duration
 	// ParallelMax bounds the requests that one query has under way. Default 64.
@@ -74,8 +74,8 @@ type Settings struct {
 	// RefusePartial refuses answers that may lack rows because the map may be too old, if the request does not choose (query.Whole). Default
 	// off: they warn.
 	RefusePartial bool
-	// HedgeAfter is how long one copy of a partition is waited for before another is asked too. Default 0: as long as 19 of 20 of the newest
-	// answers took. Shorter: more is asked twice.
+	// HedgeAfter is how long one copy of a partition may take before another is asked too. Default 0: as long as 19 of 20 of the newest
+	// answers needed. Shorter: more is asked twice.
 	HedgeAfter time.Duration
 	// LeaderOnly asks leaders alone, if the request does not choose (query.LeaderOnly).
 	LeaderOnly bool
@@ -101,7 +101,7 @@ type Source struct {
 	follow   *runner.Runner
 	metrics  *metrics
 
-	// Evaluations take longer than it takes until the first series, and are measured for themselves.
+	// Evaluations last longer than the wait for the first series, and are measured separately.
 	selects, evaluations hedge
 }
 
@@ -157,7 +157,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 	}
 	again := s.follow.Policy.Request(time.Now())
 	for {
-		changes := s.follow.Changes() // taken before looking
+		changes := s.follow.Changes() // fetched before looking
 		known, err := s.look(ctx, r)
 		among := s.asked(ctx, r, &known)
 		if err == nil && known.doubt != nil && s.refuses(ctx, r) {
@@ -315,7 +315,7 @@ func curable(err error) bool {
 	return fault.Is(err, fault.Stale) || fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotFound)
 }
 
-// ask asks one server; it gives up when the others were given up, or when another server leads by now. The server's answer
+// ask asks one server; it ends when the others were abandoned, or when another server leads by now. The server's answer
 // may need its context after ask returned: it ends with long. An error that a retry may cure is returned as a Failure.
 func (s *Source) ask(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
 	fail := follow.Failure{Partitions: g.partitions, Asked: g.server}

@@ -40,7 +40,7 @@ type storage struct {
 	*querytest.Store
 	w      *world
 	id     topology.ServerID
-	mute   bool  // it does not answer until the asker gives up
+	mute   bool  // it does not answer until the caller ends the call
 	breaks error // it sends one series and then this
 	asked  int
 	staged *querytest.Store // the rows that wait there
@@ -373,7 +373,7 @@ func TestRefusalsAndCancellationEndEverything(t *testing.T) {
 }
 
 // TestRowsOfASplitPartitionsHalvesAreRead: the gateway does not have the map in which partition 1 is split, and its low half has
-// taken rows. Only the leader of partition 1 can report it.
+// accepted rows. Only the leader of partition 1 can report it.
 func TestRowsOfASplitPartitionsHalvesAreRead(t *testing.T) {
 	w := newWorld(t)
 	low, high := topology.Child{ID: 4, Placements: []topology.Placement{{ID: 4, Server: "n2"}}}, topology.Child{ID: 5, Placements: []topology.Placement{{ID: 5, Server: "n2"}}}
@@ -403,7 +403,7 @@ func TestRowsOfASplitPartitionsHalvesAreRead(t *testing.T) {
 	}
 }
 
-// insert puts a row, with an exemplar, of a series of its own.
+// insert puts a row, with an exemplar, of a new series.
 func (w *world) insert(server topology.ServerID, p point.PartitionID, at int64) {
 	b := point.GetBatch(point.NewDict(0))
 	id := querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "new"))

@@ -16,7 +16,7 @@ import (
 // Rows that are staged are asked for first, then partitions: a row that moves to its leader between the two is in the second answer, and one that
 // moves later is in the first. So none is missed, and one that is in both counts once, by its rank.
 
-// stagedTimeout is how long a server with staged rows may take to begin its answer.
+// stagedTimeout is how long a server with staged rows may need to begin its answer.
 const stagedTimeout = time.Second
 
 // stagedAt lists the servers on which rows of a table may be staged. Nearly always there is none.
@@ -113,12 +113,12 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 	})
 }
 
-// Deletions go to the servers with staged rows first, and to partitions when all of those deleted: rows forwarded later do not match, and rows
-// forwarded before are in the partitions. A row that moves from one server with staged rows to another meanwhile is met in the next round, which ends when
-// no server is new in it. A server that is away refuses the deletion: it has rows on its disk.
+// Deletions go to the servers with staged rows first, and to partitions when all these have deleted: rows forwarded later do not match, and rows
+// forwarded before are in the partitions. A row that moves from one server with staged rows to another meanwhile is found in the next round; the last round is one
+// without a new server. A server that is away refuses the deletion: it has rows on its disk.
 
 const (
-	// stagedDeleteTimeout is how long a server may take to delete in its staged rows: longer than one of them may be on its way to a leader.
+	// stagedDeleteTimeout is how long a server may need to delete in its staged rows: longer than a row may be on its way to a leader.
 	stagedDeleteTimeout = 15 * time.Second
 	stagedRoundsMax     = 5
 )

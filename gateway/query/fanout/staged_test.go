@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// stage stages a row at 7 s of a series of its own on a server.
+// stage stages a row at 7 s of a new series on a server.
 func (w *world) stage(at topology.ServerID) {
 	w.t.Helper()
 	s := w.servers[at]

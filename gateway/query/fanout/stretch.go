@@ -35,8 +35,8 @@ const (
 )
 
 // stretches cuts the steps of a plan. A step is evaluated by servers if each ring point's partitions that its window touches are on one
-// server, and none of them overlap: so the rows of a series that the step needs are on one server, each once. The steps of a stretch touch
-// partitions of the same servers. Where partitions have copies, a server that has copies of all of them is one server. Steps with windows that touch no
+// server, and none overlap: so the rows of a series that the step needs are on one server, each once. The steps of a stretch touch
+// partitions of the same servers. Where partitions have copies, a server that has copies of all is one server. Steps with windows that touch no
 // partition are in no stretch. Nil: it is not worth it.
 //
 // ps are sorted by time; on returns the servers that have a partition, any of which may be asked; nil if there is none.
@@ -106,7 +106,7 @@ func windowOf(p *columns.Plan, step int) (lo, hi point.Nanos) {
 }
 
 // unitsOf groups the partitions of a step, sorted by ring, so that those that share a part of the ring are in one unit; nil if rows must be read. There
-// are as few units as it takes for the first partitions.
+// are as few units as the first partitions need.
 func unitsOf(touched []span) []unit {
 	chains := chainsOf(touched)
 	if chains == nil {

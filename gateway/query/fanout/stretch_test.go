@@ -112,7 +112,7 @@ func drawn(t *testing.T, text string) (ps []*topology.Partition, on map[point.Pa
 	return ps, on
 }
 
-// TestTooManyPartitionsAreNotDivided: that would take longer than to read them.
+// TestTooManyPartitionsAreNotDivided: that would last longer than reading.
 func TestTooManyPartitionsAreNotDivided(t *testing.T) {
 	var text []string
 	for i := range stretchesMax {

@@ -37,7 +37,7 @@ type errand struct {
 // traveller is an evaluation that is put by one division.
 type traveller struct {
 	// Constant.
-	ctx     context.Context // of its question
+	ctx     context.Context // of the question
 	q       *peer.Select
 	request []byte
 	take    func([]byte) error
@@ -45,7 +45,7 @@ type traveller struct {
 	err     error
 
 	mu   sync.Mutex
-	over bool // nobody waits for it
+	over bool // no division waits for it
 }
 
 type togetherKey struct{}
@@ -138,7 +138,7 @@ func (t *together) change(n int, put func(map[topology.ServerID]*errand)) {
 	}
 }
 
-// run asks a server. The request ends when nobody waits for any of its evaluations.
+// run asks a server. The request ends when no division waits for any of its evaluations.
 func (e *errand) run(ctx context.Context, all []*traveller) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -20,7 +20,7 @@ type manyServer struct {
 	peer.Storage
 	mu    sync.Mutex
 	asked [][]string
-	waits chan struct{} // if not nil, answers wait for it, or for the end of the request
+	waits chan struct{} // if not nil, answers wait until it is closed, or for the end of the request
 	left  error         // why a request that waited ended
 }
 
@@ -49,7 +49,7 @@ func (s *manyServer) EvaluateAll(ctx context.Context, all []*peer.Evaluation) {
 	}
 }
 
-// divides begins a division under ctx with so many questions, put to servers in turn, and returns what they were answered.
+// divides begins a division under ctx with so many questions, put to servers in turn, and returns the answers.
 func divides(ctx context.Context, name string, servers []*manyServer, questions int) (got []string) {
 	t := begin(ctx)
 	var answers sync.WaitGroup
@@ -71,7 +71,7 @@ func divides(ctx context.Context, name string, servers []*manyServer, questions 
 	return got
 }
 
-// TestWhatDivisionsAskOfAServerIsOneRequest, also where one of them has nothing to ask, or its server takes none.
+// TestWhatDivisionsAskOfAServerIsOneRequest, also where one has nothing to ask, or its server accepts none.
 func TestWhatDivisionsAskOfAServerIsOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := []*manyServer{{}, {}}

@@ -3,7 +3,7 @@ package promqlsuite
 // Known is a case of the scripts that our storage answers differently, and the reason.
 type Known struct {
 	File   string
-	Line   int // of its eval command
+	Line   int // of the eval command
 	Reason string
 }
 

@@ -19,7 +19,7 @@ import (
 const envKnown = "SPILLWAY_PROMQLSUITE_KNOWN"
 
 // Run runs all scripts on storages that open makes, a fresh one for every script and every clear command. Cases in
-// KnownCases are left out, and then run in a process of their own, where each of them must fail.
+// KnownCases are left out, and then run in a separate process, where each must fail.
 func Run(t *testing.T, open func(testing.TB) Backend) {
 	known := map[string]map[int]string{}
 	for _, k := range KnownCases() {
@@ -106,7 +106,7 @@ func filter(script string, keep func(line int) bool) string {
 // failedLine finds in a test's output the script and the line of a case that failed.
 var failedLine = regexp.MustCompile(`--- FAIL: .*/([^/]+\.test)/line_(\d+)/`)
 
-// checkKnown runs KnownCases in another process of this test and wants all of them to fail.
+// checkKnown runs KnownCases in another process of this test and wants all to fail.
 func checkKnown(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), envKnown+"=1")

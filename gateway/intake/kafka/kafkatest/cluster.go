@@ -83,7 +83,7 @@ func (c *Cluster) Create(partitions int32, topics ...string) {
 	}
 }
 
-// Produce sends a record and does not wait; partitions take turns.
+// Produce sends a record and does not wait; partitions alternate.
 func (c *Cluster) Produce(topic, value string) { c.ProduceTo(topic, value, func(int32, int64) {}) }
 
 // ProduceTo is Produce, and reports the record's place when the broker has acked it; it does not call told concurrently.
