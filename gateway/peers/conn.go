@@ -43,6 +43,24 @@ func (c *conn) call(f func() error) error {
 	return fault.Annotate(err, "server %s", c.id)
 }
 
+// write is call for what a server refuses while its disk is full. A refusal that the server itself sent (own) shows that it runs and answers readers, and
+// does not count against it; Unavailable from any other call does.
+func (c *conn) write(own func(error) bool, f func() error) error {
+	var refused error
+	err := c.call(func() error {
+		err := f()
+		if own(err) {
+			refused = err
+			return nil
+		}
+		return err
+	})
+	if refused != nil {
+		return fault.Annotate(refused, "server %s", c.id)
+	}
+	return err
+}
+
 // OpenStream implements peer.Storage.
 func (c *conn) OpenStream(ctx context.Context, table string) (peer.Stream, error) {
 	var s peer.Stream
@@ -66,23 +84,10 @@ func (s *stream) Define(ctx context.Context, defs []peer.Def) error {
 
 // Insert implements peer.Stream.
 func (s *stream) Insert(ctx context.Context, in *peer.Insert) error {
-	var refused error
-	err := s.c.call(func() error {
-		err := s.inner.Insert(ctx, in)
-		if answered(err) {
-			refused = err
-			return nil
-		}
-		return err
-	})
-	if refused != nil {
-		return fault.Annotate(refused, "server %s", s.c.id)
-	}
-	return err
+	return s.c.write(answered, func() error { return s.inner.Insert(ctx, in) })
 }
 
-// answered reports whether the Unavailable of an insert is the server's own word, for example because its disk is full: it runs, and answers readers. For
-// other calls that is not known, and their Unavailable counts against the server.
+// answered reports whether the Unavailable of an insert is the server's own word.
 func answered(err error) bool {
 	return fault.Is(err, fault.Unavailable) && !errors.Is(err, peer.ErrStreamBroken) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
@@ -119,7 +124,7 @@ func (c *conn) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matc
 
 // PutMetadata implements peer.Storage.
 func (c *conn) PutMetadata(ctx context.Context, table string, rows []point.MetadataRow) error {
-	return c.call(func() error { return c.peer.PutMetadata(ctx, table, rows) })
+	return c.write(peer.IsAnswer, func() error { return c.peer.PutMetadata(ctx, table, rows) })
 }
 
 // GetMetadata implements peer.Storage.
@@ -130,12 +135,12 @@ func (c *conn) GetMetadata(ctx context.Context, table, metric string) (rows []po
 
 // DeleteSeries implements peer.Storage.
 func (c *conn) DeleteSeries(ctx context.Context, q *peer.Select) error {
-	return c.call(func() error { return c.peer.DeleteSeries(ctx, q) })
+	return c.write(peer.IsAnswer, func() error { return c.peer.DeleteSeries(ctx, q) })
 }
 
 // CleanTombstones implements peer.Storage.
 func (c *conn) CleanTombstones(ctx context.Context, q *peer.Select) error {
-	return c.call(func() error { return c.peer.CleanTombstones(ctx, q) })
+	return c.write(peer.IsAnswer, func() error { return c.peer.CleanTombstones(ctx, q) })
 }
 
 // Stats implements peer.Storage.

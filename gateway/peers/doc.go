@@ -7,7 +7,8 @@
 //
 // There is one connection per server. A call to a server that just failed several times fails at once, as Unavailable, so
 // that no caller waits for a dead server; calls that the server itself refuses as Unavailable count as failures too, but
-// any other answer shows that it is there, and so does the refusal of an insert: a server with a full disk is read. Servers in this same process are called directly.
+// any other answer shows that it is there, and so does the refusal of rows, descriptions and deletions: a server with a full
+// disk is read. Servers in this same process are called directly.
 //
 // Invariant: I5 (connections are bounded).
 package peers

@@ -52,6 +52,20 @@ func (s *farStream) Insert(context.Context, *peer.Insert) error {
 	return s.f.net.refused
 }
 
+// PutMetadata answers as inserts do.
+func (f *far) PutMetadata(context.Context, string, []point.MetadataRow) error {
+	f.net.mu.Lock()
+	defer f.net.mu.Unlock()
+	return f.net.refused
+}
+
+// DeleteSeries answers as inserts do.
+func (f *far) DeleteSeries(context.Context, *peer.Select) error {
+	f.net.mu.Lock()
+	defer f.net.mu.Unlock()
+	return f.net.refused
+}
+
 func (f *far) Close() error {
 	f.net.mu.Lock()
 	defer f.net.mu.Unlock()
@@ -265,6 +279,43 @@ func TestReadersOfAServerThatRefusesRowsAreAnswered(t *testing.T) {
 			}
 			if _, err := c.GetMetadata(t.Context(), "t", ""); !fault.Is(err, fault.Unavailable) {
 				t.Errorf("a read after inserts without an answer: %v", err)
+			}
+			time.Sleep(pauseMax)
+			if _, err := c.GetMetadata(t.Context(), "t", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// TestReadersOfAServerThatRefusesDescriptionsAreAnswered: senders repeat what their metrics mean every minute, and a server with a full disk refuses that
+// too; queries were not made for up to 2 s after it.
+func TestReadersOfAServerThatRefusesDescriptionsAreAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		c := &conn{id: "n1", addr: "a:1", peer: &far{addr: "a:1", net: n}, metrics: newMetrics(nil, &Peers{})}
+		calls := map[string]func() error{
+			"a description": func() error { return c.PutMetadata(t.Context(), "t", nil) },
+			"a deletion":    func() error { return c.DeleteSeries(t.Context(), &peer.Select{}) },
+		}
+		for what, call := range calls {
+			n.refused = peer.Answer(fault.Errorf(fault.Unavailable, "the store is read-only"))
+			for range 10 * failuresMax {
+				if err := call(); !fault.Is(err, fault.Unavailable) || err.Error() != "server n1: the store is read-only" {
+					t.Fatalf("%s: %v", what, err)
+				}
+			}
+			if _, err := c.GetMetadata(t.Context(), "t", ""); err != nil {
+				t.Errorf("a read after refusals of %s: %v", what, err)
+			}
+
+			// One without an answer does rest the server.
+			n.refused = fault.Errorf(fault.Unavailable, "the connection is refused")
+			for range failuresMax {
+				_ = call()
+			}
+			if _, err := c.GetMetadata(t.Context(), "t", ""); !fault.Is(err, fault.Unavailable) {
+				t.Errorf("a read after %s without an answer: %v", what, err)
 			}
 			time.Sleep(pauseMax)
 			if _, err := c.GetMetadata(t.Context(), "t", ""); err != nil {

@@ -70,8 +70,9 @@ func ofStatus(err error) error {
 	return fault.Errorf(fault.Unavailable, "peer: %s", s.Message())
 }
 
-// ofFault puts on an error the marks that came with it.
+// ofFault puts on an error the marks that came with it, and that it came.
 func ofFault(err error, f *peerpb.Fault) error {
+	err = peer.Answer(err)
 	if f.GetUnsure() {
 		err = peer.Unsure(err)
 	}

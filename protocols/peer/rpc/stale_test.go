@@ -106,3 +106,13 @@ func TestAGatewayOfBeforeHearsOfNoMap(t *testing.T) {
 		t.Errorf("to version 2: %v", err)
 	}
 }
+
+// TestARefusedConnectionIsNoAnswer: a gateway leaves alone only servers that do not answer.
+func TestARefusedConnectionIsNoAnswer(t *testing.T) {
+	if err := ofStatus(status.Error(codes.Unavailable, "connection refused")); peer.IsAnswer(err) || !fault.Is(err, fault.Unavailable) {
+		t.Errorf("%v counts as an answer, or is of kind %v", err, fault.KindOf(err))
+	}
+	if err := ofStatus(toStatus(fault.Errorf(fault.Unavailable, "the disk is full"))); !peer.IsAnswer(err) || !fault.Is(err, fault.Unavailable) {
+		t.Errorf("%v does not count as an answer, or is of kind %v", err, fault.KindOf(err))
+	}
+}
