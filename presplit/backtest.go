@@ -33,7 +33,7 @@ type Report struct {
 	// Partitions are those that closed behind the time to learn; Errors their sizes against the target, minus 1, in the same order.
 	Partitions []Closed
 	Errors     []float64
-	// Cuts is how often partitions to come were cut anew.
+	// Cuts is how often partitions to come were cut again.
 	Cuts int
 }
 
@@ -59,7 +59,7 @@ func Backtest(trace Trace, t Test) Report {
 		} else {
 			h.Observe(now, now+minute, bytes)
 		}
-		// The partitions that close within this minute get their shares of it.
+		// The partitions that close within this minute get their shares.
 		for at := now; at < now+minute; {
 			end := min(ends[0], now+minute)
 			size += real * float64(end-at) / float64(minute)

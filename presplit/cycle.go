@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A load that goes on and off within the hour has no level: each change of it would cut all partitions to come anew, for minutes. Where partitions are as wide as a cycle, they get its mean,
+// A load that goes on and off within the hour has no level: each change would cut all partitions to come again, for minutes. Where partitions are as wide as a cycle, they get its mean,
 // which stays what it is. A forecast carries both, and Plan.Suited chooses.
 
 const (

@@ -5,6 +5,6 @@
 //	sizes, once a minute ──▶ History ──Forecast(now)──▶ rate at each minute to come ──Plan.Edges──▶ edges ──▶ topology.Presplit
 //	                         15 days                    level × season                             target size, width, alignment
 //
-// A partition can be cut anew until servers begin to lead it, so that an edge is decided finally only some minutes before its time, and the forecast
+// A partition can be cut again until servers begin to lead it, so that an edge is decided finally only some minutes before its time, and the forecast
 // for the hours behind it only has to be good enough to place partitions on servers.
 package presplit

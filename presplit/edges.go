@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// Fixed is how long before its time a partition is no longer cut anew: servers begin to lead it a minute before, and a plan takes a while.
+	// Fixed is how long before its time a partition is no longer cut again: servers begin to lead it a minute before, and a plan needs a while.
 	Fixed = 2 * minute
-	// Lead is how far ahead a partition that takes rows is split: the times behind it can then still be cut.
+	// Lead is how far ahead a partition that accepts rows is split: the times behind it can then still be cut.
 	Lead = 2 * Fixed
 	// WidthMin bounds how narrow partitions are made.
 	WidthMin = point.Nanos(10e9)
@@ -74,7 +74,7 @@ func round(width point.Nanos) point.Nanos {
 
 // Fitting counts the partitions, of those with these ends from a time on, that would close near the target, up to the first that would not. all: they reach
 // until, or limit, behind which partitions cannot be changed; the last one before limit may be of any size below the target. A size that the bounds of the width
-// rule out is not demanded. The further off a partition begins, the less its size has to fit: it can be cut anew later.
+// rule out is not demanded. The further off a partition begins, the less its size has to fit: it can be cut again later.
 func (p Plan) Fitting(f *Forecast, from point.Nanos, ends []point.Nanos, until, limit point.Nanos) (n int, all bool) {
 	until = min(until, limit)
 	for i, end := range ends {
@@ -97,7 +97,7 @@ func tolerance(ahead point.Nanos) float64 {
 }
 
 // Full returns when the partition that holds now should end, if it would grow to twice the target until its end: at the target, but not
-// before earliest. A partition that takes rows is cut by a split, which costs more than an edge to come: so small an error is left alone.
+// before earliest. A partition that accepts rows is cut by a split, which costs more than an edge to come: so small an error is left alone.
 func (p Plan) Full(f *Forecast, earliest, end point.Nanos, filled float64) (point.Nanos, bool) {
 	if earliest+p.WidthMin >= end || filled+f.Bytes(f.From, end) < 2*p.Target {
 		return 0, false

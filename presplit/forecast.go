@@ -13,7 +13,7 @@ type Forecast struct {
 	// From is the moment of the forecast, Level the rate there in bytes per second.
 	From  point.Nanos
 	Level float64
-	// Days are the past days that had a part in it. 0: the newest rate stands for all times.
+	// Days are the past days that it is made from. 0: the newest rate stands for all times.
 	Days int
 
 	calm  *Forecast   // by whole cycles of a load that goes on and off; nil: it does not
@@ -27,10 +27,10 @@ const shapeBack = fineMax * fineWidth
 
 // Forecast predicts the growth from now to until; false: less than 5 of the last 15 minutes are known. Rates behind until are those of until.
 //
-// The rate is level × season. The level is the mean of the newest minutes: as many as agree with the newest five of them within the noise, so that
+// The rate is level × season. The level is the mean of the newest minutes: as many as agree with the newest five within the noise, so that
 // it is steady in noise and follows a step within minutes. The season is how the rate changed from this time of day on in the past days: the mean over
 // days, where days of the same weekday count most, and recent ones more than old ones. A sudden fall is not believed for half an hour: a source that
-// is away comes back as it was, and partitions that close too small cost less than one that takes all rows.
+// is away comes back as it was, and partitions that close too small cost less than one that gets all rows.
 //
 // A load that goes on and off has a second forecast: Plan.Suited.
 func (h *History) Forecast(now, until point.Nanos) (Forecast, bool) {
@@ -57,7 +57,7 @@ func (h *History) forecast(now, until, span point.Nanos) Forecast {
 	return f
 }
 
-// Rate is the expected rate at a time, in bytes per second; before From it is that of From.
+// Rate is the expected rate at a time, in bytes per second; before From the rate at From.
 func (f *Forecast) Rate(at point.Nanos) float64 { return f.Level * f.season(max(at, f.From)) }
 
 // season is how the rate at a time compares with that of From, in the past days.
@@ -89,7 +89,7 @@ const (
 	fallBelow  = 0.3
 )
 
-// minutes are the rates of the known minutes before now with the season taken out, newest first; fresh are those of the last quarter of an hour.
+// minutes are the rates of the known minutes before now without the season, newest first; fresh are those of the last quarter of an hour.
 func (h *History) minutes(f *Forecast) (rates []float64, fresh int) {
 	open := floorDiv(f.From, fineWidth)
 	rates = make([]float64, 0, fineMax)
@@ -106,7 +106,7 @@ func (h *History) minutes(f *Forecast) (rates []float64, fresh int) {
 	return rates, fresh
 }
 
-// level is the rate now, from the known minutes before it with the season taken out.
+// level is the rate now, from the known minutes before it without the season.
 func level(rates []float64) float64 {
 	noise := noiseOf(rates)
 	level := mean(rates[:newestFew])
@@ -129,7 +129,7 @@ func level(rates []float64) float64 {
 }
 
 // noiseOf is the standard deviation of a minute's rate against the next one's, as a share of the rate: from the median of the
-// steps, so that a few jumps have no part in it.
+// steps, so that a few jumps do not count.
 func noiseOf(rates []float64) float64 {
 	var steps []float64
 	for i := 1; i < len(rates); i++ {
@@ -217,7 +217,7 @@ func (p *pastDay) rate(at point.Nanos) (float64, bool) {
 	return sum / weights, true
 }
 
-// mean is the rate of a span of coarse buckets; false: less than half of it is known.
+// mean is the rate of a span of coarse buckets; false: less than half is known.
 func (b *buckets) mean(from, to point.Nanos) (float64, bool) {
 	var sum, known float64
 	for n := floorDiv(from, coarseWidth); n*coarseWidth < to; n++ {
@@ -277,7 +277,7 @@ func ratio(past []pastDay, now, at point.Nanos) float64 {
 		votes = slices.Delete(votes, at, at+1)
 		median = medianOf(votes)
 	}
-	// The mean of the votes near the weighted median: one day's outage or feast has no part in it.
+	// The mean of the votes near the weighted median: one day's outage or feast does not count.
 	sum, weights := 0.0, 0.0
 	for _, v := range votes {
 		if near(v) {

@@ -16,9 +16,9 @@ const (
 	coarseWidth, coarseMax = 10 * minute, 15 * 24 * 6
 )
 
-// History is the growth of a table, or of one column of it, per second, in bytes or another unit of its caller: the last 3 hours by minutes, the last 15 days by 10 minutes. A bucket
+// History is the growth of a table, or of one of its columns, per second, in bytes or another unit of its caller: the last 3 hours by minutes, the last 15 days by 10 minutes. A bucket
 // that was observed for less than half of its width is unknown, which is not the same as zero: the table may have grown while no process looked. The zero
-// History is empty. It takes some 5 KB.
+// History is empty. It has some 5 KB.
 type History struct {
 	fine, coarse buckets
 	behind       point.Nanos // how much was observed, without a pause, of times long before the newest
@@ -27,7 +27,7 @@ type History struct {
 const (
 	// behindFrom is how far an observation lies before the newest if one of the two clocks is wrong.
 	behindFrom = 15 * minute
-	// behindMax is how long the clock that is behind is taken for the wrong one: after that, observations ahead of it are dropped.
+	// behindMax is how long the clock that is behind is considered the wrong one: after that, observations ahead of its time are dropped.
 	behindMax = 15 * minute
 )
 

@@ -36,7 +36,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// replay is a backtest with the settings of the product: partitions exist two hours ahead, and can be cut anew until two minutes before their time.
+// replay is a backtest with the settings of the product: partitions exist two hours ahead, and can be cut again until two minutes before their time.
 func replay(kind string, days int, target float64, learn point.Nanos) Report {
 	return Backtest(*Synthetic(kind, days, 1), Test{Plan: Plan{Target: target, WidthMin: 1e9, WidthMax: day}, Horizon: 120 * minute, Learn: learn})
 }
@@ -230,7 +230,7 @@ func TestEdges(t *testing.T) {
 	f, _ := h.Forecast(now, now+day)
 	p := Plan{Target: 600e6, WidthMin: 10e9, WidthMax: 60 * minute}
 	edges := p.Edges(&f, now, now+25*minute, 300e6)
-	want := []point.Nanos{now + 5*minute, now + 15*minute, now + 25*minute} // the first of them was half full
+	want := []point.Nanos{now + 5*minute, now + 15*minute, now + 25*minute} // the first was half full
 	if fmt.Sprint(edges) != fmt.Sprint(want) {
 		t.Errorf("edges %v, want %v", edges, want)
 	}

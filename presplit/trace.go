@@ -18,7 +18,7 @@ const SyntheticStart = point.Nanos(1767571200e9)
 //
 //	steady  the same rate all the time
 //	daily   a day's cycle: 2.3 times as much at 14:00 as at 02:00
-//	weekly  that, with 60 % of it on Saturdays and Sundays
+//	weekly  that, with 60 % of that on Saturdays and Sundays
 //	growth  that, 5 % more each day
 //	step    weekly; twice as much from noon of day 4 on
 //	spike   weekly; five times as much for 20 minutes on day 4 at 12:00

@@ -1,6 +1,6 @@
 // Package smear decides how long rows wait before they are forwarded to their partition (C36 to C44).
 //
-// All rows of a time-series cluster have the time "now". Where a partition covers seconds, one server takes them all until the next partition begins on
+// All rows of a time-series cluster have the time "now". Where a partition covers seconds, one server gets them all until the next partition begins on
 // another server. A delay that differs from series to series fills several partitions at once, and so keeps several servers busy:
 //
 //	rows forwarded at 12:00:30           without smearing          with a window of 30 s, four groups

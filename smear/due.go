@@ -11,8 +11,8 @@ const (
 	// Groups are the parts of the ring whose series have the same delay: the first 12 bits of a series' ring point choose one.
 	Groups    = 1 << groupBits
 	groupBits = 12
-	// LanesMax bounds how many delays there are: the rows of a request leave in as many frames at most. Frames of several requests never join, for each has a rank
-	// of its own.
+	// LanesMax bounds how many delays there are: the rows of a request leave in as many frames at most. Frames of several requests never join, for each has another
+	// rank.
 	LanesMax = 16
 	// Tick is the unit of the times at which rows leave.
 	Tick = point.Nanos(250 * time.Millisecond)
@@ -24,7 +24,7 @@ type Delays struct {
 	Lanes  int
 }
 
-// DelaysOf returns the delays for a window over partitions of a width: where the window is a whole number of partitions, one for each of them. Then every partition
+// DelaysOf returns the delays for a window over partitions of a width: where the window is a whole number of partitions, one for each partition. Then every partition
 // that is filled at a moment gets the rows of one lane, and more lanes would change nothing. In other windows the most lanes spread the rows best.
 func DelaysOf(window, width point.Nanos) Delays {
 	if window <= 0 {

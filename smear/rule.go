@@ -106,8 +106,8 @@ func (r Rule) Validate() error {
 type Load struct {
 	Width   point.Nanos // of a partition
 	Columns int         // ranges of the ring: that many partitions cover each moment; at least 1
-	Servers int         // that take placements
-	// Bytes is the size at which a partition closes, Rate what one server takes in a second. 0: unknown.
+	Servers int         // that may get placements
+	// Bytes is the size at which a partition closes, Rate what one server accepts in a second. 0: unknown.
 	Bytes, Rate float64
 }
 

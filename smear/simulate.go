@@ -17,7 +17,7 @@ type Scenario struct {
 	Rate func(at point.Nanos) float64
 }
 
-// Loads is the rows that each server took: Servers[server][i] in second i of the scenario.
+// Loads is the rows that each server accepted: Servers[server][i] in second i of the scenario.
 type Loads struct {
 	Servers [][]float64
 }

@@ -5,7 +5,7 @@
 // or nothing. One conformance suite (coordtest) holds for every implementation: mem for tests, local for one process
 // with a directory of its own, etcd for clusters.
 //
-// A process that follows the same rows in several places (a storage server takes leases by them, finds leaders by them and,
+// A process that follows the same rows in several places (a storage server acquires leases by them, finds leaders by them and,
 // as master, plans by them) wraps its store with Share: one watch of a prefix then serves all, each in order from its own
 // revision on, as Store promises.
 package coord

@@ -9,7 +9,7 @@ import (
 )
 
 // Follower receives all rows under a prefix: first and after every gap as a list, in between each change in
-// order. It is called from one goroutine. An error makes Follow begin anew with a list.
+// order. It is called from one goroutine. After an error Follow starts again with a list.
 type Follower interface {
 	Listed(rows []Row, rev Revision) error
 	Changed(events []Event) error

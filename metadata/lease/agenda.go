@@ -139,7 +139,7 @@ func (m *Machine) count(s sums, by int) {
 	}
 }
 
-// forgetOver forgets partitions that do not concern this server any more, once the watch has shown everything that we have of them and no list is on its way:
+// forgetOver forgets partitions that do not concern this server any more, once the watch has passed the newest of their rows that we have seen and no list is on its way:
 // then nothing older can bring a row back. Withdrawn prohibitions are forgotten in the same way.
 //
 // Invariant: I5 (entries are of partitions that are assigned, have rows, or have something under way).

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// batchMax bounds the partitions in one transaction of the store; etcd takes 128 conditions and 128 writes.
+	// batchMax bounds the partitions in one transaction of the store; etcd allows 128 conditions and 128 writes.
 	batchMax = 40
 	// conditionsMax bounds its conditions.
 	conditionsMax = 120
@@ -141,7 +141,7 @@ func (m *Machine) settleItem(i item, r request, a Answer) {
 	}
 }
 
-// prove compares the rows that name us, after a renewal proved good: a server that takes one later must have waited since that renewal.
+// prove compares the rows that name us, after a renewal proved good: a server that acquires one later must have waited since that renewal.
 func (m *Machine) prove() {
 	if !m.good(m.now) || m.floor == 0 {
 		return

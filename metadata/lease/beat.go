@@ -38,7 +38,7 @@ type beatRow struct {
 	beat    Beat
 	since   Time     // of the ear: when this revision was first seen
 	changed Time     // of the ear: when a row of another boot, or none, was last found in its place
-	waiters []*entry // partitions that it holds and that we take when it is silent
+	waiters []*entry // partitions that it holds and that we acquire when it is silent
 }
 
 func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []byte, present bool) {
@@ -59,7 +59,7 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 	}
 	b.since = m.mark()
 	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining || !slices.Equal(b.beat.Damaged, was.Damaged) {
-		m.touchWaking() // they may have waited for this server to start, or to take them first
+		m.touchWaking() // they may have waited for this server to start, or to acquire leases first
 	}
 	if b.beat.Boot != was.Boot {
 		b.changed = b.since
@@ -111,7 +111,7 @@ func (m *Machine) planBeat() {
 // saidDraining reports whether our row says that we drain, as the answer to the last renewal showed.
 func (b *heartbeat) saidDraining() bool { return b.draining && b.found && !b.inFlight }
 
-// drains reports whether we take nothing and give our leases away.
+// drains reports whether we acquire nothing and hand our leases over.
 func (m *Machine) drains() bool { return m.giving() || m.leave }
 
 func (m *Machine) renewed(r request, a Answer) {

@@ -9,7 +9,7 @@ import (
 )
 
 // The servers' wall clocks. Each heartbeat has the time at which it was sent, and stamps of rows are compared with the median (protocols/rank). They
-// do not decide which server may act (C113). A server whose own clock is off gives away the partitions that others can lead, and takes only those that no other server
+// do not decide which server may act (C113). A server whose own clock is off hands over the partitions that others can lead, and acquires only those that no other server
 // can: the rows of its gateways would be refused, or win over newer ones.
 
 // wallNow is our wall clock at this step.
@@ -54,7 +54,7 @@ const (
 )
 
 // judgeClock decides whether our clock is off. The median must be significant: of at least three clocks, with more than half within clockOffMax of it. The
-// server with the median clock is never off, so that the servers never all give up.
+// server with the median clock is never off, so that the servers never all hand over at once.
 func (m *Machine) judgeClock() {
 	near, known := m.clocks.Near(int64(m.now), clockFresh, m.clock, clockOffMax)
 	if known < clocksMin || 2*near <= known {
@@ -85,7 +85,7 @@ func (m *Machine) setClockOff(off bool) {
 	}
 }
 
-// giving reports whether we give away the partitions that others can lead.
+// giving reports whether we hand over the partitions that others can lead.
 func (m *Machine) giving() bool { return m.draining || m.clockOff }
 
 // clockSaid is the clock error that our heartbeat reports.

@@ -110,7 +110,7 @@ func (w *clockWorld) isOff(what string, want bool) {
 	}
 }
 
-// TestAClockThatIsOffIsNoticedSlowly: a moment is no reason to give up, and one that is nearly right again no reason to go on.
+// TestAClockThatIsOffIsNoticedSlowly: a moment is no reason to release leases, and one that is nearly right again no reason to go on.
 func TestAClockThatIsOffIsNoticedSlowly(t *testing.T) {
 	w := newClockWorld(t)
 	w.off["s2"], w.off["s3"] = 0, 20*time.Millisecond

@@ -6,17 +6,17 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// A placement with damaged files is not read, and where the damage was found by a start it takes no rows until another has sent the bytes. So it leaves a lease to a listed
-// placement that is whole, as far as heartbeats tell, for a while; then it takes it, so that the partition is led.
+// A placement with damaged files is not read, and where the damage was found by a start it accepts no rows until another has sent the bytes. So it leaves a lease to a listed
+// placement that is whole, as far as heartbeats show, for a while; then it acquires that lease, so that the partition is led.
 //
-//	files damaged ──Damaged──▶ our heartbeat row ──▶ others: no one to wait for, and no one to give a partition to
+//	files damaged ──Damaged──▶ our heartbeat row ──▶ others: no one to wait for, and no target for a partition
 //	                       ├─▶ a row of an earlier boot of ours is released while a candidate is whole: others need not wait until it is silent
 //	                       └─▶ our turn comes damagedWait OverWaits later while a candidate is whole
 
 // damaged are the partitions with damaged files here.
 type damaged struct {
 	here map[Partition]bool
-	said []string // of them, in our heartbeat row
+	said []string // those in our heartbeat row
 }
 
 const (
@@ -56,7 +56,7 @@ func (m *Machine) isDamaged(e *entry, s topology.ServerID) bool {
 	return b != nil && len(b.beat.Damaged) > 0 && slices.Contains(b.beat.Damaged, e.p.String())
 }
 
-// wholeElsewhere reports whether another placement could take a partition now that is not known to be damaged.
+// wholeElsewhere reports whether another placement could acquire a partition now that is not known to be damaged.
 func (m *Machine) wholeElsewhere(e *entry, members []Member) bool {
 	return slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) && !m.isDamaged(e, c.Server) })
 }

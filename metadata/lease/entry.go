@@ -59,12 +59,12 @@ type entry struct {
 	want    *SetInSync
 	wrote   coord.Revision // the revision that want was compared with when last sent; 0: not yet
 
-	// Taking.
+	// The acquisition under way.
 	ready     bool
 	readyAt   Time
 	cool      Time // we gave it up: until then others go first
 	gaveUp    bool
-	dropped   []Member // by our take at droppedAt
+	dropped   []Member // by our acquisition at droppedAt
 	droppedAt point.Epoch
 }
 
@@ -295,7 +295,7 @@ func (m *Machine) sendInSync(e *entry) {
 		conditions: []coord.Condition{{Key: e.rowKey, Revision: e.rev}}, writes: []coord.Write{{Key: e.rowKey, Value: row.Encode()}}})
 }
 
-// mayList reports whether a placement may be in the in-sync list: it is in it already, or the map has it. A placement that the map removed may be deleting its
+// mayList reports whether a placement may be in the in-sync list: it is listed already, or the map has it. A placement that the map removed may be deleting its
 // copy.
 func (e *entry) mayList(x Member) bool {
 	has := func(ps []topology.Placement) bool {

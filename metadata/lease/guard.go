@@ -10,7 +10,7 @@ import (
 )
 
 // Guard is the write of one METADATA transaction into the lease row of one partition that it changes. It is part of the store transaction
-// that commits the change, so that a server with an older map can neither take the partition nor add to its in-sync list:
+// that commits the change, so that a server with an older map can neither acquire the partition nor add to its in-sync list:
 //
 //	row             the placements change, or it ends       it is dropped     it must be unused
 //	none            free, epoch 0, empty, seq               gone, seq         gone, seq
@@ -61,7 +61,7 @@ func lostJoining(was, is *topology.Partition) bool {
 // Keys returns the keys of the rows that Write reads.
 func (g Guard) Keys() [2]string { return [2]string{RowKey(g.Partition), bornKey(g.Partition)} }
 
-// Write returns the conditions and the write for the rows as they were read; absent rows are missing in it. mark is 0 if the
+// Write returns the conditions and the write for the rows as they were read; absent rows are left out. mark is 0 if the
 // transaction is committed in the same step. Otherwise it is the revision of the table's row that the swap will compare: the
 // row must not say yet that the partition is gone, and a row marked since that revision needs nothing. Errors are
 // Stale (the partition is used), Unavailable (deleted by hand) and Invalid (unreadable).
@@ -106,7 +106,7 @@ func (g Guard) left(m Member) bool {
 	return !slices.ContainsFunc(g.Placements, func(p topology.Placement) bool { return p.ID == m.Placement })
 }
 
-// Swept records the transaction of a table up to which rows of dropped partitions were deleted. A take that finds no row compares it,
+// Swept records the transaction of a table up to which rows of dropped partitions were deleted. An acquisition that finds no row compares this one,
 // and refuses while its map is older: the row that would have stopped it may be one of the deleted ones.
 type Swept struct {
 	Seq uint64 `json:"seq"`
@@ -124,7 +124,7 @@ func (s Swept) Encode() []byte {
 	return mustJSON(stored{rowVersion, s})
 }
 
-// DecodeSwept reads a Swept row. Errors are Corrupt: then no partition without a row is taken.
+// DecodeSwept reads a Swept row. Errors are Corrupt: then no partition without a row is acquired.
 func DecodeSwept(b []byte) (Swept, error) {
 	var s struct {
 		V int `json:"v"`
@@ -136,7 +136,7 @@ func DecodeSwept(b []byte) (Swept, error) {
 	return s.Swept, nil
 }
 
-// Barring returns the row that keeps servers with a map older than transaction seq from taking the partition and from changing its
+// Barring returns the row that keeps servers with a map older than transaction seq from acquiring the partition and from changing its
 // in-sync list. Compare the row at its revision; seq is of a committed map.
 func (l Lease) Barring(seq uint64) Lease { l.Seq = max(l.Seq, seq); return l }
 

@@ -19,7 +19,7 @@ type Input interface{ input() }
 // Tick reports that time went on. Wall is the wall clock, written into heartbeat rows.
 type Tick struct{ Wall time.Time }
 
-// Answer is the store's answer to the Commit or List of that ID. Each needs exactly one answer; a request that was given up, or that lost its answer, is
+// Answer is the store's answer to the Commit or List of that ID. Each needs exactly one answer; a request that was abandoned, or that lost its answer, is
 // answered with Unknown.
 type Answer struct {
 	ID      uint64
@@ -63,7 +63,7 @@ type Assigned struct {
 	Joining []topology.Placement
 	// Seq is the map's transaction.
 	Seq uint64
-	// MinInSync is the minimum size of the in-sync list after a taker dropped a silent holder from it; 0: none is dropped.
+	// MinInSync is the minimum size of the in-sync list after an acquisition dropped a silent holder; 0: none is dropped.
 	MinInSync int
 	// BrickEpoch is the highest epoch that this server's brick has seen for the partition (I3).
 	BrickEpoch point.Epoch
@@ -85,10 +85,10 @@ type MapIs struct {
 	TableRow coord.Revision
 }
 
-// Unassigned takes the server's placement of the partition away; the server lets go.
+// Unassigned removes the server's placement of the partition; the server releases its lease.
 type Unassigned struct{ Partition Partition }
 
-// Loaded publishes the server's load; 1 is its full capacity. ReadOnly is the reason why the server takes no rows; "": it takes them. Room and NoRoom are
+// Loaded publishes the server's load; 1 is its full capacity. ReadOnly is the reason why the server accepts no rows; "": it accepts them. Room and NoRoom are
 // those of Beat.
 type Loaded struct {
 	Load     float64
@@ -100,18 +100,18 @@ type Loaded struct {
 // noRoomMax bounds the partitions that a heartbeat row names in NoRoom.
 const noRoomMax = 64
 
-// Damaged are the partitions of which files are damaged here. A placement on another server that is whole takes their leases first.
+// Damaged are the partitions of which files are damaged here. A placement on another server that is whole acquires their leases first.
 type Damaged struct{ All []Partition }
 
-// GiveUp releases a partition, and others may take it first for a while (C110).
+// GiveUp releases a partition, and others may acquire it first for a while (C110).
 type GiveUp struct {
 	Partition Partition
 	Why       string
-	// Again: this server takes it again at once, in a new epoch, unless another is faster.
+	// Again: this server acquires it again at once, in a new epoch, unless another is faster.
 	Again bool
 }
 
-// Offer is GiveUp if another in-sync placement could take the partition now; else it does nothing.
+// Offer is GiveUp if another in-sync placement could acquire the partition now; else it does nothing.
 type Offer struct {
 	Partition Partition
 	Why       string
@@ -132,7 +132,7 @@ type SetInSync struct {
 	Ends      []point.EpochEnd
 }
 
-// Drain makes the server release the partitions that another server can take, one after the other (C124); off undoes it.
+// Drain makes the server release the partitions that another server can acquire, one after the other (C124); off undoes it.
 type Drain struct{ On bool }
 
 // Leave releases everything at once, because the process is about to end. Left answers when all rows are free.
@@ -158,7 +158,7 @@ func (Leave) input()       {}
 // Effect is an action requested by a Machine.
 type Effect interface{ effect() }
 
-// Priority orders requests if the store cannot take them all: renew before acquire before scan (C120).
+// Priority orders requests if the store cannot serve them all: renew before acquire before scan (C120).
 type Priority uint8
 
 const (
@@ -192,7 +192,7 @@ type Leads struct {
 	Epoch     point.Epoch
 	Lease     Lease
 	Until     Time
-	// Dropped are those that the taking transaction took out of the in-sync list, where this process took it.
+	// Dropped are those that the acquiring transaction removed from the in-sync list, if this process acquired the lease.
 	Dropped []Member
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // Self is the process that a Machine speaks for. Store must be locked by the process for as long as it runs: a row that
-// names an earlier boot of the same store is taken at once, because the lock proves that boot dead.
+// names an earlier boot of the same store is acquired at once, because the lock proves that boot dead.
 type Self struct {
 	Server topology.ServerID
 	Boot   Boot
@@ -42,7 +42,7 @@ type Machine struct {
 	beat heartbeat
 	// good: as of the last step, a renewal sent less than ValidFor ago proved good.
 	wasGood bool
-	// lapses counts how often that ended. A row that was proved before a lapse may have been taken during it.
+	// lapses counts how often that ended. A row that was proved before a lapse may have been acquired meanwhile.
 	lapses int
 
 	// Requests in flight.
@@ -57,8 +57,8 @@ type Machine struct {
 	wall     time.Time // as of wallAt
 	wallAt   Time
 	load     float64
-	readOnly string   // why no rows are taken
-	room     int64    // bytes that the disk may take; 0: not known
+	readOnly string   // why no rows are accepted
+	room     int64    // bytes that the disk has room for; 0: not known
 	noRoom   []string // partitions of which copies did not fit
 	damaged  damaged
 	draining bool
@@ -72,7 +72,7 @@ type Machine struct {
 	clocks     rank.Servers
 	clock      int64
 	clockKnown bool
-	clockOff   bool // ours is off: partitions that others can lead are given away
+	clockOff   bool // ours is off: partitions that others can lead are handed over
 	clockTurn  Time // since when clockOff should change; 0: it should not
 
 	// As of this Step.
@@ -82,7 +82,7 @@ type Machine struct {
 
 	// Shares (C108), as of the entries that were planned.
 	partitions int // that exist, as far as we have seen
-	held       int // rows that name us, and takes in flight
+	held       int // rows that name us, and acquisitions in flight
 	bound      int // rows that name us, and requests in flight
 	share      int // MAXCOUNT: ceil(partitions / servers)
 }
@@ -149,7 +149,7 @@ func (m *Machine) Wake() Time { return m.wake }
 
 func (m *Machine) good(now Time) bool { return now < m.beat.goodUntil }
 
-// Step takes one input at a time of the process's own clock, which never goes back, and appends the effects.
+// Step handles one input at a time of the process's own clock, which never goes back, and appends the effects.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.now, m.out = now, out
 	if m.wasGood && !m.good(now) {
@@ -431,7 +431,7 @@ func comparePartitions(a, b Partition) int {
 	return 0
 }
 
-// observeList applies a list of all rows under a prefix as of a revision: a row missing in it does not exist.
+// observeList applies a list of all rows under a prefix as of a revision: a row that it lacks does not exist.
 func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revision) {
 	if rev < m.floor {
 		return
@@ -487,7 +487,7 @@ func (m *Machine) absent(e *entry, gone func(string) bool, rev coord.Revision) {
 	}
 }
 
-// observe applies one row as of a revision. inOrder: no earlier change of it was missed.
+// observe applies one row as of a revision. inOrder: no earlier change of the row was missed.
 func (m *Machine) observe(key string, rev coord.Revision, value []byte, present, inOrder bool) {
 	m.rev = max(m.rev, rev)
 	switch {

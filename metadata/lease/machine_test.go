@@ -80,7 +80,7 @@ func TestAProofFromBeforeALapseLetsNobodyAct(t *testing.T) {
 	renew := h.id(h.step(ms(10), Answer{ID: 1, Outcome: Done, Revision: 1}), Renew, false)
 	scan := h.id(h.step(ms(20), Answer{ID: renew, Outcome: Done, Revision: 2}), Renew, true)
 	proof := h.id(h.step(ms(30), Answer{ID: scan, Outcome: Done, Revision: 20, Rows: []coord.Row{{Key: RowKey(p), Value: ourRow.Encode(), Revision: 19}}}), Renew, false)
-	// The proof takes long, renewals fail, and the lease that was never begun has expired.
+	// The proof is late, renewals fail, and the lease that was never begun has expired.
 	renew = h.id(h.step(ms(1200), Tick{}), Renew, false)
 	h.step(ms(2200), Answer{ID: renew, Outcome: Unknown})
 	find := h.id(h.step(ms(3500), Tick{}), Renew, true)

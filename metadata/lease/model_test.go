@@ -108,7 +108,7 @@ func storm(w *world, until time.Duration) {
 	w.after(time.Second, next)
 }
 
-// people bump a partition, take it offline or back.
+// people bump a partition, set it offline or back.
 func (w *world) people(part Partition) {
 	row, ok, _ := w.store.Get(context.Background(), RowKey(part))
 	if !ok {
@@ -273,7 +273,7 @@ func TestModelSeesWhatIsLeftOut(t *testing.T) {
 }
 
 // TestModelSeesRowsInEmptyPartitions: if the mark is ignored, the same storms find rows in a partition that is said
-// to have none, and that may therefore be moved away from them.
+// to have none, and that may therefore be moved without rows.
 func TestModelSeesRowsInEmptyPartitions(t *testing.T) {
 	for _, rule := range []string{actsOnEmpty, blind} {
 		t.Run(rule, func(t *testing.T) {
@@ -346,7 +346,7 @@ func TestFailoverTakesSeconds(t *testing.T) {
 // TestLossOfAServerWithManyLeases: 1,000 partitions on 5 servers; the partitions of a lost one are led again within 6 s.
 func TestLossOfAServerWithManyLeases(t *testing.T) {
 	n := 1000
-	if testing.Short() { // under the race detector a thousand take minutes
+	if testing.Short() { // under the race detector a thousand need minutes
 		n = 200
 	}
 	w := newWorld(1, 5, n)
@@ -424,7 +424,7 @@ func TestSharesEvenOut(t *testing.T) {
 }
 
 // TestManyTakenAtOnceStayNearTheShare: one server sees two hundred partitions four seconds before all others. It must
-// not have taken most of them by then, and its surplus over its share goes to servers with room.
+// not have acquired most partitions by then, and its surplus over its share goes to servers with room.
 func TestManyTakenAtOnceStayNearTheShare(t *testing.T) {
 	w := newWorld(1, 5, 200)
 	w.coarse = true
@@ -479,12 +479,12 @@ func TestEmptyPartitionsAreDrainedInNumbers(t *testing.T) {
 }
 
 // seedRule is the rule as the seed has it (C103, C104, C106), 60 times as fast: renew every 2 s, stop 3 s after the last
-// answer, scan every 2 s, take rows with the same revision as at the last scan.
+// answer, scan every 2 s, acquire rows with the same revision as at the last scan.
 type seedRule struct {
 	self  Self
 	next  uint64
 	rows  map[Partition]*seedRow
-	asked map[uint64]*seedRow // renewals and takes; a scan is nil
+	asked map[uint64]*seedRow // renewals and acquisitions; a scan is nil
 	due   Time
 	scan  Time
 	phase Time

@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// unassign takes a partition's placement from every server, from some sooner than from others. The rest of the
-// table is assigned anew, since its row changed.
+// unassign removes a partition's placement from every server, from some sooner than from others. The rest of the
+// table is assigned again, since its row changed.
 func (w *world) unassign(part Partition) {
 	w.parts = slices.DeleteFunc(w.parts, func(p Partition) bool { return p == part })
 	w.change(Guard{Partition: part, Dropped: true})
@@ -89,7 +89,7 @@ func (p *process) known() (out []Partition) {
 	return out
 }
 
-// takenAfterTheDrop makes partitions and drops them while takes are on their way, and returns how many were taken after they were gone.
+// takenAfterTheDrop makes partitions and drops them while acquisitions are on their way, and returns how many were acquired after they were gone.
 func takenAfterTheDrop(seed uint64, rule string) (n int) {
 	w := newWorld(seed, 2, 2)
 	w.broken = rule
@@ -234,7 +234,7 @@ func TestForgottenPartitionStaysForgotten(t *testing.T) {
 	}
 }
 
-// stopIt takes the placement away and returns the machine's requests once nothing acts any more.
+// stopIt removes the placement and returns the machine's requests once nothing acts any more.
 func stopIt(h *hand, p Partition) []Effect {
 	h.step(ms(40), Unassigned{p})
 	return h.step(ms(41), Stopped{Partition: p})

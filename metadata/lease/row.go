@@ -46,7 +46,7 @@ func RowKey(p Partition) string { return rowPrefix + p.path() }
 
 func bornKey(p Partition) string { return bornPrefix + p.path() }
 
-// ProhibitKey is the key of the row that keeps a partition off a server. It survives takes and renewals (C122).
+// ProhibitKey is the key of the row that keeps a partition off a server. It survives acquisitions and renewals (C122).
 func ProhibitKey(p Partition, s topology.ServerID) string {
 	return noPrefix + p.path() + "/" + string(s)
 }
@@ -70,9 +70,9 @@ type State string
 const (
 	// Held: the process that the row names, while its heartbeat is good.
 	Held State = "held"
-	// Free: no process. Only a holder that stopped writes this, so a free row may be taken at once.
+	// Free: no process. Only a holder that stopped writes this, so a free row may be acquired at once.
 	Free State = "free"
-	// Gone: the partition was dropped and is never led again. Builds from before this state do not lead by it either.
+	// Gone: the partition was dropped and is never led again. Builds from before this state do not lead by such a row either.
 	Gone State = "gone"
 )
 
@@ -93,7 +93,7 @@ type Note struct {
 // Lease is a lease row. Epoch 0: no server ever led, and the placements of the partition map may.
 type Lease struct {
 	State State `json:"state"`
-	// Holder, Boot and Store are the last process that led, also after it gave up.
+	// Holder, Boot and Store are the last process that led, also after the release.
 	Holder topology.ServerID `json:"holder,omitempty"`
 	Boot   Boot              `json:"boot,omitempty"`
 	Store  StoreID           `json:"store,omitempty"`
@@ -109,7 +109,7 @@ type Lease struct {
 	Offline *Note `json:"offline,omitempty"`
 	// Bump asks the holder to let go at once; the next taker removes it (C121).
 	Bump *Note `json:"bump,omitempty"`
-	// Seq is the transaction of the partition map that changed the partition last; 0: none since rows have it. Takes and changes
+	// Seq is the transaction of the partition map that changed the partition last; 0: none since rows have it. Acquisitions and changes
 	// of the in-sync list wait for a map at least as new. See Guard.
 	Seq uint64 `json:"seq,omitempty"`
 	// Nonce lets a writer recognize its own row (C117).
@@ -126,24 +126,24 @@ type Beat struct {
 	// Load is the share of its capacity that the server uses; 1 is all.
 	Load float64 `json:"load"`
 	Held int     `json:"held"`
-	// Draining: the server takes nothing and releases its leases.
+	// Draining: the server acquires nothing and releases its leases.
 	Draining bool `json:"draining,omitempty"`
-	// ReadOnly is the reason why the server takes no rows: its disk is full. It still leads its partitions for readers, and gets no new placements. "": it
-	// takes rows.
+	// ReadOnly is the reason why the server accepts no rows: its disk is full. It still leads its partitions for readers, and gets no new placements. "": it
+	// accepts rows.
 	ReadOnly string `json:"read_only,omitempty"`
-	// Room is how many bytes more the server's disk may take beside its reserve, at least 1 where it is known; 0: it is not.
+	// Room is for how many more bytes the server's disk has room beside its reserve, at least 1 where it is known; 0: it is not.
 	Room int64 `json:"room,omitempty"`
 	// NoRoom are partitions, as Partition.String prints them, of which rows that were being copied to the server did not fit on its disk. At most noRoomMax are named.
 	NoRoom []string `json:"no_room,omitempty"`
-	// ClockAhead is how far the server's wall clock is ahead of the median of the servers' clocks, where it is so far off that the server gives up its leases
+	// ClockAhead is how far the server's wall clock is ahead of the median of the servers' clocks, where it is so far off that the server releases its leases
 	// (clocks.go); else 0.
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
-	// Damaged are partitions, as Partition.String prints them, of which files are damaged on the server: others take their leases first. At most damagedMax are named.
+	// Damaged are partitions, as Partition.String prints them, of which files are damaged on the server: others acquire their leases first. At most damagedMax are named.
 	Damaged []string `json:"damaged,omitempty"`
 	// Guards: the process writes guards into lease rows when it changes maps (Guard). Builds from before do not.
 	Guards bool `json:"guards,omitempty"`
 	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No
-	// lease is decided by it (C113).
+	// lease depends on it (C113).
 	Time time.Time `json:"time"`
 }
 
@@ -228,7 +228,7 @@ func decode(b []byte, into any, version *int) error {
 
 // Changes by hand. Each returns the row to write if the old one is still at its revision.
 
-// Bumped asks the holder to let go at once, so that the partition is loaded anew.
+// Bumped asks the holder to let go at once, so that the partition is loaded again.
 func (l Lease) Bumped(n Note) Lease { l.Bump = &n; return l }
 
 // TakenOffline keeps every server from leading; a holder lets go.
@@ -238,7 +238,7 @@ func (l Lease) TakenOffline(n Note) Lease { l.Offline = &n; return l }
 // not yet seen that it was offline is waited for like any other.
 func (l Lease) TakenOnline() Lease { l.Offline = nil; return l }
 
-// Vacated takes an empty partition from its in-sync placements: a holder lets go, and the next taker is one that the partition map
+// Vacated removes an empty partition from its in-sync placements: a holder releases it, and the next taker is one that the partition map
 // names then. It is for moves of the partition; for one that is not empty it is a mistake that costs acked rows.
 func (l Lease) Vacated() Lease { l.InSync, l.Ends, l.Bump = nil, nil, nil; return l }
 

@@ -33,8 +33,8 @@ import (
 //	drop 1 | forget 1                    it is in no map any more; its rows are deleted
 //	known s1                             the partitions that s1 has entries of
 //	place 1 s1 s2                        partition 1 lies on these alone; before anything starts
-//	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Servers that lag do not get them
-//	remove 1 s2                          METADATA takes the placement out
+//	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Servers that lag do not get that map
+//	remove 1 s2                          METADATA removes the placement
 //	presplit 1                           METADATA replaces it, if it never had rows
 //	mark 1 | touch                       a larger one marks its row and dies; the table's row is touched
 //	transactions 9997                    as many METADATA transactions, which change none of these partitions

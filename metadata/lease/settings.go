@@ -9,13 +9,13 @@ import (
 
 // Settings are numbers a user sets. All servers of a cluster must have the same ValidFor and TakeAfter.
 type Settings struct {
-	// RenewEvery is how often the heartbeat row is renewed, give or take a tenth (C112). Default 1 s. Smaller: more
+	// RenewEvery is how often the heartbeat row is renewed, more or less by a tenth (C112). Default 1 s. Smaller: more
 	// writes to the store; larger: fewer attempts before the lease is lost.
 	RenewEvery time.Duration
 	// ValidFor is how long a process may act after it sent a renewal that proved good (C104). Default 3 s. Larger: longer
 	// pauses of the store are survived, and TakeAfter must grow.
 	ValidFor time.Duration
-	// TakeAfter is how long both rows must be seen unchanged before another takes the lease (C106). Default 4 s.
+	// TakeAfter is how long both rows must be seen unchanged before another acquires the lease (C106). Default 4 s.
 	// Smaller: faster failover; at the limit that Validate enforces, clocks that differ by a tenth are no longer safe.
 	TakeAfter time.Duration
 	// TurnStep is how long each candidate waits for the one before it in chain order. Default 250 ms.
@@ -34,7 +34,7 @@ type Settings struct {
 	RetryAfter time.Duration
 	// AcquireMax bounds the requests for partitions in flight; further partitions wait their turn. Default 32.
 	AcquireMax int
-	// LoadMax is the load from which a server takes only partitions that no other server wants (C111). Default 0.9.
+	// LoadMax is the load from which a server acquires only partitions that no other server wants (C111). Default 0.9.
 	LoadMax float64
 }
 

@@ -81,7 +81,7 @@ func (m *Machine) releaseWaits(t *table) {
 }
 
 // mapReady reports whether the map of a partition's assignment is as new as required: by the table's row as read after the last
-// lapse, and by the lease row. If not, the partition waits for it.
+// lapse, and by the lease row. If not, the partition waits for such a map.
 func (m *Machine) mapReady(e *entry) bool {
 	t := m.table(e.p.Table)
 	if t.read == m.lapses+1 && m.seqOf(e) >= t.wanted && (!e.present() || e.unreadable || e.row.current(e.rev, m.seqOf(e), m.tableRowOf(e))) {

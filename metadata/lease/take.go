@@ -8,14 +8,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// claim is how a partition may be taken.
+// claim is how a partition may be acquired.
 type claim struct {
-	// The comparisons of the taking transaction besides the row.
+	// The comparisons of the acquiring transaction besides the row.
 	also []coord.Condition
 	bear bool // no server ever led: the born row is written too
 }
 
-// claimOf returns how a partition that is not ours may be taken now, if at all.
+// claimOf returns how a partition that is not ours may be acquired now, if at all.
 func (m *Machine) claimOf(e *entry) (claim, bool) {
 	var c claim
 	// The row's placements are as of this very map: every change of a map that moves them writes into the row, if all builds do so.
@@ -54,7 +54,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	case m.ourEarlier(e):
 		return c, true // an earlier boot of the directory that we have locked
 	}
-	// Our own row was deleted, if it names us: the comparison of our heartbeat proves that no other server took it.
+	// Our own row was deleted, if it names us: the comparison of our heartbeat proves that no other server acquired it.
 	own := row.Holder == m.self.Server && row.Boot == m.self.Boot
 	var rev coord.Revision
 	b := m.beats[row.Holder]
@@ -68,7 +68,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	return c, true
 }
 
-// planTake takes a partition if it may be taken and it is our turn.
+// planTake acquires a partition if that is allowed and it is our turn.
 func (m *Machine) planTake(e *entry) {
 	if e.assigned == nil || e.running || !m.good(m.now) || m.draining && !m.onlyHere(e) || m.leave || m.floor == 0 || m.prohibited(e, m.self.Server) || m.offline(e) {
 		return
@@ -83,7 +83,7 @@ func (m *Machine) planTake(e *entry) {
 		return
 	}
 	if m.ourEarlier(e) && m.isDamaged(e, m.self.Server) && m.wholeElsewhere(e, members) {
-		m.release(e) // nobody need wait until that boot, which has ended, is silent
+		m.release(e) // no server need wait until that boot, which has ended, is silent
 		return
 	}
 	if !e.ready {
@@ -105,8 +105,8 @@ func (m *Machine) ourEarlier(e *entry) bool {
 	return e.row.State == Held && e.row.Holder == m.self.Server && e.row.Store == m.self.Store && e.row.Boot != m.self.Boot
 }
 
-// onlyHere reports whether no other server could lead a partition with rows and take rows for it: this server goes on to lead it although it drains, until
-// another can. A member that the map does not list takes no rows.
+// onlyHere reports whether no other server could lead a partition with rows and accept its rows: this server continues to lead although it drains, until
+// another can. A member that the map does not list accepts no rows.
 func (m *Machine) onlyHere(e *entry) bool {
 	return e.present() && !e.row.Empty && e.assigned.places(m.selfAt(e)) && slices.Contains(e.row.InSync, m.selfAt(e)) &&
 		!slices.ContainsFunc(e.row.InSync, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) })
@@ -199,7 +199,7 @@ func (m *Machine) members(e *entry) []Member {
 // unborn reports whether no server ever led a partition.
 func (m *Machine) unborn(e *entry) bool { return e.born == 0 && (!e.present() || e.row.Epoch == 0) }
 
-// open reports whether the map decides which placements may lead: none ever did, or the partition is empty and was taken from its members.
+// open reports whether the map decides which placements may lead: none ever did, or the partition is empty and was removed from its members.
 func (m *Machine) open(e *entry) bool {
 	return m.unborn(e) || (e.present() || e.intact) && !e.unreadable && e.row.Vacant()
 }
@@ -253,15 +253,15 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 }
 
 // misplacedWait is how much longer, in OverWaits, a placement that the map does not list waits for one that it does: longer than such a one waits for
-// any reason. It would lead without taking rows, and let go again.
+// any reason. It would lead without accepting rows, and release the lease again.
 const misplacedWait = aboveMax + 4
 
-// candidate reports whether another member could take the partition now, and is on a server that does not drain.
+// candidate reports whether another member could acquire the partition now, and is on a server that does not drain.
 func (m *Machine) candidate(e *entry, c Member) bool {
 	return m.able(e, c) && !m.beats[c.Server].beat.Draining
 }
 
-// able reports whether another member is alive and may take the partition. One on a server that drains does so if there is no candidate.
+// able reports whether another member is alive and may acquire the partition. One on a server that drains does so if there is no candidate.
 func (m *Machine) able(e *entry, c Member) bool {
 	b := m.beats[c.Server]
 	return c.Server != m.self.Server && b != nil && m.alive(c.Server) && b.beat.Store == c.Store && !m.prohibited(e, c.Server)
@@ -270,8 +270,8 @@ func (m *Machine) able(e *entry, c Member) bool {
 // aboveMax bounds above, in OverWaits: a live server with room may still be stuck.
 const aboveMax = 4
 
-// above is how much longer we wait for our surplus over our share: when many partitions are to be taken at once, a fast server must not have taken
-// most of them before the others have begun.
+// above is how much longer we wait for our surplus over our share: when many partitions are to be acquired at once, a fast server must not have acquired
+// most before the others have begun.
 func (m *Machine) above() Time {
 	over := Time(max(0, m.held-m.share))
 	return min(aboveMax*m.set.OverWait*over/Time(max(m.share, 1)), aboveMax*m.set.OverWait)
@@ -356,10 +356,10 @@ func (m *Machine) countShare() {
 	m.share = (m.partitions + max(servers, 1) - 1) / max(servers, 1)
 }
 
-// movesMax bounds how many empty partitions are given away at a time.
+// movesMax bounds how many empty partitions are handed over at a time.
 const movesMax = 32
 
-// planMoves gives partitions away that another server can take: when draining, or with our clock off, once the last ones have found their new
+// planMoves hands over partitions that another server can acquire: when draining, or with our clock off, once the last ones have found their new
 // leaders; above our share, slowly (C108). One at a time, but empty ones, for which no client waits, in numbers: half of the surplus over the
 // share, because others may do so at the same moment.
 func (m *Machine) planMoves() {
@@ -406,14 +406,14 @@ func (m *Machine) planMoves() {
 		m.given, m.moveAt = given, m.now+m.jitter(m.set.LowerEvery)
 		return
 	}
-	m.lookAt = m.now + m.set.RenewEvery // no other server can take any of them now
+	m.lookAt = m.now + m.set.RenewEvery // no other server can acquire any of them now
 	if !m.giving() {
 		m.moveAt = m.lookAt
 	}
 }
 
-// someoneFor reports whether another in-sync member that the map lists could take a partition of ours; if we do not drain and it is not misplaced here,
-// one below its share. A misplaced one is given to a server that drains too: it takes no rows here.
+// someoneFor reports whether another in-sync member that the map lists could acquire a partition of ours; if we do not drain and it is not misplaced here,
+// one below its share. A misplaced one is handed to a server that drains too: it accepts no rows here.
 func (m *Machine) someoneFor(e *entry, misplaced bool) bool {
 	for _, c := range e.row.InSync {
 		switch {
@@ -435,7 +435,7 @@ type Status struct {
 	Held   int
 	Share  int
 	Good   bool
-	// ClockOff: the wall clock is so far off the median of the servers' clocks that leases are given up.
+	// ClockOff: the wall clock is so far off the median of the servers' clocks that leases are released.
 	ClockOff bool
 }
 

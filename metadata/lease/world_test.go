@@ -58,7 +58,7 @@ type world struct {
 }
 
 type process struct {
-	ahead   time.Duration // of its wall clock
+	ahead   time.Duration // of the wall clock
 	w       *world
 	self    Self
 	actor   actor
@@ -72,7 +72,7 @@ type process struct {
 	wakeAt  time.Duration
 	want    map[Partition][]Member
 	slow    time.Duration // requests are that much longer on their way
-	batches []int         // partitions in each transaction that takes several
+	batches []int         // partitions in each transaction that acquires several
 }
 
 type event struct {
@@ -445,7 +445,7 @@ func (w *world) act(i int, part Partition, pause time.Duration) {
 	chain := slices.Clone(w.listed[part].InSync)
 	if m, ok := p.actor.(*Machine); ok {
 		if m.entries[part].row.Empty && w.broken != actsOnEmpty {
-			w.hold(i, part) // rows are taken once the mark is gone
+			w.hold(i, part) // rows are accepted once the mark is gone
 			return
 		}
 		chain = slices.Clone(m.entries[part].row.InSync)

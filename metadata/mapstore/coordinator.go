@@ -119,7 +119,7 @@ func (c *Coordinator) Join(ctx context.Context, table string, s topology.ServerI
 	return err
 }
 
-// Remove takes s off a table's list, once a majority of the others has the committed file (C12). Errors are Unavailable
+// Remove removes s from a table's list, once a majority of the others has the committed file (C12). Errors are Unavailable
 // (no such majority), Invalid (s is the only one), NotFound or Canceled.
 func (c *Coordinator) Remove(ctx context.Context, table string, s topology.ServerID) error {
 	_, err := c.run(ctx, table, NewRemove(table, s))
@@ -127,7 +127,7 @@ func (c *Coordinator) Remove(ctx context.Context, table string, s topology.Serve
 }
 
 // run runs a transaction until it is done or ctx ends. It goes on without the caller: writes on their way to disks and to
-// the store are not taken back when the caller leaves.
+// the store are not undone when the caller leaves.
 func (c *Coordinator) run(ctx context.Context, table string, t *Txn) (Done, error) {
 	result := make(chan Done, 1)
 	c.mu.Lock()
@@ -165,7 +165,7 @@ func resultName(err error, ok string) string {
 func (c *Coordinator) drive(table string, t *Txn, done func(Done)) {
 	ctx, cancel := limited(c.life, c.settings.ChangeTimeout)
 	defer cancel()
-	answers := make(chan Input) // every sender waits until its answer is taken, so that none is lost
+	answers := make(chan Input) // every sender waits until its answer is read, so that none is lost
 	under, ended := 0, false
 	ask := func(f func() Input) {
 		under++
@@ -263,7 +263,7 @@ func (c *Coordinator) readRows(ctx context.Context, keys []string) (map[string]c
 	return rows, nil
 }
 
-// pause waits for d, give or take a half, unless ctx ends.
+// pause waits for d, more or less by a half, unless ctx ends.
 func (c *Coordinator) pause(ctx context.Context, d time.Duration) {
 	c.mu.Lock()
 	d = d/2 + time.Duration(c.mu.rng.Int64N(int64(d)))

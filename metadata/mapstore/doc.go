@@ -15,7 +15,7 @@
 //	                                  in the same store transaction the number goes into the lease rows of the
 //	                                  partitions that move, end or go (guards.go, lease.Guard)
 //
-// Ops are pure, so every server makes the same map of them. Servers compare digests, which ops update at the price of the parts they
+// Ops are pure, so every server computes the same map. Servers compare digests, which ops update at the price of the parts they
 // touch, and a server that comes to another map stops the transaction (C06). Where a server lacks the base it says so and
 // gets the file whole. Nothing else encodes a map: a transaction costs the size of its change, not of the map.
 //
@@ -23,7 +23,7 @@
 // has a map asks for the ops of each transaction since, and is sent the file whole where these are not remembered any more:
 //
 //	Fetch ─▶ server ──{Steps since}──▶ apply ─▶ does the digest match the server's? ─▶ the map
-//	  │         └─────{Map}──────────▶ decode ─────────────────┘        │ no: ask for it whole
+//	  │         └─────{Map}──────────▶ decode ─────────────────┘        │ no: fetch it whole
 //	  └─▶ next server: at once after an error, beside the first after a silence
 //
 // Every step may be done twice: the proposer drew the transaction's name, so proposing, storing and swapping again finds

@@ -68,7 +68,7 @@ func (FetchAsk) fetchEffect()   {}
 func (FetchFound) fetchEffect() {}
 func (FetchLost) fetchEffect()  {}
 
-// Step takes an input and appends the effects to perform.
+// Step handles an input and appends the effects to perform.
 func (f *Fetch) Step(now time.Time, in FetchInput, out []FetchEffect) []FetchEffect {
 	if f.over {
 		return out

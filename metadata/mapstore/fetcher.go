@@ -23,7 +23,7 @@ type Wanted struct {
 
 // Fetch gets a file from metadata servers, the own one first: the next one is asked at once after an error, and beside the
 // one before after a silence of HedgeAfter. The map was checked: transaction id, sequence number, table and digest are those
-// wanted. All processes get METADATA by this method. The file has no encoded map in it; where ops since w.Since came, they are
+// wanted. All processes get METADATA by this method. The file has no encoded map; where ops since w.Since came, they are
 // its Steps. Both results are shared. Errors are Unavailable or Canceled.
 func (c *Coordinator) Fetch(ctx context.Context, w Wanted) (*peer.File, *topology.Map, error) {
 	type found struct {

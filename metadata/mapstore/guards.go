@@ -8,7 +8,7 @@ import (
 
 const (
 	// guardsMax bounds the partitions with lease rows that are compared and written in the swap itself: two conditions and one write
-	// each, beside the table's row. etcd takes 128 of each.
+	// each, beside the table's row. etcd allows 128 of each.
 	guardsMax = 60
 	// marksMax bounds how often a batch of marks is tried again because one of its rows changed.
 	marksMax = 4
@@ -78,7 +78,7 @@ func (t *Txn) guardsRead(in GuardsRead) {
 	}
 }
 
-// refused ends a transaction that its lease rows do not allow. An earlier swap of it may still be under way.
+// refused ends a transaction that its lease rows do not allow. One of its earlier swaps may still be under way.
 func (t *Txn) refused(err error) {
 	if t.unknown || fault.Is(err, fault.Unavailable) {
 		t.unavailable(err)

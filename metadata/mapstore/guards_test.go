@@ -79,7 +79,7 @@ func TestAMoveAndItsLeaseRowAreOneTransaction(t *testing.T) {
 	}
 }
 
-// A server takes the partition between the look at its row and the swap: the swap looks again, and both come true in some order.
+// A server acquires the partition between the look at its row and the swap: the swap looks again, and both come true in some order.
 func TestATakeBetweenLookAndSwapIsSeen(t *testing.T) {
 	w := days(t, 1)
 	r := w.propose("move", moves(1)...)
@@ -153,8 +153,8 @@ func TestThousandsAreMarkedBeforeTheSwap(t *testing.T) {
 	}
 }
 
-// TestRepairOfTenThousandIsOneSwap: a server that is lost for good is taken out of thousands of partitions. All rows are marked before the map changes, in
-// transactions that the store takes, and the map changes once.
+// TestRepairOfTenThousandIsOneSwap: a server that is lost for good is removed from thousands of partitions. All rows are marked before the map changes, in
+// transactions that the store accepts, and the map changes once.
 func TestRepairOfTenThousandIsOneSwap(t *testing.T) {
 	n := point.PartitionID(10_000)
 	if testing.Short() {

@@ -139,7 +139,7 @@ type Alarm struct {
 	Text   string
 }
 
-// Done ends a transaction. Answers to Store may still come and be of use: Step goes on taking them.
+// Done ends a transaction. Answers to Store may still come and be of use: Step goes on handling them.
 type Done struct {
 	Changed  peer.Changed
 	Row      Row            // as it is now

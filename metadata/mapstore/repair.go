@@ -22,7 +22,7 @@ type Newest struct {
 	Silent []topology.ServerID
 	// Before is the chain of transactions that led there, newest first, as far as it is kept.
 	Before []Link
-	// Witness is a server that acted by its map, or one that has a file that stands on it: it was committed. Empty: it is on a majority, and
+	// Witness is a server that acted by its map, or one that has a successor of the file: it was committed. Empty: it is on a majority, and
 	// no server acted by it.
 	Witness topology.ServerID
 	// Rivals are other files of the same number, where there is no witness: one of them may be the committed one, but no server acted by it.

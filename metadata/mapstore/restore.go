@@ -12,7 +12,7 @@ import (
 
 // Restore makes the rows of the coordination store name the newest METADATA files on this disk, where they name older ones or
 // are gone: the store was lost, or an old one put in its place. It is for the only running process: its disk
-// has every committed file. A file that a crash left uncommitted may become committed by it; its change was neither acked
+// has every committed file. A file that a crash left uncommitted may become committed here; its change was neither acked
 // nor refused. Errors are Unavailable or Corrupt (the list of files).
 func (s *Server) Restore(ctx context.Context) error {
 	infos, err := s.deps.Disk.List()

@@ -45,7 +45,7 @@ type Row struct {
 	Begun uint64
 }
 
-// afterUnknown is the first id of a table made anew where no record is left of the ids that its predecessor gave out: rows of builds that did not
+// afterUnknown is the first id of a table made again where no record is left of the ids that its predecessor gave out: rows of builds that did not
 // keep NextID, with a lost file. No map of such a build came near it, and a drop by this build keeps NextID.
 const afterUnknown point.PartitionID = 1 << 32
 

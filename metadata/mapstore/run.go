@@ -22,7 +22,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follower takes rows in.
+// follower records rows.
 type follower struct{ s *Server }
 
 // Listed implements coord.Follower.

@@ -119,7 +119,7 @@ func (s *Server) forgetTurnLocked(table string, t *turn) {
 func changeTurn(t *turn) chan struct{} { return t.change }
 func diskTurn(t *turn) chan struct{}   { return t.disk }
 
-// Change implements peer.Metadata. Changes of one table take turns; a change with an overtaken base is
+// Change implements peer.Metadata. Changes of one table run one after another; a change with an overtaken base is
 // answered at once when its turn comes. Besides the errors of the interface: Throttled (too many wait), TooLarge, Corrupt (servers
 // do not agree; nothing is committed, and the operator gets an alarm), Canceled.
 func (s *Server) Change(ctx context.Context, c *peer.Change) (*peer.Changed, error) {
@@ -193,10 +193,10 @@ func (s *Server) keepOwn(ctx context.Context, f *peer.File, m *topology.Map) err
 	return s.take(ctx, f, m)
 }
 
-// take writes a file to the disk before it returns. m is its map, if it is at hand.
+// take writes a file to the disk before it returns. m is its map, if at hand.
 func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error {
 	if m != nil {
-		s.cache.put(f, m) // the next transaction may be planned on it before it is on this disk
+		s.cache.put(f, m) // the next transaction may be planned on this file before it is on this disk
 	}
 	arrived, err := s.arrive(ctx, f)
 	if err != nil {
@@ -348,7 +348,7 @@ func (s *Server) open(f *peer.File, m *topology.Map) (*peer.File, *topology.Map,
 	return &w, m, nil
 }
 
-// lose notes that a file is damaged: it counts as absent, and is fetched anew if it is needed.
+// lose notes that a file is damaged: it counts as absent, and is fetched again if needed.
 func (s *Server) lose(table string, txn peer.TxnID, err error) {
 	s.deps.Log.Error("a METADATA file is damaged; it is fetched from another metadata server if it is needed", "table", table, "error", err)
 	s.cache.remove(table, txn)

@@ -23,7 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// cluster is metadata servers in one process, each with its disk, that may be cut off and started anew.
+// cluster is metadata servers in one process, each with its disk, that may be cut off and started again.
 type cluster struct {
 	t     *testing.T
 	store coord.Store
@@ -480,7 +480,7 @@ func TestADroppedTablesNameCanBeUsedAgain(t *testing.T) {
 // and the newest file of a majority is found, not one that a single server has, also while a server is away.
 func TestTheNewestMapIsFoundAfterAnOlderBackup(t *testing.T) {
 	set := quick()
-	set.KeepFiles, set.SweepEvery = 16, time.Hour // the files of the backup and of the race stay, however long the test takes
+	set.KeepFiles, set.SweepEvery = 16, time.Hour // the files of the backup and of the race stay, however long the test lasts
 	c := newCluster(t, coordmem.New(), 3, set)
 	c.create("cpu", "s1", "s2", "s3")
 	for hour := range 3 {
@@ -540,7 +540,7 @@ func TestTheNewestMapIsFoundAfterAnOlderBackup(t *testing.T) {
 // one is gone. The loser's change was refused for good; the partitions that the winner made may have rows.
 func TestRepairGoesByTheMapThatServersActedBy(t *testing.T) {
 	set := quick()
-	set.KeepFiles, set.SweepEvery = 16, time.Hour // the files of the backup and of the race stay, however long the test takes
+	set.KeepFiles, set.SweepEvery = 16, time.Hour // the files of the backup and of the race stay, however long the test lasts
 	c := newCluster(t, coordmem.New(), 4, set)
 	c.create("cpu", "s1", "s2", "s3")
 	if err := c.cover(c.nodes[0], "cpu", 0); err != nil {

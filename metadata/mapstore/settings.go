@@ -17,7 +17,7 @@ import (
 // Disk keeps METADATA files. All methods may be called from many goroutines.
 type Disk interface {
 	// Put keeps a file durably before it returns; one of the same name is replaced. m is its map; f.Map may be the same
-	// encoded. f.Ops, where they are given, lead to it from f.Base, and may be kept in its place. It keeps nothing of f's
+	// encoded. f.Ops, where they are given, lead to it from f.Base, and may be kept in its place. It keeps no reference to f's
 	// memory. Errors are Unavailable.
 	Put(f *peer.File, m *topology.Map) error
 	// Get reads a file and its map, and checks them against each other. The file need not hold the encoded map. Errors are
@@ -38,7 +38,7 @@ type Deps struct {
 	// Peers reaches other metadata servers.
 	Peers func(topology.ServerID) (peer.Metadata, bool)
 	Log   *slog.Logger
-	// Registerer takes the metrics; nil: none are kept.
+	// Registerer registers the metrics; nil: none are kept.
 	Registerer prometheus.Registerer
 	// Rand makes transaction ids and jitter. It is used under a lock, and kept.
 	Rand *rand.Rand

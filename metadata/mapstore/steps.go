@@ -78,7 +78,7 @@ func (s *steps) forget(k stepKey) {
 	}
 }
 
-// since gives the ops of each transaction from one to another. false: not all of them are remembered, or they are too many
+// since gives the ops of each transaction from one to another. false: not all are remembered, or they are too many
 // or too long for an answer.
 func (s *steps) since(table string, from, to peer.TxnID) (out [][]byte, ok bool) {
 	t, n := s.tables[table], 0

@@ -105,7 +105,7 @@ const (
 )
 
 const (
-	roundsMax  = 8 // how often a changed row is read anew
+	roundsMax  = 8 // how often a changed row is read again
 	silenceMax = 4 // how often a store that does not answer is asked again
 )
 
@@ -131,12 +131,12 @@ func NewJoin(table string, s topology.ServerID) *Txn {
 	return &Txn{goal: join, table: table, subject: s}
 }
 
-// NewRemove takes a metadata server off a table's list, once a majority of the others has the committed file (C12).
+// NewRemove removes a metadata server from a table's list, once a majority of the others has the committed file (C12).
 func NewRemove(table string, s topology.ServerID) *Txn {
 	return &Txn{goal: remove, table: table, subject: s}
 }
 
-// NewDoom marks a table as being dropped: from then on no transaction makes partitions of it.
+// NewDoom marks a table as being dropped: from then on no transaction makes its partitions.
 func NewDoom(table string) *Txn { return &Txn{goal: doom, table: table} }
 
 // NewDrop marks a table as dropped, if at is still its committed transaction.
@@ -150,7 +150,7 @@ func NewTouch(table string) *Txn { return &Txn{goal: touch, table: table} }
 // move on to another transaction meanwhile, that rules out the same. It needs the coordination store alone.
 func NewRuleOut(table string) *Txn { return &Txn{goal: ruleOut, table: table} }
 
-// Step takes the next input and appends the effects to perform. The first input is Begin.
+// Step handles the next input and appends the effects to perform. The first input is Begin.
 func (t *Txn) Step(in Input, out []Effect) []Effect {
 	t.out = out
 	switch in := in.(type) {
@@ -255,7 +255,7 @@ func (t *Txn) decide() {
 	case t.row.Dropped && t.goal == change:
 		t.end(fault.Errorf(fault.NotFound, "table %q was dropped", t.table))
 	case t.goal == create && !t.row.Dropped:
-		t.look() // it may be ours, and others have gone on from it
+		t.look() // it may be ours, and others have built on it
 	case t.goal == change && t.row.Txn != t.base:
 		t.look()
 	case t.goal == change && t.inRound > 0 && t.row.Round >= t.inRound:
@@ -379,7 +379,7 @@ func (t *Txn) store(m *topology.Map, from Row, ops []byte) {
 	if t.row.Seq > 0 && m.Seq != t.row.Seq+1 {
 		fault.Bug("a transaction on %d gave %d", t.row.Seq, m.Seq)
 	}
-	if m.EncodedSize() > peer.MapBytesMax { // an estimate, so that an ordinary map need not be encoded for it
+	if m.EncodedSize() > peer.MapBytesMax { // an estimate, so that an ordinary map need not be encoded
 		if n := len(m.Encode()); n > peer.MapBytesMax {
 			t.end(fault.Errorf(fault.TooLarge, "the map of table %q would have %d bytes, at most %d are taken: merge or drop partitions", t.table, n, peer.MapBytesMax))
 			return

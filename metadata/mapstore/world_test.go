@@ -195,7 +195,7 @@ const (
 
 var errLost = fault.Errorf(fault.Unavailable, "no answer")
 
-// perform takes effect i off the list.
+// perform removes effect i from the list and performs it.
 func (w *world) perform(i int, f fate) {
 	p := w.pending[i]
 	w.pending = slices.Delete(w.pending, i, i+1)

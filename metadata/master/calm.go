@@ -10,11 +10,11 @@ import (
 )
 
 // calmFor is how long a plan without steps stays valid for an unchanged state: the effects of time alone (partitions ahead, retention,
-// merges) take minutes.
+// merges) need minutes.
 const calmFor = time.Minute
 
-// calm skips rounds that have nothing to plan: a plan looks at every partition and lease, which takes a tenth of a second for a hundred thousand
-// of them. It is pure.
+// calm skips rounds that have nothing to plan: a plan looks at every partition and lease, which needs a tenth of a second for a hundred thousand
+// partitions. It is pure.
 //
 //	changed since the plan    a map, a lease row, a server, sizes, metadata servers     → plan
 //	a server                  is silent, or has just come                               → plan: rules wait for it by seconds

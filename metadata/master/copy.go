@@ -11,14 +11,14 @@ import (
 )
 
 // held is a partition with rows whose placements are changed: because servers die or are drained, or because its table has another number of replicas now.
-// All of it follows from the map, the lease row and the servers, so that any master goes on where another stopped, and a target that dies is replaced:
+// Everything follows from the map, the lease row and the servers, so that any master goes on where another stopped, and a target that dies is replaced:
 //
 //	a placement is wanted elsewhere   it joins: its server follows the leader and fetches the segments
 //	a joining one is listed           it has every row: it is made live
-//	more are live than wanted         one joins anew, so that it may not lead: one that must leave first; never the leader (its server hands the lease over, or is dead)
-//	a person moves the leader away    it joins anew, too, while others can lead: its server releases the lease, and one of them takes it
-//	a joining one is not wanted       it leaves the map, if others as many as the table has replicas are listed and live, and one of them leads; the leader
-//	                                  then takes it out of the list, and only after that its server deletes the copy
+//	more are live than wanted         one joins again, so that it may not lead: one that must leave first; never the leader (its server hands the lease over, or is dead)
+//	a person moves the leader away    it joins again, too, while others can lead: its server releases the lease, and another acquires it
+//	a joining one is not wanted       it leaves the map, if others as many as the table has replicas are listed and live, and one of these leads; the leader
+//	                                  then removes it from the list, and only after that its server deletes the copy
 type held struct {
 	*planner
 	m    *topology.Map
@@ -35,8 +35,8 @@ type held struct {
 	kind              Kind
 }
 
-// repairHeld takes the next step for a partition that holds rows on at least one live server. A joining placement that it takes out of the map may be
-// listed still: its leader takes out of the list what the map has no more (chain.Unmapped), and never before. Until then the copy stays (lease.MayDelete),
+// repairHeld plans the next step for a partition that holds rows on at least one live server. A joining placement that it removes from the map may be
+// listed still: its leader removes from the list what the map has no more (chain.Unmapped), and never before. Until then the copy stays (lease.MayDelete),
 // so that nothing is lost if the others are lost first (DESIGN.md, A listed copy leaves the map first).
 func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) {
 	if p.moves >= p.set.MovesMax {
@@ -72,7 +72,7 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 }
 
 // finishJoins makes the joining placements of a partition that unloads live once they have every row: without this none may lead if the others are lost, and rows that only
-// these servers have would never reach the partitions that took over. It gets no others.
+// these servers have would never reach the partitions that replaced it. It gets no others.
 func (p *planner) finishJoins(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var ops []topology.Op
 	var ready []topology.ServerID
@@ -130,7 +130,7 @@ func (h *held) remove(pl topology.Placement) {
 	h.ops, h.went = append(h.ops, topology.Remove{Partition: h.part.ID, Placement: pl.ID}), append(h.went, pl.Server)
 }
 
-// ripen makes joining placements live that have every row, and takes out those that are not wanted. It returns how many others are being filled.
+// ripen makes joining placements live that have every row, and removes those that are not wanted. It returns how many others are being filled.
 func (h *held) ripen() (filling int) {
 	want := h.m.Config.Replicas
 	for _, pl := range h.part.Joining {
@@ -196,7 +196,7 @@ func (h *held) keepsNoCopies() (topology.ServerID, bool) {
 	return "", false
 }
 
-// leave has one placement more than wanted join anew: the map must not name it as live when its server removes it. One that is not listed leaves at once.
+// leave has one placement more than wanted join again: the map must not name it as live when its server removes it. One that is not listed leaves at once.
 func (h *held) leave() {
 	if len(h.live) <= h.m.Config.Replicas {
 		return
@@ -219,7 +219,7 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 			return false
 		case h.planner.leads(h.key, pl.Server) && h.canRelease(pl):
 			return false
-		case h.planner.leads(h.key, pl.Server): // it hands the lease over, or others take it when it is silent: then the placement may go
+		case h.planner.leads(h.key, pl.Server): // it hands the lease over, or others acquire it when it is silent: then the placement may go
 			return true
 		case h.leaves(pl):
 			return others == 0
@@ -245,7 +245,7 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 	}), true
 }
 
-// canRelease reports whether a leader may have its placement join anew, so that it releases the lease: it is moved, its server lives and does not
+// canRelease reports whether a leader may have its placement join again, so that it releases the lease: it is moved, its server lives and does not
 // drain, and others that live, as many as the table has replicas, have every row and may lead.
 func (h *held) canRelease(pl topology.Placement) bool {
 	_, asked := h.moveOf(h.key.Table, pl)
@@ -275,7 +275,7 @@ func (h *held) heldByOthers(s topology.ServerID) (n int) {
 	return n
 }
 
-// ledByOthers reports whether one of them leads: only a leader takes a placement out of the list, and a server that is to lead may have died a moment ago.
+// ledByOthers reports whether one of them leads: only a leader removes a placement from the list, and a server that is to lead may have died a moment ago.
 func (h *held) ledByOthers(s topology.ServerID) bool {
 	row := h.Leases[h.key]
 	return row.State == lease.Held && row.Holder != s && slices.ContainsFunc(h.live, func(pl topology.Placement) bool {

@@ -9,7 +9,7 @@ import (
 // copying follows the placements that are being filled with rows, whatever for, from plan to plan of one master. It is pure.
 type copying struct {
 	since map[copyOf]point.Nanos // when each was seen first
-	// progress is when one of them was last whole or given up, or the first of them was seen.
+	// progress is when one of them was last whole or abandoned, or the first of them was seen.
 	progress point.Nanos
 }
 
@@ -26,7 +26,7 @@ type underWay struct {
 	Oldest, Progress point.Nanos
 }
 
-// look takes a state in.
+// look records a state.
 func (c *copying) look(s *State, set Settings) (all underWay) {
 	v, now := newView(*s, set), map[copyOf]point.Nanos{}
 	all.Oldest = s.Now

@@ -1,7 +1,7 @@
 // Package master looks at a cluster, plans changes of its partition maps, and commits them.
 //
 //	tables (maps) ─┐
-//	servers ───────┤                        ┌─ fence: no server may take it meanwhile ─┐
+//	servers ───────┤                        ┌─ fence: no other leader meanwhile ───────┐
 //	heartbeats ────┼─▶ State ──Plan──▶ Step ┼─▶ tables.Change (compare-and-swap) ──────┼─▶ map
 //	lease rows ────┤        (pure)   (Work) └─ unfence ────────────────────────────────┘
 //	sizes ─────────┘

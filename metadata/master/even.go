@@ -12,17 +12,17 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// evening decides which placements with rows leave a server because it has more bytes than others. It is computed anew in each round. A move that has begun shows in
+// evening decides which placements with rows leave a server because it has more bytes than others. It is computed again in each round. A move that has begun shows in
 // the map: a server joins a partition that has enough placements, or a partition has one more than it should. It goes on as long as it makes the servers more
 // even, by the same steps as a move that a person asked for (copy.go).
 //
 //	fullest server ── a closed partition, at most half of the difference ──▶ the emptiest server that may have it
 //
 // A move begins where the two differ by more than BalanceBytes and a fifth of the mean, and by twice the partition at least, and goes on while the one is not
-// emptier than the other: so none goes to and fro. Partitions that take writes stay: new ones are laid out on the servers with the fewest.
+// emptier than the other: so none goes to and fro. Partitions that accept writes stay: new ones are laid out on the servers with the fewest.
 type evening struct {
 	*planner
-	// least is the rows on a server when all moves that leave it have ended, most those while nothing has left yet: a server gives by the one and takes by the
+	// least is the rows on a server when all moves that leave it have ended, most those while nothing has left yet: a server gives by the one and receives by the
 	// other, so that what has begun goes on whichever of the moves ends first.
 	least, most map[topology.ServerID]int64
 	filling     map[topology.ServerID]int
@@ -65,7 +65,7 @@ func (p *planner) even() {
 	}
 }
 
-// fits reports whether nothing else is to be done with a partition: its servers stay and may lead, and no person moves a placement of it.
+// fits reports whether nothing else is to be done with a partition: its servers stay and may lead, and no person moves one of its placements.
 func (e *evening) fits(part *topology.Partition, key lease.Partition) bool {
 	return part.TimeHi <= e.closed() && !slices.ContainsFunc(append(slices.Clone(part.Placements), part.Joining...), func(pl topology.Placement) bool {
 		_, asked := e.view.moveOf(key.Table, pl)
@@ -73,7 +73,7 @@ func (e *evening) fits(part *topology.Partition, key lease.Partition) bool {
 	})
 }
 
-// settled reports whether a partition is led, and all of its placements have every row.
+// settled reports whether a partition is led, and all its placements have every row.
 func (e *evening) settled(m *topology.Map, part *topology.Partition, key lease.Partition) bool {
 	row := e.Leases[key]
 	return row.State == lease.Held && row.Offline == nil && len(part.Placements) == m.Config.Replicas && len(part.Joining) == 0 && len(row.InSync) == len(part.Placements) &&

@@ -149,7 +149,7 @@ func (x *executor) read(ctx context.Context, keys []string) ([]coord.Row, error)
 	return rows, nil
 }
 
-// change proposes ops on the very map they were planned on. The plan itself refuses when its caller has given up, so that a
+// change proposes ops on the very map they were planned on. The plan itself refuses when its caller has left, so that a
 // proposal that still waits for its turn by then is never committed.
 func (x *executor) change(ctx context.Context, e Change) (uint64, error) {
 	m, err := x.tables.Change(ctx, e.Table, func(m *topology.Map) ([]topology.Op, error) {

@@ -100,7 +100,7 @@ func (w *Work) fenceThese(guards []guard, n int, rows []coord.Row, tries int) {
 	w.commit(b, func(c Committed) {
 		switch {
 		case c.Err == nil && !c.OK && tries+1 < triesMax:
-			w.fenceSome(append(fenced, rest...), tries+1) // see which of them changed
+			w.fenceSome(append(fenced, rest...), tries+1) // see which changed
 			return
 		case c.Err != nil: // the fence may stand: it is deleted when it is old
 			for _, g := range fenced {
@@ -122,8 +122,8 @@ func (w *Work) fenceThese(guards []guard, n int, rows []coord.Row, tries int) {
 	})
 }
 
-// fenceOf gives the conditions for a partition to be empty, and the writes that take it from its leader and keep others from
-// taking it. Errors are Stale: it may have rows, or a person took it offline.
+// fenceOf gives the conditions for a partition to be empty, and the writes that end its lease and keep others from
+// acquiring it. Errors are Stale: it may have rows, or a person set it offline.
 func (w *Work) fenceOf(g guard, rows []coord.Row) (b batch, err error) {
 	if row := rows[0]; row.Revision == 0 {
 		b.conditions = append(b.conditions, coord.Condition{Key: lease.RowKey(g.Partition)}, coord.Condition{Key: lease.BornKey(g.Partition)})
@@ -193,7 +193,7 @@ func (w *Work) unfenceSome(rows []coord.Row, n, tries int) {
 			w.others() // they are deleted when they are old
 			return
 		case !c.OK && n > 1:
-			w.unfenceSome(rows, 1, 0) // one of them was changed: each by itself
+			w.unfenceSome(rows, 1, 0) // one row was changed: each by itself
 			return
 		}
 		for _, row := range rows[:n] {

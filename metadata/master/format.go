@@ -21,6 +21,6 @@ func Format(steps []Step) string {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", s.Kind, table, s.What, s.Why)
 	}
-	_ = t.Flush() // a Builder takes everything
+	_ = t.Flush() // a Builder accepts everything
 	return b.String()
 }

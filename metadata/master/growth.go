@@ -29,7 +29,7 @@ type column struct{ lo, hi uint64 }
 const (
 	// growthGapMax is the longest time between two looks that show by their difference at what rate rows came.
 	growthGapMax = point.Nanos(10 * 60e9)
-	// growthLate is for how long after its end a partition counts as one that takes the rows of now.
+	// growthLate is for how long after its end a partition counts as one that accepts the rows of now.
 	growthLate = point.Nanos(5 * 60e9)
 	// perRowFrom are the rows from which the bytes of a row are known.
 	perRowFrom = 1000
@@ -127,7 +127,7 @@ func inherits(m *topology.Map, p *topology.Partition, sizes map[lease.Partition]
 	return false
 }
 
-// perRow is how many bytes a row of a column takes at rest: by the newest partitions that ended a while ago, or, before there is one, by
+// perRow is how many bytes a row of a column has at rest: by the newest partitions that ended a while ago, or, before there is one, by
 // the one that holds now.
 func perRow(now point.Nanos, m *topology.Map, c column, sizes map[lease.Partition]Size) (float64, bool) {
 	const few, far = 8, 24 * 3600e9

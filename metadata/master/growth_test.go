@@ -82,7 +82,7 @@ func goldenGrowth(t *testing.T) []byte {
 	return w.Growth["cpu"].Encode()
 }
 
-// TestRowsThatMoveAreNoGrowth: a partition that takes rows is cut after its newest row, and the next one in the middle of the ring. Their rows move to the halves, many more a minute than come.
+// TestRowsThatMoveAreNoGrowth: a partition that accepts rows is cut after its newest row, and the next one in the middle of the ring. Their rows move to the halves, many more a minute than come.
 func TestRowsThatMoveAreNoGrowth(t *testing.T) {
 	const min = point.Nanos(60e9)
 	begin := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC).UnixNano()

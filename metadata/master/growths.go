@@ -20,10 +20,10 @@ type growths struct {
 	stored point.Nanos     // when they were stored last
 }
 
-// growthEvery is how often the growth of tables is written to the store: a master that dies loses so much of it.
+// growthEvery is how often the growth of tables is written to the store: a master that dies loses so much.
 const growthEvery = point.Nanos(10 * 60e9)
 
-// loadGrowth reads the rows. Without them presplits begin when enough was observed anew.
+// loadGrowth reads the rows. Without them presplits begin when enough was observed again.
 func (r *Runner) loadGrowth(ctx context.Context) *growths {
 	g := &growths{tables: map[string]*Growth{}, seen: map[string]bool{}, stored: time.Now().UnixNano()}
 	rows, _, err := r.deps.Store.List(ctx, GrowthPrefix)
@@ -44,7 +44,7 @@ func (r *Runner) loadGrowth(ctx context.Context) *growths {
 	return g
 }
 
-// look takes one more look at the sizes, and returns the growth of all tables.
+// look records the sizes once more, and returns the growth of all tables.
 func (g *growths) look(now point.Nanos, tables Tables, sizes map[lease.Partition]Size) map[string]*Growth {
 	for _, name := range tables.Names() {
 		if m, ok := tables.Get(name); ok {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestAnOldMapCannotTake: s1 has the map as it was before the master moved, dropped or swept p1, which was never led. It sees no lease
-// row, and its take is under way: the rows that it compares have changed by then.
+// row, and its acquisition is under way: the rows that it compares have changed by then.
 func TestAnOldMapCannotTake(t *testing.T) {
 	p := lease.Partition{Table: "cpu", ID: 1}
 	for _, c := range []struct {

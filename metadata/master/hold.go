@@ -13,7 +13,7 @@ import (
 // Key is the row of the process that is master.
 const Key = "master"
 
-// Holder is the row: the process that is master, and the number of its renewal. An empty Holder: there is no master, and the row may be taken at once.
+// Holder is the row: the process that is master, and the number of its renewal. An empty Holder: there is no master, and the row may be acquired at once.
 type Holder struct {
 	Holder topology.ServerID `json:"holder"`
 	Boot   lease.Boot        `json:"boot"`
@@ -34,7 +34,7 @@ func (h Holder) Encode() []byte {
 	return b
 }
 
-// DecodeHolder reads the row. Errors are Corrupt; such a row is taken like one that no process renews.
+// DecodeHolder reads the row. Errors are Corrupt; such a row is acquired like one that no process renews.
 func DecodeHolder(b []byte) (Holder, error) {
 	var s struct {
 		V int `json:"v"`
@@ -49,7 +49,7 @@ func DecodeHolder(b []byte) (Holder, error) {
 	return s.Holder, nil
 }
 
-// Hold decides which process is master, by the same arithmetic as a heartbeat's: act for 3 s after a good renewal was sent, take a row that did
+// Hold decides which process is master, by the same arithmetic as a heartbeat's: act for 3 s after a good renewal was sent, acquire a row that did
 // not change for 4 s since it was first seen so, counting only time in which the store answered. It has no clock; times come from a clock that counts
 // suspends and never jumps.
 type Hold struct {
@@ -75,7 +75,7 @@ const lookGap = 2 * earGap
 // earGap is the longest pause between two answers that counts as time in which nothing changed.
 const earGap = 2 * time.Second
 
-// Saw takes in an answer: the row as read.
+// Saw records an answer: the row as read.
 func (h *Hold) Saw(now time.Duration, row coord.Row) {
 	if gap := now - h.last; gap > 0 && gap <= lookGap {
 		h.ear += gap
@@ -111,13 +111,13 @@ func (h *Hold) Want() (next Holder, rev coord.Revision, ok bool) {
 	return h.self, h.rev, true
 }
 
-// Wrote takes in that the row sent at sent was written.
+// Wrote records that the row sent at sent was written.
 func (h *Hold) Wrote(sent, now time.Duration, row Holder, rev coord.Revision) {
 	h.Saw(now, coord.Row{Revision: rev, Value: row.Encode()})
 	h.goodUntil = max(h.goodUntil, sent+h.set.ActFor)
 }
 
-// Doubt takes in that a write failed or that its outcome is open: the row must be read before the next.
+// Doubt records that a write failed or that its outcome is open: the row must be read before the next.
 func (h *Hold) Doubt() { h.asked = false }
 
 // MayAct reports whether this process is master now.

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// candidate process of the model: its clock runs at a rate of its own, from a start of its own.
+// candidate process of the model: its clock has another rate and another start.
 type process struct {
 	Hold
 	rate  float64
@@ -23,7 +23,7 @@ type process struct {
 type pending struct {
 	row     Holder
 	rev     coord.Revision
-	sent    time.Duration // of its clock
+	sent    time.Duration // of this clock
 	arrives time.Duration // at the store, in true time
 	answer  time.Duration // back again; 0: lost
 	done    bool

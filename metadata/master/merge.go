@@ -116,7 +116,7 @@ func (p *planner) mergeBytes() int64 {
 	return mergeBytesMax
 }
 
-// mergeableRows reports whether a partition with rows may be merged: all of its block is closed, its rows are on servers that answer, and it is small.
+// mergeableRows reports whether a partition with rows may be merged: its whole block is closed, its rows are on servers that answer, and it is small.
 func (p *planner) mergeableRows(m *topology.Map, part *topology.Partition, into time.Duration) bool {
 	key := lease.Partition{Table: m.Table, ID: part.ID}
 	size, known := p.Sizes[key]

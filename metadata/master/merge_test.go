@@ -42,7 +42,7 @@ func narrowTable(t *testing.T, from point.Nanos, width time.Duration, n int, byt
 	return w
 }
 
-// merges returns how many partitions each merge of the plan takes.
+// merges returns how many partitions each merge of the plan has.
 func mergesOf(w *world) (sizes []int) {
 	for _, s := range Plan(w.State, w.set, rand.New(rand.NewPCG(1, 1))) {
 		for _, op := range s.Ops {

@@ -18,7 +18,7 @@ const MetadataServers = 3
 type MapServers interface {
 	// Join gives a server the committed file, then a place in the table's list (C11).
 	Join(ctx context.Context, table string, s topology.ServerID) error
-	// Remove takes a server off the list, once a majority of the others has the committed file (C12).
+	// Remove removes a server from the list, once a majority of the others has the committed file (C12).
 	Remove(ctx context.Context, table string, s topology.ServerID) error
 }
 

@@ -20,7 +20,7 @@ type where struct {
 	// not are unsuitable servers, though their hosts may be suitable.
 	not []topology.ServerID
 	// turn is a point on the circle of the table's servers: the one there or behind it comes next, since the one before leads the partition before in time. Writes move
-	// on from a partition to the next, so that this order spreads them. For narrow partitions nothing else counts: each takes the table's load for a moment
+	// on from a partition to the next, so that this order spreads them. For narrow partitions nothing else counts: each has the table's load for a moment
 	// only. 0: any point.
 	turn   uint64
 	narrow bool
@@ -28,7 +28,7 @@ type where struct {
 	settled, copies bool
 	// bytes are the rows that are copied there.
 	bytes int64
-	// to is the server that a person wants: it is taken if it is suitable, on any host, and waited for while too much is copied to it.
+	// to is the server that a person wants: it is used if it is suitable, on any host, and waited for while too much is copied to it.
 	to topology.ServerID
 }
 
@@ -46,8 +46,8 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 }
 
 // choose returns the best server for one more placement: in a zone that the partition uses least, with the fewest
-// placements that take writes, not the one whose turn it was just now, with the fewest placements, the fewest bytes, then the one whose turn it is. Narrow
-// partitions go by turn alone. ok is false if no server may take it.
+// placements that accept writes, not the one whose turn it was just now, with the fewest placements, the fewest bytes, then the one whose turn it is. Narrow
+// partitions go by turn alone. ok is false if no server is suitable.
 func (v *view) choose(w where) (best *standing, ok bool) {
 	hosts, zones := map[string]int{}, map[string]int{}
 	for _, id := range w.has {
@@ -162,7 +162,7 @@ func before(m *topology.Map, part *topology.Partition, made []topology.Partition
 func rendezvous(s topology.ServerID, name ...string) uint64 {
 	h := fnv.New64a()
 	for _, part := range append([]string{string(s)}, name...) {
-		_, _ = h.Write([]byte(part)) // a hash takes everything
+		_, _ = h.Write([]byte(part)) // a hash accepts everything
 		_, _ = h.Write([]byte{0})
 	}
 	return mix(h.Sum64())

@@ -117,9 +117,9 @@ func (p *planner) presplit(m *topology.Map, c column, g *Growth, op *topology.Pr
 	step.Why = fmt.Sprintf("%s/s are expected, and partitions should close near %s", Bytes(int64(f.Rate(s.from)*perRow)), Bytes(p.set.SplitBytes))
 }
 
-// stretch is the part of a column that may be laid out anew.
+// stretch is the part of a column that may be laid out again.
 type stretch struct {
-	open  *topology.Partition   // holds now and takes rows; nil: it is being changed
+	open  *topology.Partition   // holds now and accepts rows; nil: it is being changed
 	from  point.Nanos           // where it begins
 	old   []*topology.Partition // the partitions there, without rows or gaps
 	end   point.Nanos           // where those end
@@ -169,14 +169,14 @@ func (p *planner) stretch(m *topology.Map, c column) *stretch {
 	return s
 }
 
-// replaceable reports whether a partition to come may be laid out anew: it has no rows, no server leads it, none unloads into it, and nothing else is done with it.
+// replaceable reports whether a partition to come may be laid out again: it has no rows, no server leads it, none unloads into it, and nothing else is done with it.
 func (p *planner) replaceable(m *topology.Map, part *topology.Partition, c column) bool {
 	key := lease.Partition{Table: m.Table, ID: part.ID}
 	return c.is(part) && part.State == topology.Live && part.TimeLo > p.Now && !p.heirs[part.ID] && p.empty(key) && !p.led(key) && !p.touched[key] && len(part.Joining) == 0
 }
 
-// presplitOpen splits the partition that takes rows now where it will be full, if it would grow far beyond the target until its end: on the first
-// day of a table, and after the load rose. The split's time lies ahead, so that no row has to move. What lies behind it is not laid out anew while the old
+// presplitOpen splits the partition that accepts rows now where it will be full, if it would grow far beyond the target until its end: on the first
+// day of a table, and after the load rose. The split's time lies ahead, so that no row has to move. What lies behind it is not laid out again while the old
 // partition unloads into it, and is split in the same way when its time comes.
 func (p *planner) presplitOpen(m *topology.Map, part *topology.Partition, plan presplit.Plan, f *presplit.Forecast) {
 	key := lease.Partition{Table: m.Table, ID: part.ID}

@@ -139,7 +139,7 @@ func TestPlansAreSafeAndEnd(t *testing.T) {
 	})
 }
 
-// checkStep: a step that changes an empty partition fences it on every server that might take it, and no step changes one with rows.
+// checkStep: a step that changes an empty partition fences it on every server that might acquire it, and no step changes one with rows.
 func checkStep(t *rapid.T, w *world, s Step) {
 	for _, f := range s.Fences {
 		if mayHaveRows(w, f.Partition) {

@@ -16,10 +16,10 @@ import (
 //
 //	no row was ever acked moved at once, in one transaction behind a fence: there is nothing to lose
 //	rows, held elsewhere  another server joins, and is live once the leader lists it; once enough are live, the bad one joins again, so that it
-//	                      cannot take the lease, and leaves the map; then its leader takes it out of the list, and only then may its server delete the copy
+//	                      cannot acquire the lease, and leaves the map; then its leader removes it from the list, and only then may its server delete the copy
 //	rows, held only there nothing may be done: an alarm (I1)
 //
-// The later stages need the leader (it fills the joining server, it lists the servers in sync), so a repair may take many rounds.
+// The later stages need the leader (it fills the joining server, it lists the servers in sync), so a repair may need many rounds.
 func (p *planner) repair() {
 	massive := p.massive()
 	only := map[topology.ServerID]map[string][]point.PartitionID{} // partitions held only by a silent server
@@ -36,7 +36,7 @@ func (p *planner) repair() {
 				continue
 			}
 			if p.Empty(key) {
-				continue // a person took it offline
+				continue // a person set it offline
 			}
 			hold, known := p.holders(key)
 			if !known {
@@ -68,7 +68,7 @@ func (p *planner) repair() {
 	}
 }
 
-// massive reports whether so many servers are silent that the fault is likelier in our view than in all of them. Then
+// massive reports whether so many servers are silent that the fault is likelier in our view than in all servers. Then
 // no repair that copies rows is begun.
 func (p *planner) massive() bool {
 	silent := p.silentServers()
@@ -100,7 +100,7 @@ func (p *planner) bad(s topology.ServerID, patience time.Duration) bool {
 	return st == nil || st.Drain != nil || p.silent(s, patience)
 }
 
-// unfit reports whether a partition without rows should go elsewhere: its server is bad, or takes no rows.
+// unfit reports whether a partition without rows should go elsewhere: its server is bad, or accepts no rows.
 func (p *planner) unfit(s topology.ServerID) bool {
 	return p.bad(s, p.set.EmptyAfter) || p.servers[s].Beat.ReadOnly != ""
 }

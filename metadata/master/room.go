@@ -9,13 +9,13 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// Rows are copied only to servers whose disks have room for them: in their heartbeats (lease.Beat) they say how much they may take beside their reserve.
+// Rows are copied only to servers whose disks have room for them: in their heartbeats (lease.Beat) they say how much room they have beside their reserve.
 //
 //	before a copy begins   room ≥ rows of the placements that are being filled there + rows of this one and a quarter; where that is not known, it begins
-//	while it goes on       the server took no more rows, or said that some of this partition did not fit: the placement leaves the map, its copy is deleted,
+//	while it goes on       the server accepted no more rows, or said that some of this partition did not fit: the placement leaves the map, its copy is deleted,
 //	                       and another server is chosen; if there is none, an alarm says how much room is needed
 //
-// The quarter is what other writers take meanwhile, and keeps a copy from beginning anew where it just failed.
+// The quarter is what other writers use meanwhile, and keeps a copy from beginning again where it just failed.
 
 // takes reports whether a server that is being filled with no more than it is has room for a partition's rows.
 func (st *standing) takes(bytes int64) bool {

@@ -15,13 +15,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// disks is a world with disks: what is copied takes room there, by and by, beside the rows of other writers.
+// disks is a world with disks: what is copied uses room there, by and by, beside the rows of other writers.
 type disks struct {
 	*world
 	free   map[topology.ServerID]int64
 	arrive map[point.PlacementID]int64 // bytes of a placement that are there
 	failed map[point.PlacementID]bool  // it found no room
-	ended  int                         // copies that were ended because of it
+	ended  int                         // copies that were ended for lack of room
 }
 
 // drawDisks draws servers with little room, some of them drained, and partitions with rows on the first ones.
@@ -59,7 +59,7 @@ func drawDisks(t *rapid.T) *disks {
 	return d
 }
 
-// beat writes what each server says of its disk.
+// beat writes the disk's state of each server.
 func (d *disks) beat() {
 	for i := range d.Servers {
 		s := &d.Servers[i]
@@ -72,7 +72,7 @@ func (d *disks) beat() {
 	}
 }
 
-// goOn lets copies arrive, as far as there is room, lists those that are whole, has leaders drop what the map has no more, and gives the room of deleted copies back.
+// goOn lets copies arrive, as far as there is room, lists those that are whole, has leaders drop what the map has no more, and frees the room of deleted copies.
 func (d *disks) goOn(t *rapid.T) {
 	for p := range d.Tables[0].All() {
 		key := lease.Partition{Table: "cpu", ID: p.ID}
@@ -133,7 +133,7 @@ func (d *disks) carry(t *rapid.T, steps []Step) {
 	}
 }
 
-// TestCopiesGoWhereThereIsRoom plays drains and moves by bytes on servers with little room, while other writers take some of it. No copy begins where it does not fit beside
+// TestCopiesGoWhereThereIsRoom plays drains and moves by bytes on servers with little room, while other writers use some of that. No copy begins where it does not fit beside
 // those that are under way, one that finds no room ends in the next round, and all comes to rest.
 func TestCopiesGoWhereThereIsRoom(t *testing.T) {
 	ended := 0

@@ -48,7 +48,7 @@ type prohibition struct {
 	since     time.Duration // of the ear: when it was first seen
 }
 
-// after returns the successor of a prohibition: as old as its predecessor if it is the same, or the same written anew.
+// after returns the successor of a prohibition: as old as its predecessor if it is the same, or the same written again.
 func (n prohibition) after(old prohibition) prohibition {
 	if old.rev != 0 && (old.rev == n.rev || old.note.Who == n.note.Who && old.note.When.Equal(n.note.When)) {
 		n.since = old.since
@@ -222,7 +222,7 @@ func (r *Rows) Ready() bool {
 	return r.mu.listed
 }
 
-// sweepEvery is how far apart the sweeps of one table's lease rows are: the first takes of its new partitions that are under way at
+// sweepEvery is how far apart the sweeps of one table's lease rows are: the first acquisitions of its new partitions that are under way at
 // that moment conflict, and come a tenth of a second later.
 const sweepEvery = 30 * time.Second
 
@@ -230,7 +230,7 @@ const sweepEvery = 30 * time.Second
 // without any heartbeat does not count as silence of a server.
 const quietFor = 1200 * time.Millisecond
 
-// Quiet reports whether no heartbeat at all arrived for a while: then the watch may be stuck, and must be opened anew.
+// Quiet reports whether no heartbeat at all arrived for a while: then the watch may be stuck, and must be opened again.
 // It returns true at most once in half that time.
 func (r *Rows) Quiet() bool {
 	r.mu.Lock()
@@ -243,7 +243,7 @@ func (r *Rows) Quiet() bool {
 	return true
 }
 
-// BeatsRead takes in a list of the heartbeats alone.
+// BeatsRead records a list of the heartbeats alone.
 func (r *Rows) BeatsRead(rows []coord.Row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

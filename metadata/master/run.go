@@ -101,7 +101,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// keep renews the row, or waits for it to grow old.
+// keep renews the row, or waits until it is old.
 func (r *Runner) keep(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause := r.settings.ActFor / 3
@@ -114,7 +114,7 @@ func (r *Runner) keep(ctx context.Context) error {
 	return nil
 }
 
-// renew reads the row, unless it is certainly ours, and writes it when it is ours or may be taken. It reports whether
+// renew reads the row, unless it is certainly ours, and writes it when it is ours or may be acquired. It reports whether
 // the row is ours, or in doubt.
 func (r *Runner) renew(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.settings.ActFor/2)
@@ -173,7 +173,7 @@ func (r *Runner) mayAct() bool {
 	return r.mu.hold.MayAct(r.deps.Clock())
 }
 
-// sleep waits for d, give or take a quarter.
+// sleep waits for d, more or less by a quarter.
 func (r *Runner) sleep(ctx context.Context, d time.Duration) {
 	r.mu.Lock()
 	d = d*3/4 + time.Duration(r.mu.rng.Int64N(int64(d)/2+1))
@@ -210,7 +210,7 @@ func (r *Runner) term(ctx context.Context) {
 	rows := NewRows(r.deps.Clock, r.settings.TakeAfter)
 	r.mu.Lock()
 	pause := rand.New(rand.NewPCG(r.mu.rng.Uint64(), r.mu.rng.Uint64()))
-	dice := rand.New(rand.NewPCG(r.mu.rng.Uint64(), r.mu.rng.Uint64())) // a plan takes a while: not under the lock
+	dice := rand.New(rand.NewPCG(r.mu.rng.Uint64(), r.mu.rng.Uint64())) // a plan needs a while: not under the lock
 	r.mu.sizes, r.mu.growth = nil, nil
 	r.mu.Unlock()
 	var g errgroup.Group
@@ -339,7 +339,7 @@ func (r *Runner) tellAlarms(before, now []Step) {
 // sizesEvery is how often all servers are asked for the sizes of their partitions.
 const sizesEvery = time.Minute
 
-// askSizes stores the sizes of partitions, as their servers report them, and how fast the tables grow by them.
+// askSizes stores the sizes of partitions, as their servers report them, and how fast the tables grow.
 func (r *Runner) askSizes(ctx context.Context) error {
 	growth := r.loadGrowth(ctx)
 	for r.deps.Storage != nil && ctx.Err() == nil {

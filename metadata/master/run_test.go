@@ -278,7 +278,7 @@ func TestTheStoreIsAwayAndNobodyIsTakenForDead(t *testing.T) {
 	})
 }
 
-// TestRowsAreNotMovedAwayFromUnderTheirLeader: s2 takes the lease after the plan was made and before it is carried out;
+// TestRowsAreNotMovedAwayFromUnderTheirLeader: s2 acquires the lease after the plan was made and before it is carried out;
 // and while it is carried out it cannot.
 func TestRowsAreNotMovedAwayFromUnderTheirLeader(t *testing.T) {
 	ctx := t.Context()
@@ -511,7 +511,7 @@ func (m *meddled) Commit(ctx context.Context, c []coord.Condition, w []coord.Wri
 }
 
 // TestAnEmptyPartitionIsTakenFromItsLeader: s2 leads a partition that its row says is empty, and is silent. It moves, unless
-// s2 took the mark away before the fence; after the fence it can do so no more.
+// s2 removed the mark before the fence; after the fence it can do so no more.
 func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
 	ctx := t.Context()
 	p := lease.Partition{Table: "cpu", ID: 1}
@@ -598,7 +598,7 @@ func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
 		t.Errorf("held %v, lies on %s, the row is %+v", held, maps.server(t, 1), l)
 	}
 
-	// A person took it offline meanwhile.
+	// A person set it offline meanwhile.
 	x, maps, carryOut, seen = setup()
 	if _, ok, err := x.store.Commit(ctx, []coord.Condition{{Key: lease.RowKey(p), Revision: seen}},
 		[]coord.Write{{Key: lease.RowKey(p), Value: led.TakenOffline(lease.Note{Who: "ann"}).Encode()}}); err != nil || !ok {

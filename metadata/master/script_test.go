@@ -34,7 +34,7 @@ func newWorld() *world {
 	return w
 }
 
-// TestScripts plays testdata: a cluster is drawn first, then the master's plan for it.
+// TestScripts plays testdata: a cluster is drawn first, then the master makes a plan.
 //
 //	cluster   servers, tables and partitions, as `draw` prints them
 //	plan      prints the steps of Plan; arguments change settings (moves=4, create=2, share-hosts)

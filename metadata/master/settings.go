@@ -17,7 +17,7 @@ type Settings struct {
 	// EmptyAfter is the same for partitions never written to: moving them costs nothing. Default 30 s. Smaller:
 	// a restart moves partitions to and fro.
 	EmptyAfter time.Duration
-	// SettleAfter is how long a server must have lived before partitions are moved to it for balance. Default 1 min.
+	// SettleAfter is how long a server must have lived before partitions are moved there for balance. Default 1 min.
 	// Larger: a server that comes and goes has less effect.
 	SettleAfter time.Duration
 	// Ahead is how far before "now" the partitions of tables in use are made. Default 10 min. Larger: the coordination
@@ -57,9 +57,9 @@ type Settings struct {
 	// ShareHosts lets several placements of a partition lie on one host, for development (C82). Default false.
 	ShareHosts bool
 
-	// Every is how often the runner looks, give or take a quarter. Default 5 s.
+	// Every is how often the runner looks, more or less by a quarter. Default 5 s.
 	Every time.Duration
-	// ActFor is how long a master acts after it sent a renewal that proved good; another takes over when the row did not change for
+	// ActFor is how long a master acts after it sent a renewal that proved good; another becomes master when the row did not change for
 	// TakeAfter. Default 3 s and 4 s.
 	ActFor, TakeAfter time.Duration
 }

@@ -64,8 +64,8 @@ func (p *planner) finishEmpty(m *topology.Map, part *topology.Partition, key lea
 		What: fmt.Sprintf("finish what began with p%d", part.ID), Why: "nobody wrote to it, so there is nothing to wait for"})
 }
 
-// SplitAt plans a requested split: to cut a partition at a time or a ring point, strictly inside it. If it was
-// never written to, the children take over at once; with rows its leader seals it first. Errors are NotFound, Stale (it is being
+// SplitAt plans a requested split: to cut a partition at a time or a ring point, strictly inside. If it was
+// never written to, the children replace it at once; with rows its leader seals it first. Errors are NotFound, Stale (it is being
 // split, or unloads) and Invalid.
 func SplitAt(s State, set Settings, rng *rand.Rand, table string, id point.PartitionID, at topology.Cut) (Step, error) {
 	set.SetDefaults()
@@ -213,7 +213,7 @@ func (p *planner) merges() {
 func (p *planner) mergeable(m *topology.Map, part *topology.Partition) bool {
 	key := lease.Partition{Table: m.Table, ID: part.ID}
 	return part.State == topology.Live && part.TimeHi <= p.closed() && p.empty(key) && !p.touched[key] && len(part.Joining) == 0 &&
-		len(part.Placements) >= m.Config.Replicas // else C34 would refuse to take them off a server
+		len(part.Placements) >= m.Config.Replicas // else C34 would refuse to remove them from a server
 }
 
 // closed is the time before which partitions are closed.
@@ -271,9 +271,9 @@ func (p *planner) alike(part *topology.Partition, like []topology.Placement) (op
 	return ops
 }
 
-// balance moves partitions that have no rows and will take writes, from the servers that have the most of them to
+// balance moves partitions that have no rows and will accept writes, from the servers that have the most of them to
 // those with the fewest, as long as they are two or more apart: a difference of one would go to and fro. Narrow ones go round the servers and stay: else a server
-// that has joined would take the whole load of now of tables with such partitions, until it has as many partitions as the others.
+// that has joined would get the whole present load of tables with such partitions, until it has as many partitions as the others.
 func (p *planner) balance() {
 	movable := map[topology.ServerID][]candidate{}
 	for _, m := range p.Tables {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestAPartitionThatAnotherUnloadsIntoIsNotInterruptedInVain: p1 has rows and unloads into p2 and p3, which have none and are past. They
-// cannot be taken out of the map before p1 is, so a plan to merge them, or to finish p2, is refused each time, after both were fenced and
+// cannot be removed from the map before p1 is, so a plan to merge them, or to finish p2, is refused each time, after both were fenced and
 // their leaders stopped: every five seconds, for ever.
 func TestAPartitionThatAnotherUnloadsIntoIsNotInterruptedInVain(t *testing.T) {
 	w := newWorld()

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// State holds all inputs of a plan. Plan changes nothing in it.
+// State holds all inputs of a plan. Plan changes nothing here.
 type State struct {
 	// Now is the wall clock: it decides which partitions are past, and which are needed soon. Retention trusts it only as far
 	// as newer data came in.
@@ -30,7 +30,7 @@ type State struct {
 	Dropped map[string]bool
 	// JustSwept are the tables of which lease rows were swept a moment ago: the next sweep waits.
 	JustSwept map[string]bool
-	// Dropping are the tables that are being dropped: no new work is begun for them, and begun work must be ended.
+	// Dropping are the tables that are being dropped: no new work is begun for these, and begun work must be ended.
 	Dropping map[string]bool
 	// Metadata are the servers that keep the METADATA files of each table; nil: nothing is decided about them.
 	Metadata map[string][]topology.ServerID
@@ -67,7 +67,7 @@ type Step struct {
 	Table     string
 	Partition point.PartitionID // of the step, or 0
 	Ops       []topology.Op
-	// Fences keep an empty partition from being taken, and from getting rows, while Ops are under way; see Work.
+	// Fences keep an empty partition from being acquired, and from getting rows, while Ops are under way; see Work.
 	Fences []Fence
 	// Sweep are lease rows of partitions that are no more.
 	Sweep []lease.Partition
@@ -79,7 +79,7 @@ type Step struct {
 	Why       string // "s1 is silent for 12m0s, and p7 has no rows"
 }
 
-// Fence says that a partition must be empty, and must not be taken on any of the servers.
+// Fence says that a partition must be empty, and must not be acquired by any of the servers.
 type Fence struct {
 	Partition lease.Partition
 	Servers   []topology.ServerID
@@ -126,10 +126,10 @@ type view struct {
 // standing is a server with the partitions and bytes on it, including the decisions of the plan so far.
 type standing struct {
 	Server
-	active int // placements of partitions that are not past: they take writes now or soon
+	active int // placements of partitions that are not past: they accept writes now or soon
 	all    int
 	bytes  int64
-	// filling are the placements on it that join, and do not have every row yet.
+	// filling are its placements that join, and do not have every row yet.
 	filling int
 	// coming are the bytes of their partitions.
 	coming int64
@@ -179,7 +179,7 @@ func (v *view) count(table string, p *topology.Partition, s topology.ServerID, b
 	st.bytes += int64(by) * v.Sizes[lease.Partition{Table: table, ID: p.ID}].Bytes
 }
 
-// past reports whether a partition takes few writes or none.
+// past reports whether a partition gets few writes or none.
 func (v *view) past(p *topology.Partition) bool { return p.TimeHi <= v.Now || !p.Accepts() }
 
 // Empty reports whether it is certain that no row of the partition was ever acked: it was never led, or its lease row
@@ -197,10 +197,10 @@ func (v *view) led(p lease.Partition) bool {
 	return v.Leases[p].Epoch > 0 || v.Born[p] // a row of epoch 0 is a map's note: there was no leader
 }
 
-// empty reports whether the partition may be changed as one that has no rows. A partition that a person took offline stays as it is.
+// empty reports whether the partition may be changed as one that has no rows. A partition that a person set offline stays as it is.
 func (v *view) empty(p lease.Partition) bool { return v.Empty(p) && v.Leases[p].Offline == nil }
 
-// holders are the servers that hold every acked row; if the directories of all of them were replaced, the servers of the list. An empty partition has none; known is false where a row
+// holders are the servers that hold every acked row; if the directories of all were replaced, the servers of the list. An empty partition has none; known is false where a row
 // was lost or cannot be read, and any server may be a holder.
 func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool) {
 	if v.Empty(p) {
@@ -236,7 +236,7 @@ func (v *view) silent(s topology.ServerID, d time.Duration) bool {
 	return st == nil || !st.Live && st.For >= d
 }
 
-// held reports whether the process that a lease row names may still act by it: its server has not been silent for d, and was not
+// held reports whether the process that a lease row names may still act: its server has not been silent for d, and was not
 // started again since. If an earlier process held a partition that is in no map any more, no other process releases it.
 func (v *view) held(l lease.Lease, d time.Duration) bool {
 	st := v.servers[l.Holder]

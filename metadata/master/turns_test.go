@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/smear"
 )
 
-// TestNarrowPartitionsLieOnTheServersInTurn lays out partitions of ten seconds, column by column, and sends a smeared load to them: no server takes much more
+// TestNarrowPartitionsLieOnTheServersInTurn lays out partitions of ten seconds, column by column, and sends a smeared load to them: no server gets much more
 // than the others, although one has many partitions of another table.
 func TestNarrowPartitionsLieOnTheServersInTurn(t *testing.T) {
 	f := func(servers, columns, replicas int, most float64) {

@@ -21,7 +21,7 @@ import (
 //	 ▲        │ compares that there is no lease row and never was one, or the row that says `empty`
 //	 └────────┘ conflict: those that changed leave, the others are fenced without them
 //
-// A take of a lease compares that the partition is not prohibited (C122), so none succeeds from the first Commit to the last.
+// An acquisition of a lease compares that the partition is not prohibited (C122), so none succeeds from the first Commit to the last.
 // A leader changes the very row that the first Commit compares before its first ack, so that one of both fails; after the fence it
 // stops. The next leader, once the old one has stopped or is silent for long enough, is one that the changed map names. If the
 // answer to Change is lost, the fence stays until it is older than any change under way; a later master finds it by its note.
@@ -36,7 +36,7 @@ type Work struct {
 	lost   bool
 	ended  bool
 	nextID uint64
-	then   func(Input) // takes the answer to the effect nextID; nil: none is under way
+	then   func(Input) // handles the answer to the effect nextID; nil: none is under way
 
 	// As of this Step.
 	now time.Time
@@ -49,7 +49,7 @@ type carried struct {
 	reported bool
 	doubt    bool        // its change may yet be committed
 	fenced   []coord.Row // prohibitions to delete
-	// inherited are fences of an earlier master that were written anew: its change may still be committed, unless this step's is committed first.
+	// inherited are fences of an earlier master that were written again: its change may still be committed, unless this step's is committed first.
 	inherited []coord.Row
 }
 
@@ -60,7 +60,7 @@ const (
 	changeTimeout = 15 * time.Second
 	// fenceAge is the age from which a fence counts as left behind.
 	fenceAge = 4 * changeTimeout
-	// batchOps bounds the conditions, and the writes, of one transaction: etcd takes 128 of each.
+	// batchOps bounds the conditions, and the writes, of one transaction: etcd allows 128 of each.
 	batchOps = 120
 	// triesMax bounds how often a transaction is tried.
 	triesMax = 3
@@ -91,7 +91,7 @@ func (w *Work) Fenced() (out []lease.Partition) {
 	return out
 }
 
-// Step takes the next input and appends the effects to perform. The first input is Begin.
+// Step handles the next input and appends the effects to perform. The first input is Begin.
 func (w *Work) Step(now time.Time, in Input, out []Effect) []Effect {
 	w.now, w.out = now, out
 	switch in := in.(type) {
@@ -281,7 +281,7 @@ func (w *Work) others() {
 
 // sweep deletes the lease rows of partitions that are no more. Where the table has no map, its row must say that it was
 // dropped: a map that merely cannot be fetched proves nothing. The first transaction notes in the table's Swept row as of which map rows
-// are missing: a take that finds no row compares it, so that none by an older map succeeds, whether it is under way or comes later.
+// are missing: an acquisition that finds no row compares this, so that none by an older map succeeds, whether it is under way or comes later.
 func (w *Work) sweep(s *carried) {
 	swept, table := lease.SweptKey(w.table), mapstore.Key(w.table)
 	w.read([]string{swept, table}, func(in RowsRead) {
@@ -396,7 +396,7 @@ type batch struct {
 	parts      int
 }
 
-// add takes another transaction in, if there is room.
+// add adds another transaction if there is room.
 func (b *batch) add(more batch) bool {
 	if b.parts > 0 && (len(b.conditions)+len(more.conditions) > batchOps || len(b.writes)+len(more.writes) > batchOps) {
 		return false

@@ -80,7 +80,7 @@ func (d *desk) put(key string, value []byte) {
 	d.rows[key] = coord.Row{Key: key, Value: value, Revision: d.rev}
 }
 
-// row reads one of them.
+// row reads one row.
 func (d *desk) row(f []string) {
 	if len(f) == 0 {
 		return

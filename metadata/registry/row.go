@@ -24,22 +24,22 @@ type Server struct {
 	// Addr is where peers reach it, host:port.
 	Addr string `json:"addr"`
 	// Host and Zone may fail as one: no two placements of a partition share a host, or a zone where there are
-	// enough of them.
+	// enough.
 	Host string `json:"host"`
 	Zone string `json:"zone,omitempty"`
-	// Store is its store directory; a new one means that all rows on it are gone (C72).
+	// Store is its store directory; a new one means that all its rows are gone (C72).
 	Store lease.StoreID `json:"store"`
-	// Version is of its binary.
+	// Version is the binary's.
 	Version string `json:"version,omitempty"`
 	// Copies is CopiesOn if it keeps copies of partitions that others lead (storage.copies), else CopiesOff; "": its build does not say.
 	Copies string `json:"copies,omitempty"`
 	// Since is when it first registered with this directory, by its wall clock; for people.
 	Since time.Time `json:"since"`
-	// Drain, while set, makes the master move every placement away from it (C124).
+	// Drain, while set, makes the master move every placement away (C124).
 	Drain *lease.Note `json:"drain,omitempty"`
 	// Moves are the placements that persons have leave the server.
 	Moves []Move `json:"moves,omitempty"`
-	// Staging names the tables of which rows may be staged on it (StagingOf). The server adds a table before it acks the first such row.
+	// Staging names the tables of which rows may be staged there (StagingOf). The server adds a table before it acks the first such row.
 	Staging string `json:"staging,omitempty"`
 }
 

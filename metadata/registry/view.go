@@ -68,7 +68,7 @@ func (v *View) Changed() <-chan struct{} {
 	return v.mu.changed
 }
 
-// follower takes changes in.
+// follower records changes.
 type follower struct{ *View }
 
 // Listed implements coord.Follower. A row that cannot be read is left out, and logged.
@@ -151,7 +151,7 @@ func List(ctx context.Context, store coord.Store) ([]Server, error) {
 
 // Register writes a server's row, keeping the fields that people set (Drain, Moves) and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
-// mistake must not take turns. Errors are Invalid (that), or the store's.
+// mistake must not alternate. Errors are Invalid (that), or the store's.
 func Register(ctx context.Context, store coord.Store, s Server, replace bool) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -205,7 +205,7 @@ func change(ctx context.Context, store coord.Store, id topology.ServerID, f func
 		}
 		value := next.Encode()
 		if there && string(value) == string(row.Value) {
-			return nil // also the answer to a commit that got no answer of its own (C08)
+			return nil // also the answer to a commit that got no answer (C08)
 		}
 		_, ok, err := store.Commit(ctx, []coord.Condition{{Key: Key(id), Revision: row.Revision}}, []coord.Write{{Key: Key(id), Value: value}})
 		if err == nil && ok {

@@ -12,7 +12,7 @@ const (
 	// JumpMax is how far the wall clock may be ahead of where it was last seen, plus the time that passed since by a clock
 	// that cannot jump, and still be believed. Larger: a host may be off for longer; a wrong clock costs so much at most.
 	JumpMax = 7 * 24 * time.Hour
-	// SlicesMax is how many slices of time a round may drop of a table whatever share of it they are: steady retention
+	// SlicesMax is how many slices of time a round may drop of a table whatever their share: steady retention
 	// drops one.
 	SlicesMax = 2
 )

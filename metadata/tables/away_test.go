@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// mute is a metadata server that takes requests and never answers.
+// mute is a metadata server that accepts requests and never answers.
 type mute struct{ peer.Metadata }
 
 func (mute) Fetch(ctx context.Context, _ *peer.FileQuery) (*peer.File, error) {

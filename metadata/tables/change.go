@@ -30,7 +30,7 @@ type proposal struct {
 	}
 }
 
-// errAbandoned ends a proposal that is still planned when its caller has given up.
+// errAbandoned ends a proposal that is still planned when its caller has left.
 var errAbandoned = fault.Errorf(fault.Canceled, "the change was given up before it was proposed")
 
 // ops calls the plan, unless the proposal was abandoned.
@@ -65,7 +65,7 @@ const groupMax = 256
 // same transaction. plan is called again on a newer map whenever another change was faster, from another goroutine, and never
 // after Change has returned: a change that still waits then is not made. One that was proposed by then may be committed,
 // unless RuleOut rules it out. Errors are plan's, Invalid or Stale (an op
-// refuses), NotFound, Unavailable (it may or may not be committed: look, then plan anew), Throttled or Canceled.
+// refuses), NotFound, Unavailable (it may or may not be committed: look, then plan again), Throttled or Canceled.
 func (t *Tables) Change(ctx context.Context, name string, plan Plan) (*topology.Map, error) {
 	p := &proposal{plan: plan, result: make(chan outcome, 1)}
 	if err := t.enqueue(name, p); err != nil {
@@ -439,7 +439,7 @@ func isDropping(name string) error {
 	return fault.Errorf(fault.Unavailable, "table %q is being dropped: nothing is written to it until that has ended", name)
 }
 
-// BeginDrop marks a table as being dropped, so that no more partitions are made of it, and removes its partitions from
+// BeginDrop marks a table as being dropped, so that it gets no more partitions, and removes its partitions from
 // its map: their servers release them and delete their rows. From then on writers get Unavailable. A drop that has begun
 // must be ended, by DropTable; both may be called again. A table that does not exist is fine. Errors are Unavailable, Throttled
 // or Canceled.

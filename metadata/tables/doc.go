@@ -1,14 +1,14 @@
 // Package tables holds this process's view of the tables: the newest partition map of each, and the changes it may ask for.
 //
-// A reader takes a map and keeps it for a whole request: one request, one snapshot (C129). A change is made of ops,
-// planned on the newest map and proposed to a metadata server (package mapstore); the loser of a race plans anew on the
+// A reader loads a map and keeps it for a whole request: one request, one snapshot (C129). A change is made of ops,
+// planned on the newest map and proposed to a metadata server (package mapstore); the loser of a race plans again on the
 // winner's map, so that concurrent creators end with one table (C19).
 //
 //	row "tables/<name>" ──watch──▶ Machine ──which transaction?──▶ Fetch: the ops since our map, or whole ───────┐
 //	                                                                                                             ▼
 //	Change · Cover · Drop · SetConfig ─▶ group ─▶ plan, plan, plan … ─▶ one transaction ─▶ Get ─▶ *topology.Map
 //	                                       ▲                                   │                    (immutable)
-//	                                       └────────── Stale: plan anew ◀──────┘
+//	                                       └────────── Stale: plan again ◀──────┘
 //
 // Changes of one table that come together in one process are planned one after the other, each on the map that the one
 // before leads to, and proposed as one transaction: a thousand writers that find a new day uncovered make one.

@@ -68,7 +68,7 @@ func (l *Layout) end(i int) uint64 {
 }
 
 // Spread cuts the ring by weights: column i gets weights[i]/sum of 2^64, to the integer (C97). Of the old layout it moves
-// as little as possible: only the excess of columns that have too much goes to those that have too little, each piece to one of them. With no
+// as little as possible: only the excess of columns that have too much goes to those that have too little, each piece to one column. With no
 // old layout columns lie in order. Should that leave more than ColumnsMax pieces, all are laid anew, in order.
 // Errors are Invalid.
 func Spread(old []Range, weights []uint32) ([]Range, error) {
@@ -115,7 +115,7 @@ func rearrange(old []Range, want []uint64) []Range {
 		lo, last uint64 // both included
 		column   uint32
 	}
-	take := func(column uint32, lo, last uint64) uint64 { // how many of them it still wants
+	take := func(column uint32, lo, last uint64) uint64 { // how many it still wants
 		if int(column) >= len(want) {
 			return 0
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/smear"
 )
 
-// Config holds the user's settings for a table. The cut of the ring into columns is set apart, by SetColumns, because it takes
-// effect at a time of its own.
+// Config holds the user's settings for a table. The cut of the ring into columns is set apart, by SetColumns, because it begins
+// at another time.
 type Config struct {
 	// Retention is how long rows are kept; 0: for ever.
 	Retention time.Duration `json:"retention"`
@@ -22,7 +22,7 @@ type Config struct {
 	// Smear says which rows wait on their way to narrow partitions (C36 to C44). The zero Rule: none. It is not part of version 1.
 	Smear smear.Rule `json:"-"`
 	// InSyncMin is how many placements must keep a row that is acknowledged as kept by all, 1 to Replicas; 0: as many as follow from Replicas. Where
-	// it is set, fewer take no rows; else a cluster that has fewer servers takes them. It is not part of version 1.
+	// it is set, fewer accept no rows; else a cluster that has fewer servers accepts them. It is not part of version 1.
 	InSyncMin int `json:"-"`
 	// InSyncWas is what InSyncMin and Replicas demanded before. SetConfig keeps or computes it, whatever its own Config has there.
 	InSyncWas InSyncWas `json:"-"`

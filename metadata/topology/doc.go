@@ -1,6 +1,6 @@
 // Package topology is the partition map as an immutable value; a transaction is a pure function from one map to the next.
 //
-// The keyspace is ring point × time. A partition is a rectangle of it, half open: [PointLo, PointHi) × [TimeLo, TimeHi).
+// The keyspace is ring point × time. A partition is a rectangle, half open: [PointLo, PointHi) × [TimeLo, TimeHi).
 //
 //	time ▲        column 0     column 1
 //	     │  ┌────────────┬───┬───┬───┐
@@ -8,7 +8,7 @@
 //	now ─┼─ │    p7      ├───┴───┴───┤
 //	     │  │            │    p8     │
 //	     │  ├────────────┼─────┬─────┤
-//	     │  │    p5      │ p10 │ p11 │   split: they took over from p6, which unloads into them
+//	     │  │    p5      │ p10 │ p11 │   split: they replaced p6, which unloads into them
 //	     │  └────────────┴─────┴─────┘
 //	     └──────────────────────────────▶ ring point
 //
@@ -32,8 +32,8 @@
 //   - I2: of the partitions that accept writes (Live, Splitting) no two overlap, and covered space stays covered unless an
 //     op drops it. Times that nothing covers yet are covered on demand (Covering) or ahead (Presplitting), in columns.
 //   - Ids and Seq only rise; an id is never given out twice.
-//   - A partition lies on one server at least, on none twice, and no op takes live placements below Replicas (C34).
-//   - One that unloads names the partitions that take over its rows (C27), and goes after those that still unload into it.
+//   - A partition lies on one server at least, on none twice, and no op brings live placements below Replicas (C34).
+//   - One that unloads names the partitions that get its rows (C27), and goes after those that still unload into it.
 //   - I5: partitions, placements, columns, ops and bytes are bounded by the constants …Max.
 //
 // A map shares with the one before it all but the few leaves that changed (index.go), so that an op on 100,000 partitions

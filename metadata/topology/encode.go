@@ -13,7 +13,7 @@ import (
 
 // The bytes are those of topology.proto in an envelope (FORMAT.md). They are written by hand: the generated code promises
 // the same bytes only within one build, and servers compare checksums across builds (C06); and here every size is checked
-// before memory is taken. The tests read and write them with the generated code too.
+// before memory is allocated. The tests read and write them with the generated code too.
 
 const (
 	magic       = "SPTM"
@@ -149,7 +149,7 @@ func (e *encoder) str(n protowire.Number, s string) {
 	}
 }
 
-// list writes names, the empty one too: others are counted from it, until Apply refuses it.
+// list writes names, the empty one too: others are counted from there, until Apply refuses it.
 func (e *encoder) list(n protowire.Number, names []ServerID) {
 	for _, s := range names {
 		e.b = protowire.AppendString(protowire.AppendTag(e.b, n, protowire.BytesType), string(s))

@@ -182,7 +182,7 @@ func reencodeOps(b []byte) ([]byte, error) {
 	return topology.EncodeOps(ops), err
 }
 
-// wrap puts a body into an envelope of its own making.
+// wrap puts a body into an envelope made here.
 func wrap(content byte, body []byte) []byte {
 	b := append([]byte{'S', 'P', 'T', 'M', 2, content, 0, 0}, make([]byte, 8)...)
 	b = append(b, body...)

@@ -17,7 +17,7 @@ type key[K any] interface {
 	end() point.Nanos // for the index by time: when the partition ends
 }
 
-// box is a partition's rectangle and id, kept apart from it so that a search reads memory in a row.
+// box is a partition's rectangle and id, stored separately so that a search reads memory in a row.
 type box struct {
 	timeLo, timeHi   point.Nanos
 	pointLo, pointHi uint64
@@ -31,7 +31,7 @@ func (p *Partition) box() box {
 
 // compare orders by time, then ring. A parent may begin where its child does: the older id comes first.
 func (b box) compare(o box) int {
-	switch { // by hand: cmp.Or evaluates all of its arguments
+	switch { // by hand: cmp.Or evaluates all its arguments
 	case b.timeLo != o.timeLo:
 		return cmp.Compare(b.timeLo, o.timeLo)
 	case b.pointLo != o.pointLo:
@@ -107,7 +107,7 @@ func (x *index[K]) own(t *txn, i int) *leaf[K] {
 	return l
 }
 
-// put takes p in, instead of the one with the same key if there is one.
+// put inserts p, instead of the one with the same key if there is one.
 func (x *index[K]) put(t *txn, k K, p *Partition) {
 	if len(x.leaves) == 0 {
 		x.leaves = append(x.leaves, &leaf[K]{owner: t, entries: []entry[K]{{k, p}}, end: k.end()})
@@ -139,7 +139,7 @@ func (x *index[K]) put(t *txn, k K, p *Partition) {
 	l.end = max(l.end, k.end())
 }
 
-// remove takes out the entry of a key that is there. Leaves that have become small join.
+// remove deletes the entry of a key that is there. Leaves that have become small join.
 func (x *index[K]) remove(t *txn, k K) {
 	i, j := x.at(k)
 	l := x.own(t, i)

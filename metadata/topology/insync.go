@@ -8,7 +8,7 @@ type InSyncWas struct {
 	// have grown.
 	Before point.PartitionID
 	Least  int
-	// Most is the highest minimum that the table had, if it is above the present one. A reader may still go by it for a moment, so that leaders go below it only later
+	// Most is the highest minimum that the table had, if it is above the present one. A reader may still use it for a moment, so that leaders go below it only later
 	// (storage/lead/rules).
 	Most int
 	// Fewest is the lowest minimum that the table had, if it is below the present one: rows that wait in staging may be held by so few.
@@ -25,7 +25,7 @@ func (c Config) MinInSync() int {
 	return min(n, n/2+1)
 }
 
-// ShortestList bounds from below the in-sync list of a partition with rows, of n placements: of any n - ShortestList + 1 of them one is listed. At least 1.
+// ShortestList bounds from below the in-sync list of a partition with rows, of n placements: of any n - ShortestList + 1 one is listed. At least 1.
 //
 // A partition of a table whose replicas were raised has its old placements for a while, and its list may be as short as the smaller number allowed.
 func (c Config) ShortestList(id point.PartitionID, n int) int {

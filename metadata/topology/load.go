@@ -5,7 +5,7 @@ import (
 	"github.com/spillwaydb/spillway/smear"
 )
 
-// LoadAt describes the partitions that hold a moment, as smear.Rule.Wanted takes them: the narrowest counts. Where there is none yet, it is the partition
+// LoadAt describes the partitions that hold a moment, as smear.Rule.Wanted expects them: the narrowest counts. Where there is none yet, it is the partition
 // that rows would make. Bytes and Rate are not known.
 func (m *Map) LoadAt(at point.Nanos, servers int) smear.Load {
 	l := smear.Load{Servers: servers}

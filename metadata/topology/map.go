@@ -14,13 +14,13 @@ import (
 )
 
 // Map is a table's partition map as of one transaction. It is never changed, and may be shared by any number of
-// goroutines; Apply makes the next one, which shares the unchanged parts with it.
+// goroutines; Apply makes the next one, which shares the unchanged parts with this one.
 type Map struct {
 	Table  string
 	Seq    uint64 // rises by one with every transaction (C13)
 	Config Config
 	NextID point.PartitionID // ids below it were given out, and never will be again
-	// Layouts are the cuts of the ring for new partitions, by From. None: they take the whole ring.
+	// Layouts are the cuts of the ring for new partitions, by From. None: they span the whole ring.
 	Layouts []Layout
 
 	// Invariant: both indexes hold the same partitions; stops and shelves describe the content of their leaves.
@@ -141,7 +141,7 @@ type Assignment struct {
 	Partition *Partition
 	Placement Placement
 	Joining   bool
-	// Parent is set for a child of a split under way: Partition is not in the map yet, and takes no writes.
+	// Parent is set for a child of a split under way: Partition is not in the map yet, and accepts no writes.
 	Parent *Partition
 }
 
@@ -205,7 +205,7 @@ func (m *Map) Cover(times []point.Nanos, place func(point.PartitionID) []Placeme
 	return next
 }
 
-// Drop returns a map without the named partitions; the same map when it has none of them, or when dropping them is refused.
+// Drop returns a map without the named partitions; the same map when it has none, or when dropping them is refused.
 func (m *Map) Drop(ids ...point.PartitionID) *Map {
 	kept := ids[:0:0]
 	for _, id := range ids {

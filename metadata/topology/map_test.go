@@ -95,7 +95,7 @@ func TestExpiredCountsWholePartitions(t *testing.T) {
 	f(5*day, 1, 2, 3)
 }
 
-// The parts of one split or merge expire together: half of it gone would leave keys without an owner, or lose rows.
+// The parts of one split or merge expire together: half gone would leave keys without an owner, or lose rows.
 func TestExpiredCountsWholeFamilies(t *testing.T) {
 	day := int64(24 * time.Hour)
 	m, err := topology.New("t", topology.Config{PartitionWidth: 24 * time.Hour, Retention: 24 * time.Hour})

@@ -51,7 +51,7 @@ func TestMapIsTheModel(t *testing.T) {
 	applied := map[string]int{}
 	all := []string{"cover", "presplit", "begin", "finalize", "abort", "final", "merge", "drop", "expire", "columns", "join", "live", "unjoin", "remove"}
 	never := func(name string) bool { return applied[name] == 0 }
-	// The rarest of them comes once in twenty maps: as many as it takes.
+	// The rarest comes once in twenty maps: as many as are needed.
 	for round := 0; slices.ContainsFunc(all, never); round++ {
 		if round == 50 {
 			t.Fatalf("never applied, the model shows nothing about them: %q", slices.DeleteFunc(all, func(name string) bool { return !never(name) }))
@@ -123,7 +123,7 @@ func (w *model) write(k probe) {
 	}
 }
 
-// op draws an op on the present map; many of them make no sense.
+// op draws an op on the present map; many make no sense.
 func (w *model) op(t *rapid.T) (string, topology.Op) {
 	all := slices.Collect(w.m.All())
 	now := rapid.Int64Range(-4, 24).Draw(t, "now") * second

@@ -22,7 +22,7 @@ const (
 //
 // An op that finds its effect in place already changes nothing. Otherwise it is refused with
 //
-//	Stale    its base is gone: take the newest map and plan anew
+//	Stale    its base is gone: load the newest map and plan again
 //	Invalid  it can never be applied, or the message names the step to do first
 type Op interface {
 	// String describes the op for people.
@@ -33,7 +33,7 @@ type Op interface {
 	encode(e *encoder)
 }
 
-// Apply makes one transaction of the ops, in their order: all of them or none. It gives the same map when they change
+// Apply makes one transaction of the ops, in their order: all or none. It gives the same map when they change
 // nothing, and otherwise one with a Seq higher by one. Errors name the op and are Stale or Invalid; see Op.
 func (m *Map) Apply(ops ...Op) (*Map, error) {
 	if len(ops) > OpsMax {
@@ -83,7 +83,7 @@ func (t *txn) write() {
 	t.wrote, t.changed = true, true
 }
 
-// put takes a partition in, or its new value. Its rectangle must not have changed.
+// put inserts a partition, or its new value. Its rectangle must not have changed.
 func (t *txn) put(p *Partition) {
 	t.write()
 	if old, ok := t.byID(p.ID); ok {
@@ -104,7 +104,7 @@ func (t *txn) remove(p *Partition) {
 // byID looks into the index as it is now; the map's own ByID sees it as of the last transaction.
 func (t *txn) byID(id point.PartitionID) (*Partition, bool) { return t.m.byID.get(number(id)) }
 
-// use takes a new id.
+// use allocates a new id.
 func (t *txn) use(id point.PartitionID) error {
 	if id == 0 || id+1 == 0 {
 		return fault.Errorf(fault.Invalid, "%d is no id of a partition: take the map's NextID and those after it", id)
@@ -127,7 +127,7 @@ func (t *txn) get(id point.PartitionID) (*Partition, error) {
 	return nil, fault.Errorf(fault.Stale, "%s is gone: plan anew on the newest map", name(id))
 }
 
-// add takes a new partition in, where nothing lies yet.
+// add inserts a new partition, where nothing lies yet.
 func (t *txn) add(p *Partition) error {
 	b := p.box()
 	var other *Partition
@@ -147,7 +147,7 @@ func (t *txn) add(p *Partition) error {
 	return nil
 }
 
-// Create makes partitions, where nothing lies yet (I2). Each is Live, with an id of its own from the map's NextID on; they
+// Create makes partitions, where nothing lies yet (I2). Each is Live, with a new id from the map's NextID on; they
 // may have fewer placements than Replicas, but not none.
 type Create struct {
 	Partitions []Partition
@@ -191,7 +191,7 @@ func (o Create) String() string {
 }
 
 // Drop removes the named partitions, with all their rows. Those that are gone already are passed over. Of one that unloads,
-// those that take over its rows must go too, or be gone: else use UnloadFinal. Those alone may go, and leave keys without an
+// those that get its rows must go too, or be gone: else use UnloadFinal. Those alone may go, and leave keys without an
 // owner until the one that unloads is gone: see Droppable.
 type Drop struct {
 	IDs []point.PartitionID
@@ -233,8 +233,8 @@ func (t *txn) owing(p *Partition, but []point.PartitionID) (owing *Partition) {
 // Inherits reports whether another partition still unloads into p, which is of this map.
 func (m *Map) Inherits(p *Partition) bool { return (&txn{m: *m}).owing(p, nil) != nil }
 
-// Droppable leaves out of ids parts of families of which others are not named: one that unloads while the partition that takes over its
-// rows stays (Drop would refuse it), and one that takes over rows while the one that unloads them stays (its keys would have no
+// Droppable leaves out of ids parts of families of which others are not named: one that unloads while the partition that gets its
+// rows stays (Drop would refuse it), and one that gets rows while the one that unloads them stays (its keys would have no
 // owner). The slice is used.
 func (m *Map) Droppable(ids []point.PartitionID) []point.PartitionID {
 	t := &txn{m: *m}
@@ -270,7 +270,7 @@ func (o Expire) String() string { return "drop what expired by " + stamp(o.Now) 
 // SetConfig sets another configuration. Partitions that exist keep their bounds.
 type SetConfig struct {
 	Config Config
-	// Notes has Config.InSyncWas computed where the number of replicas alone is changed. Builds from before it refuse an op with it; without it they and this one make
+	// Notes has Config.InSyncWas computed where the number of replicas alone is changed. Older builds refuse an op that has it; otherwise they and this one make
 	// the same map.
 	Notes bool
 }
@@ -306,7 +306,7 @@ func (o SetConfig) String() string {
 
 // SetColumns sets how the ring is cut by partitions from Layout.From on; layouts from then on are replaced. From lies
 // after Now, at a multiple of the partition width, and after all partitions that exist, so that nothing moves (C100). A map
-// without partitions takes it from any such time, or from the lowest int64: from ever.
+// without partitions uses it from any such time, or from the lowest int64: from ever.
 type SetColumns struct {
 	Now    point.Nanos
 	Layout Layout

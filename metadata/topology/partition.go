@@ -90,7 +90,7 @@ type Partition struct {
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Split is set while State is Splitting.
 	Split *Split `json:"split,omitempty"`
-	// Into names those that take over the rows; set while State is Unload, and then never empty (C27). At most heirsMax.
+	// Into names those that get the rows; set while State is Unload, and then never empty (C27). At most heirsMax.
 	Into []point.PartitionID `json:"into,omitempty"`
 }
 
@@ -107,7 +107,7 @@ func (p *Partition) SharesRing(q *Partition) bool {
 	return (p.PointHi == 0 || q.PointLo < p.PointHi) && (q.PointHi == 0 || p.PointLo < q.PointHi)
 }
 
-// Accepts reports whether the partition takes writes: of all that contain a key, exactly one does (I2).
+// Accepts reports whether the partition accepts writes: of all that contain a key, exactly one does (I2).
 func (p *Partition) Accepts() bool { return p.State != Unload }
 
 // On finds the live placement on a server.

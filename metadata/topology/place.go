@@ -30,7 +30,7 @@ func (o Join) apply(t *txn) error {
 	return t.placed(next)
 }
 
-// placed takes in a partition with other placements.
+// placed stores a partition with other placements.
 func (t *txn) placed(p *Partition) error {
 	if err := validPlaces(p.ID, p.Placements, p.Joining); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (o Unjoin) String() string {
 	return s
 }
 
-// Remove takes a placement out (C33); its server deletes the rows later. At least Replicas stay live (C34); a joining
+// Remove removes a placement (C33); its server deletes the rows later. At least Replicas stay live (C34); a joining
 // placement may go at any time.
 type Remove struct {
 	Partition point.PartitionID
@@ -169,7 +169,7 @@ func (o Remove) String() string {
 }
 
 // ForceJoin lets a partition go on without the placements that hold it (C32): the placement, which is new or the server's present one, is live
-// alone, those on other servers join again, and it is marked as incomplete, with those that take its rows over. Rows may be lost, so a
+// alone, those on other servers join again, and it is marked as incomplete, with those that get its rows. Rows may be lost, so a
 // person stands for it: By and Reason are needed, and are for the log.
 type ForceJoin struct {
 	Partition point.PartitionID

@@ -113,12 +113,12 @@ func (o SplitAbort) String() string {
 }
 
 // UnloadFinal removes a partition once all its rows are in those it unloads into (C78). The proposer made sure of that:
-// they are acked there at level all. One that unloads into it too goes on to unload into those that take over from it.
+// they are acked there at level all. One that unloads into it too goes on to unload into its successors.
 type UnloadFinal struct {
 	Partition point.PartitionID
 }
 
-// heirsMax bounds the partitions that take over from one, those that took over from one of them included.
+// heirsMax bounds the successors of a partition, including their own successors.
 const heirsMax = 64
 
 func (o UnloadFinal) apply(t *txn) error {
@@ -156,7 +156,7 @@ type Merge struct {
 	ClosedBefore point.Nanos
 }
 
-// MergeMax bounds how many partitions one Merge takes.
+// MergeMax bounds how many partitions one Merge has.
 const MergeMax = 1024
 
 func (o Merge) apply(t *txn) error {

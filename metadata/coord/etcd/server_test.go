@@ -104,7 +104,7 @@ type process struct {
 
 func newProcess(t *testing.T) *process {
 	t.Helper()
-	// A port below those of outgoing connections, none of which takes it while no etcd runs.
+	// A port below those of outgoing connections, none of which uses it while no etcd runs.
 	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+rand.IntN(16000)))
 	for tries := 0; err != nil && tries < 100; tries++ {
 		l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+rand.IntN(16000)))

@@ -15,10 +15,10 @@ type Settings struct {
 	Endpoints []string
 	// Prefix keeps the rows of several clusters apart in one etcd. Default "spillway".
 	Prefix string
-	// Username and Password, where etcd asks for them.
+	// Username and Password, where etcd requires these.
 	Username string
 	Password string
-	// RequestTimeout ends a request that has no answer. Default 1 s. Larger: fewer requests are given up in vain, and a
+	// RequestTimeout ends a request that has no answer. Default 1 s. Larger: fewer requests are abandoned in vain, and a
 	// heartbeat has fewer attempts before its leases are lost.
 	RequestTimeout time.Duration
 	// DialTimeout bounds opening the store. Default 5 s.

@@ -46,8 +46,8 @@ func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 		DialTimeout: s.DialTimeout, DialKeepAliveTime: s.PingEvery, DialKeepAliveTimeout: s.RequestTimeout,
 		// A request is sent once. A retry would hide a fault that the rules above must see (C117).
 		MaxUnaryRetries: 1,
-		// All clients must see an etcd that is back within less time than it takes to take a lease: a client that sees it
-		// seconds before the holder does would else take an empty partition's. gRPC's own pauses grow to two minutes.
+		// All clients must see an etcd that is back in less time than the acquisition of a lease needs: a client that sees it
+		// seconds before the holder does would else acquire an empty partition's. gRPC's own pauses grow to two minutes.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 2 * s.RequestTimeout,

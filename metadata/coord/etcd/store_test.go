@@ -275,7 +275,7 @@ var register = porcupine.Model{
 	},
 }
 
-// work reads, then writes a value of its own if the value it read is still there.
+// work reads, then writes another value if the value it read is still there.
 func (h *history) work(ctx context.Context, s *Store, id int, values *atomic.Int64) {
 	for ctx.Err() == nil {
 		call := time.Since(h.began)

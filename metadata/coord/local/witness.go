@@ -137,7 +137,7 @@ func (w *witness) create() error {
 		return err
 	}
 	w.file = f
-	for _, slot := range []coord.Revision{w.last.rev + 1, w.last.rev} { // damage in one of them is mended
+	for _, slot := range []coord.Revision{w.last.rev + 1, w.last.rev} { // damage in one slot is repaired
 		if err := w.put(slot, w.last); err != nil {
 			return err
 		}

@@ -107,7 +107,7 @@ func (k *Keeper) Status() lease.Status {
 	return k.mu.machine.Status()
 }
 
-// Tell gives the machine an input. It waits for Run to take it; errors are Canceled.
+// Tell passes the machine an input. It waits until Run has read that; errors are Canceled.
 func (k *Keeper) Tell(ctx context.Context, in lease.Input) error {
 	select {
 	case k.inputs <- in:
@@ -118,7 +118,7 @@ func (k *Keeper) Tell(ctx context.Context, in lease.Input) error {
 }
 
 // Leave releases everything, so that others need not wait, and returns when that is in the store. Errors are Canceled:
-// other servers take unreleased leases when they have expired.
+// other servers acquire unreleased leases when they have expired.
 func (k *Keeper) Leave(ctx context.Context) error {
 	if err := k.Tell(ctx, lease.Leave{}); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// wakeMin keeps a machine that asks to be woken at once from taking all of a core.
+// wakeMin keeps a machine that asks to be woken at once from using a whole core.
 const wakeMin = time.Millisecond
 
 func (k *Keeper) loop(ctx context.Context, g *errgroup.Group, seen <-chan lease.Input, answers chan lease.Answer) error {
@@ -253,7 +253,7 @@ func outcome(ok bool, err error) lease.Outcome {
 	return lease.Done
 }
 
-// watch lists, then follows changes, and begins anew whenever it missed some.
+// watch lists, then follows changes, and starts again whenever it missed some.
 func (k *Keeper) watch(ctx context.Context, seen chan<- lease.Input) error {
 	pass := func(in lease.Input) error {
 		select {

@@ -32,7 +32,7 @@ type beat struct {
 	boot  lease.Boot    // "": the row is gone
 	since time.Duration // of the ear: when this revision was first seen
 	load  float64
-	// readOnly is the reason why it takes no rows; "": it takes them.
+	// readOnly is the reason why it accepts no rows; "": it accepts them.
 	readOnly string
 }
 

@@ -158,13 +158,13 @@ func (v *View) Lease(p lease.Partition) (lease.Lease, bool) {
 
 // InSync returns the servers that a partition's row lists in sync; none if there are not several, no row of the partition was acked yet (then they
 // have no copy, and its leader answers), there is no lease row, or it was
-// taken offline by hand.
+// made offline by hand.
 func (v *View) InSync(p lease.Partition) []topology.ServerID {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	r, ok := v.mu.board.rows[p]
 	if !ok || r.err != nil || r.lease.Offline != nil || r.lease.Empty || len(r.lease.InSync) < 2 {
-		return nil // also where the leader alone has the rows: nothing is allocated for it
+		return nil // also where the leader alone has the rows: nothing is allocated
 	}
 	servers := make([]topology.ServerID, len(r.lease.InSync))
 	for i, m := range r.lease.InSync {
@@ -198,7 +198,7 @@ func (v *View) Load(s topology.ServerID) float64 {
 	return v.mu.board.beats[s].load
 }
 
-// ReadOnly is the reason why a server takes no rows, by its newest heartbeat; "": it takes them.
+// ReadOnly is the reason why a server accepts no rows, by its newest heartbeat; "": it accepts them.
 func (v *View) ReadOnly(s topology.ServerID) string {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -212,7 +212,7 @@ func (v *View) Age() time.Duration {
 	return time.Since(v.mu.board.ear.last)
 }
 
-// Changed returns a channel that is closed when a lease row changes next, or a server comes up. Take it before looking.
+// Changed returns a channel that is closed when a lease row changes next, or a server comes up. Fetch it before looking.
 func (v *View) Changed() <-chan struct{} {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// cutOff is a store that can be taken away.
+// cutOff is a store that can be cut off.
 type cutOff struct {
 	coord.Store
 	away atomic.Bool
