@@ -7,6 +7,6 @@
 //	program_test.go   what the product is built without, and how large it may be
 //	form_test.go      promises of packages, length of files, names at the top, formats, metrics
 //
-// Each law is a list one can read, and each line of it gives its reason. A law that gets in the way is changed
+// Each law is a list one can read, and each line gives its reason. A law that gets in the way is changed
 // here, in the open, with a new reason. Every check is itself tested against a planted violation.
 package archtest

@@ -61,7 +61,7 @@ func untidy(p pkg) []string {
 	return out
 }
 
-// metrics gives the strings of a file that name metrics of ours.
+// metrics gives the strings of a file that name our metrics.
 func metrics(tree *ast.File) []string {
 	var out []string
 	ast.Inspect(tree, func(n ast.Node) bool {

@@ -38,7 +38,7 @@ func TestWhatIsNotRacedHasOneGoroutine(t *testing.T) {
 	}
 }
 
-// concurrency gives what may meet another goroutine.
+// concurrency lists the uses of goroutines, locks and channels.
 func concurrency(p pkg) (out []string) {
 	for _, f := range p.files {
 		for _, spec := range f.tree.Imports {

@@ -13,7 +13,7 @@ import (
 // A variable of a package is a constant that the language cannot spell: an error, a table, a compiled expression, a
 // pool. Anything else is state that two servers in one process would share, and that a test cannot start afresh.
 
-// variables may exist although their form says nothing of the kind; * at the end takes all that begin so. An entry that
+// variables may exist although their form says nothing of the kind; * at the end matches all that begin so. An entry that
 // is needed no more is a violation.
 var variables = map[string]string{
 	"cmd/spillway.version":        "the linker sets it",
@@ -136,7 +136,7 @@ func isPool(e ast.Expr) bool {
 }
 
 // written calls f with the first name of everything in the functions of a file that is assigned to, counted, deleted
-// from, cleared, or has its address taken.
+// from, cleared, or has its address used.
 func written(tree *ast.File, f func(id *ast.Ident, address bool)) {
 	hit := func(e ast.Expr, address bool) {
 		for {

@@ -11,7 +11,7 @@ import (
 // use says which names of other packages must not be used in product code, and in which packages.
 type use struct {
 	who     string
-	not     string // import path, then a dot and a name; a * at the end takes every name that begins so
+	not     string // import path, then a dot and a name; a * at the end matches every name that begins so
 	except  string
 	because string
 }
@@ -38,7 +38,7 @@ var useLaw = []use{
 		because: "they change the whole process"},
 }
 
-// names reports whether pattern takes the name of the package path.
+// names reports whether pattern matches the name of the package path.
 func names(pattern, path, name string) bool {
 	rest, ok := strings.CutPrefix(pattern, path+".")
 	if !ok || strings.Contains(rest, "/") {

@@ -156,7 +156,7 @@ func (r result) String() string {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%7.1fms", float64(d.Microseconds())/1e3) }
 
-// peakOver is how much of the budget the process may take at its peak, and bounds of latency with -latency.
+// peakOver is how much of the budget the process may use at its peak, and bounds of latency with -latency.
 const (
 	peakOver     = 1.1
 	slowerMax    = 3
@@ -218,7 +218,7 @@ func (a *attacker) answers() string {
 	return strings.Join(parts, " ")
 }
 
-// p99Least is how many requests a 99th percentile is taken of: a second's writes. Of fewer than two seconds' none is judged: one of them
+// p99Least is of how many requests a 99th percentile is computed: a second's writes. Of fewer than two seconds' none is judged: one of them
 // could decide, by luck.
 const p99Least = 100
 

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// bystander is a tenant far below its share of anything, in a process of its own: in this one its requests would wait for
-// the attackers' goroutines before they are sent, and that would be taken for the server's time.
+// bystander is a tenant far below its share of anything, in a separate process: in this one its requests would wait for
+// the attackers' goroutines before they are sent, and that would count as the server's time.
 //
 //	attack ── begin, end ──▶ attack bystander ── writes, reads, health ──▶ spillway
 //	       ◀──── spell ─────                  ── the same writes ────────▶ attack answer, which only answers
 //
-// The last is the control: how long a process that does nothing takes to answer on this machine, under the same load.
+// The last is the control: how long a process that does nothing needs to answer on this machine, under the same load.
 type bystander struct {
 	t       *target
 	begin   time.Time

@@ -92,7 +92,7 @@ func churnDay(ctx context.Context, a *attacker) {
 	a.note += fmt.Sprintf("\n    %.1f M rows of %d series, %.0f CPU-seconds, at most %s behind the clock", float64(rows.Load())/1e6, churnWaves*churnEach, a.cpu().Seconds(), late.Round(time.Second))
 }
 
-// churnSend sends rows of a part of a wave until they are taken.
+// churnSend sends rows of a part of a wave until they are accepted.
 func (a *attacker) churnSend(ctx context.Context, wave, from int, at int64) (rows, refused int64) {
 	var r prompb.WriteRequest
 	for i := from; i < min(from+churnRequest, churnEach); i++ {

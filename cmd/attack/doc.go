@@ -12,7 +12,7 @@
 // An attack succeeds, and the run fails, if the process ends, if its peak memory exceeds the budget by more than a tenth, if an
 // answer is anything but 2xx, 4xx or 503, if a write or read of the bystander is refused, or if a row that was acked to any
 // client cannot be read afterwards, before and after a restart. Latencies are printed; with -latency they are judged too: the
-// bystander's writes may take three times as long as without an attack, or as the control under it.
+// bystander's writes may last three times as long as without an attack, or as the control under it.
 //
 //	attack -memory 512MiB -seconds 10             # everything
 //	attack -only 'queries/' -seconds 3            # one group

@@ -30,7 +30,7 @@ func seriesFloods() []attack {
 	}
 }
 
-// floodMost is how many of a thing there are. A flood of them lasts several times as long as other attacks, unless all are in
+// floodMost is how many of a thing there are. A flood lasts several times as long as other attacks, unless all are in
 // before.
 const (
 	floodMost  = 4000

@@ -92,7 +92,7 @@ type attack struct {
 
 func (k attack) group() string { group, _, _ := strings.Cut(k.name, "/"); return group }
 
-// attacks gives all of them, those of a group beside each other.
+// attacks lists all attacks, those of a group beside each other.
 func attacks() []attack {
 	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), oddAttacks(), slowAttacks(), overloadAttacks(), churnAttacks())
 }
@@ -190,7 +190,7 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 	return hurt, nil
 }
 
-// settleMax bounds how long heads may take to become segments after the last write.
+// settleMax bounds how long heads may need to become segments after the last write.
 const settleMax = time.Minute
 
 // settle waits until all rows are in segments, so that a restart reads flushed rows only: a row that can be acked and not

@@ -46,7 +46,7 @@ type odd struct {
 	body         []byte
 }
 
-// oddMax is the patience with one of them, on a machine that has other work: a replacement by 500 groups of 20,000 series takes 20 s.
+// oddMax is the patience with one query, on a machine that has other work: a replacement by 500 groups of 20,000 series needs 20 s.
 const oddMax = 50 * time.Second
 
 // oddly sends requests in turns, four at a time, each at least once, and notes the slowest.
@@ -320,7 +320,7 @@ var oddTexts = []string{
 	"\xff\xfe", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "a\xe2\x80", "\u202eabc", "\u200b", "\ufeff", "é\u0301\u0301", "\x00", "\x1b[31m", "\r\n", "\u2028", `\`, `"`, "<script>", "${jndi:x}", "{{.}}", "%s%n", "../../etc", strings.Repeat("\u0301", 4000), "👩‍👩‍👧‍👦", "\U0010ffff", "\ue000",
 }
 
-// oddText writes each by three protocols, and reads what was taken: each answer is JSON of valid UTF-8.
+// oddText writes each by three protocols, and reads what was accepted: each answer is JSON of valid UTF-8.
 func oddText(ctx context.Context, a *attacker) {
 	escape := strings.NewReplacer(",", `\,`, " ", `\ `, "=", `\=`, "\n", `\n`)
 	for i, text := range oddTexts {
@@ -413,7 +413,7 @@ func oddTables(time.Time) (all []odd) {
 	return all
 }
 
-// oddAdmin asks the port of users for what is not theirs.
+// oddAdmin sends administrators' requests to the port of users.
 func oddAdmin(time.Time) (all []odd) {
 	for _, path := range []string{
 		"/-/reload", "/-/quit", "//-/reload", "/-/./reload", "/%2d/reload", "/debug/pprof/profile?seconds=1", "/debug/pprof/trace", "/debug/pprof/../pprof/heap", "/debug//pprof/heap", "/api/v1/admin/tables", "/api/v1/admin/tables/bystander", "/api/v1//admin/tables", "/api/v1/%61dmin/tables",

@@ -88,7 +88,7 @@ const (
 	overloadRounds = 3
 )
 
-// overload measures the rate that the server takes from a few senders, once its heads are full and flushing has to keep up,
+// overload measures the rate that the server accepts from a few senders, once its heads are full and flushing has to keep up,
 // and the rate when many offer three times as much steadily, whatever is answered. Beside them clients ask for large answers
 // and read them slowly.
 func overload(ctx context.Context, a *attacker) {
@@ -121,7 +121,7 @@ func overload(ctx context.Context, a *attacker) {
 // fairHalf is the part of its capacity that ingest keeps beside queries.
 const fairHalf = 0.5
 
-// besideQueries measures the rate that the server takes alone and beside heavy queries, in turns.
+// besideQueries measures the rate that the server accepts alone and beside heavy queries, in turns.
 func besideQueries(ctx context.Context, a *attacker) {
 	a.crowd(ctx)
 	senders := newSenders(a.addr)
@@ -159,7 +159,7 @@ func (t throughput) String() string {
 	return fmt.Sprintf("%.2f M/s of %.2f offered (%.2f M a CPU-second, %.2f processors, %.0f refusals/s)", t.rate/1e6, t.offered/1e6, t.rate/1e6/max(t.cpu, 0.01), t.cpu, t.refused)
 }
 
-// sender is one writer: it has hosts of its own, and sends their rows in order, as agents do. A series that came over several
+// sender is one writer: it has its own hosts, and sends their rows in order, as agents do. A series that came over several
 // connections at once would come out of order, and be sorted when it is flushed.
 type sender struct {
 	requests [][]byte // as they go over the wire
@@ -167,7 +167,7 @@ type sender struct {
 	next     int
 }
 
-// After its last request a sender begins anew: some seconds' worth, so that heads do not hold the same rows again and again.
+// After its last request a sender starts again: some seconds' worth, so that heads do not hold the same rows again and again.
 const (
 	sendersMost   = 192
 	senderHosts   = 5
@@ -215,7 +215,7 @@ func newSender(addr string, encoder fleet.Encoder, f *fleet.Fleet, hosts []fleet
 	return s
 }
 
-// line is a connection to the server that sends requests as they are, since net/http takes as much processor time to send a
+// line is a connection to the server that sends requests as they are, since net/http uses as much processor time to send a
 // request as the server to serve it.
 type line struct {
 	addr string
@@ -253,8 +253,8 @@ func (l *line) close() {
 	}
 }
 
-// load has senders send for a while over n connections, each for its share of them in turns. rate is how many samples are
-// offered a second, by all senders together; 0: as many as the server takes. Refused samples are sent again.
+// load has senders send for a while over n connections, each for its share in turns. rate is how many samples are
+// offered a second, by all senders together; 0: as many as the server accepts. Refused samples are sent again.
 func (a *attacker) load(ctx context.Context, senders []*sender, n int, spell time.Duration, rate float64) throughput {
 	ctx, cancel := context.WithTimeout(ctx, spell)
 	defer cancel()

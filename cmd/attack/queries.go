@@ -26,7 +26,7 @@ func queryAttacks() []attack {
 
 const crowdTable = "crowd"
 
-// crowd writes the series that heavy queries read, unless an earlier attack has: 20,000 of them, an hour of rows.
+// crowd writes the series that heavy queries read, unless an earlier attack has: 20,000 series, an hour of rows.
 func (a *attacker) crowd(ctx context.Context) {
 	const series, steps, each = 20_000, 60, 2000
 	if a.counts(ctx, crowdTable, "count(present_over_time(crowd[2h]))", a.began, series) == nil {

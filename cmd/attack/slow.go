@@ -75,7 +75,7 @@ func slowReaders(ctx context.Context, a *attacker) {
 	readSlowly(ctx, a, "/t/"+crowdTable+"/api/v1/query?query=crowd[1h]", 64)
 }
 
-// readSlowly has n clients ask for a path and take a byte of the answer every 10 ms until ctx ends.
+// readSlowly has n clients ask for a path and read a byte of the answer every 10 ms until ctx ends.
 func readSlowly(ctx context.Context, a *attacker, path string, n int) {
 	request := "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
 	var wg sync.WaitGroup

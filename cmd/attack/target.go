@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// startMax bounds how long a start may take, stopMax an end.
+// startMax bounds how long a start may last, stopMax an end.
 const (
 	startMax = 2 * time.Minute
 	stopMax  = 60 * time.Second
@@ -48,7 +48,7 @@ func startTarget(ctx context.Context, o options, env func(options) []string) (*t
 	}
 	t := &target{addr: addr, dir: dir, client: &http.Client{
 		Timeout: time.Minute,
-		// A redirect is an answer: whoever follows it asks anew, under the eyes of whatever stands before the server.
+		// A redirect is an answer: a client that follows it sends a new request, which any proxy before the server sees.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
 	}}
@@ -69,7 +69,7 @@ func startTarget(ctx context.Context, o options, env func(options) []string) (*t
 		t.p.Env = append(t.p.Env, env(o)...)
 	}
 	if o.cpus != "" {
-		// GOMAXPROCS is this program's, which keeps to its own processors: inherited, it would be taken for a setting of the user.
+		// GOMAXPROCS is this program's, which keeps to its own processors: inherited, it would look like a setting of the user.
 		t.p.In = []string{"env", "-u", "GOMAXPROCS", "taskset", "-c", o.cpus}
 	}
 	if o.verbose {
@@ -123,7 +123,7 @@ func (t *target) alive() bool {
 	}
 }
 
-// resetPeak has the system measure the peak of resident memory anew.
+// resetPeak has the system measure the peak of resident memory from now on.
 func (t *target) resetPeak() {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", t.p.PID()), []byte("5"), 0)
 }
@@ -134,7 +134,7 @@ func (t *target) peak() int64 { return t.status("VmHWM:") }
 // rss is resident memory now, in bytes.
 func (t *target) rss() int64 { return t.status("VmRSS:") }
 
-// cpu is the processor time that the process has taken.
+// cpu is the processor time that the process has used.
 func (t *target) cpu() time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", t.p.PID()))
 	if err != nil {
@@ -153,7 +153,7 @@ func (t *target) cpu() time.Duration {
 // ticksPerSecond is the unit of /proc/<pid>/stat on every Linux that Go runs on.
 const ticksPerSecond = 100
 
-// killOver is how much of its budget a process may take before it is killed: this machine may have other tenants.
+// killOver is how much of its budget a process may use before it is killed: this machine may have other tenants.
 const killOver = 4
 
 // guarded runs f and kills the process if it outgrows its budget by far meanwhile.

@@ -64,7 +64,7 @@ func runTenant(server, control string, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// apart is a server with connections of its own.
+// apart is a server with separate connections.
 func apart(addr string) *target {
 	return &target{addr: addr, client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableCompression: true}}}
 }
@@ -85,7 +85,7 @@ func (t *tenant) begin() (end func() *spell) {
 	}
 }
 
-// every calls f at a steady pace; a call that takes longer delays the next.
+// every calls f at a steady pace; a call that lasts longer delays the next.
 func every(ctx context.Context, pace time.Duration, f func()) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()

@@ -20,7 +20,7 @@ func wireAttacks() []attack {
 	}
 }
 
-// exchange sends raw bytes over a connection of its own and returns the bytes received until the server closes, falls
+// exchange sends raw bytes over a new connection and returns the bytes received until the server closes, falls
 // silent, or ctx ends.
 func (a *attacker) exchange(ctx context.Context, request string) string {
 	var d net.Dialer
@@ -45,7 +45,7 @@ func (a *attacker) exchange(ctx context.Context, request string) string {
 	return string(answer)
 }
 
-// smuggling hides a write to the table "smuggled" in bytes that one reader takes for a body. No reader of the connection may execute it.
+// smuggling hides a write to the table "smuggled" in bytes that one reader treats as a body. No reader of the connection may execute it.
 func smuggling(ctx context.Context, a *attacker) {
 	hidden := "POST /write?db=smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\nhid value=1\n"
 	head := "POST /write?db=default HTTP/1.1\r\nHost: x\r\n"

@@ -146,7 +146,7 @@ func differ(want, got rows) error {
 	return fmt.Errorf("%d of %d series differ:\n%s", len(says), len(want), strings.Join(says[:min(len(says), 10)], "\n"))
 }
 
-// same takes NaN for equal to itself and keeps the zeros apart.
+// same treats NaN as equal to itself and keeps the zeros apart.
 func same(a, b sample) bool {
 	return a.ms == b.ms && (math.Float64bits(a.value) == math.Float64bits(b.value) || a.value != a.value && b.value != b.value)
 }

@@ -12,7 +12,7 @@
 //
 //	go test -tags clients ./cmd/clienttest/...
 //
-// install.sh builds the clients once, from their own modules and into .cache/bin; nothing of them enters our go.mod.
+// install.sh builds the clients once, from their own modules and into .cache/bin; they add nothing to our go.mod.
 //
 // Invariants it looks after from outside: I1 (acked rows are there after SIGTERM and after SIGKILL), I8 (a refusal
 // reaches a client in words that make it go on instead of looping).

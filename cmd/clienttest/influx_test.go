@@ -46,7 +46,7 @@ func (a api) send(method, path, contentType, encoding string, body []byte) answe
 	return answer{resp.StatusCode, resp.Header, string(text)}
 }
 
-// packed is gzip of the parts, each a member of its own.
+// packed is gzip of the parts, each a separate member.
 func packed(t *testing.T, parts ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -121,7 +121,7 @@ func fleet(start time.Time) []line {
 	return lines
 }
 
-// speech has strings that go over several lines, one of which pretends to be a line of its own.
+// speech has strings that go over several lines, one of which looks like a whole line.
 func speech(at time.Time) []line {
 	var lines []line
 	for i, said := range []string{"one\ntwo", "\n", "x\nnet,host=liar in=666i 1\n", "\"\n\\\"\n"} {

@@ -46,7 +46,7 @@ var installers = map[string]func() error{
 	"kafka":      sync.OnceValue(func() error { return runInstaller("./install.sh", "kafka") }),
 }
 
-// install installs one of them, or skips the test.
+// install installs one client, or skips the test.
 func install(t *testing.T, name string) {
 	t.Helper()
 	if err := installers[name](); err != nil {

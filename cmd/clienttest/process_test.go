@@ -31,7 +31,7 @@ type process struct {
 func run(t *testing.T, name, binary string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, cmd: exec.Command(binary, args...), done: make(chan error, 1)}
-	// Variables of ours are settings to a spillway; those that are here are sizes of tests.
+	// Our variables are settings to a spillway; those that are here are sizes of tests.
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "SPILLWAY_") })
 	p.cmd.Env = append(p.cmd.Env, "SPILLWAY_SELF_SCRAPE_INTERVAL=0") // tests list the tables that clients made
 	out, err := os.CreateTemp(t.TempDir(), name+"-*.log")
@@ -107,7 +107,7 @@ func (p *process) lines(words ...string) []string {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// spillway is a server on a data directory of its own. It can be stopped, killed and started again at the same address.
+// spillway is a server on its own data directory. It can be stopped, killed and started again at the same address.
 type spillway struct {
 	api
 	t    *testing.T

@@ -65,7 +65,7 @@ const promRules = `groups:
     expr: vector(1)
 `
 
-// startPrometheus starts a Prometheus with a data directory of its own.
+// startPrometheus starts a Prometheus with its own data directory.
 func startPrometheus(t *testing.T, binary, config, features string, args ...string) (api, *process) {
 	t.Helper()
 	file := write(t, "prometheus.yml", config)
@@ -360,7 +360,7 @@ func checkNames(t *testing.T, want, got api) {
 	}
 }
 
-// checkRemoteRead starts a Prometheus without data of its own that reads from a table.
+// checkRemoteRead starts a Prometheus without own data that reads from a table.
 func checkRemoteRead(t *testing.T, binary string, w window, want, got api) {
 	t.Helper()
 	config := fmt.Sprintf("remote_read:\n- url: %s/api/v1/read\n  read_recent: true\n", got.url)
@@ -424,7 +424,7 @@ func TestOldPrometheusReadsWhatItSent(t *testing.T) {
 	leaves.leave()
 	time.Sleep(6 * time.Second)
 	w := until(begin)
-	// A Prometheus that old mixes up native histograms when it answers with several series of them at once.
+	// A Prometheus that old mixes up native histograms when it answers with several such series at once.
 	selectors := []string{`{__name__!~"app_native_seconds|app_both_seconds|app:native:rate5s"}`}
 	for _, job := range []string{"job0", "job1"} {
 		for _, name := range []string{"app_native_seconds", "app_both_seconds", "app:native:rate5s"} {

@@ -1,5 +1,5 @@
 // Command cluster runs a cluster on this machine, in the foreground, to try it out: etcd, storage servers and gateways are
-// processes of one built binary. Ctrl-C stops all of them.
+// processes of one built binary. Ctrl-C stops them all.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// startTimeout bounds how long the processes may take to serve, stopTimeout to end.
+// startTimeout bounds how long the processes may need to serve, stopTimeout to end.
 const (
 	startTimeout = 90 * time.Second
 	stopTimeout  = 30 * time.Second

@@ -1,5 +1,5 @@
 // Command etcd runs an etcd member for trying a cluster out and for tests: `make cluster` and the tests of a cluster start it. It is
-// the same server as etcd's own binary, with few of its settings, in a program of its own: the product is smaller without it.
+// the same server as etcd's own binary, with few of its settings, in a separate program: the product is smaller without it.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// rootUser is etcd's own name for its administrator; `spillway certs` makes a certificate for it.
+// rootUser is etcd's own name for its administrator; `spillway certs` makes its certificate.
 const rootUser = "root"
 
 func main() {
@@ -32,7 +32,7 @@ func main() {
 	ctx.FatalIfErrorf(ctx.Run())
 }
 
-// member is an etcd member. A cluster for production has three members of its own. With certificates, members and clients
+// member is an etcd member. A cluster for production has three separate members. With certificates, members and clients
 // authenticate each other, and users are switched on: root, and one that may read and write Spillway's keys.
 type member struct {
 	DataDir        string        `name:"data-dir" help:"Where the member keeps its state." type:"path" default:"./spillway-etcd"`

@@ -17,7 +17,7 @@ type body struct {
 // makeBodies encodes the whole load: warm scrapes first. Scrape numbers below zero are warm-up.
 func makeBodies(o options) (bodies []body, series int) {
 	total := o.warm + o.scrapes
-	// The load ends a little before now, so that nothing lies in the future and a day boundary is met only by chance.
+	// The load ends a little before now, so that nothing lies in the future and a day boundary is included only by chance.
 	start := time.Now().Add(-time.Duration(total) * o.interval).Truncate(time.Second)
 	g := newGenerator(o, start)
 	for scrape := range total {

@@ -9,7 +9,7 @@
 //
 //	loadgen -servers spillway,victoriametrics,prometheus -protocol rw1 -hosts 1000 -scrapes 60 -repeat 3
 //
-// Disk once everything is compacted: let spillway flush and fold as soon as the load ends, and wait for it.
+// Disk once everything is compacted: let spillway flush and fold as soon as the load ends, and wait until it has.
 //
 //	SPILLWAY_STORAGE_FLUSH_IDLE=2s SPILLWAY_STORAGE_MINORS_MAX=1 loadgen -scrapes 354 -settle 30s
 //
@@ -17,7 +17,7 @@
 //
 //	SPILLWAY_TABLES_PARTITION_WIDTH=1m loadgen -interval 10s -scrapes 60
 //
-// Whether a server keeps up, minute after minute, with nothing growing. Bodies are encoded beside it: that takes a part
+// Whether a server keeps up, minute after minute, with nothing growing. Bodies are encoded beside it: that uses a part
 // of the machine, but does not count as the server's use:
 //
 //	loadgen -protocol influx -for 10m

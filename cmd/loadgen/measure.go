@@ -47,7 +47,7 @@ func (r result) String() string {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1fms", float64(d.Microseconds())/1e3) }
 
-// touched is more than any server takes in the first scrapes of the usual loads.
+// touched is more memory than any server uses in the first scrapes of the usual loads.
 const touched = 1 << 30
 
 // measure starts a server, sends the warm scrapes, then the measured ones.
@@ -128,7 +128,7 @@ type sent struct {
 	retried int64
 }
 
-// send sends bodies in order over all connections: each takes the next. A request that an overloaded server refuses (429,
+// send sends bodies in order over all connections: each sends the next. A request that an overloaded server refuses (429,
 // 503) is sent again a little later, and the wait counts into the request's time.
 func send(o options, t *rival.Server, bodies []body) (sent, error) {
 	var s sent

@@ -11,7 +11,7 @@ import (
 )
 
 // segments is a spillway's own count of its segments: files on disk also hold the log, of which 64 MiB stay open however
-// little is in it.
+// little they hold.
 type segments struct{ count, bytes, rows, head, log float64 }
 
 // segmentsOf asks the server; zero for other servers.

@@ -265,7 +265,7 @@ func TestATokenOfOneTableSeesNothingOfAnother(t *testing.T) {
 	}
 }
 
-// TestRemoteReadStaysInItsTable: remote read has matchers of its own, and no expression.
+// TestRemoteReadStaysInItsTable: remote read has matchers, and no expression.
 func TestRemoteReadStaysInItsTable(t *testing.T) {
 	w := openGuarded(t)
 	raw, err := proto.Marshal(&prompb.ReadRequest{Queries: []*prompb.Query{{EndTimestampMs: 1e6, Matchers: []*prompb.LabelMatcher{{Type: prompb.LabelMatcher_RE, Name: "__name__", Value: ".+"}}}}})

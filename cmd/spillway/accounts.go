@@ -70,7 +70,7 @@ type followed struct {
 	ahead booker
 }
 
-// booker is told before something grows, with what it will hold, and at times what it holds. Of package budget, Ahead.
+// booker is called with a size before something grows to that size, and at times with its present size. It is budget.Ahead.
 type booker interface {
 	Cover(held int64)
 	Trim(held int64)

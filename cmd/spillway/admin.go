@@ -213,7 +213,7 @@ func (a *admin) serverIDs() []topology.ServerID {
 	return out
 }
 
-// takers counts the servers that take placements.
+// takers counts the servers that accept placements.
 func (a *admin) takers() int {
 	if a.servers == nil {
 		return 1 // a process that is alone

@@ -212,7 +212,7 @@ func steady(s string) string {
 // TestAdmin plays testdata/admin: command lines of people, and their output. Besides commands of spillway a script has
 //
 //	servers   one a line: s1 host=a zone=x [down]; registers them, and they beat unless they are down
-//	cover     table and times: as if writes came for them
+//	cover     table and times: as if writes came there
 //	lease     partition, state, holder, in sync: as package lease would write the row
 //	damage    server, partition, the damage it reports
 //	cut       from now on no server can be dialled

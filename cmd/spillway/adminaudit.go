@@ -57,7 +57,7 @@ func decodeAudit(row coord.Row) (auditLine, error) {
 }
 
 // act does something that changes the cluster. It writes a row before, so that nothing is done without a trace, and
-// records the outcome in it afterwards.
+// records the outcome there afterwards.
 func (a *admin) act(ctx context.Context, reason, what string, do func() error) error {
 	line := auditLine{When: time.Now().UTC(), Who: a.by, What: what, Reason: reason, Outcome: "begun"}
 	key := fmt.Sprintf("%s%s-%08x", auditPrefix, line.When.Format("20060102T150405.000000000Z"), a.rng.Uint32())
@@ -81,7 +81,7 @@ func (a *admin) act(ctx context.Context, reason, what string, do func() error) e
 	return err
 }
 
-// confirm asks a person at a terminal to accept the loss; elsewhere it takes --yes. Errors are Invalid: nothing is done.
+// confirm asks a person at a terminal to accept the loss; elsewhere it requires --yes. Errors are Invalid: nothing is done.
 func (a *admin) confirm(yes bool, loses string) error {
 	if yes {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Bounds of the admin port. Clients there are people and scrapers; a slow one must not take what the process needs for others.
+// Bounds of the admin port. Clients there are people and scrapers; a slow one must not use what the process needs for others.
 const (
 	adminHeaderTimeMax = 10 * time.Second
 	adminBodyTimeMax   = 10 * time.Second // orders are read whole before they are carried out

@@ -114,7 +114,7 @@ var narrowWidths = [...]time.Duration{10 * time.Second, 15 * time.Second, 20 * t
 // loadOf is what advice follows from.
 type loadOf struct {
 	Rows, RowBytes    float64 // a second at the busiest time to come; of one at rest
-	ServerRows        float64 // what one server should take a second
+	ServerRows        float64 // what one server should accept a second
 	SplitBytes        float64
 	Whole             bool
 	Servers, Replicas int

@@ -28,7 +28,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// backupPath is the path on admin.listen at which a running process takes a request for a backup.
+// backupPath is the path on admin.listen at which a running process accepts a request for a backup.
 const backupPath = "/api/v1/admin/backup"
 
 // backupOrder is the body of such a request, in JSON.
@@ -37,7 +37,7 @@ type backupOrder struct {
 	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; missing values come from the environment of the process
 	Link           bool         `json:"link,omitempty"`
 	BytesPerSecond int          `json:"bytes_per_second,omitempty"`
-	Keep           int          `json:"keep,omitempty"` // how many backups stay in it; 0: all
+	Keep           int          `json:"keep,omitempty"` // how many backups stay there; 0: all
 }
 
 // backupNews is a line of the answer: the progress, and at last the outcome.
@@ -310,7 +310,7 @@ func (b *bar) draw(part float64, last bool, describe func(seconds float64) strin
 	}
 }
 
-// say prints a line of its own.
+// say prints a whole line.
 func (b *bar) say(text string) {
 	if b.terminal {
 		fmt.Fprint(b.w, "\r\x1b[K")

@@ -31,7 +31,7 @@ func TestWhatIsAckedAtABoundComesBack(t *testing.T) {
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel() // each has one goroutine and a store of its own
+			t.Parallel() // each has one goroutine and its own store
 			e := edges{rng: rand.New(rand.NewPCG(seed, 22)), used: map[string]bool{}}
 			p := openPath(t, mem.New(), true, forward.Settings{}, nil)
 			fs := vfs.NewMem()
@@ -224,7 +224,7 @@ func (e *edges) value() float64 {
 		math.Float64frombits(0xfff0000000000002), math.Float64frombits(0x7ff8000000000001), math.Float64frombits(e.rng.Uint64() >> 2)}[e.rng.IntN(9)]
 }
 
-// histogram draws one with buckets around the bound; its counts take the most bytes.
+// histogram draws one with buckets around the bound; its counts have the most bytes.
 func (e *edges) histogram(at int64) prompb.Histogram {
 	n := e.around([]int{2, 160, point.HistogramBucketsMax}[e.rng.IntN(3)])
 	h := prompb.Histogram{Schema: int32(e.rng.IntN(9)), ZeroThreshold: 1e-128, Timestamp: at, Sum: e.value()}

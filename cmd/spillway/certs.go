@@ -68,7 +68,7 @@ func (c *certsCmd) Run() error {
 type certified struct {
 	id     rpc.Identity // zero for etcd's
 	ca     string       // the authority that signs it: caName, etcdName
-	file   string       // the name of its files
+	file   string       // the name of the files
 	name   string       // the certificate's common name, which is the user to etcd
 	hosts  []string     // the names it is called by
 	server bool         // it accepts calls, too

@@ -108,7 +108,7 @@ func (s *storm) kill(p *processes.Process) blow {
 	p.Kill()
 	away := time.Duration(s.rng.IntN(3000)) * time.Millisecond
 	if s.rng.IntN(3) == 0 {
-		away += 5 * time.Second // longer than a lease needs to be taken
+		away += 5 * time.Second // longer than the acquisition of a lease needs
 	}
 	return blow{what: p.Name + " is killed", kills: 1, lasts: away, heal: func() { s.c.start(p) }}
 }
@@ -180,7 +180,7 @@ func (s *storm) wipe(p *processes.Process) blow {
 	p.Kill()
 	dir, err := os.ReadDir(s.c.dirOf(p))
 	s.c.must(err)
-	for _, f := range dir { // the directory itself may be a file system of its own
+	for _, f := range dir { // the directory itself may be a file system
 		s.c.must(os.RemoveAll(filepath.Join(s.c.dirOf(p), f.Name())))
 	}
 	return blow{what: p.Name + " is killed and its directory emptied", kills: 1, lasts: time.Duration(s.rng.IntN(6000)) * time.Millisecond, heal: func() {
@@ -212,7 +212,7 @@ func smallDiskOf(t *testing.T, dir string) (why string) {
 	return ""
 }
 
-// fill takes the space of the last server's disk. Its server goes read-only by its reserve, or hits the end of the disk and ends itself.
+// fill uses the space of the last server's disk. Its server goes read-only by its reserve, or hits the end of the disk and ends itself.
 func (s *storm) fill() blow {
 	file := filepath.Join(s.disk, "fill")
 	left := uint64(diskLeft)

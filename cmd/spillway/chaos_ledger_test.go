@@ -179,7 +179,7 @@ func (r *records) flags() []string {
 	return []string{"--kafka.brokers=" + r.kafka.Addrs[0], "--kafka.topics=" + chaosTopic, "--kafka.group=" + chaosGroup}
 }
 
-// produce sends records until quit is closed, and returns when the broker has all of them.
+// produce sends records until quit is closed, and returns when the broker has them all.
 func (r *records) produce(metric string, quit <-chan struct{}) {
 	for {
 		select {

@@ -75,7 +75,7 @@ func TestChaosLosesNothingAcked(t *testing.T) {
 
 // newChaos starts the cluster, on a network that can be cut and with a disk that can be filled, where this machine has them.
 func newChaos(t *testing.T, seed uint64) *chaos {
-	http.DefaultClient.Timeout = 2 * patience // longer than any answer may take: then it hangs
+	http.DefaultClient.Timeout = 2 * patience // longer than any answer may need: then it hangs
 	t.Cleanup(func() { http.DefaultClient.Timeout = 0 })
 	x := &chaos{seed: seed, records: newRecords(t), worst: map[string]*worst{}}
 	plan := processes.Plan{Etcd: 3, Storage: envInt(t, "CHAOS_STORAGE", 3), Gateways: 2, Port: 28700,

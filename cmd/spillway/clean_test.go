@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestDeletedRowsGoFromTheDiskWhenAsked: deleted rows take space until a clean-up is requested. All other rows stay.
+// TestDeletedRowsGoFromTheDiskWhenAsked: deleted rows use space until a clean-up is requested. All other rows stay.
 func TestDeletedRowsGoFromTheDiskWhenAsked(t *testing.T) {
 	t.Parallel()
 	const deletes, cleans = "/api/v1/admin/tsdb/delete_series", "/api/v1/admin/tsdb/clean_tombstones"

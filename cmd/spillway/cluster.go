@@ -145,12 +145,12 @@ func (v *clusterView) look() master.State {
 	return s
 }
 
-// takesRows reports whether a storage server lives and takes writes.
+// takesRows reports whether a storage server lives and accepts writes.
 func (v *clusterView) takesRows(s topology.ServerID) bool {
 	return v.leaders.Live(s) && v.leaders.ReadOnly(s) == ""
 }
 
-// readOnly is why a server that is up takes no rows; "": it takes them, or is away, and another may lead soon.
+// readOnly is why a server that is up accepts no rows; "": it accepts them, or is away, and another may lead soon.
 func (v *clusterView) readOnly(s topology.ServerID) string {
 	if !v.leaders.Live(s) {
 		return ""
@@ -175,7 +175,7 @@ func (v *clusterView) metadataServers() []topology.ServerID {
 }
 
 // age is how long newer maps of a table, or new servers, may have been missed. Receiving leases proves nothing about
-// maps: each prefix has a watch of its own, and after a cut one may lag behind the other.
+// maps: each prefix has its own watch, and after a cut one may lag behind the other.
 func (v *clusterView) age(table string) time.Duration {
 	return max(v.tables.Age(table), v.leaders.Age())
 }

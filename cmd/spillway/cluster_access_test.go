@@ -41,7 +41,7 @@ func TestClusterObeysAdministratorsAlone(t *testing.T) {
 		t.Errorf("etcd takes a gateway's certificate: %s", out)
 	}
 
-	// The server restarts with a list of revoked certificates; one of the gateways is added to it later.
+	// The server restarts with a list of revoked certificates; one of the gateways is added later.
 	_, err := (&certsCmd{OutDir: dir, Gateways: []string{"lost"}, Days: 1}).make()
 	c.must(err)
 	c.must((&certsCmd{OutDir: dir, Revoke: []string{"lost"}}).Run())

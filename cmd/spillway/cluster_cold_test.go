@@ -17,9 +17,9 @@ import (
 )
 
 // TestClusterColdStart kills everything at once, etcd too, and starts it again: CLUSTER_ACTIVE partitions with three
-// placements each, every tenth with rows, on three storage servers. It measures the time until all are led anew, the
+// placements each, every tenth with rows, on three storage servers. It measures the time until all are led again, the
 // resources of a server and of etcd in the idle state (CLUSTER_STEADY), and, after a server is killed, the time until
-// others lead all its partitions without rows. Then a series is deleted from all of them.
+// others lead all its partitions without rows. Then a series is deleted from them all.
 func TestClusterColdStart(t *testing.T) {
 	needsCluster(t)
 	n, steady := envInt(t, "CLUSTER_ACTIVE", 1000), envDuration(t, "CLUSTER_STEADY", 4*time.Second)
@@ -42,7 +42,7 @@ func TestClusterColdStart(t *testing.T) {
 	served := time.Since(began)
 	took := c.ledAnew(ps, before, began)
 	t.Logf("cold start of everything: all processes serve after %v, partitions are led anew: %s (load %s)", served.Round(time.Millisecond), spreadOf(took), load())
-	if last := took[len(took)-1]; last > 30*time.Second+time.Duration(n)*10*time.Millisecond { // 30 s is the goal for 10,000, where the machine has time for it
+	if last := took[len(took)-1]; last > 30*time.Second+time.Duration(n)*10*time.Millisecond { // 30 s is the goal for 10,000, where the machine has time
 		t.Errorf("the last was led after %v", last)
 	}
 
@@ -85,7 +85,7 @@ func TestClusterColdStart(t *testing.T) {
 	}
 }
 
-// rowInEach writes a row of one series into each partition of a second, or into every nth of them.
+// rowInEach writes a row of one series into each partition of a second, or into every nth.
 func (c *crowd) rowInEach(table string, from time.Time, n, every int) {
 	c.t.Helper()
 	began := time.Now()

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// wires is a network of its own: places, each with one address, joined by a router that can be made to drop packets
+// wires is a separate network: places, each with one address, joined by a router that can be made to drop packets
 // between two places silently.
 //
 //	etcd 10.n.1.2 ──┐            ┌── rest 10.n.3.2: gateways, other storage servers
@@ -55,7 +55,7 @@ func tryWires(t *testing.T, places ...string) (_ *wires, why string) {
 	if out, err := exec.Command("ip", "netns", "add", w.router).CombinedOutput(); err != nil {
 		return nil, fmt.Sprintf("a network is cut by network namespaces, and here are none: %v %s", err, out)
 	}
-	t.Cleanup(func() { w.ip("netns", "del", w.router) }) // its wires go with it
+	t.Cleanup(func() { w.ip("netns", "del", w.router) }) // its wires are removed too
 	w.in(w.router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
 	n := 100 + os.Getpid()%100 // another test on this machine has another network, most likely
 	for i, place := range append(places, here) {

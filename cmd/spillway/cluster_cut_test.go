@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestClusterPartitionsAreCutAmidTheirRows: a partition with three copies of its rows is cut in the middle of them, by time, and then a half of it by ring.
+// TestClusterPartitionsAreCutAmidTheirRows: a partition with three copies of its rows is cut in the middle of them, by time, and then one half by ring.
 // Through every gateway each row is found once and with the value acked last, and no deleted row: after each cut, after rows on both sides of the
 // cut were written again, after a deletion, while the server that led the parent is dead, and when it is back.
 func TestClusterPartitionsAreCutAmidTheirRows(t *testing.T) {
@@ -95,7 +95,7 @@ func (w *cutRows) erase(series int) {
 	delete(w.written, fmt.Sprintf("m_v/%d", series))
 }
 
-// cut has a command cut a partition, and returns its halves when they take the rows.
+// cut has a command cut a partition, and returns its halves when they accept the rows.
 func (w *cutRows) cut(p lease.Partition, at string) (low, high lease.Partition) {
 	w.t.Helper()
 	w.command("partition", "split", p.Table, fmt.Sprint(p.ID), "--at", at)

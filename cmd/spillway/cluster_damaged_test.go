@@ -10,11 +10,11 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// TestClusterWritersWaitForNoDamagedFile kills a server, cuts a segment of its partition short, and starts it, at once: so the start finds the damage. A follower takes frames all the same, as after
-// any restart, and is in sync until and after its file is mended. A leader leaves the lease to a server that is whole.
+// TestClusterWritersWaitForNoDamagedFile kills a server, cuts a segment of its partition short, and starts it, at once: so the start finds the damage. A follower accepts frames all the same, as after
+// any restart, and is in sync until and after its file is repaired. A leader leaves the lease to a server that is whole.
 func TestClusterWritersWaitForNoDamagedFile(t *testing.T) {
 	needsCluster(t)
-	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_MINORS_MAX=100", "SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=50KiB")) // mending takes longer than a member may be slow
+	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_MINORS_MAX=100", "SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=50KiB")) // the repair lasts longer than a member may be slow
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Hour).Truncate(time.Minute)}
 	w.write(1)

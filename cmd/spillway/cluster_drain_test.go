@@ -81,7 +81,7 @@ func (c *crowd) single(n int) (all []lease.Partition, rows map[topology.ServerID
 }
 
 // TestClusterDrainMovesWhatHasNoRows drains a server that keeps no copies, of a table with one replica: its partitions without rows are soon
-// led by others, and take rows there; its partitions with rows stay, and are served.
+// led by others, and accept rows there; its partitions with rows stay, and are served.
 func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
@@ -115,7 +115,7 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 		}
 	}
 
-	// Undrained, it is used again: new partitions are shared with it.
+	// Undrained, it is used again: it gets its share of new partitions.
 	if out, code := c.cli("server", "undrain", "s1"); code != 0 {
 		t.Fatalf("undrain ended with %d: %s", code, out)
 	}
@@ -129,8 +129,8 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 }
 
 // TestClusterTakesOverWhatADeadServerHadNoRowsOf kills one of three servers, of a table with one replica. Its partitions
-// without rows take rows on others after the master's grace time; those with rows are refused until it is back, and then
-// have all of them.
+// without rows accept rows on others after the master's grace time; those with rows are refused until it is back, and then
+// have all rows.
 func TestClusterTakesOverWhatADeadServerHadNoRowsOf(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()

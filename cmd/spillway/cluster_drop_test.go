@@ -15,7 +15,7 @@ import (
 
 // TestClusterDropsATableUnderItsWriters runs `spillway table drop` while senders write the table through two gateways
 // without end, at times that need one partition after another: the command ends, no row acked before it is ever read
-// again, senders get nothing worse than 503, and then write on to a table that is made anew. CLUSTER_DROPS sets how
+// again, senders get nothing worse than 503, and then write on to a table that is made again. CLUSTER_DROPS sets how
 // often.
 func TestClusterDropsATableUnderItsWriters(t *testing.T) {
 	needsCluster(t)

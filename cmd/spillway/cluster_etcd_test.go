@@ -43,7 +43,7 @@ func (c *crowd) alive(ps ...*processes.Process) {
 	}
 }
 
-// TestClusterGoesOnWithoutEtcd takes one of three etcd members away, then all of them for a while (CLUSTER_ETCD_AWAY).
+// TestClusterGoesOnWithoutEtcd stops one of three etcd members, then all for a while (CLUSTER_ETCD_AWAY).
 // Reads go on, also through a gateway that is started meanwhile; writes are acked or answered with 503; when etcd is back,
 // everything goes on by itself, and no lease of a partition with rows has moved.
 func TestClusterGoesOnWithoutEtcd(t *testing.T) {
@@ -112,7 +112,7 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	t.Logf("etcd is back: acks through both gateways after %v", back.Round(time.Millisecond))
 	c.within(patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
 	stop = c.load(senders)
-	time.Sleep(6 * time.Second) // longer than it takes to take a lease
+	time.Sleep(6 * time.Second) // longer than the acquisition of a lease needs
 	stop()
 	for _, s := range senders {
 		s.check()
@@ -144,7 +144,7 @@ func (c *crowd) hangsNobody(url string) {
 }
 
 // refusesWithoutEtcd makes writes that need etcd, once no lease is valid any more: a first row in a partition that other
-// servers could take over, and a row of a time that no partition covers. Both are answered with 503.
+// servers could lead, and a row of a time that no partition covers. Both are answered with 503.
 func (c *crowd) refusesWithoutEtcd(empty []lease.Partition) {
 	c.t.Helper()
 	time.Sleep(4 * time.Second)
@@ -183,7 +183,7 @@ func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
 
 // unmoved checks that the leases of partitions with rows did not change. Of empty ones it counts how many have moved: a
 // server that leads more than its share for ten seconds releases one, and a server that reaches etcd four seconds before
-// a leader does takes that leader's, as may happen on a busy machine.
+// a leader does acquires that leader's, as may happen on a busy machine.
 func (c *crowd) unmoved(before map[lease.Partition]led, empty []lease.Partition, when string) {
 	c.t.Helper()
 	moved := 0

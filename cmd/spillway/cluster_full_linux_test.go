@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
-// ontoSmallDisk moves the directory of a stopped storage server onto a small disk of its own.
+// ontoSmallDisk moves the directory of a stopped storage server onto a separate small disk.
 func (c *crowd) ontoSmallDisk(p *processes.Process, bytes int) *smallDisk {
 	c.t.Helper()
 	dir := ""
@@ -36,7 +36,7 @@ func (c *crowd) ontoSmallDisk(p *processes.Process, bytes int) *smallDisk {
 }
 
 // TestClusterServerWithAFullDiskIsRead starts a storage server without a free byte: it leads its partitions with rows,
-// all of them are read, writes to them are refused with the reason, its partitions without rows are moved to a server
+// all are read, writes there are refused with the reason, its partitions without rows are moved to a server
 // that accepts writes, and all is normal again when there is room.
 func TestClusterServerWithAFullDiskIsRead(t *testing.T) {
 	needsCluster(t)

@@ -102,7 +102,7 @@ func (c *crowd) report(senders []*sender) {
 }
 
 // TestClusterPausedServerLosesNothingAcked pauses a storage server for longer than a lease lasts, while it is written to.
-// Meanwhile others take its partitions without rows; when it resumes it acks nothing by its old leases.
+// Meanwhile others lead its partitions without rows; when it resumes it acks nothing by its old leases.
 func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
@@ -133,7 +133,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 		took := c.moves(empty, s, time.Now())
 		t.Logf("round %d: %s is paused; others lead what has no rows: %s", round+1, s, spreadOf(took))
 		written := c.putInto("moving", empty, round)
-		time.Sleep(3 * time.Second) // writes to its partitions with rows give up
+		time.Sleep(3 * time.Second) // writes to its partitions with rows fail
 		c.must(victim.Resume())
 		again := c.acks("default", fmt.Sprintf("warm,i=%d v=1 %d", round+1, time.Now().UnixMilli()))
 		t.Logf("round %d: acks through both gateways %v after it went on", round+1, again.Round(time.Millisecond))
@@ -177,7 +177,7 @@ func (c *crowd) byLeader(ps []lease.Partition, s topology.ServerID) lease.Partit
 	return led[0]
 }
 
-// emptyOf leaves out partitions that have rows: no other server may take those.
+// emptyOf leaves out partitions that have rows: no other server may lead those.
 func (c *crowd) emptyOf(ps []lease.Partition) []lease.Partition {
 	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool {
 		l, ok := c.view.leaders.Lease(p)
@@ -271,7 +271,7 @@ func TestClusterLeasesMoveAfterKill(t *testing.T) {
 	}
 	slices.Sort(all)
 	t.Logf("from kill -9 to the take as seen by another process: %s", spreadOf(all))
-	if all[len(all)/2] > 8*time.Second { // leases promise 5 s, on a machine that has time for them
+	if all[len(all)/2] > 8*time.Second { // leases promise 5 s, on a machine that has the time
 		t.Errorf("the median is %v", all[len(all)/2])
 	}
 }

@@ -72,7 +72,7 @@ func TestClusterMetadataTransactions(t *testing.T) {
 	if m.Len() != partitions+txns {
 		t.Errorf("%d partitions, not %d", m.Len(), partitions+txns)
 	}
-	if at(0.5) > 200*time.Millisecond { // 20 ms is the goal, on a machine that has time for it: docs/proofs/cluster.md
+	if at(0.5) > 200*time.Millisecond { // 20 ms is the goal, on a machine that has the time: docs/proofs/cluster.md
 		t.Errorf("half of the transactions took longer than %v", at(0.5))
 	}
 }

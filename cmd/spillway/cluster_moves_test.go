@@ -67,7 +67,7 @@ func (c *crowd) moved(ps []lease.Partition, replicas int, not ...topology.Server
 }
 
 // TestClusterDrainEmptiesAServerOfItsRows drains one of four servers while rows are written to tables of one, two and three replicas, and kills it when
-// nothing is left on it: every acked row is there.
+// nothing is left there: every acked row is there.
 func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
@@ -181,7 +181,7 @@ func (c *crowd) placesOf(p lease.Partition) (on []topology.ServerID, free topolo
 }
 
 // TestClusterRowsMoveToAServerThatComes has rows on three servers, and a fourth one comes: closed partitions move to it until it has its part, and they are read
-// all the time. Then the one that leads most of them is killed: nothing is missing.
+// all the time. Then the one that leads most is killed: nothing is missing.
 func TestClusterRowsMoveToAServerThatComes(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()

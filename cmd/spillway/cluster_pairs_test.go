@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// TestClusterGatewaysAgreeAboutAPair sends each replica of a pair to a gateway of its own. One replica is kept, also by a gateway that was
-// killed and started; when its rows stop, the other one takes over, also at the gateway that never received the first.
+// TestClusterGatewaysAgreeAboutAPair sends each replica of a pair to another gateway. One replica is kept, also by a gateway that was
+// killed and started; when its rows stop, the other one is elected, also at the gateway that never received the first.
 func TestClusterGatewaysAgreeAboutAPair(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()

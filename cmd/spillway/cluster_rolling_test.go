@@ -11,8 +11,8 @@ import (
 )
 
 // TestClusterCopiesRollingRestart stops and starts one storage server after the other as an operator does, while senders write by three protocols: a
-// server that stops hands its leases over, and leaves the chains of its copies. No write is refused, none waits as long as it takes until a dead server's
-// lease may be taken, and every acked row is there.
+// server that stops hands its leases over, and leaves the chains of its copies. No write is refused, none waits as long as until a dead server's
+// lease may be acquired, and every acked row is there.
 func TestClusterCopiesRollingRestart(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -71,7 +71,7 @@ func TestClusterCopiesRollingRestart(t *testing.T) {
 	c.report(senders)
 }
 
-// rollingMax is how long a writer may wait while a server stops: less than until a dead server's lease may be taken, which is 4 s.
+// rollingMax is how long a writer may wait while a server stops: less than until a dead server's lease may be acquired, which is 4 s.
 const rollingMax = 4 * time.Second
 
 // farewell is a server's report of its copies when it stopped.

@@ -30,7 +30,7 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 	c.server(lost).Kill()
 	took := c.moves(led, lost, began)
 	t.Logf("%s is lost: all that it led are led by others: %s", lost, spreadOf(took))
-	if last := took[len(took)-1]; last > 12*time.Second { // leases promise 6 s, on a machine that has time for them
+	if last := took[len(took)-1]; last > 12*time.Second { // leases promise 6 s, on a machine that has the time
 		t.Errorf("the last of %d was led after %v", len(led), last)
 	}
 	c.start(c.server(lost))

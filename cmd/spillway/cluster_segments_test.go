@@ -130,7 +130,7 @@ func TestClusterCopiesGetTheSegmentsOfTheirLeader(t *testing.T) {
 	w.check()
 }
 
-// TestClusterCopiesCatchUpBySegments stops a follower, writes, flushes and compacts until the log does not reach back to it,
+// TestClusterCopiesCatchUpBySegments stops a follower, writes, flushes and compacts until the log does not reach back to its end,
 // and starts it: it is listed again with all rows. Then the same with a follower after its directory was emptied. At last the leader
 // is killed.
 func TestClusterCopiesCatchUpBySegments(t *testing.T) {
@@ -275,7 +275,7 @@ func TestClusterLeaderMendsAFlippedSegment(t *testing.T) {
 // bulk is how many rows a large segment has.
 const bulk = 50_000
 
-// writeMany writes so many rows at once that their segment is large, and no compaction takes its place soon.
+// writeMany writes so many rows at once that their segment is large, and no compaction replaces it soon.
 func (w *copiesWriter) writeMany() {
 	w.c.t.Helper()
 	var many strings.Builder
@@ -288,7 +288,7 @@ func (w *copiesWriter) writeMany() {
 	})
 }
 
-// whole asks until there is an answer, on a busy machine perhaps more than once, and every acked row must be in it.
+// whole asks until there is an answer, on a busy machine perhaps more than once, and it must contain every acked row.
 func (w *copiesWriter) whole() {
 	w.c.t.Helper()
 	for query, rows := range map[string]int{"sum(count_over_time(kept_v[2h]))": w.acked, "sum(count_over_time(bulk_v[2h]))": bulk} {
@@ -348,7 +348,7 @@ func TestClusterCopiesAreRefilledThroughKills(t *testing.T) {
 	w.write(20)
 	p := c.partitions("copied")[0]
 	c.within(patience, "all three are in sync", c.listed(p, 3))
-	for i := range 40 { // segments that take seconds to send
+	for i := range 40 { // segments whose sending lasts seconds
 		var b strings.Builder
 		for j := range 2000 {
 			fmt.Fprintf(&b, "noise,s=%d v=%v %d\n", j%100, rand.Float64(), w.from.Add(time.Duration(i*20+j/100)*time.Millisecond).UnixMilli())

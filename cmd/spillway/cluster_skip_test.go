@@ -24,7 +24,7 @@ func TestClusterReadersMaySkipStagedRows(t *testing.T) {
 	c.command("table", "set", "narrow", "--smear=30s")
 	l := c.flow("narrow", 160)
 	defer l.stop()
-	const until = 20 * time.Second // some rows of it have left, others have not
+	const until = 20 * time.Second // some rows have left, others have not
 	time.Sleep(until)
 	l.stop()
 	var mark time.Time

@@ -21,8 +21,8 @@ import (
 // smears are the settings of a cluster that smears rows.
 var smears = append(slices.Clone(stages), "SPILLWAY_INTAKE_SMEAR=true")
 
-// TestClusterSmearSpreadsTheLoad writes rows of now into partitions of ten seconds, on three servers, each of which takes all rows for ten seconds. Then the table
-// is smeared: in any ten seconds the busiest server takes little more than the mean. All the while both gateways are asked for all rows, and find each once.
+// TestClusterSmearSpreadsTheLoad writes rows of now into partitions of ten seconds, on three servers, each of which accepts all rows for ten seconds. Then the table
+// is smeared: in any ten seconds the busiest server accepts little more than the mean. All the while both gateways are asked for all rows, and find each once.
 func TestClusterSmearSpreadsTheLoad(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
@@ -209,7 +209,7 @@ func (l *flow) complain() {
 	}
 }
 
-// meter records how many rows each server has taken as a leader, once in a second.
+// meter records how many rows each server has accepted as a leader, once in a second.
 type meter struct {
 	ended chan struct{}
 	once  sync.Once

@@ -15,7 +15,7 @@ import (
 )
 
 // TestClusterSmearCost measures the CPU of storage servers and gateways for rows that wait and for rows that do not, in turns, in one cluster: `make bench-smear`. The sizes of requests are
-// those of a busy sender; what the processes take without any rows is subtracted.
+// those of a busy sender; the use of the processes without any rows is subtracted.
 func TestClusterSmearCost(t *testing.T) {
 	if os.Getenv("SMEAR_COST") == "" {
 		t.Skip("the cost of smeared rows is measured by `make bench-smear`")
@@ -35,7 +35,7 @@ func TestClusterSmearCost(t *testing.T) {
 	spent := make([]consumed, len(windows))
 	for round := range envInt(t, "SMEAR_ROUNDS", 3) {
 		before := c.consumed()
-		time.Sleep(run + rest) // as long as the others: heartbeats and the like are as much as a third of what direct rows take
+		time.Sleep(run + rest) // as long as the others: heartbeats and the like are as much as a third of the cost of direct rows
 		idle = idle.plus(c.consumed().minus(before))
 		for i := range windows {
 			i = (i + round) % len(windows)
@@ -58,7 +58,7 @@ func TestClusterSmearCost(t *testing.T) {
 	}
 }
 
-// profile records where every storage server and gateway spends CPU, and takes memory, in a time: into files whose names begin so.
+// profile records where every storage server and gateway spends CPU, and allocates memory, in a time: into files whose names begin so.
 func (c *crowd) profile(name string, d time.Duration) {
 	take := func(addr, kind, file string) {
 		answer, err := http.Get(fmt.Sprintf("http://%s/debug/pprof/%s?seconds=%d", addr, kind, int(d.Seconds())))

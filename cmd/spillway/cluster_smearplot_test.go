@@ -19,13 +19,13 @@ type loadCurves struct {
 // curveColors are those of the servers, which differ in brightness too.
 var curveColors = [...]string{"#1f4e8c", "#d97706", "#5aa469", "#8b5cf6", "#111111"}
 
-// perSecond are the rows that a server took in a second, as the mean of the two seconds around it.
+// perSecond are the rows that a server accepted in a second, as the mean of the two seconds around it.
 func (l *loadCurves) perSecond(server, i int) float64 {
 	from, to := l.readings[max(i-1, 0)], l.readings[min(i+1, len(l.readings)-1)]
 	return (to.rows[server] - from.rows[server]) / max(to.at.Sub(from.at).Seconds(), 0.001)
 }
 
-// drawLoads draws the rows that each server took a second, a panel for each of the curves, with one scale.
+// drawLoads draws the rows that each server accepted a second, a panel for each of the curves, with one scale.
 func drawLoads(all []loadCurves) []byte {
 	const width, left, right, top, high, gap = 1000.0, 80.0, 20.0, 40.0, 160.0, 60.0
 	most := 1.0

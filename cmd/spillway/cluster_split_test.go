@@ -36,7 +36,7 @@ func TestClusterSplitWithoutMetadataServersTakesRows(t *testing.T) {
 		still := watchStandstill(t)
 		worst := w.write(away)
 		t.Logf("partition %v: a row waited for %v at most before, %v while two of three metadata servers were stopped; %d rows", p, before.Round(time.Millisecond), worst.Round(time.Millisecond), len(w.written))
-		if worst > max(away/2, 2*before)+still.sum() { // a row that waits for them waits until they are back
+		if worst > max(away/2, 2*before)+still.sum() { // a row that waits for those servers waits until they are back
 			t.Errorf("a row waited for %v", worst)
 		}
 		if status, text := askAt(c.doors[0], "cut", "count(m_v)", w.last); status != http.StatusOK {

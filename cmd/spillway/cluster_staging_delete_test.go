@@ -70,7 +70,7 @@ type deletions struct {
 	c       *crowd
 	series  int
 	written int   // times, of each series
-	from    []int // the first of them that was not deleted, by series
+	from    []int // the first row that was not deleted, by series
 	began   time.Time
 }
 

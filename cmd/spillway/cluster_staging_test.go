@@ -69,7 +69,7 @@ func stagesAlone(t *testing.T, servers, rows int) (c *crowd, w *copiesWriter, on
 }
 
 // TestClusterStagedRowsLeaveWithTheirServerAndTable: the only copy of a table is away, so that its rows stay staged on one server each. A server that is drained, and one that is
-// stopped, stage theirs elsewhere, and all are there when the leader is back. Those that are staged when the table is dropped are gone with it, and are not in the
+// stopped, stage theirs elsewhere, and all are there when the leader is back. Those that are staged when the table is dropped are gone too, and are not in the
 // table that has its name then.
 func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
 	needsCluster(t)
@@ -120,7 +120,7 @@ func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
 }
 
 // TestClusterStagedRowsOutliveTheirHolders: of a table with two replicas, both of which are in sync, one is away, so that rows stay staged. They are read while they wait,
-// after a holder of them is killed, and after all servers are; and are there once when the replica is back.
+// after a holder is killed, and after all servers are; and are there once when the replica is back.
 func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()

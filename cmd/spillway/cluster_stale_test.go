@@ -187,7 +187,7 @@ func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 	f("/api/v1/series?match[]=m_v", http.StatusOK, `"h":"4"`)
 	f("/federate?match[]=m_v", http.StatusServiceUnavailable, "may be missing")
 
-	// Other gateways write to hour 6: no server in the gateway's map has rows of it, and metadata servers are asked.
+	// Other gateways write to hour 6: no server in the gateway's map has its rows, and metadata servers are asked.
 	put(6)
 	status, text = c.over(cut, at(6).Add(-time.Minute), at(6), "&partial_response=false")
 	if status != http.StatusOK || !strings.Contains(text, `"h":"6"`) || strings.Contains(text, "warnings") {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestClusterCopiesOfADeadLeaderAreLedWithinItsLease kills the server that leads most partitions, while no rows come: first while the chains ping, then when they are at
-// rest. Another server leads them, and a client that writes to all partitions one after another, those with a dead follower too, is acked, soon after the lease could be taken.
+// rest. Another server leads them, and a client that writes to all partitions one after another, those with a dead follower too, is acked, soon after the lease could be acquired.
 func TestClusterCopiesOfADeadLeaderAreLedWithinItsLease(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
@@ -43,7 +43,7 @@ func TestClusterCopiesOfADeadLeaderAreLedWithinItsLease(t *testing.T) {
 	slices.Sort(led)
 	slices.Sort(acked)
 	t.Logf("from kill -9 to the take: %s; to rows acked in all: %s", spreadOf(led), spreadOf(acked))
-	if m := acked[len(acked)-1]; m > 5*time.Second { // 4 s until the lease may be taken, and the hand-over
+	if m := acked[len(acked)-1]; m > 5*time.Second { // 4 s until the lease may be acquired, and the hand-over
 		t.Errorf("rows are acked in all partitions %v after the kill", m)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // TestClusterIsUpgradedToCopies starts a cluster whose servers keep no copies, as those of older builds, and restarts one after the other with copies, while
-// senders write. In each mixture new partitions take rows, and list no follower that keeps no copies. At the end all servers have all rows: one is killed,
+// senders write. In each mixture new partitions accept rows, and list no follower that keeps no copies. At the end all servers have all rows: one is killed,
 // and every acked row is there.
 func TestClusterIsUpgradedToCopies(t *testing.T) {
 	needsCluster(t)

@@ -63,7 +63,7 @@ func envDuration(t *testing.T, name string, def time.Duration) time.Duration {
 	return d
 }
 
-// patience bounds a test's waits: far longer than they take, on a machine that does other work.
+// patience bounds a test's waits: far longer than they last, on a machine that does other work.
 const patience = time.Minute
 
 // unmerged has old narrow partitions stay as they are: a test counts them.
@@ -76,7 +76,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	return c
 }
 
-// newCrowdOf starts a cluster with the first n storage servers of a plan, and returns the others, which are no part of it yet.
+// newCrowdOf starts a cluster with the first n storage servers of a plan, and returns the others, which have not joined yet.
 func newCrowdOf(t *testing.T, p processes.Plan, n int) (c *crowd, later []*processes.Process) {
 	t.Helper()
 	p.Memory, p.Bin = "512MiB", os.Getenv("CLUSTER_BIN")
@@ -248,7 +248,7 @@ func (c *crowd) moves(ps []lease.Partition, was topology.ServerID, began time.Ti
 	var took []time.Duration
 	left := slices.Clone(ps)
 	for end := time.Now().Add(patience); len(left) > 0; {
-		changed := c.view.leaders.Changed() // taken before looking
+		changed := c.view.leaders.Changed() // fetched before looking
 		now := time.Since(began)
 		left = slices.DeleteFunc(left, func(p lease.Partition) bool {
 			s, _ := c.leader(p)
@@ -295,7 +295,7 @@ func askAt(door *process, table, query string, at time.Time) (int, string) {
 	return status, string(text)
 }
 
-// answers waits until every gateway answers the query, and returns how long that took.
+// answers waits until every gateway answers the query, and returns after how long.
 func (c *crowd) answers(table, query string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
@@ -314,7 +314,7 @@ func (c *crowd) answers(table, query string) time.Duration {
 	return time.Since(began)
 }
 
-// acks waits until every gateway acks a line for the table, and returns how long that took.
+// acks waits until every gateway acks a line for the table, and returns after how long.
 func (c *crowd) acks(table, line string) time.Duration {
 	c.t.Helper()
 	began := time.Now()

@@ -118,7 +118,7 @@ func (c *crowd) columns(table string, n int) {
 	c.must(err)
 }
 
-// sender writes series of its own through all gateways.
+// sender writes its own series through all gateways.
 func (c *crowd) sender(i int, seed uint64) *sender {
 	now := time.Now()
 	s := newSender(c.doors[0], i, 0, now, rand.New(rand.NewPCG(seed, uint64(i))))

@@ -38,8 +38,8 @@ type completions struct {
 
 type completion struct {
 	word, help string
-	file       bool     // a flag that takes a file or directory
-	choices    []string // a flag that takes one of these
+	file       bool     // a flag whose value is a file or directory
+	choices    []string // a flag whose value is one of these
 	switches   bool     // a flag without a value
 }
 

@@ -31,11 +31,11 @@ import (
 )
 
 // config holds all settings of users, declared once: package setting derives flags, variables, checks and the reference
-// for users from it. A YAML file, SPILLWAY_… variables and flags set it, each over the ones before. Unknown keys are
+// for users. A YAML file, SPILLWAY_… variables and flags set it, each over the ones before. Unknown keys are
 // refused: a mistyped limit must not go unnoticed.
 type config struct {
 	file       string                 // the file it was read from; "": none
-	again      func() (config, error) // reads and completes it anew
+	again      func() (config, error) // reads and completes it again
 	level      *slog.LevelVar         // in force; set by complete
 	processors int                    // of the machine; set by spread
 	heap       *heapLimit             // of the collector; set by limitHeap

@@ -97,7 +97,7 @@ func (c coordConfig) tls() (*tls.Config, error) {
 		return nil, fault.Errorf(fault.Invalid, "--coord.cert and --coord.key go together")
 	}
 	if c.Cert != "" {
-		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // read anew: certificates are renewed
+		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // read again: certificates are renewed
 			pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 			return &pair, err
 		}

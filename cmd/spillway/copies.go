@@ -57,7 +57,7 @@ func (c *copies) open(p *storage) (err error) {
 	return nil
 }
 
-// registered is the report of its copies in the server's row.
+// registered is the report of copies in the server's row.
 func (c *copies) registered() string {
 	if c.chains == nil {
 		return registry.CopiesOff
@@ -111,7 +111,7 @@ func (c *copies) listed(p lease.Partition, ask uint64, ok bool, epoch point.Epoc
 	}
 }
 
-// leave takes the copies of a process that ends out of their chains. A fenced store's are left to the silence: its process ends at once.
+// leave removes the copies of a process that ends from their chains. A fenced store's are left to the silence: its process ends at once.
 func (c *copies) leave(ctx context.Context, p *storage) {
 	if c.chains == nil || p.brick.Err() != nil {
 		return
@@ -127,7 +127,7 @@ func (c *copies) leave(ctx context.Context, p *storage) {
 func (c *copies) follow(ctx context.Context, p *storage) error {
 	dial := rpc.DialSettings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}), Log: p.log}
 	for {
-		changed := p.view.registry.Changed() // taken before looking
+		changed := p.view.registry.Changed() // fetched before looking
 		all := p.view.registry.All()
 		p.lead.Servers(placeable(all))
 		c.connect(all, p.id, dial, p.log)

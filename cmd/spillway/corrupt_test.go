@@ -153,7 +153,7 @@ func (r *corruptRun) table(what string, of func(corruptResult) string) string {
 	return b.String()
 }
 
-// caseMax is how long a case may take: two starts, and everything read, take a fraction of a second.
+// caseMax is how long a case may last: two starts, and everything read, last a fraction of a second.
 const caseMax = 90 * time.Second
 
 // binaryShare: one in so many cases runs the program itself instead of its parts within a worker.
@@ -257,7 +257,7 @@ func (l *lockedText) reset() {
 	l.b = nil
 }
 
-// String returns all of it.
+// String returns everything.
 func (l *lockedText) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

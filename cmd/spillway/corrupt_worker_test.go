@@ -183,7 +183,7 @@ func (w *corruptTrial) running(rng *rand.Rand, old []string, begin func(corruptR
 		w.ask(p.base) // caches are warm
 	}
 	w.result.Harm, err = plot(rng, w.dir, old)
-	for range 100 { // the process renames and deletes files of its own meanwhile
+	for range 100 { // the process renames and deletes its files meanwhile
 		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -196,7 +196,7 @@ func (w *corruptTrial) running(rng *rand.Rand, old []string, begin func(corruptR
 	begin(w.begun())
 	w.ask(p.base)
 	err = p.stop()
-	if w.result.Outcome == "NO ANSWER" && err != nil { // it met the damage and ended by itself amid the queries: its reason is judged instead
+	if w.result.Outcome == "NO ANSWER" && err != nil { // it found the damage and ended by itself amid the queries: its reason is judged instead
 		w.result.Outcome, w.result.Said = "intact", ""
 	}
 	w.ended(err)
@@ -343,7 +343,7 @@ func unclear(said string) string {
 	return ""
 }
 
-// ask reads every row and judges the answers. If a whole table cannot be read, it asks for every day of it alone.
+// ask reads every row and judges the answers. If a whole table cannot be read, it asks for each day alone.
 func (w *corruptTrial) ask(base string) {
 	for _, table := range corruptTables {
 		want, ok := w.want[table]
@@ -472,7 +472,7 @@ type corruptServer struct {
 	stop func() error
 }
 
-// open starts the store, in this process or as one of its own; its error is the text a person would read.
+// open starts the store, in this process or in a new one; its error is the text a person would read.
 func (w *corruptTrial) open() (*corruptServer, error) {
 	w.client.CloseIdleConnections()
 	if w.order.Binary != "" {

@@ -38,7 +38,7 @@ type corruptWorld struct {
 // corruptDays is how many partitions each table has, except the one that grows.
 const corruptDays = 3
 
-// corruptTables are the written tables; each life makes one of its own, so that the lists of tables were last written at
+// corruptTables are the written tables; each life makes another one, so that the lists of tables were last written at
 // several times.
 var corruptTables = []string{"default", "lines", "hists", "life0", "life1", "life2", "life3"}
 
@@ -122,7 +122,7 @@ func (w *corruptWorld) write(round int) {
 	}
 }
 
-// days is the number of days for which the table "default" has rows: each life makes a partition of it.
+// days is the number of days for which the table "default" has rows: each life makes one of its partitions.
 func (w *corruptWorld) days() int { return corruptDays + w.life }
 
 // at returns the time of a round's rows in a day.
@@ -326,7 +326,7 @@ func copyCorrupt(t *testing.T, from, to string) {
 	}
 }
 
-// corruptFiles lists the files under a directory, by their paths from it.
+// corruptFiles lists the files under a directory, by their paths from there.
 func corruptFiles(dir string) (names []string, err error) {
 	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

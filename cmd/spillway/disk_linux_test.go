@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// smallDisk is a file system of its own for a process's data: a tmpfs in a mount namespace that a helper keeps alive, so
+// smallDisk is a separate file system for a process's data: a tmpfs in a mount namespace that a helper keeps alive, so
 // that it outlives the process.
 type smallDisk struct {
 	dir  string // as seen by the test
@@ -45,7 +45,7 @@ func newSmallDisk(t *testing.T, dir string, bytes int) *smallDisk {
 	return &smallDisk{dir: seen, fill: filepath.Join(seen, "fill"), in: []string{"nsenter", "-t", pid, "-U", "-m", "--preserve-credentials"}}
 }
 
-// use takes space until left bytes are free.
+// use allocates space until left bytes are free.
 func (d *smallDisk) use(t *testing.T, left uint64) {
 	t.Helper()
 	free := freeBytes(t, d.dir)
@@ -57,7 +57,7 @@ func (d *smallDisk) use(t *testing.T, left uint64) {
 	}
 }
 
-// fillUp takes the last byte.
+// fillUp allocates the last byte.
 func (d *smallDisk) fillUp(t *testing.T) {
 	t.Helper()
 	for size := uint64(4 << 20); size > 0; size /= 2 {
@@ -175,7 +175,7 @@ func TestFailedWriteEndsTheProcess(t *testing.T) {
 	if code := p.exit(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if took := time.Since(fenced); took > fencedEnd+20*time.Second { // the rest is for a busy machine; requests may take 30 s otherwise
+	if took := time.Since(fenced); took > fencedEnd+20*time.Second { // the rest is for a busy machine; requests may last 30 s otherwise
 		t.Errorf("it took %v to end", took)
 	} else {
 		t.Logf("it ended %v after the first refusal", took)
@@ -210,7 +210,7 @@ func freeBytes(t *testing.T, dir string) uint64 {
 }
 
 // TestAFullDiskIsReadFromTheStartOn starts a process on a disk without a free byte: it gets ready, answers queries,
-// refuses writes and reports why, does not keep a processor busy, and takes writes again when there is room.
+// refuses writes and reports why, does not keep a processor busy, and accepts writes again when there is room.
 func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 	t.Parallel() // two changes of METADATA wait for room for twenty seconds each
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s")

@@ -116,7 +116,7 @@ func (q chainQuery) String() string {
 
 func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
 
-// randomQuery is a chain, or several of which each has series of its own.
+// randomQuery is a chain, or several that each have other series.
 func randomQuery(rng *rand.Rand) chainQuery {
 	q := randomChain(rng)
 	n := rng.IntN(8) - 2

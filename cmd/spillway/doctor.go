@@ -61,7 +61,7 @@ func (c *doctorCmd) Run() error {
 	return seenNothing{err}
 }
 
-// seenNothing is a failure to examine, which scripts must not take for health.
+// seenNothing is a failure to examine, which scripts must not mistake for health.
 type seenNothing struct{ error }
 
 // ExitCode is called by main.

@@ -13,7 +13,7 @@ import (
 // overdueMax is how long staged rows may wait for the leader of their partition before that is reported: another server leads within seconds where one may.
 const overdueMax = 30 * time.Second
 
-// staged reports rows that wait on a server for longer than another leader takes to come, and those that fewer servers hold than an ack needs.
+// staged reports rows that wait on a server for longer than the change to another leader lasts, and those that fewer servers hold than an ack needs.
 func (e *examination) staged(m *topology.Map, id topology.ServerID, held *peer.StagedStats) {
 	subject := fmt.Sprintf("%s on %s", m.Table, id)
 	if wait := overdue(held, time.Now()); wait >= overdueMax {

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// TestDoctorReportsRowsThatWait: for longer than another leader takes to come, on fewer servers than an ack needs, or on a server that is dead.
+// TestDoctorReportsRowsThatWait: for longer than the change to another leader lasts, on fewer servers than an ack needs, or on a server that is dead.
 func TestDoctorReportsRowsThatWait(t *testing.T) {
 	f := func(held peer.StagedStats, replicas int, want ...string) {
 		t.Helper()

@@ -76,7 +76,7 @@ type gatewayDeps struct {
 	leaders runner.Leaders  // nil: this process alone
 	staging forward.Staging // nil: rows wait for their leader
 	ping    func(context.Context, topology.ServerID) error
-	// readOnly is why a server that is up takes no rows; "": it takes them. Nil: this process alone.
+	// readOnly is why a server that is up accepts no rows; "": it accepts them. Nil: this process alone.
 	readOnly func(topology.ServerID) string
 	source   query.Source
 	health   func() error // why this process must not be used; nil: nothing
@@ -112,7 +112,7 @@ func (d *door) listen() (err error) {
 	return nil
 }
 
-// secured adds TLS to a listener if the settings ask for it.
+// secured adds TLS to a listener if the settings require it.
 func (d *door) secured(ln net.Listener) net.Listener {
 	if c := d.guard.TLS(); c != nil {
 		return tls.NewListener(ln, c)
@@ -129,7 +129,7 @@ func buildInfo() prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// makeLane makes the lane, before the first part that takes turns in it.
+// makeLane makes the lane, before the first part that uses turns.
 func (d *door) makeLane() {
 	if d.lane == nil {
 		d.lane = lane.New(func() bool { return d.front != nil && d.front.Writing() }, cmp.Or(d.cfg.processors, runtime.GOMAXPROCS(0)))

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// endMax is how long a process that keeps rows may take to close its store after a signal, once its requests have had their time: a
+// endMax is how long a process that keeps rows may need to close its store after a signal, once its requests have had their time: a
 // flush or compaction of millions of series, an answer that is being computed, or a disk that does not return must not hold it longer.
 const endMax = 5 * time.Second
 

@@ -133,7 +133,7 @@ func (r *rangeFlags) export(ctx context.Context, s *transfer.Server, format, cal
 	return e, nil
 }
 
-// foreignSender is for a server that is not ours: a token and an authority of its own.
+// foreignSender is for another operator's server: its token and authority.
 func foreignSender(tokenFile, caFile string) (func(*http.Request) (*http.Response, error), error) {
 	return clientFlags{TokenFile: tokenFile, CAFile: caFile}.sender(0, true)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/share"
 )
 
-// TestWhatHeadsHoldIsNotThereForQueries: memory bounded by other parts was booked nowhere, and queries took it a second
+// TestWhatHeadsHoldIsNotThereForQueries: memory bounded by other parts was booked nowhere, and queries used it a second
 // time.
 func TestWhatHeadsHoldIsNotThereForQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestWhatHeadsHoldIsNotThereForQueries(t *testing.T) {
 	})
 }
 
-// TestHeadsAreBookedBeforeTheyGrow: queries borrowed memory that heads had taken in the last 100 ms.
+// TestHeadsAreBookedBeforeTheyGrow: queries borrowed memory that heads had allocated in the last 100 ms.
 func TestHeadsAreBookedBeforeTheyGrow(t *testing.T) {
 	a, err := openAccounts(512<<20, nil)
 	if err != nil {

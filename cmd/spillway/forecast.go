@@ -103,7 +103,7 @@ func (d *door) forecasts(ctx context.Context, of found) ([]ui.Forecast, error) {
 	return out, nil
 }
 
-// addSmear tells of each table what becomes of rows that wait for their time, with the servers that there are.
+// addSmear reports for each table what becomes of rows that wait for their time, with the servers that there are.
 func addSmear(s *ui.Status, all []found) {
 	servers := 0
 	for i := range s.Servers {

@@ -52,7 +52,7 @@ func TestTheForecastShowsWhatIsLaidOut(t *testing.T) {
 	for i, p := range got.Partitions {
 		want := int64(700_000)
 		if i >= 3 {
-			want = 720_000 // what there is and what is to come
+			want = 720_000 // present and expected rows
 		}
 		if p.Bytes == nil || math.Abs(float64(*p.Bytes-want)) > 10_000 || p.Expected != (i >= 3) || p.From != time.Unix(0, presplit.SyntheticStart+point.Nanos(9+i)*hour).UTC() || p.Server != "b" {
 			t.Errorf("partition %d: %+v", i, p)

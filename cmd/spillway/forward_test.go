@@ -30,7 +30,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// path is the way of a write from the forwarder to the disk, all of it real.
+// path is the way of a write from the forwarder to the disk, all real.
 type path struct {
 	t       *testing.T
 	tables  *tables.Tables
@@ -109,7 +109,7 @@ func (p *path) rows() string {
 }
 
 // TestNewGenerationsLoseNothing renews the dictionary all the time while batches numbered by old ones are under way, some
-// of them so old that their streams are closed.
+// so old that their streams are closed.
 func TestNewGenerationsLoseNothing(t *testing.T) {
 	p := openPath(t, mem.New(), true, forward.Settings{GenerationAge: time.Nanosecond}, nil)
 	table := p.table()
@@ -200,7 +200,7 @@ func TestStaleServersAreAskedAgain(t *testing.T) {
 }
 
 // TestOneWrongClockStopsNobody: at the bound of partitions the newest times are served first, and rows without a place wait alone: they are
-// never refused for good, and taken once there is room.
+// never refused for good, and accepted once there is room.
 func TestOneWrongClockStopsNobody(t *testing.T) {
 	p := openPath(t, mem.New(), true, forward.Settings{PartitionsMax: 3}, nil)
 	table := p.table()
@@ -356,7 +356,7 @@ func TestLaterInOneRequestWins(t *testing.T) {
 	}
 }
 
-// TestFullDictionariesKeepWhatTheyKnow has more active series than a dictionary takes: the first ones go on, by the same
+// TestFullDictionariesKeepWhatTheyKnow has more active series than a dictionary accepts: the first ones go on, by the same
 // numbers, and the others are refused with the reason. A quarter is kept for tables to come.
 func TestFullDictionariesKeepWhatTheyKnow(t *testing.T) {
 	const most = 60

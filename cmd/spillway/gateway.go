@@ -76,7 +76,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 	if err := p.view.open(ctx, cfg, log, registerer, "", peers.Local{}); err != nil {
 		return nil, err
 	}
-	// Only now, though a port in use is the likeliest mistake: without the coordination store all this takes seconds, and
+	// Only now, though a port in use is the likeliest mistake: without the coordination store all this lasts seconds, and
 	// clients connected meanwhile would wait for an answer that another gateway has.
 	if err := p.listen(); err != nil {
 		return nil, err

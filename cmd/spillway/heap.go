@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// heapLimit is the collector's limit: what the budget leaves beside the rows in heads, which lie outside of its heap. It follows what the heads
+// heapLimit is the collector's limit: what the budget leaves beside the rows in heads, which lie outside its heap. It follows what the heads
 // hold, so that memory that they do not use is there for queries, and a step ahead of them, so that the collector begins before it is needed.
 //
 //	storage.memory_bytes ─┬─ what heads hold ─┬─ 1 to 2 steps ─┬─ limit of the collector ─┬─ 1/8: the collector may be late
@@ -34,7 +34,7 @@ const (
 	headSteps  = 16 // in which the heads' part of the budget is reserved
 )
 
-// newHeapLimit reserves all that heads may hold, until it is told what they do hold: a start reads them from the log.
+// newHeapLimit reserves all that heads may hold, until the heads report their size: a start reads them from the log.
 func newHeapLimit(budget, heads int64, set func(limit int64)) *heapLimit {
 	l := &heapLimit{budget: budget, most: heads, set: set}
 	l.mu.Lock()
@@ -77,7 +77,7 @@ func (l *heapLimit) Cover(held int64) {
 	}
 }
 
-// Trim gives back what is reserved beyond two steps, once that is a step.
+// Trim releases the reservation beyond two steps, once that is a step.
 func (l *heapLimit) Trim(held int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // They come 512 small ones at a time, which makes a new series a quarter cheaper, and a look-up in a large table misses
 // less; docs/proofs/speed.md has the figures.
 //
-// The advice belongs to addresses: they are taken as one piece, never written to, and given back. The heap then grows
+// The advice belongs to addresses: they are reserved as one piece, never written to, and released. The heap then grows
 // into them.
 func hugeHeap(n int64) {
 	if mode, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled"); !bytes.Contains(mode, []byte("[madvise]")) {
@@ -37,7 +37,7 @@ func hugeHeap(n int64) {
 	debug.FreeOSMemory()
 }
 
-// adviseFresh gives the advice for the n bytes that the heap takes next. They are garbage when it returns.
+// adviseFresh gives the advice for the n bytes that the heap uses next. They are garbage when it returns.
 //
 //go:noinline
 func adviseFresh(n int64) {

@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// TestHeapGrowsInHugePages: after the advice the heap grows into memory that was advised. It runs in a process of its own: where other tests have left a large heap, that
+// TestHeapGrowsInHugePages: after the advice the heap grows into memory that was advised. It runs in a separate process: where other tests have left a large heap, that
 // is used first.
 func TestHeapGrowsInHugePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/share"
 )
 
-// TestQueriesUseTheMemoryThatHeadsDoNot: the collector's limit left out all that heads may hold, three eighths of the budget. A process that took
+// TestQueriesUseTheMemoryThatHeadsDoNot: the collector's limit left out all that heads may hold, three eighths of the budget. A process that received
 // new series all day, and kept few rows in memory, ended queries for want of memory at 63 % of its budget.
 func TestQueriesUseTheMemoryThatHeadsDoNot(t *testing.T) {
 	const budget, heads = int64(4 << 30), int64(3 << 29)
@@ -34,7 +34,7 @@ func TestQueriesUseTheMemoryThatHeadsDoNot(t *testing.T) {
 	}
 }
 
-// TestTheHeapMakesRoomBeforeHeadsGrow: an insert finds its memory reserved, and a step ahead of it.
+// TestTheHeapMakesRoomBeforeHeadsGrow: an insert finds its memory reserved, and a step more.
 func TestTheHeapMakesRoomBeforeHeadsGrow(t *testing.T) {
 	const budget, heads = int64(512 << 20), int64(192 << 20)
 	var limit, calls int64

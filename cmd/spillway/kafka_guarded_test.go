@@ -82,14 +82,14 @@ type guarded struct {
 	rows int
 }
 
-// in is for a test that runs beside the others: most of them wait most of the time.
+// in is for a test that runs beside the others: most wait most of the time.
 func (g guarded) in(t *testing.T) guarded {
 	t.Parallel()
 	g.t = t
 	return g
 }
 
-// start starts a process in a group of its own; secrets are the settings of the cluster beyond its address.
+// start starts a process in a new group; secrets are the settings of the cluster beyond its address.
 func (g guarded) start(addr, secrets string) *process {
 	g.t.Helper()
 	group := strings.NewReplacer("/", "-", " ", "-").Replace(g.t.Name())

@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: reads took memory without limit, and many look-ups of everything
+// TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: reads used memory without limit, and many look-ups of everything
 // at once ended the process that kept the rows.
 func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
 	cfg := defaultConfig()

@@ -28,7 +28,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 )
 
-// TestLimitsOfTables tests real processes, each with limits of its own, with requests of every kind of client.
+// TestLimitsOfTables tests real processes, each with other limits, with requests of every kind of client.
 func TestLimitsOfTables(t *testing.T) {
 	bin := program(t)
 	for name, test := range map[string]func(*testing.T, string){
@@ -66,7 +66,7 @@ func (l *limited) write(yaml string) {
 	}
 }
 
-// reload rewrites the file, sends a SIGHUP and waits until it was taken, or refused.
+// reload rewrites the file, sends a SIGHUP and waits until it was applied, or refused.
 func (l *limited) reload(yaml, outcome string) {
 	l.t.Helper()
 	name := `spillway_limits_reloads_total{outcome="` + outcome + `"}`

@@ -19,7 +19,7 @@ import (
 //	                      └─ 1/2   intake.series_max × 700 B      names of series of all tables, their numbers and indexes
 //
 // Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Where rows are staged,
-// the share of rows that are not flushed gives up storage.staging_bytes_max for them: 1/16.
+// the share of rows that are not flushed leaves storage.staging_bytes_max to them: 1/16.
 //
 // Values that a user sets stay. The collector's limit is what the rows in heads leave of the budget (heap.go): it works harder when that runs
 // short, and does not let garbage grow to the size of the live heap.
@@ -31,12 +31,12 @@ const (
 	inFlightMost  = 1 << 30
 	headLeast     = 32 << 20
 	stagingLeast  = 64 << 20
-	stagingMost   = 2 << 30 // all of it is read at the start
+	stagingMost   = 2 << 30 // everything staged is read at the start
 	cacheLeast    = 16 << 20
 	cacheMost     = 256 << 20 // compactions read through it too: it will fill up to its bound
 	compactLeast  = 16 << 20
 	compactMost   = 64 << 20 // more saves little reading
-	hugeMost      = 4 << 30  // addresses only, but the collector notes 8 bytes for each 8 KiB of them
+	hugeMost      = 4 << 30  // addresses only, but the collector notes 8 bytes for each 8 KiB
 	seriesBytes   = 700      // measured: storage/server/DESIGN.md
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
@@ -72,12 +72,12 @@ func (c *config) budget(machine int64) error {
 	return nil
 }
 
-// idleHeap is the size up to which a small process may treat its heap as alive: collectAt percent of it are garbage that
+// idleHeap is the size up to which a small process may treat its heap as alive: collectAt percent of that are garbage that
 // need not be collected. Otherwise a heap that grows from nothing to 100 MB, as after a start, is collected five times.
 func (c *config) idleHeap() int64 { return min(int64(c.Storage.MemoryBytes)/32, 64<<20) }
 
 // ballast gives idleHeap its effect for as long as the caller keeps the result alive: it counts as memory in use, but as it is never touched the
-// system provides none for it. The collector's limit rises by as much.
+// system provides none. The collector's limit rises by as much.
 func (c *config) ballast() []byte {
 	c.heap.widen(c.idleHeap())
 	return make([]byte, c.idleHeap())

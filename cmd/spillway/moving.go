@@ -79,7 +79,7 @@ func (c *partitionMoveCmd) run(ctx context.Context, a *admin) error {
 	return a.done("%s has left %s", c.key(), from.Server)
 }
 
-// cancel takes a move back: the master deletes the placement that is too many then.
+// cancel undoes a move: the master deletes the placement that is too many then.
 func (c *partitionMoveCmd) cancel(ctx context.Context, a *admin, from topology.Placement) error {
 	return a.act(ctx, c.Reason, fmt.Sprintf("end the move of %s from %s", c.key(), from.Server), func() error {
 		there := false

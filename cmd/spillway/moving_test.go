@@ -43,7 +43,7 @@ func TestAMoveThatCannotEndIsRefused(t *testing.T) {
 		to    topology.ServerID
 		force bool
 		kind  fault.Kind
-		want  string // "": it is taken
+		want  string // "": it is accepted
 	}{
 		{to: "s3"},
 		{to: "", kind: fault.Invalid, want: "names no server"},
@@ -85,7 +85,7 @@ func TestAMoveThatCannotEndIsRefused(t *testing.T) {
 	}
 }
 
-// TestAServerKeepsABoundedNumberOfMoves: those that ended make room, and a partition that is moved anew has one.
+// TestAServerKeepsABoundedNumberOfMoves: those that ended make room, and a partition that is moved again has one.
 func TestAServerKeepsABoundedNumberOfMoves(t *testing.T) {
 	var s registry.Server
 	stands := func(m registry.Move) bool { return m.Partition != 3 }

@@ -117,7 +117,7 @@ func TestTheDocumentOfTheAPIHasEveryRoute(t *testing.T) {
 	}
 }
 
-// untried are operations that no request is sent to: they take a profile of this process, which may be taking one.
+// untried are operations that no request is sent to: they make a profile of this process, which may be making one.
 var untried = []string{"GET /debug/pprof/profile", "GET /debug/pprof/trace"}
 
 // apiAsk is a request, and the status of its answer.
@@ -228,7 +228,7 @@ func apiAsks(backup string) []apiAsk {
 	return asks
 }
 
-// TestAnswersAreAsTheDocumentOfTheAPISays sends requests for every operation, and compares requests and answers with it:
+// TestAnswersAreAsTheDocumentOfTheAPISays sends requests for every operation, and compares requests and answers with the document:
 // parameters, statuses, content types, and JSON, in which no property may be that the document does not have.
 func TestAnswersAreAsTheDocumentOfTheAPISays(t *testing.T) {
 	w := openGuarded(t)

@@ -137,7 +137,7 @@ func healthy(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "Spillway is healthy.\n")
 }
 
-// readiness answers 200 while writes and queries are taken, 503 with the reason otherwise.
+// readiness answers 200 while writes and queries are accepted, 503 with the reason otherwise.
 func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 	if d.behind.health != nil {
 		if err := d.behind.health(); err != nil {

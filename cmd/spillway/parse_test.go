@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Command lines mean what kong's own Parse makes of them: parse is its steps without the hooks, which no command has.
+// Command lines mean the same as to kong's own Parse: parse is its steps without the hooks, which no command has.
 func TestCommandLinesAreReadAsKongReadsThem(t *testing.T) {
 	noSettings(t)
 	type result struct {

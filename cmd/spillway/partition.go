@@ -306,7 +306,7 @@ type partitionMergeCmd struct {
 	DryRun     bool          `name:"dry-run" help:"Show the plan only."`
 }
 
-// Run merges partitions. Their leaders move the rows; queries read all of them until that is done.
+// Run merges partitions. Their leaders move the rows; queries read all until that is done.
 func (c *partitionMergeCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionMergeCmd) run(ctx context.Context, a *admin) error {
@@ -404,7 +404,7 @@ type partitionOfflineCmd struct {
 	Reason       string `name:"reason" required:"" help:"Why: it is shown to everybody who misses the partition."`
 }
 
-// Run takes a partition offline (C123).
+// Run sets a partition offline (C123).
 func (c *partitionOfflineCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionOfflineCmd) run(ctx context.Context, a *admin) error {
@@ -478,7 +478,7 @@ type partitionAllowCmd struct {
 	Reason       string            `name:"reason" help:"Why, for the audit."`
 }
 
-// Run takes a prohibition back.
+// Run removes a prohibition.
 func (c *partitionAllowCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionAllowCmd) run(ctx context.Context, a *admin) error {
@@ -510,7 +510,7 @@ type partitionRestoreCmd struct {
 }
 
 // Run restores a lease row that was deleted: only a person can know which servers held the rows. The row is written free,
-// with an epoch below every server's next one, so that a server named in it takes it at once.
+// with an epoch below every server's next one, so that a server that it names acquires it at once.
 func (c *partitionRestoreCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionRestoreCmd) run(ctx context.Context, a *admin) error {

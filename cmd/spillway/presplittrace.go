@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// traceDaysMax bounds a replayed load: a minute of it costs a forecast.
+// traceDaysMax bounds a replayed load: each minute costs a forecast.
 const traceDaysMax = 400
 
 // read gets the load. Errors are Invalid, or of the file or server.

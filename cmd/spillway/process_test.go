@@ -33,7 +33,7 @@ type process struct {
 	in   []string // a command that runs another: where to run it
 	more []string // further flags
 	cmd  *exec.Cmd
-	log  processLog // the output of its present life
+	log  processLog // the output since its last start
 	done chan struct{}
 	err  error // why it ended; good once done is closed
 }

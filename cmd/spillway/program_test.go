@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// built is the program, linked once for all tests: that takes longer than most of them.
+// built is the program, linked once for all tests: that lasts longer than most tests.
 var built struct {
 	once sync.Once
 	dir  string

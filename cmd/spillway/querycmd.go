@@ -23,7 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// serverFlags name a process to ask, and a table of it.
+// serverFlags name a process to ask, and one of its tables.
 type serverFlags struct {
 	URL    string      `name:"url" help:"Where the process listens: a standalone or a gateway." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Table  string      `name:"table" help:"Table (default: the server's default)."`

@@ -33,7 +33,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// clocked is a gateway with a clock of its own, before the servers of a spread.
+// clocked is a gateway with its own clock, before the servers of a spread.
 type clocked struct {
 	s       *spread
 	fast    atomic.Int64 // how far its clock is ahead, in nanoseconds
@@ -373,7 +373,7 @@ func TestTheLaterWriteWinsThoughAParentGoesOn(t *testing.T) {
 		if got := s.value(2000e9); got != fmt.Sprint([]float64{v}) {
 			t.Errorf("after write %d read %s, want %v", i, got, v)
 		}
-		s.must(g.put(2000e9+int64(i), v)) // a time of its own: it is not in the way
+		s.must(g.put(2000e9+int64(i), v)) // another time: it is not in the way
 		s.must(s.parts[[]topology.ServerID{"n1", "n2"}[i%2]].server.FlushAll(t.Context(), i == 4))
 	}
 	if m, _ := before.Get(promqlsuite.Table); m.Len() != 1 {

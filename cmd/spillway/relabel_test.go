@@ -80,8 +80,8 @@ relabel:
 	}
 }
 
-// TestRecordsOfKafkaAreRelabelled: the rules hold for records too. Dropped rows count as taken: their offsets are committed, and no record
-// is put aside for them.
+// TestRecordsOfKafkaAreRelabelled: the rules hold for records too. Dropped rows count as accepted: their offsets are committed, and no record
+// is put aside.
 func TestRecordsOfKafkaAreRelabelled(t *testing.T) {
 	t.Parallel()
 	const rules = `
@@ -158,7 +158,7 @@ relabel:
 }
 
 // TestDroppedSeriesDoNotSpoilAnAtomicRequest: rows of dropped series leave before the rows are looked at, so they may lie in another
-// partition, or at a time that is refused. What the rules make of the others is one partition, or the request is refused whole.
+// partition, or at a time that is refused. The rewritten others are in one partition, or the request is refused whole.
 func TestDroppedSeriesDoNotSpoilAnAtomicRequest(t *testing.T) {
 	const rules = `
 tables: {partition_width: 1h}

@@ -15,7 +15,7 @@ import (
 )
 
 // repairCmd examines a store that no process uses, and rebuilds its catalogue if that is damaged. It ends with 0 when
-// nothing was wrong, or all of it could be repaired; with 1 when something is lost or closed; with 2 when nothing could
+// nothing was wrong, or everything could be repaired; with 1 when something is lost or closed; with 2 when nothing could
 // be done.
 type repairCmd struct {
 	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`

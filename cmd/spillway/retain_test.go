@@ -35,7 +35,7 @@ func TestAClockThatJumpsDropsNothing(t *testing.T) {
 		t.Fatalf("exit code %d\n%s", code, &p.log)
 	}
 	moveClock(t, p, -100*24*time.Hour)
-	for time.Since(now) < 25*time.Second { // until all of it is older than the retention
+	for time.Since(now) < 25*time.Second { // until all rows are older than the retention
 		time.Sleep(100 * time.Millisecond)
 	}
 	kept := func() int {

@@ -58,7 +58,7 @@ func existing(dir string) string {
 	}
 }
 
-// overlaid is a file system that changes nothing on the disk, but takes its locks.
+// overlaid is a file system that changes nothing on the disk, but acquires its locks.
 type overlaid struct{ *overlay.FS }
 
 // Lock implements vfs.FS.

@@ -15,7 +15,7 @@ import (
 
 // TestNoShortAnswersFromASegmentThatRots: under a running server one bit of a segment flips. The scrub finds it without a
 // query's help, and reports it in the log, the metrics and the status page. From then on queries of the partition get an
-// error that names the file, while rows are taken and other partitions read. A restart changes nothing of that. With the
+// error that names the file, while rows are accepted and other partitions read. A restart changes nothing of that. With the
 // file restored every acked row is there, those written meanwhile too.
 func TestNoShortAnswersFromASegmentThatRots(t *testing.T) {
 	p := newProcess(t, "SPILLWAY_STORAGE_FLUSH_AGE=100ms", "SPILLWAY_STORAGE_FLUSH_IDLE=100ms", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1",

@@ -11,7 +11,7 @@ import (
 // selfIntervalMin bounds how often the process scrapes itself: each time costs a few ms.
 const selfIntervalMin = time.Second
 
-// selfWidth is the time that a partition of the process's metrics covers: a day of them is a few MB.
+// selfWidth is the time that a partition of the process's metrics covers: a day is a few MB.
 const selfWidth = 24 * time.Hour
 
 func (c *config) self() topology.Config {

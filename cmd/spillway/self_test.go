@@ -133,7 +133,7 @@ func TestAProcessAloneShowsItsOwnHistory(t *testing.T) {
 	}
 }
 
-// TestDashboardsShowAProcessAlone: every expression of grafana/ is one that the process evaluates over its own table, and what lies at
+// TestDashboardsShowAProcessAlone: every expression of grafana/ is one that the process evaluates over its own table, and the panels at
 // the top of the dashboards that a process alone can fill has values.
 func TestDashboardsShowAProcessAlone(t *testing.T) {
 	t.Parallel()

@@ -37,7 +37,7 @@ type serverRow struct {
 	Placements int     `json:"placements"`
 	Empty      int     `json:"empty_placements"` // of partitions without any write yet
 	Leads      int     `json:"leads"`
-	Metadata   int     `json:"metadata_tables"` // tables with METADATA files on it
+	Metadata   int     `json:"metadata_tables"` // tables with METADATA files there
 	OnlyCopy   int     `json:"only_copy"`       // partitions with all rows in sync on this server alone
 	Load       float64 `json:"load"`
 	Drain      string  `json:"drain,omitempty"`

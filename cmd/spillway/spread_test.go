@@ -73,7 +73,7 @@ type part struct {
 	rpc    *rpc.Server
 }
 
-// firsts are the leases of a server that leads the partitions with their first placement on it. With any, it acts for all partitions that lie on it.
+// firsts are the leases of a server that leads the partitions with their first placement there. With any, it acts for all partitions that lie there.
 type firsts struct {
 	id   topology.ServerID
 	maps *tables.Tables
@@ -107,7 +107,7 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	return openSpreadOf(tb, n, far, width, columns, 1)
 }
 
-// openSpreadOf opens n servers, with copies of each partition on so many of them.
+// openSpreadOf opens n servers, with copies of each partition on so many.
 func openSpreadOf(tb testing.TB, n int, far bool, width time.Duration, columns, copies int) *spread {
 	log := slog.New(slog.DiscardHandler)
 	s := &spread{tb: tb, store: mem.New(), parts: map[topology.ServerID]*part{}, reg: prometheus.NewRegistry(), ended: make(chan error, 2), copies: copies}
@@ -196,7 +196,7 @@ func (s *spread) cutRing(columns int) {
 	s.must(err)
 }
 
-// serve takes calls from the network, and registers the address.
+// serve accepts calls from the network, and registers the address.
 func (s *spread) serve(p *part) {
 	log := slog.New(slog.DiscardHandler)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -21,7 +21,7 @@ import (
 const stagingDir = "staging"
 
 // openStaging opens the frames that wait for their leaders. Those of a server on which staging was turned off are forwarded too, and its announcement
-// is taken back.
+// is withdrawn.
 func (p *storage) openStaging() (err error) {
 	dir := filepath.Join(p.cfg.DataDir, stagingDir)
 	if p.frozen != "" {

@@ -105,7 +105,7 @@ type standalone struct {
 	tables *tables.Tables
 	server *server.Server
 
-	frozen    string // why the store is on an overlay and takes no writes; "": it is not
+	frozen    string // why the store is on an overlay and accepts no writes; "": it is not
 	retention retain
 	scraper   *scrape.Scraper // nil: the process does not write its own metrics
 	unmapped  string          // findings of openStorage about lost maps; "": none
@@ -172,14 +172,14 @@ func noteSettings(c *config, log *slog.Logger) {
 	}
 }
 
-// openStorage opens the brick, which locks the data directory for the other parts, and the parts that stand on it.
+// openStorage opens the brick, which locks the data directory for the other parts, and the parts above it.
 func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
 		return err
 	}
 	rows := filepath.Join(p.cfg.DataDir, "coord")
 	if p.coord, err = local.Open(p.fs, rows, p.log); fault.Is(err, fault.Corrupt) {
-		// The essential rows of it lie beside the data, too: Restore.
+		// Its essential rows lie beside the data, too: Restore.
 		return fault.Wrap(err, fault.Corrupt, "the coordination store is damaged; move %s elsewhere and start again: it is made anew of the maps in the catalogue", rows)
 	} else if err != nil {
 		return err

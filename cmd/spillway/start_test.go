@@ -67,7 +67,7 @@ func settled(text string) string {
 }
 
 // TestTheFirstHourIsAsItsPageSays runs every command of docs/start.md and of the README's beginning, and compares what it
-// prints. The process runs on ports of its own; everything else is as on the pages.
+// prints. The process runs on other ports; everything else is as on the pages.
 func TestTheFirstHourIsAsItsPageSays(t *testing.T) {
 	for _, tool := range []string{"bash", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -134,7 +134,7 @@ type problems struct {
 // problemNames bounds the names in a sentence.
 const problemNames = 5
 
-// add notes a problem of the named thing; the name replaces %s in the format. The rest of the format is taken as it is.
+// add notes a problem of the named thing; the name replaces %s in the format. The rest of the format is not changed.
 func (p *problems) add(format, name string) {
 	if p.by == nil {
 		p.by = map[string][]string{}
@@ -184,7 +184,7 @@ func tableStatus(f found) ui.Table {
 		for _, pl := range p.Placements {
 			one.Servers = append(one.Servers, string(pl.Server))
 		}
-		// A server that answered and does not name a partition has no rows of it; one that did not may have.
+		// A server that answered and does not name a partition has no rows there; one that did not may have.
 		if size, held := sizes[p.ID]; held || f.err == nil && len(f.lacks) == 0 {
 			one.Rows, one.Bytes, one.Damaged, one.Unflushed, one.Differs = &size.Rows, &size.Bytes, size.Damaged, size.Unflushed, size.Differs
 			sum.add(size)
@@ -251,7 +251,7 @@ func (l ledSums) add(p *ui.Partition) {
 	}
 }
 
-// addTo adds the partitions that a server leads to its status; sizes stay unknown if one of them is.
+// addTo adds the partitions that a server leads to its status; sizes stay unknown if one of these is.
 func (l ledSums) addTo(to *ui.Server) {
 	s := l[to.ID]
 	if s == nil {

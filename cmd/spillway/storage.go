@@ -115,7 +115,7 @@ type storage struct {
 	unloads  *unloads.Unloads // nil: rows of partitions that were split stay where they are
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
-	frozen   string         // why the store is on an overlay and takes no writes; "": it is not
+	frozen   string         // why the store is on an overlay and accepts no writes; "": it is not
 }
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
@@ -158,7 +158,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	}
 	settings := p.cfg.Tables.master()
 	if p.unloads == nil {
-		settings.MergeFrom = -1 // the rows of what was merged would stay where they are
+		settings.MergeFrom = -1 // the rows of merged partitions would stay where they are
 	}
 	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, MapServers: p.files,
 		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, settings)
@@ -280,9 +280,9 @@ func (p *storage) reach(id topology.ServerID) (peer.Storage, bool) {
 }
 
 const (
-	// leaveTimeout bounds how long a stopping server takes to release its leases; after that they expire.
+	// leaveTimeout bounds how long the release of a stopping server's leases may last; after that they expire.
 	leaveTimeout = 5 * time.Second
-	// copiesTimeout bounds how long it then takes to leave the chains of its copies; after that their leaders notice its silence.
+	// copiesTimeout bounds how long leaving the chains of its copies may last then; after that their leaders notice its silence.
 	copiesTimeout = 5 * time.Second
 )
 
@@ -346,7 +346,7 @@ func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 	}
 }
 
-// patience returns how long something may take while the process stops.
+// patience returns how long something may last while the process stops.
 func (p *storage) patience(usually time.Duration) time.Duration {
 	if p.brick.Err() != nil {
 		return fencedDrain
@@ -354,7 +354,7 @@ func (p *storage) patience(usually time.Duration) time.Duration {
 	return usually
 }
 
-// hangUp lets calls under way finish and takes no new ones.
+// hangUp lets calls under way finish and accepts no new ones.
 func (p *storage) hangUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), p.patience(time.Duration(p.cfg.HTTP.ShutdownTimeout)))
 	defer cancel()
@@ -367,7 +367,7 @@ func (p *storage) hangUp() {
 func (p *storage) drain(ctx context.Context) error {
 	on := false
 	for {
-		changed := p.view.registry.Changed() // taken before looking
+		changed := p.view.registry.Changed() // fetched before looking
 		if row, ok := p.view.registry.Get(p.id); ok && (row.Drain != nil) != on {
 			on = !on
 			p.log.Info("draining", "on", on)

@@ -45,7 +45,7 @@ type tableRow struct {
 	End            string         `json:"end,omitempty"`
 	Columns        []tableColumns `json:"columns,omitempty"`
 	Smear          *tableSmear    `json:"smear,omitempty"`    // absent: rows do not wait
-	Dropping       bool           `json:"dropping,omitempty"` // it takes no writes until the drop has ended
+	Dropping       bool           `json:"dropping,omitempty"` // it accepts no writes until the drop has ended
 }
 
 type tableColumns struct {
@@ -455,7 +455,7 @@ func (c *tableDropCmd) dropCluster(ctx context.Context, a *admin) error {
 	if err := a.tables.EndDrop(ctx, c.Table); err != nil {
 		return err
 	}
-	// A writer may have made the table anew already: then the master removes the rows that are left.
+	// A writer may have made the table again already: then the master removes the rows that are left.
 	if err := master.ForgetTable(ctx, a.store, c.Table); err != nil && !fault.Is(err, fault.Stale) {
 		return err
 	}

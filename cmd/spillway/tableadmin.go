@@ -69,7 +69,7 @@ func (p *standalone) tablePage(run func(r *http.Request, a *admin, table string,
 	return func(w http.ResponseWriter, r *http.Request) {
 		var b tableBody
 		// Parameters are those of the URL: r.FormValue would read a body that a sender calls a form, as curl -d does, and the
-		// settings in it would be gone.
+		// its settings would be lost.
 		q, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
 			err = fault.Wrap(err, fault.Invalid, "the parameters of the URL")
@@ -119,7 +119,7 @@ func (p *standalone) dropByInflux(ctx context.Context, name, by string) error {
 	return c.drop(ctx, a, func() error { return p.dropTable(ctx, name) })
 }
 
-// dropTable deletes a table with its rows: first it takes no more writes, then the rows are deleted, then the table.
+// dropTable deletes a table with its rows: first it accepts no more writes, then the rows are deleted, then the table.
 // finishDrops finishes a drop after a crash.
 func (p *standalone) dropTable(ctx context.Context, name string) error {
 	if err := p.tables.BeginDrop(ctx, name); err != nil {

@@ -127,7 +127,7 @@ func loses(table string, row mapstore.Row, n mapstore.Newest, old *topology.Map)
 	return b.String()
 }
 
-// lostPartitions names the partitions that only the older map has; servers delete their rows of them.
+// lostPartitions names the partitions that only the older map has; servers delete their rows.
 func lostPartitions(old, newest *topology.Map) string {
 	if old == nil {
 		return ""

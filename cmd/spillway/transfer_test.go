@@ -253,7 +253,7 @@ func textOf(t *testing.T, set promstorage.SeriesSet) string {
 }
 
 // movingPrometheus: blocks of a real Prometheus database are imported without what it deleted, and exported blocks are read
-// by it.
+// by Prometheus.
 func movingPrometheus(t *testing.T, p *process) {
 	const t0 = 1_790_000_000_000
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
-// openUnloads opens what moves the rows of partitions that others take over from, and returns what begins and ends it; nil: it is off.
+// openUnloads opens the mover of rows from partitions to their successors, and returns the functions that start and stop it; nil: it is off.
 func (p *storage) openUnloads() func(lease.Partition, point.Epoch, bool) {
 	if p.cfg.Storage.UnloadBytesPerSecond == 0 {
 		return nil

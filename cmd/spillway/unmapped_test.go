@@ -10,7 +10,7 @@ import (
 )
 
 // TestRowsAndWritesSurviveAnOldCoordinationStore: the coordination store is replaced by an old version, or is gone. Every
-// row is there and every write is taken, since the newest maps lie with the rows.
+// row is there and every write is accepted, since the newest maps lie with the rows.
 func TestRowsAndWritesSurviveAnOldCoordinationStore(t *testing.T) {
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	data := filepath.Join(p.dir, "data")

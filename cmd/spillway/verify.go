@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// verifyCmd examines a store that no process uses, and changes no byte of it. It reads every file of every kind, and then
+// verifyCmd examines a store that no process uses, and changes no byte. It reads every file of every kind, and then
 // starts the store in memory, on a file system that writes nothing to the disk, and reports the messages of that start.
 // It ends with 0 when the store is whole, with 1 when all acked rows can be read and something needs a look, with 2 when
 // something is damaged or a start would be refused, and with 3 when the store could not be examined.
@@ -39,7 +39,7 @@ const exitUnseen exitCode = 3
 const (
 	fileOK      = "ok"      // every checksum fits
 	fileUnused  = "unused"  // nothing names it; it may be removed
-	fileSuspect = "suspect" // no acked row depends on it, or a start goes on with a warning
+	fileSuspect = "suspect" // no acked row depends on this file, or a start goes on with a warning
 	fileMissing = "missing"
 	fileDamaged = "damaged"
 )
@@ -200,7 +200,7 @@ func (v *verification) kind(name string) string {
 	return "other"
 }
 
-// say notes a finding about a file; the worst state counts, and the first reason for it.
+// say notes a finding about a file; the worst state counts, and its first reason.
 func (v *verification) say(path, state, what, do string) {
 	f := v.file(path)
 	v.mu.Lock()
@@ -301,7 +301,7 @@ const (
 	doWaitForOpen = "mend what is told of the files above, then verify again"
 )
 
-// segments reads every segment to its last row: those that the catalogue names are compared with it, and unnamed ones are
+// segments reads every segment to its last row: those that the catalogue names are compared with their entries, and unnamed ones are
 // read too. named is nil if the catalogue could not be read: then every segment is checked against itself alone.
 func (v *verification) segments(ctx context.Context, named map[string]namedSegment) error {
 	known := named != nil

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// held reports whether another process holds the lock on a file. It neither makes the file nor takes the lock.
+// held reports whether another process holds the lock on a file. It neither makes the file nor acquires the lock.
 func held(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -27,7 +27,7 @@ type Field struct {
 // Measurement is a group of fields that share one line of line protocol.
 type Measurement struct {
 	Name   string
-	tag    string // a tag of its own, or ""
+	tag    string // an own tag, or ""
 	Fields []Field
 }
 

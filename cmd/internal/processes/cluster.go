@@ -32,7 +32,7 @@ type Plan struct {
 	// Certs makes certificates: every peer shows its own, and so do etcd's members and users; otherwise connections are
 	// plain text.
 	Certs bool
-	// StorageArgs and GatewayArgs are further arguments, Env further variables of all of them.
+	// StorageArgs and GatewayArgs are further arguments, Env further variables of all processes.
 	StorageArgs, GatewayArgs, Env []string
 	// Out returns the writer that gets the output of a process; nil: the output is dropped.
 	Out func(name string) io.Writer
@@ -46,7 +46,7 @@ type Cluster struct {
 	Peers, Admin, HTTP, GatewayAdmin []string
 }
 
-// Layout chooses ports and arguments, and starts nothing. The error names the port that is taken, if Plan names ports.
+// Layout chooses ports and arguments, and starts nothing. The error names the port that is in use, if Plan names ports.
 func Layout(p Plan) (*Cluster, error) {
 	etcdBin := cmp.Or(p.EtcdBin, filepath.Join(filepath.Dir(p.Bin), "etcd"))
 	if _, err := os.Stat(etcdBin); p.Etcd > 0 && err != nil {
@@ -170,7 +170,7 @@ func FreeAddr() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// AdminName is the name under which commands run, with a certificate of its own.
+// AdminName is the name under which commands run, with its own certificate.
 const AdminName = "ops"
 
 // certify makes a certificate for each process, for one storage server more, and for commands, unless an earlier run has

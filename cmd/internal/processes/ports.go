@@ -8,7 +8,7 @@ import (
 )
 
 // Ports are chosen now and bound later by another process. They lie below those that Linux gives to outgoing connections
-// (ip_local_port_range begins at 32768): a connection that is made in between cannot take one. Tests that run side by side cannot
+// (ip_local_port_range begins at 32768): a connection that is made in between cannot use one. Tests that run side by side cannot
 // choose the same: each is claimed until the process that chose it ends.
 const (
 	portMin   = 16000

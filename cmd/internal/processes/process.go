@@ -61,7 +61,7 @@ func (p *Process) Said() string {
 	return p.said.text.String()
 }
 
-// Launch starts it without waiting for it.
+// Launch starts it without waiting.
 func (p *Process) Launch() error {
 	line := append(slices.Clone(p.In), p.Line...)
 	p.said.mu.Lock()

@@ -32,7 +32,7 @@ type Server struct {
 	pids  []int // processes whose CPU time counts
 }
 
-// freePorts asks the system for free ports: two measurements on one machine must not meet each other's server.
+// freePorts asks the system for free ports: two measurements on one machine must not reach each other's server.
 func freePorts() (port, adminPort string, err error) {
 	var ports [2]string
 	for i := range ports {

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// sink takes rows, window by window.
+// sink writes rows, window by window.
 type sink interface {
 	write(l *Line) error
 	commit() error // makes the window durable
@@ -26,7 +26,7 @@ type sink interface {
 type fileSink struct {
 	f       *os.File
 	name    string
-	stream  bool // standard output: nothing can be taken back
+	stream  bool // standard output: nothing can be undone
 	encoder encoder
 	buf     []byte
 	packer  io.WriteCloser // nil between windows, and where nothing is compressed

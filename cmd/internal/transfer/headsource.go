@@ -117,7 +117,7 @@ func (b *block) besideTheHead() bool {
 	})
 }
 
-// lockHead takes Prometheus' own lock, so that no Prometheus begins to use the directory meanwhile; inUse if one does. A
+// lockHead acquires Prometheus' own lock, so that no Prometheus begins to use the directory meanwhile; inUse if one does. A
 // directory without that file, such as a copy, and one that cannot be written, are not locked.
 func lockHead(dir string) (release func(), inUse bool) {
 	path := filepath.Join(dir, "lock")

@@ -25,7 +25,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// promOptions are those of a Prometheus that takes samples out of order, with segments so small that there are many.
+// promOptions are those of a Prometheus that accepts samples out of order, with segments so small that there are many.
 func promOptions() *tsdb.Options {
 	o := tsdb.DefaultOptions()
 	o.WALSegmentSize, o.OutOfOrderTimeWindow, o.OutOfOrderCapMax = 2*segmentPageBytes, (24 * 3600 * 1000), 8
@@ -342,7 +342,7 @@ func TestATornLogOfPrometheusGivesWhatItHas(t *testing.T) {
 	}
 }
 
-// The import names damage in the middle of the log, and takes the whole records of the other segments, which Prometheus would drop.
+// The import names damage in the middle of the log, and reads the whole records of the other segments, which Prometheus would drop.
 func TestDamageInALogOfPrometheusIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	writeProm(t, dir)

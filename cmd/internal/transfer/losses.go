@@ -25,7 +25,7 @@ type loss struct {
 // lossReasonsMax bounds the reasons that have a count of their own.
 const lossReasonsMax = 50
 
-// Add counts n losses with a reason; the first example of it is kept.
+// Add counts n losses with a reason; the first example is kept.
 func (l *Losses) Add(reason string, n int64, example string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -52,7 +52,7 @@ func newPrometheusSource(dir, within string, next, lo, hi int64, losses *Losses,
 	return s, nil
 }
 
-// blocksPart compares the rows of the blocks with the bytes of the logs: about five of them a row.
+// blocksPart compares the rows of the blocks with the bytes of the logs: about five bytes a row.
 func (s *prometheusSource) blocksPart() float64 {
 	const logBytesPerRow = 5
 	switch {

@@ -17,7 +17,7 @@ const ResumeSuffix = ".resume"
 // resume is such a file.
 type resume struct {
 	Version int    `json:"version"` // 1
-	What    string `json:"what"`    // the run's own parameters: another run does not go on with it
+	What    string `json:"what"`    // the run's own parameters: another run does not continue this one
 	Next    int64  `json:"next"`    // of an export: milliseconds; of an import: see each source
 	Within  string `json:"within,omitempty"`
 	Bytes   int64  `json:"bytes,omitempty"` // that are whole in the target

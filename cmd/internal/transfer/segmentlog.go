@@ -173,7 +173,7 @@ func (r *segmentReader) next() ([]byte, error) {
 	}
 }
 
-// fragment returns the next one: io.ErrUnexpectedEOF if the file ends inside of it.
+// fragment returns the next one: io.ErrUnexpectedEOF if the file ends inside.
 func (r *segmentReader) fragment() (head byte, body []byte, err error) {
 	for {
 		if len(r.page) == 0 {

@@ -216,7 +216,7 @@ func readAnswer(body io.Reader, give func(*Line) error) error {
 	return fault.Errorf(fault.Unavailable, "the answer broke off")
 }
 
-// given marks an error of the function that took a line: the server is not to blame.
+// given marks an error of the function that received a line: the server is not to blame.
 type given struct{ error }
 
 // Unwrap gives the error itself.

@@ -256,7 +256,7 @@ func (s *textSource) next(context.Context) (*batch, error) {
 // parse adds the samples of some whole lines to a batch.
 func (s *textSource) parse(b *batch, text []byte) error {
 	kind := "text/plain"
-	text = slices.Clip(text) // parsers append to it
+	text = slices.Clip(text) // parsers append here
 	if s.open {
 		kind = "application/openmetrics-text"
 		text = append(text, commentEOF...)
@@ -335,7 +335,7 @@ func (s *lineSource) next(context.Context) (*batch, error) {
 	return s.ended(b), nil
 }
 
-// inString reports whether a line of line protocol ends inside of a text, so that its newline belongs to it. A text begins
+// inString reports whether a line of line protocol ends inside of a text, so that its newline belongs to that text. A text begins
 // with a quote behind the = of a field.
 func inString(line []byte) bool {
 	if line[0] == '#' {

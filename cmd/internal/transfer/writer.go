@@ -50,7 +50,7 @@ const (
 	retryMin = 500 * time.Millisecond
 	retryMax = 30 * time.Second
 
-	firstTriesMax = 4 // of a server that has taken nothing yet
+	firstTriesMax = 4 // of a server that has accepted nothing yet
 )
 
 // Why rows are refused.
@@ -161,7 +161,7 @@ func appendInfluxLine(dst []byte, l *Line, row int) ([]byte, bool) {
 	return append(dst, e.Bytes()...), true
 }
 
-// post sends a body until the server takes it, refuses it for good, or ctx ends. Rows that were refused are counted.
+// post sends a body until the server accepts it, refuses it for good, or ctx ends. Rows that were refused are counted.
 func (w *writer) post(ctx context.Context, route string, query url.Values, header http.Header, body []byte, at string) error {
 	for pause, tries := retryMin, 1; ; tries++ {
 		after, err := w.attempt(ctx, route, query, header, body, at)
