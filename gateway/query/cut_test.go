@@ -69,6 +69,31 @@ func TestManyToOneGivesTheEnginesResults(t *testing.T) {
 	})
 }
 
+// TestOrKeepsTheOrderOfItsSides: b{x="3"} has no value on the left, and stood before b{x="1"} of the right all the same.
+func TestOrKeepsTheOrderOfItsSides(t *testing.T) {
+	st := querytest.NewStore()
+	b := point.GetBatch(point.NewDict(0))
+	for _, l := range []point.Labels{point.MakeLabels("__name__", "b", "x", "1", "y", "1"), point.MakeLabels("__name__", "b", "x", "3")} {
+		b.Append(querytest.Intern(b.Dict, l), 0, 2)
+	}
+	if err := querytest.Inserter(st, "default", 1)(context.Background(), b); err != nil {
+		t.Fatal(err)
+	}
+	for _, expr := range []string{
+		`((b and b{x="1"}) % 2.5) or on(x, y) (min by (x) (b) / 0)`,
+		`(-(b{y="1"} or b > 5)) or on(x, y) min by (x) (b)`,
+	} {
+		q := asking{expr: expr, start: time.UnixMilli(1), end: time.UnixMilli(1), ordered: true}
+		want := q.run(t, st, query.Settings{PlainEngine: true})
+		if len(want.Value.(promql.Vector)) != 3 {
+			t.Fatalf("%s: the engine has %v", q, want)
+		}
+		if d := querytest.Diff(want, q.run(t, st, query.Settings{}), 0); d != "" {
+			t.Errorf("%s: the engine has %s", q, d)
+		}
+	}
+}
+
 // asking is a query at some times.
 type asking struct {
 	expr  string

@@ -316,6 +316,8 @@ func (s *set) or(e *evaluation, l, r []columns.Column) ([]columns.Column, error)
 	if err := there.add(l); err != nil {
 		return nil, err
 	}
+	// A series of l without a value here would give its place in the engine's order to the same series of r.
+	l = slices.DeleteFunc(l, func(c columns.Column) bool { return columns.Present(c.Values) == 0 })
 	at := columns.ByLabels(l)
 	for i := range r {
 		c := &r[i]
