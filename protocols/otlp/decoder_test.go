@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -219,6 +220,37 @@ func TestAttributesThatAreNoLabelsMakeNoNewSpelling(t *testing.T) {
 	}
 	if d.Len() != 3 {
 		t.Errorf("%d series", d.Len())
+	}
+}
+
+// TestAnExemplarKeepsItsTraceIDBesideAttributesOfThatName: the id took the place of an empty attribute trace_id, a second attribute
+// of that name was left, and the exemplar was refused for two labels of one name.
+func TestAnExemplarKeepsItsTraceIDBesideAttributesOfThatName(t *testing.T) {
+	text := func(key, value string) *commonpb.KeyValue {
+		return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
+	}
+	body, err := proto.Marshal(&metricspb.MetricsData{ResourceMetrics: []*metricspb.ResourceMetrics{{ScopeMetrics: []*metricspb.ScopeMetrics{{
+		Metrics: []*metricspb.Metric{{Name: "m", Data: &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: []*metricspb.NumberDataPoint{{
+			TimeUnixNano: 1e18, Value: &metricspb.NumberDataPoint_AsInt{AsInt: 1},
+			Exemplars: []*metricspb.Exemplar{{
+				Value: &metricspb.Exemplar_AsInt{AsInt: 2}, TraceId: []byte("0123456789abcdef"),
+				FilteredAttributes: []*commonpb.KeyValue{text("trace_id", ""), text("trace_id", "other"), text("a", "1")},
+			}},
+		}}}}}},
+	}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := point.GetBatch(point.NewDict(0))
+	defer b.Put()
+	if err := newDecoder(t, otlp.Settings{}).Decode(body, otlp.Protobuf, b); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Refused) > 0 || len(b.Exemplars) != 1 {
+		t.Fatalf("%d exemplars, refused: %v", len(b.Exemplars), b.Refused)
+	}
+	if got, want := b.Exemplars[0].Labels.String(), `{a="1", trace_id="30313233343536373839616263646566"}`; got != want {
+		t.Errorf("labels %s, want %s", got, want)
 	}
 }
 

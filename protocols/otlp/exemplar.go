@@ -3,6 +3,7 @@ package otlp
 import (
 	"encoding/hex"
 	"math"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -108,6 +109,8 @@ func (d *Decoder) exemplarRow(e *exemplar) (row point.ExemplarRow, reason, err e
 	if runes > exemplarRunesMax {
 		pairs = pairs[:0]
 	}
+	// No label is empty: set would fill an empty attribute with the id, and leave another attribute of its name behind it.
+	pairs = slices.DeleteFunc(pairs, func(p pair) bool { return len(p.value) == 0 })
 	if len(trace) > 0 {
 		pairs = set(pairs, labelTraceID, trace)
 	}
