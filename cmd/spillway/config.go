@@ -50,7 +50,7 @@ type config struct {
 	Intake  intakeConfig  `yaml:"intake"`
 	Influx  influxConfig  `yaml:"influx" for:"standalone gateway"`
 	OTLP    otlpConfig    `yaml:"otlp" for:"standalone gateway"`
-	Self    selfConfig    `yaml:"self" for:"standalone"`
+	Self    selfConfig    `yaml:"self"`
 	Storage storageConfig `yaml:"storage" for:"standalone storage"`
 
 	Limits  limits.Settings  `yaml:"limits" reload:"yes"`
@@ -136,8 +136,8 @@ type otlpConfig struct {
 
 // selfConfig is about the process's own metrics in table scrape.Table.
 type selfConfig struct {
-	ScrapeInterval duration `yaml:"scrape_interval" default:"15s" help:"How often the process writes its own metrics into table _spillway, for the page and Grafana. 0: never; otherwise 1s at least." price:"Shorter: more rows, some 500 at a time."`
-	Retention      duration `yaml:"retention" default:"7d" help:"How long that table keeps rows, set when it is made; 0 for ever. Later: spillway table set _spillway."`
+	ScrapeInterval duration `yaml:"scrape_interval" default:"15s" help:"How often the process writes its own metrics into table _spillway, for the page and Grafana. 0: never; otherwise 1s at least." price:"Shorter: more rows, some 500 to 1,500 at a time."`
+	Retention      duration `yaml:"retention" default:"7d" help:"How long that table keeps rows, set when it is made, by the first process that writes to it; 0 for ever. Later: spillway table set _spillway."`
 }
 
 type storageConfig struct {

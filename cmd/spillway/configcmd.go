@@ -84,7 +84,7 @@ var referenceChapters = map[string]string{
 	"coord":   "The coordination store of a cluster.",
 	"api":     "The HTTP API of Prometheus.",
 	"query":   "PromQL.",
-	"self":    "The metrics of the process, written into its own table `_spillway`: [metrics.md](metrics.md).",
+	"self":    "The metrics of the process, written into the table `_spillway`: [metrics.md](metrics.md).",
 	"tables":  "Tables that writes make. `spillway table set` changes one that exists.",
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/query/fanout"
+	"github.com/spillwaydb/spillway/gateway/scrape"
 	"github.com/spillwaydb/spillway/gateway/staged"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -63,7 +64,8 @@ func (g *gatewayCmd) Run() error {
 // gateway is a gateway's process.
 type gateway struct {
 	door
-	view clusterView
+	view    clusterView
+	scraper *scrape.Scraper // nil: the process does not write its own metrics
 }
 
 func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer *prometheus.Registry) (_ *gateway, err error) {
@@ -97,6 +99,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 	if err != nil {
 		return nil, err
 	}
+	p.scraper = p.own().inCluster(p.listener.Addr()).scraper()
 	p.ready.Store(true)
 	return p, nil
 }
@@ -108,6 +111,9 @@ func (p *gateway) run(ctx context.Context) error {
 	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
 	p.view.actors(ctx, &g)
 	p.actors(ctx, &g)
+	if p.scraper != nil {
+		g.Add(actor(ctx, p.scraper.Run))
+	}
 	p.announce(fmt.Sprintf("a gateway of the cluster at %s, which has %d storage servers", p.cfg.Coord.URL, len(p.view.registry.All())))
 	return p.wait(&g)
 }

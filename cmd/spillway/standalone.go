@@ -135,7 +135,7 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.open(ctx, gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, stalled: func() error { return stalled(p.brick) }, describe: p.describe, snapshot: p.server.Snapshot, drop: p.dropByInflux, tablePages: p.tablePages()}); err != nil {
 		return nil, err
 	}
-	p.scraper = p.scrapesItself()
+	p.scraper = p.own().scraper()
 	if p.frozen != "" {
 		log.Error("the disk is full: the store is opened for reading only", "reason", p.frozen)
 		p.brick.Freeze(p.frozen)

@@ -115,7 +115,8 @@ type storage struct {
 	unloads  *unloads.Unloads // nil: rows of partitions that were split stay where they are
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
-	frozen   string         // why the store is on an overlay and accepts no writes; "": it is not
+	self     selfWriter
+	frozen   string // why the store is on an overlay and accepts no writes; "": it is not
 }
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
@@ -153,6 +154,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 		p.log.Error("the disk is full: the store is opened for reading only", "reason", p.frozen)
 		p.brick.Freeze(p.frozen)
 	}
+	p.self.open(p)
 	if err := p.register(ctx, replace); err != nil || !candidate || p.frozen != "" {
 		return err
 	}
@@ -316,6 +318,7 @@ func (p *storage) run(ctx context.Context) error {
 			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {}), // segments in transit: booked every followPeriod
 			ahead(p.accounts.heads, 1, p.stagedBytes, func(func(int64)) {}))
 	}))
+	p.self.actors(ctx, &g)
 	if p.admin != nil {
 		srv := adminServer(p.pages())
 		g.Add(func() error { return serveAdmin(srv, p.admin) }, func(error) { _ = srv.Close() })
@@ -392,7 +395,7 @@ func (p *storage) close() error {
 	if p.admin != nil {
 		_ = p.admin.Close()
 	}
-	errs = append(errs, p.copies.close())
+	errs = append(errs, p.self.close(), p.copies.close())
 	if p.staging != nil {
 		errs = append(errs, p.staging.Close())
 	}

@@ -1,8 +1,11 @@
-// Package scrape writes the metrics of its own process into a table of the store, so that a process that runs alone shows
-// its history on its page and in Grafana without another server.
+// Package scrape writes the metrics of its own process into a table of the store, so that its
+// history is on the page and in Grafana without another server.
 //
 //	registry ──Gather──▶ families ──rows──▶ point.Batch ──Table.Write──▶ table _spillway      every Settings.Interval
 //	                        └─ once per life of the process: types and help texts
+//
+// In a cluster every process writes its own: gateways as they write users' rows, storage servers as a gateway would, into whichever server leads the
+// partition. Each is told from the others by the label instance.
 //
 // Rows do not come through the front doors: they count towards no sender's rate, and no metric of package intake grows by
 // them. They have the labels and forms that a Prometheus gives to the same page: job, instance, up, and the values of le

@@ -9,11 +9,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Table is the table into which a process writes its metrics.
-const Table = "_spillway"
+const Table = peer.OwnTable
 
 // Target receives the rows: a table of the forwarder.
 type Target interface {
@@ -41,6 +42,7 @@ type Deps struct {
 // Settings are the numbers of a Scraper.
 type Settings struct {
 	Interval time.Duration // between scrapes
+	Delay    time.Duration // before the first
 	Instance string        // label instance of all rows
 }
 
@@ -60,7 +62,7 @@ type Scraper struct {
 
 	// Owned by Run.
 	described bool // the table has types and help texts
-	failing   bool // the last scrape failed
+	failed    int  // scrapes in a row that failed
 }
 
 // New makes a Scraper.
@@ -68,8 +70,13 @@ func New(d Deps, s Settings) *Scraper {
 	return &Scraper{deps: d, settings: s, metrics: newMetrics(d.Registerer)}
 }
 
-// Run scrapes at once and then after every interval, until ctx ends.
+// Run scrapes after the delay and then after every interval, until ctx ends.
 func (s *Scraper) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(s.settings.Delay):
+	}
 	ticks := time.NewTicker(s.settings.Interval)
 	defer ticks.Stop()
 	for {
@@ -82,19 +89,23 @@ func (s *Scraper) Run(ctx context.Context) error {
 	}
 }
 
-// note counts a scrape, and logs the first that fails and the first that succeeds again.
+// failuresMin is how many scrapes in a row fail before that is logged: one fails wherever a server that takes the rows is stopped.
+const failuresMin = 2
+
+// note counts a scrape, and logs when several in a row have failed, and when one succeeds again.
 func (s *Scraper) note(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
 		s.metrics.failed.Inc()
-		if !s.failing {
+		if s.failed++; s.failed == failuresMin {
 			s.deps.Log.Warn("the process cannot write its own metrics; it goes on trying", "table", Table, "error", err)
 		}
-		s.failing = true
-	case s.failing:
-		s.deps.Log.Info("the process writes its own metrics again", "table", Table)
-		s.failing = false
+	default:
+		if s.failed >= failuresMin {
+			s.deps.Log.Info("the process writes its own metrics again", "table", Table)
+		}
+		s.failed = 0
 	}
 }
 

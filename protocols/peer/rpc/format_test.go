@@ -138,13 +138,17 @@ func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// TestInsertsBelongToTheirRole: a storage server inserts staged rows alone, and a gateway may not send inserts that forward staged rows.
+// TestInsertsBelongToTheirRole: a storage server inserts staged rows and its own metrics alone, and a gateway may not send inserts that forward staged rows.
 func TestInsertsBelongToTheirRole(t *testing.T) {
-	f := func(role Role, in peer.Insert, allowed bool) {
+	in := func(table string, role Role, in peer.Insert, allowed bool) {
 		t.Helper()
-		if err := allowInsert(role, &in); (err == nil) != allowed || err != nil && !fault.Is(err, fault.Denied) {
-			t.Errorf("%s, %+v: %v", role, in.Staging, err)
+		if err := allowInsert(role, table, &in); (err == nil) != allowed || err != nil && !fault.Is(err, fault.Denied) {
+			t.Errorf("%s, table %s, %+v: %v", role, table, in.Staging, err)
 		}
+	}
+	f := func(role Role, row peer.Insert, allowed bool) {
+		t.Helper()
+		in("t", role, row, allowed)
 	}
 	do := func(d peer.StagingDo) peer.Insert { return peer.Insert{Staging: &peer.Staging{Do: d}} }
 	f(RoleGateway, peer.Insert{}, true)
@@ -157,6 +161,16 @@ func TestInsertsBelongToTheirRole(t *testing.T) {
 	f(RoleStorage, do(peer.Forward), true)
 	f(RoleStorage, do(peer.Forget), true)
 	f(RoleStorage, do(peer.Inherit), true)
+	in(peer.OwnTable, RoleStorage, peer.Insert{}, true)
+	in(peer.OwnTable, RoleGateway, do(peer.Forward), false)
+	for _, table := range []string{"t", peer.OwnTable} {
+		if err := allowMetadata(RoleStorage, table); (err == nil) != (table == peer.OwnTable) || err != nil && !fault.Is(err, fault.Denied) {
+			t.Errorf("a storage server describes metrics of table %s: %v", table, err)
+		}
+		if err := allowMetadata(RoleGateway, table); err != nil {
+			t.Errorf("a gateway describes metrics of table %s: %v", table, err)
+		}
+	}
 	f("", do(peer.Forward), true) // peers that speak in the clear have no roles
 }
 

@@ -94,17 +94,17 @@ func (i Identity) check(cert *x509.Certificate) error {
 // rights lists the roles that may call each method; all others may not. Each role needs them for:
 //
 //	gateway   rows in and out, names, deletions; METADATA: the map, partitions for new times, new tables, drops
-//	storage   METADATA, of which every storage server keeps some; as the master, the stats of other servers; copies of partitions
+//	storage   METADATA, of which every storage server keeps some; as the master, the stats of other servers; copies of partitions; its own metrics
 //	admin     METADATA and rows of the coordination store, as the commands for people change them; the stats of servers
 var rights = map[string][]Role{
-	methodInserts:         {RoleGateway, RoleStorage}, // of storage servers only those of staging
+	methodInserts:         {RoleGateway, RoleStorage}, // of storage servers only those of staging, and their own metrics
 	methodSelect:          {RoleGateway},
 	methodEvaluate:        {RoleGateway},
 	methodEvaluations:     {RoleGateway},
 	methodLabelNames:      {RoleGateway},
 	methodLabelValues:     {RoleGateway},
 	methodExemplars:       {RoleGateway},
-	methodPutMetadata:     {RoleGateway},
+	methodPutMetadata:     {RoleGateway, RoleStorage}, // of storage servers only those of their own metrics
 	methodGetMetadata:     {RoleGateway},
 	methodDeleteSeries:    {RoleGateway},
 	methodCleanTombstones: {RoleGateway},
@@ -136,13 +136,21 @@ func (s *Server) allow(method string, ctx context.Context) error {
 
 // allowInsert decides whether a caller may make an insert. A storage server forwards what is staged at it, stages it elsewhere, and moves rows to the partitions that replace a split or merged one; a gateway has no
 // such rights except to stage. Errors are Denied.
-func allowInsert(role Role, in *peer.Insert) error {
+func allowInsert(role Role, table string, in *peer.Insert) error {
 	forwards := in.Staging != nil && in.Staging.Do != peer.Stage
 	switch {
-	case role == RoleStorage && in.Staging == nil:
-		return fault.Errorf(fault.Denied, "role %q may insert only rows that were staged or that another partition had", role)
+	case role == RoleStorage && in.Staging == nil && table != peer.OwnTable:
+		return fault.Errorf(fault.Denied, "role %q may insert only rows that were staged or that another partition had, and its own metrics", role)
 	case role == RoleGateway && forwards:
 		return fault.Errorf(fault.Denied, "role %q may not forward staged rows, nor end their staging", role)
+	}
+	return nil
+}
+
+// allowMetadata decides whether a caller may describe the metrics of a table. Errors are Denied.
+func allowMetadata(role Role, table string) error {
+	if role == RoleStorage && table != peer.OwnTable {
+		return fault.Errorf(fault.Denied, "role %q may call %s only for its own metrics", role, methodPutMetadata)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ type inserts struct {
 	// Constant.
 	s       *Server
 	ss      grpc.ServerStream
+	table   string
 	stream  peer.Stream
 	version uint8
 	role    Role // of the caller; "": any, where peers speak in the clear
@@ -64,7 +65,7 @@ func (s *Server) inserts(ss grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	in := &inserts{s: s, ss: ss, stream: stream, version: version, role: s.roleOf(ss.Context()), jobs: make(chan job), wake: make(chan struct{}, 1)}
+	in := &inserts{s: s, ss: ss, table: table, stream: stream, version: version, role: s.roleOf(ss.Context()), jobs: make(chan job), wake: make(chan struct{}, 1)}
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	err = in.run()
@@ -269,7 +270,7 @@ func (in *inserts) insert(j job) error {
 	row, err := d.decode(j.payload)
 	j.buf.Free()
 	if err == nil {
-		err = allowInsert(in.role, row)
+		err = allowInsert(in.role, in.table, row)
 	}
 	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))

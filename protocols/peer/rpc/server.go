@@ -280,6 +280,9 @@ func (s *Server) exemplars(ctx context.Context, p *peerpb.ExemplarsQuery) (*peer
 }
 
 func (s *Server) putMetadata(ctx context.Context, p *peerpb.MetadataRows) (*peerpb.Nothing, error) {
+	if err := allowMetadata(s.roleOf(ctx), p.GetTable()); err != nil {
+		return nil, err
+	}
 	return &peerpb.Nothing{}, s.deps.Storage.PutMetadata(ctx, p.GetTable(), mapped(p.GetRows(), ofMetadataRow))
 }
 
