@@ -109,7 +109,7 @@ func (d *Decoder) exemplarRow(e *exemplar) (row point.ExemplarRow, reason, err e
 	if runes > exemplarRunesMax {
 		pairs = pairs[:0]
 	}
-	// No label is empty: set would fill an empty attribute with the id, and leave another attribute of its name behind it.
+	// No label is empty: set would fill an empty attribute with the id, and leave another attribute of its name behind.
 	pairs = slices.DeleteFunc(pairs, func(p pair) bool { return len(p.value) == 0 })
 	if len(trace) > 0 {
 		pairs = set(pairs, labelTraceID, trace)
