@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // linesMax is how long a file of product code may be: more than one noun lies in a longer one.
@@ -153,6 +154,32 @@ func tracked(t *testing.T) []string {
 		}
 	}
 	return names
+}
+
+// TestProofsFitTheScreen: lines of docs/proofs are 140 characters at most, but for rows of tables and what a program printed.
+func TestProofsFitTheScreen(t *testing.T) {
+	names, err := filepath.Glob(filepath.Join(root, "docs/proofs/*.md"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d documents: %v", len(names), err)
+	}
+	var all []string
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		printed, at := false, 0
+		for line := range strings.Lines(string(text)) {
+			at++
+			if strings.HasPrefix(line, "```") {
+				printed = !printed
+			}
+			if n := utf8.RuneCountInString(line) - 1; n > 140 && !printed && !strings.HasPrefix(strings.TrimSpace(line), "|") {
+				all = append(all, fmt.Sprintf("%s:%d has %d characters", path.Base(name), at, n))
+			}
+		}
+	}
+	report(t, all)
 }
 
 // TestFormatsAreProven: a format that is drawn has example files, and a test that tries to break it.
