@@ -273,7 +273,7 @@ type Memory struct {
 	ranked bool // rows come with their ranks
 }
 
-// ReadRanked is Read with the rank of each row: its own if it is in a head, else the highest of its chunk.
+// ReadRanked is Read with the rank of each row: its own, or where a segment does not have that the highest of its chunk.
 func (v *View) ReadRanked(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
 	return v.read(&Memory{ranked: true}, ss, lo, hi, f)
 }
@@ -336,7 +336,17 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		return err
 	}
 	for i := range ss {
-		r := m.merge(append(m.found[i], m.recent[i]...))
+		m.found[i] = append(m.found[i], m.recent[i]...)
+	}
+	exact, err := v.readInterleaved(m, ss, lo, hi)
+	if err != nil {
+		return err
+	}
+	for i := range ss {
+		r, again := exact[i]
+		if !again {
+			r = m.merge(m.found[i])
+		}
 		if r.Len() == 0 {
 			continue
 		}
@@ -345,6 +355,31 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		}
 	}
 	return nil
+}
+
+// readInterleaved reads those of the series once more of which rows were found that only their own ranks decide between: rows that were ordered elsewhere came after
+// newer ones. By index into ss.
+func (v *View) readInterleaved(m *Memory, ss []Series, lo, hi point.Nanos) (exact map[int]rows.Run, err error) {
+	if m.ranked {
+		return nil, nil
+	}
+	var some []Series
+	var back []int
+	for i := range ss {
+		if len(m.found[i]) > 1 && rows.Interleaved(m.found[i]) {
+			some, back = append(some, ss[i]), append(back, i)
+		}
+	}
+	if len(some) == 0 {
+		return nil, nil
+	}
+	exact = make(map[int]rows.Run, len(some))
+	err = v.ReadRanked(some, lo, hi, func(i int, r rows.Run) error {
+		r.Ranks, r.HistRanks = nil, nil
+		exact[back[i]] = r
+		return nil
+	})
+	return exact, err
 }
 
 // readHead reads a series' rows in a head; newest: those before the newest may be left out.
@@ -365,7 +400,7 @@ func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos, ne
 
 func (m *Memory) merge(runs []rows.Run) rows.Run {
 	if m.ranked {
-		return rows.MergeRanked(runs)
+		return m.merger.MergeRanked(runs)
 	}
 	return m.merger.Merge(runs)
 }
@@ -408,7 +443,7 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 			return nil
 		}
 		if m.ranked {
-			err = g.reader.ReadRanked(m.want, lo, hi, take)
+			err = g.reader.ReadRanked(m.want, lo, hi, spare, take)
 		} else if m.segments != nil {
 			err = g.reader.ReadInto(m.segments, m.want, lo, hi, spare, take)
 		} else {

@@ -3,7 +3,7 @@
 // Two values at one timestamp: a value beats a stale marker, then the higher stamp wins, then a histogram over a float,
 // then the greater bits. A marker is the float or the histogram that Prometheus calls so. This is a total order, so
 // every placement agrees whatever the order of arrival (C58, I6). A Run has only the range of its stamps: all its rows count as if
-// they had the highest. Runs that are read with the rank of each row (MergeRanked) avoid that.
+// they had the highest. Where that might not be right (Interleaved), runs are read with the rank of each row (MergeRanked).
 //
 //	head rows ─┐
 //	segment 7 ─┼─ Runs ──Merge──▶ one Run, strictly rising in time

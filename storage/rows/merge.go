@@ -136,6 +136,11 @@ func (m *Merger) Merge(runs []Run) Run {
 		m.remember(runs, &out)
 		return out
 	}
+	return m.append(times, runs)
+}
+
+// append appends the values of runs that have these times together.
+func (m *Merger) append(times []point.Nanos, runs []Run) Run {
 	out := Run{Times: times, Values: runs[0].Values, StampLo: runs[0].StampLo, StampHi: runs[0].StampHi}
 	if cap(out.Values) < len(times) {
 		out.Values = append(make([]float64, 0, len(times)), out.Values...)

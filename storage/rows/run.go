@@ -24,10 +24,24 @@ type Run struct {
 // Rank assigns the n rows that come next, floats or histograms, a rank.
 func (r *Run) Rank(hists bool, n int, s point.Stamp) {
 	if hists {
-		r.HistRanks = append(r.HistRanks, slices.Repeat([]point.Stamp{s}, n)...)
+		r.HistRanks = appendStamps(r.HistRanks, n, s)
 	} else {
-		r.Ranks = append(r.Ranks, slices.Repeat([]point.Stamp{s}, n)...)
+		r.Ranks = appendStamps(r.Ranks, n, s)
 	}
+}
+
+func appendStamps(of []point.Stamp, n int, s point.Stamp) []point.Stamp {
+	from := len(of)
+	of = slices.Grow(of, n)[:from+n]
+	for i := range of[from:] {
+		of[from+i] = s
+	}
+	return of
+}
+
+// Ranked reports whether all rows have their ranks. A run without rows is ranked.
+func (r *Run) Ranked() bool {
+	return len(r.Ranks) == len(r.Times) && len(r.HistRanks) == len(r.Hists)
 }
 
 // Len counts the rows.

@@ -35,6 +35,9 @@ type chunk struct {
 	lo, hi point.Stamp
 	floats
 	histBytes int // formHist: bytes of all histograms
+
+	ranked bool // only while it is written: ranks of rows lie at
+	ranks  columnRef
 }
 
 // block collects the chunks of one block of a group. Reused by reset; not for concurrent use.
@@ -49,6 +52,8 @@ type block struct {
 	rows   int
 	lo, hi point.Nanos // of all rows; only with rows > 0
 	page   timesPage   // columns that this block used first
+	ranked bool        // some chunk has ranks
+	ranks  ranksPage
 
 	headMem []byte // scratch
 	stamps  []point.Stamp
@@ -56,10 +61,11 @@ type block struct {
 
 func (b *block) reset() {
 	*b = block{chunks: b.chunks[:0], except: b.except[:0], ints: b.ints, doubles: b.doubles,
-		histLens: b.histLens[:0], hists: b.hists[:0], page: b.page, headMem: b.headMem, stamps: b.stamps}
+		histLens: b.histLens[:0], hists: b.hists[:0], page: b.page, ranks: b.ranks, headMem: b.headMem, stamps: b.stamps}
 	b.ints.reset()
 	b.doubles.reset()
 	b.page.reset()
+	b.ranks.reset()
 }
 
 func (b *block) cover(ts []point.Nanos) {

@@ -79,7 +79,7 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 }
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
-// first id; or a block: then at is its lowest time; or the record of names: namesGroup;
+// first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of names: namesGroup;
 // or the answer to a Lookup: answersGroup, and at is the hash of its key.
 type pageKey struct {
 	reader      *Reader
@@ -92,6 +92,7 @@ const (
 	namesGroup       = groupsMax + 1
 	answersGroup     = groupsMax + 2
 	blockPage        = 1<<32 - 1
+	ranksAt          = 1 // of a page of times it is 0
 )
 
 // cached is a decoded page.
@@ -100,6 +101,7 @@ type cached struct {
 	cols  [][]point.Nanos
 	defs  []definition
 	block *openBlock
+	ranks *openRanks
 	names []labelName
 	asked string // the key of a Lookup, of which the answer is
 	*answer
@@ -148,6 +150,10 @@ func (c *Cache) putDefinitions(k pageKey, defs []definition) {
 		size += 24 + int64(len(defs[i].labels))
 	}
 	c.put(&cached{key: k, defs: defs, bytes: size})
+}
+
+func (c *Cache) putRanks(k pageKey, o *openRanks) {
+	c.put(&cached{key: k, ranks: o, bytes: 64 + o.bytes()})
 }
 
 func (c *Cache) putBlock(k pageKey, b *openBlock) {

@@ -90,12 +90,44 @@ func FuzzTimes(f *testing.F) {
 	})
 }
 
+// FuzzRanks: any ranks come back. Words are ranks, shifted right by shift, each added to the one before if sum.
+func FuzzRanks(f *testing.F) {
+	f.Add(appendFloats(1, 1, 1), uint8(40), true)
+	f.Add(appendFloats(1, -1, 1e300, 5), uint8(0), false)
+	f.Add(appendFloats(3, 2, 1), uint8(54), true)
+	d := newDecoder()
+	f.Fuzz(func(t *testing.T, data []byte, shift uint8, sum bool) {
+		var rs []point.Stamp
+		for i, w := range words(data, chunkRowsMax) {
+			rs = append(rs, point.Stamp(w>>(shift%64)))
+			if sum && i > 0 {
+				rs[i] += rs[i-1]
+			}
+		}
+		if len(rs) < 2 {
+			return
+		}
+		var p ranksPage
+		p.add(rs)
+		p.add(rs[len(rs)-2:])
+		chunks := []chunk{{ranked: true}, {}, {ranked: true, ranks: columnRef{group: 3, page: 7, index: 255}}}
+		o, err := parseRanks(p.pack(nil, chunks, 9, newPacker()), 9, d)
+		check(t, err)
+		if !slices.Equal(o.columns[0].ranks, rs) || !slices.Equal(o.columns[1].ranks, rs[len(rs)-2:]) {
+			t.Fatalf("got %v, want %v", o.columns, rs)
+		}
+		if want := (rankRef{true, chunks[2].ranks}); len(o.refs) != 3 || !o.refs[0].ranked || o.refs[1].ranked || o.refs[2] != want {
+			t.Fatalf("references %v", o.refs)
+		}
+	})
+}
+
 // FuzzRecords: for any bytes of a record its parser returns, and takes no more memory than the format allows.
 func FuzzRecords(f *testing.F) {
-	s := small()
+	s := withRanks(small())
 	var g group
 	var e valueEncoder
-	cols := newColumnIndex()
+	cols := columnIndexes{times: newColumnIndex(), ranks: newColumnIndex()}
 	for _, id := range s.order {
 		r := s.runs[id]
 		g.add(id, &r, cols, &e)
@@ -105,6 +137,7 @@ func FuzzRecords(f *testing.F) {
 	for _, b := range g.blocks[:g.used] {
 		f.Add(uint8(1), b.pack(nil, 0, pk))
 		f.Add(uint8(2), b.page.pack(nil, pk))
+		f.Add(uint8(8), b.ranks.pack(nil, b.chunks, 0, pk))
 	}
 	f.Add(uint8(3), packDefinitions(nil, s.defs, pk))
 	p := postings{names: map[string]map[string]*runs{}}
@@ -123,9 +156,10 @@ func FuzzRecords(f *testing.F) {
 	f.Add(uint8(7), appendHeader(nil, &Info{Meta: s.meta, FormatVersion: s.meta.formatVersion()}))
 	deleted := described().meta
 	f.Add(uint8(7), appendHeader(nil, &Info{Meta: deleted, FormatVersion: deleted.formatVersion()}))
+	f.Add(uint8(9), appendRanked(nil, &Info{Rows: 9, RankedRows: 9, RankBytes: 500}))
 	d := newDecoder()
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
-		switch kind % 8 {
+		switch kind % 10 {
 		case 0:
 			_ = new(groupRecord).parse(b)
 		case 1:
@@ -147,6 +181,10 @@ func FuzzRecords(f *testing.F) {
 			_, _ = parseExemplars(b, d)
 		case 7:
 			_, _ = parseHeader(b)
+		case 8:
+			_, _ = parseRanks(b, 1<<20, d)
+		case 9:
+			_ = (&Info{Rows: 1 << 20}).parseRanked(b)
 		}
 	})
 }

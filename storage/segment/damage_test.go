@@ -50,6 +50,9 @@ func readAll(fs vfs.FS, info Info, c *Cache, verify bool) error {
 	if err := r.Read(ids, math.MinInt64, math.MaxInt64, func(point.DenseID, rows.Run) error { return nil }); err != nil {
 		return err
 	}
+	if err := r.ReadRanked(ids, math.MinInt64, math.MaxInt64, 0, func(int, rows.Run) error { return nil }); err != nil {
+		return err
+	}
 	if _, err := r.Match(nil); err != nil {
 		return err
 	}
@@ -70,7 +73,7 @@ func wantCorrupt(t *testing.T, what string, at int, err error) {
 // TestEveryTruncationIsSeen cuts the file at every byte, with and without a catalogue that has its size.
 func TestEveryTruncationIsSeen(t *testing.T) {
 	fs := vfs.NewMem()
-	s := small()
+	s := withRanks(small())
 	info := s.write(t, fs, "seg")
 	whole := readFile(t, fs, "seg")
 	c := openCache(t, 1<<20)
@@ -85,7 +88,7 @@ func TestEveryTruncationIsSeen(t *testing.T) {
 // or is right, because the bytes that it read were not touched.
 func TestEveryBitFlipIsSeen(t *testing.T) {
 	fs := vfs.NewMem()
-	s := small()
+	s := withRanks(small())
 	info := s.write(t, fs, "seg")
 	whole := readFile(t, fs, "seg")
 	c := openCache(t, 1<<20)

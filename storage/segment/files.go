@@ -189,6 +189,13 @@ func (r *Reader) readHeader(sst *sstable.Reader) (info Info, err error) {
 	if err == nil && !found {
 		err = r.corrupt([]byte{keyHeader}, errForm("table: no header"))
 	}
+	if err != nil {
+		return info, err
+	}
+	if t, err = r.iterOf(sst); err != nil {
+		return info, err
+	}
+	_, err = t.get([]byte{keyRanked}, info.parseRanked)
 	return info, err
 }
 

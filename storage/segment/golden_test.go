@@ -41,7 +41,7 @@ func described() *source {
 }
 
 func TestGoldenBytes(t *testing.T) {
-	all := map[string]*source{"described.v3": described()}
+	all := map[string]*source{"described.v3": described(), "ranked.v2": withRanks(small())}
 	for name, s := range goldens() {
 		all[name+".v2"] = s
 	}

@@ -3,7 +3,6 @@ package segment
 import (
 	"encoding/binary"
 
-	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
 )
@@ -31,11 +30,14 @@ type group struct {
 	used   int
 
 	rows, histBytes int
+	rankedRows      int  // with their own ranks
+	stray           bool // a rank outside of its run's stamps was added
 }
 
 func (g *group) next() {
 	g.number++
 	g.ids, g.used, g.rows, g.histBytes = g.ids[:0], 0, 0, 0
+	g.rankedRows = 0
 }
 
 func (g *group) full() bool {
@@ -60,8 +62,14 @@ func chunkLen(n int) int {
 	return (n + chunks - 1) / chunks
 }
 
+// columnIndexes recognise columns of a file, and say which ranks it keeps.
+type columnIndexes struct {
+	times, ranks *columnIndex
+	ranksFrom    point.Stamp
+}
+
 // add cuts a series' rows into the group's blocks.
-func (g *group) add(id point.DenseID, r *rows.Run, cols *columnIndex, e *valueEncoder) {
+func (g *group) add(id point.DenseID, r *rows.Run, cols columnIndexes, e *valueEncoder) {
 	c := chunk{slot: uint8(len(g.ids)), lo: r.StampLo, hi: r.StampHi}
 	g.ids = append(g.ids, id)
 	g.rows += r.Len()
@@ -70,16 +78,21 @@ func (g *group) add(id point.DenseID, r *rows.Run, cols *columnIndex, e *valueEn
 		for j, at := 0, 0; at < n; j, at = j+1, at+size {
 			end := min(at+size, n)
 			b := g.block(j)
-			c.rows, c.times = end-at, g.column(b, j, r.Times[at:end], cols)
+			c.rows, c.times = end-at, g.column(b, j, r.Times[at:end], cols.times)
+			if len(r.Ranks) > 0 {
+				g.rank(&c, b, j, r.Ranks[at:end], r, &cols)
+			}
 			b.addFloats(c, r.Values[at:end], e)
 		}
 	}
 	if len(r.Hists) > 0 {
-		g.addHists(c, r.Hists, cols)
+		c.lo, c.hi, c.ranked = r.StampLo, r.StampHi, false
+		g.addHists(c, r, cols)
 	}
 }
 
-func (g *group) addHists(c chunk, hs []peer.Hist, cols *columnIndex) {
+func (g *group) addHists(c chunk, r *rows.Run, cols columnIndexes) {
+	hs, ranks := r.Hists, r.HistRanks
 	var ts []point.Nanos
 	for j := 0; len(hs) > 0; j++ {
 		n, size := 0, 0
@@ -90,7 +103,11 @@ func (g *group) addHists(c chunk, hs []peer.Hist, cols *columnIndex) {
 			n++
 		}
 		b := g.block(j)
-		c.rows, c.times = n, g.column(b, j, ts, cols)
+		c.rows, c.times = n, g.column(b, j, ts, cols.times)
+		if len(ranks) > 0 {
+			g.rank(&c, b, j, ranks[:n], r, &cols)
+			ranks = ranks[n:]
+		}
 		b.addHists(c, hs[:n])
 		g.histBytes += size
 		hs = hs[n:]
@@ -100,7 +117,7 @@ func (g *group) addHists(c chunk, hs []peer.Hist, cols *columnIndex) {
 // column finds the column in the file or adds it to the block's page of times.
 func (g *group) column(b *block, j int, ts []point.Nanos, cols *columnIndex) columnRef {
 	b.cover(ts)
-	at, found := cols.find(ts, columnRef{group: g.number, page: uint32(j), index: uint8(b.page.count)})
+	at, found := cols.find(bytesOf(ts), columnRef{group: g.number, page: uint32(j), index: uint8(b.page.count)})
 	if !found {
 		b.page.add(ts)
 	}

@@ -71,6 +71,10 @@ type Info struct {
 
 	StampLo point.Stamp `json:"stamp_lo"` // of all rows; 0 when there are none
 	StampHi point.Stamp `json:"stamp_hi"`
+
+	// RankedRows are those with a rank of their own; others count as the highest of their chunk. RankBytes is what that takes. Only the file has them.
+	RankedRows uint64 `json:"-"`
+	RankBytes  uint64 `json:"-"`
 }
 
 // Settings of a Writer. They do not change the bytes.
@@ -123,6 +127,20 @@ func (i *Info) appendDeletions(dst []byte, ds []Deletion) []byte {
 		}
 	}
 	return dst
+}
+
+// appendRanked writes what the header has no place for: programs from before there were ranks pass over the record.
+func appendRanked(dst []byte, i *Info) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(dst, i.RankedRows), i.RankBytes)
+}
+
+func (i *Info) parseRanked(b []byte) error {
+	c := cursor{b: b}
+	i.RankedRows, i.RankBytes = c.uvarint(), c.uvarint()
+	if !c.end() || i.RankedRows == 0 || i.RankedRows > i.Rows {
+		return errForm("record of the rows with ranks")
+	}
+	return nil
 }
 
 func b2u(b bool) byte {

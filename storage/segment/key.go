@@ -14,6 +14,7 @@ const (
 	keyGroup       = 'c' // + group + kind: its record, pages of times, blocks
 	keyExemplars   = 'e' // + id
 	keyPlace       = 'p' // + number of the page
+	keyRanked      = 'r' // how many rows have ranks of their own
 	keySeries      = 's' // the ids that have rows
 	keyHeader      = 'z'
 )
@@ -23,6 +24,7 @@ const (
 	kindRecord = 0
 	kindTimes  = 1 // + number of the block that used the columns first
 	kindBlock  = 2 // + lowest time
+	kindRanks  = 3 // + number of the block
 )
 
 func key32(dst []byte, letter byte, n uint32) []byte {
@@ -39,6 +41,10 @@ func keyOfGroup(dst []byte, group uint32, kind byte) []byte {
 
 func keyTimes(dst []byte, group, page uint32) []byte {
 	return binary.BigEndian.AppendUint32(keyOfGroup(dst, group, kindTimes), page)
+}
+
+func keyRanks(dst []byte, group, block uint32) []byte {
+	return binary.BigEndian.AppendUint32(keyOfGroup(dst, group, kindRanks), block)
 }
 
 // keyBlock orders times as bytes: the sign bit is flipped.

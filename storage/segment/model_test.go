@@ -57,6 +57,42 @@ func drawRun(t *rapid.T) rows.Run {
 	return r
 }
 
+// drawRanks gives a run ranks of its rows: those of one request or of a few, or of a scrape each with jitter, missing ones and late rows; or any.
+func drawRanks(t *rapid.T, r *rows.Run) {
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed of ranks"), 0))
+	shape := rapid.IntRange(0, 4).Draw(t, "ranks")
+	at := firstRank
+	next := func() point.Stamp {
+		switch shape {
+		case 0:
+			return 7
+		case 1:
+			at += point.Stamp(rng.IntN(8)/7) << 30
+		case 2:
+			at += scrapeStep + point.Stamp(rng.IntN(2000))<<gatewayBits
+			if rng.IntN(30) == 0 {
+				return at - 30*scrapeStep | 5
+			}
+		case 3:
+			return point.Stamp(rng.Uint64())
+		case 4:
+			at += 1 << 40
+			return at | point.Stamp(rng.IntN(2))*900
+		}
+		return at | 17
+	}
+	r.StampLo, r.StampHi = math.MaxUint64, 0
+	fill := func(n int) (out []point.Stamp) {
+		for range n {
+			s := next()
+			out = append(out, s)
+			r.StampLo, r.StampHi = min(r.StampLo, s), max(r.StampHi, s)
+		}
+		return out
+	}
+	r.Ranks, r.HistRanks = fill(len(r.Times)), fill(len(r.Hists))
+}
+
 func drawValue(rng *rand.Rand, shape int, v *float64) float64 {
 	switch shape {
 	case 0, 7:
@@ -85,7 +121,11 @@ func drawSource(t *rapid.T) *source {
 	n := rapid.IntRange(0, 90).Draw(t, "series")
 	ids := rapid.SliceOfNDistinct(rapid.Uint32Range(0, 5000), n, n, rapid.ID[uint32]).Draw(t, "ids")
 	for _, id := range ids {
-		s.add(point.DenseID(id), drawRun(t))
+		r := drawRun(t)
+		if rapid.Bool().Draw(t, "ranked") {
+			drawRanks(t, &r)
+		}
+		s.add(point.DenseID(id), r)
 	}
 	slices.Sort(ids)
 	for _, id := range ids {
@@ -111,6 +151,7 @@ func TestSegmentEqualsTheMapOfItsRuns(t *testing.T) {
 		defer func() { must(t, r.Close()) }()
 		must(t, r.Verify())
 		compareReads(t, r, s)
+		compareRanks(t, r, s)
 		compareMatches(t, r, s)
 	})
 }
@@ -195,8 +236,30 @@ func compareRun(t *rapid.T, id point.DenseID, got, want rows.Run) {
 	if !slices.Equal(got.Times, want.Times) || !slices.EqualFunc(got.Values, want.Values, same) || !slices.EqualFunc(got.Hists, want.Hists, equalHist) {
 		t.Fatalf("series %d\n got %v\nwant %v", id, got, want)
 	}
-	if got.StampLo != want.StampLo || got.StampHi != want.StampHi {
+	exact := want.Ranks != nil || want.HistRanks != nil // then the bounds are those of the chunks read
+	if exact && (got.StampLo < want.StampLo || got.StampHi > want.StampHi) || !exact && (got.StampLo != want.StampLo || got.StampHi != want.StampHi) {
 		t.Fatalf("series %d: stamps %d..%d, want %d..%d", id, got.StampLo, got.StampHi, want.StampLo, want.StampHi)
+	}
+}
+
+// compareRanks reads with ranks: exact ones where the source has them, else the highest.
+func compareRanks(t *rapid.T, r *Reader, s *source) {
+	seen := 0
+	must(t, r.ReadRanked(s.order, math.MinInt64, math.MaxInt64, 0, func(i int, got rows.Run) error {
+		want := s.runs[s.order[i]]
+		seen++
+		if want.Ranks == nil && want.HistRanks == nil {
+			want.Rank(false, len(want.Times), want.StampHi)
+			want.Rank(true, len(want.Hists), want.StampHi)
+		}
+		compareRun(t, s.order[i], got, want)
+		if !slices.Equal(got.Ranks, want.Ranks) || !slices.Equal(got.HistRanks, want.HistRanks) {
+			t.Fatalf("series %d: ranks\n got %v %v\nwant %v %v", s.order[i], got.Ranks, got.HistRanks, want.Ranks, want.HistRanks)
+		}
+		return nil
+	}))
+	if seen != len(s.order) {
+		t.Fatalf("%d series with ranks, want %d", seen, len(s.order))
 	}
 }
 

@@ -47,14 +47,17 @@ type readState struct {
 	want [groupSeriesMax]int16 // slot → index into runs, -1: not wanted
 	runs []rows.Run
 
-	values arena[float64]
-	nanos  arena[point.Nanos]
-	keep   bool // runs live on after the group: a Read
-	ranked bool // runs have the stamp of each row
-	spare  int  // room behind the values of a series, for rows that the caller appends
-	level  int  // blocks of the group read before this one
-	places []wanted
-	joins  [][joinsKept]join // by level
+	values     arena[float64]
+	nanos      arena[point.Nanos]
+	keep       bool       // runs live on after the group: a Read
+	ranked     bool       // runs have the stamp of each row
+	number     uint32     // of the block that is read, in its group
+	ranks      *openRanks // its ranks, only if ranked; nil: it has none
+	rankedRows uint64     // read with ranks of their own
+	spare      int        // room behind the values of a series, for rows that the caller appends
+	level      int        // blocks of the group read before this one
+	places     []wanted
+	joins      [][joinsKept]join // by level
 
 	// The page of times used last.
 	pageKey pageKey
@@ -128,6 +131,7 @@ func (c *Cache) putState(s *readState) {
 	clear(s.runs)
 	clear(s.joins)
 	s.runs, s.pageKey, s.page, s.spare, s.ranked = s.runs[:0], pageKey{}, nil, 0, false
+	s.ranks, s.rankedRows = nil, 0
 	if s.keep || len(s.values.mem) > arenaKept {
 		s.values, s.nanos = arena[float64]{}, arena[point.Nanos]{}
 	}
@@ -172,10 +176,10 @@ func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f f
 	return r.read(s, ids, lo, hi, f)
 }
 
-// ReadRanked is ReadNew, and runs have a stamp for each row: the highest of its chunk.
-func (r *Reader) ReadRanked(ids []point.DenseID, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
+// ReadRanked is ReadNew, and runs have a stamp for each row: its own if the segment has it, else the highest of its chunk.
+func (r *Reader) ReadRanked(ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	s := r.cache.getState()
-	s.keep, s.ranked = true, true
+	s.keep, s.ranked, s.spare = true, true, spare
 	defer r.cache.putState(s)
 	return r.read(s, ids, lo, hi, f)
 }
@@ -357,15 +361,15 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 		}
 	}
 	s.wantOnly(ps)
-	blocks := s.record.blocks
+	blocks, first := s.record.blocks, 0
 	for len(blocks) > 0 && blocks[len(blocks)-1].lo > hi {
 		blocks = blocks[:len(blocks)-1]
 	}
 	for len(blocks) > 0 && blocks[0].hi < lo {
-		blocks = blocks[1:]
+		blocks, first = blocks[1:], first+1
 	}
 	for i, b := range blocks {
-		s.level = i
+		s.level, s.number = i, uint32(first+i)
 		if err := r.takeBlock(t, s, pageKey{r, number, blockPage, b.lo}, b.rows, len(blocks)-i); err != nil {
 			return err
 		}
@@ -425,6 +429,11 @@ func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left in
 	if b.rows != total {
 		return r.corrupt(s.key, errForm("block: its rows are not as many as the group's record says"))
 	}
+	if s.ranked {
+		if err := r.openRanks(s, k.group); err != nil {
+			return err
+		}
+	}
 	if s.keep && s.level == 0 {
 		s.values.fresh(s.wantedFloats(left))
 	}
@@ -468,7 +477,9 @@ func (r *Reader) takeChunk(s *readState, i int, run *rows.Run, left int) error {
 	}
 	run.StampLo, run.StampHi = min(run.StampLo, ch.lo), max(run.StampHi, ch.hi)
 	if s.ranked {
-		run.Rank(ch.form == formHist, len(ts), ch.hi)
+		if err := r.rank(s, i, run); err != nil {
+			return err
+		}
 	}
 	if ch.form == formHist {
 		if n := len(run.Hists); n > 0 && run.Hists[n-1].Time >= ts[0] {
@@ -606,7 +617,7 @@ func (c *Cursor) nextGroup() bool {
 	s.wantAll()
 	s.again()
 	for i, b := range s.record.blocks {
-		s.level = i
+		s.level, s.number = i, uint32(i)
 		if c.err = c.r.takeBlock(c.t, s, pageKey{c.r, c.number, blockPage, b.lo}, b.rows, len(s.record.blocks)-i); c.err != nil {
 			return false
 		}
@@ -629,13 +640,18 @@ func (r *Reader) Scan(f func(id point.DenseID, run rows.Run) error) error {
 	if err != nil {
 		return err
 	}
+	return c.each(f)
+}
+
+// each walks to the end, and closes the cursor.
+func (c *Cursor) each(f func(id point.DenseID, run rows.Run) error) error {
 	for c.Next() {
 		if err := f(c.At()); err != nil {
 			_ = c.Close()
 			return err
 		}
 	}
-	err = c.Close()
+	err := c.Close()
 	if c.err != nil {
 		err = c.err
 	}

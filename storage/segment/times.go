@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -36,9 +35,8 @@ func newColumnIndex() *columnIndex {
 	return &columnIndex{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, seen: map[[2]uint64]columnRef{}}
 }
 
-// find returns the place of a column equal to ts, or records that it will be at the place offered.
-func (x *columnIndex) find(ts []point.Nanos, offer columnRef) (at columnRef, found bool) {
-	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(ts))), 8*len(ts)) // only summed
+// find returns the place of a column equal to the one with these bytes, or records that it will be at the place offered.
+func (x *columnIndex) find(b []byte, offer columnRef) (at columnRef, found bool) {
 	key := [2]uint64{maphash.Bytes(x.seeds[0], b), maphash.Bytes(x.seeds[1], b)}
 	if at, found = x.seen[key]; found {
 		return at, true

@@ -196,12 +196,19 @@ func (r *Reader) verifyPostings() error {
 	return nil
 }
 
-// verifyRows scans, and asks places for every series that it meets.
+// verifyRows scans, with the ranks of rows, and asks places for every series that it meets.
 func (r *Reader) verifyRows() error {
 	seen := roaring.New()
 	var order []point.DenseID
 	var n uint64
-	if err := r.Scan(func(id point.DenseID, run rows.Run) error {
+	c, err := r.Cursor()
+	if err != nil {
+		return err
+	}
+	c.s.ranked = true
+	var ranked uint64
+	if err := c.each(func(id point.DenseID, run rows.Run) error {
+		ranked = c.s.rankedRows
 		n += uint64(run.Len())
 		lo, hi, _ := run.Bounds()
 		if lo < r.info.TimeLo || hi > r.info.TimeHi || run.StampLo < r.info.StampLo || run.StampHi > r.info.StampHi {
@@ -221,6 +228,9 @@ func (r *Reader) verifyRows() error {
 		return fault.Errorf(fault.Corrupt, "segment %s: the set of series is not that of the groups", r.path)
 	}
 	if err := r.disagree("rows", n, r.info.Rows); err != nil {
+		return err
+	}
+	if err := r.disagree("rows with ranks of their own", ranked, r.info.RankedRows); err != nil {
 		return err
 	}
 	if err := r.disagree("series", seen.GetCardinality(), r.info.Series); err != nil {

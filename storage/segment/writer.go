@@ -37,7 +37,7 @@ type Writer struct {
 	defined   bool // postings are written
 
 	group   group
-	columns *columnIndex
+	columns columnIndexes
 	values  valueEncoder
 	placed  []placed
 	series  *roaring.Bitmap
@@ -112,7 +112,7 @@ func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
 		info:    Info{Meta: m, FormatVersion: m.formatVersion()},
 		pack:    packers.Get().(*packer),
 		lastDef: -1, postings: postings{names: map[string]map[string]*runs{}},
-		columns: newColumnIndex(), series: roaring.New(),
+		columns: columnIndexes{times: newColumnIndex(), ranks: newColumnIndex()}, series: roaring.New(),
 		sst: sstable.NewWriter(file, sstable.WriterOptions{
 			// A block of ours is a block of pebble's: reading one reads nothing else.
 			BlockSize: 8 << 10, IndexBlockSize: 64 << 10,
@@ -204,6 +204,9 @@ func (w *Writer) Add(id point.DenseID, r *rows.Run) error {
 	w.cover(r)
 	w.placed = append(w.placed, placed{id, makePlace(w.group.number, len(w.group.ids))})
 	w.group.add(id, r, w.columns, &w.values)
+	if w.group.stray {
+		return w.invalid("series %d has ranks outside of its stamps from %d to %d", id, r.StampLo, r.StampHi)
+	}
 	if w.group.full() {
 		return w.flushGroup()
 	}
@@ -211,6 +214,9 @@ func (w *Writer) Add(id point.DenseID, r *rows.Run) error {
 }
 
 func (w *Writer) checkRun(id point.DenseID, r *rows.Run) error {
+	if (r.Ranks != nil || r.HistRanks != nil) && !r.Ranked() {
+		return w.invalid("series %d has %d rows and %d histograms, with %d and %d ranks", id, len(r.Times), len(r.Hists), len(r.Ranks), len(r.HistRanks))
+	}
 	if len(r.Times) != len(r.Values) {
 		return w.invalid("series %d has %d times and %d values", id, len(r.Times), len(r.Values))
 	}
@@ -240,6 +246,10 @@ func (w *Writer) checkRun(id point.DenseID, r *rows.Run) error {
 	}
 	return nil
 }
+
+// RanksFrom makes the writer keep the ranks of rows only in chunks with a row of this rank or a higher one: before the first Add. Without a call it keeps all that
+// runs have. What it does not keep counts as the highest rank of its chunk.
+func (w *Writer) RanksFrom(s point.Stamp) { w.columns.ranksFrom = s }
 
 // cover widens the file's ranges to a run that has rows.
 func (w *Writer) cover(r *rows.Run) {
@@ -275,8 +285,23 @@ func (w *Writer) flushGroup() error {
 		w.keyBuf = keyBlock(w.keyBuf, g.number, b.lo)
 		_ = w.put(w.keyBuf, w.value)
 	}
+	w.putRanks()
 	g.next()
 	return w.err
+}
+
+// putRanks writes the ranks of the rows of the group; none where no run had them. An error is sticky.
+func (w *Writer) putRanks() {
+	g := &w.group
+	w.info.RankedRows += uint64(g.rankedRows)
+	for j, b := range g.blocks[:g.used] {
+		if b.ranked {
+			w.value = b.ranks.pack(w.value[:0], b.chunks, g.number, w.pack)
+			w.info.RankBytes += uint64(len(w.value))
+			w.keyBuf = keyRanks(w.keyBuf, g.number, uint32(j))
+			_ = w.put(w.keyBuf, w.value)
+		}
+	}
 }
 
 // EndRows is called after the last Add by a caller that adds exemplars in rising order of ids from here on: they are written at once and not
@@ -362,6 +387,11 @@ func (w *Writer) writeTail() error {
 	}
 	if err := writePlaces(w.placed, w.put); err != nil {
 		return err
+	}
+	if w.info.RankedRows > 0 {
+		if err := w.put([]byte{keyRanked}, appendRanked(nil, &w.info)); err != nil {
+			return err
+		}
 	}
 	if err := w.put([]byte{keySeries}, packSeries(w.series, w.pack)); err != nil {
 		return err
