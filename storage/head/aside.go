@@ -134,7 +134,7 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 	w := scratches.Get().(*scratch)
 	defer w.put()
 	if s.flags&(hasAside|hasHists) == 0 && !ranked {
-		h.settleChainLocked(s, lo, hi, w, dst)
+		h.settleChainLocked(s, lo, hi, w, false, dst)
 		return
 	}
 	w.rows = w.rows[:0]
@@ -164,13 +164,14 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 	clear(w.rows) // histograms are not kept alive by the pool
 }
 
-// settleChainLocked reads a series that has all its rows in its chain. There rank order is the order of rows, so no stamps are needed.
-func (h *Head) settleChainLocked(s *series, lo, hi point.Nanos, w *scratch, dst *rows.Run) {
+// settleChainLocked reads a series that has all its rows in its chain. There rank order is the order of rows, so no stamps are needed. With seen, the frames of the
+// rows in dst are left in w.cols.seen.
+func (h *Head) settleChainLocked(s *series, lo, hi point.Nanos, w *scratch, seen bool, dst *rows.Run) {
 	c := &w.cols
-	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0]}
+	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0], withSeen: seen}
 	s.walk(&h.arena, lo, hi, c)
 	if s.flags&isUnsorted != 0 {
-		w.chain.sort(c.times, c.values)
+		w.chain.sort(c.times, c.values, c.seen)
 	}
 	for i, t := range c.times {
 		v := c.values[i]
@@ -178,8 +179,14 @@ func (h *Head) settleChainLocked(s *series, lo, hi point.Nanos, w *scratch, dst 
 		switch {
 		case n == 0 || dst.Times[n-1] != t:
 			dst.Times, dst.Values = append(dst.Times, t), append(dst.Values, v)
+			n++
 		case !point.IsStale(v) || point.IsStale(dst.Values[n-1]):
 			dst.Values[n-1] = v
+		default:
+			continue
+		}
+		if seen {
+			c.seen[n-1] = c.seen[i]
 		}
 	}
 }

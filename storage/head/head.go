@@ -314,7 +314,7 @@ func (h *Head) ReadRanked(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) b
 	if s == nil {
 		return false
 	}
-	h.settleLocked(id, s, g, lo, hi, true, dst)
+	h.readRankedLocked(id, s, g, lo, hi, new(chainRanks), dst)
 	if dst.Len() == 0 {
 		return false
 	}
@@ -415,13 +415,14 @@ func (h *Head) Stamps() (lo, hi point.Stamp, ok bool) {
 	return h.stampLo, h.stampHi, h.rows > 0
 }
 
-// Drain hands every series of order that has rows to f, whole, as Read would give it. The run and its columns are valid
+// Drain hands every series of order that has rows to f, whole, as ReadRanked would give it. The run and its columns are valid
 // until f returns. An error of f ends it and is returned as it is. There must be no appends from now on; reads may go
 // on.
 func (h *Head) Drain(order []point.DenseID, f func(id point.DenseID, r *rows.Run) error) error {
 	var run rows.Run
+	ranks := chainRanks{groups: map[*group][]point.Stamp{}}
 	for _, id := range order {
-		if !h.Read(id, math.MinInt64, math.MaxInt64, &run) {
+		if !h.readWhole(id, &ranks, &run) {
 			continue
 		}
 		if err := f(id, &run); err != nil {

@@ -175,6 +175,10 @@ func TestReadsWhatAModelReads(t *testing.T) {
 					t.Fatalf("series %d in %v:\n got %v\nwant %v", id, r, got, want)
 				}
 				checkNewest(t, h, id, r, want)
+				if h.ReadRanked(id, r[0], r[1], &run) != (len(want) > 0) || !sameRows(flat(&run), want) {
+					t.Fatalf("series %d in %v with ranks:\n got %v\nwant %v", id, r, flat(&run), want)
+				}
+				checkRanks(t, id, m, &run)
 			}
 			checkStamps(t, id, m, &run, h)
 			if len(m.read(id, lo, math.MaxInt64)) > 0 && !h.SeriesSince(lo).Contains(uint32(id)) {
@@ -233,10 +237,28 @@ func checkIDs(t *rapid.T, h *Head, m *model) {
 		if got, want := flat(r), m.read(id, math.MinInt64, math.MaxInt64); !sameRows(got, want) {
 			t.Fatalf("drained series %d:\n got %v\nwant %v", id, got, want)
 		}
+		checkRanks(t, id, m, r)
 		return nil
 	})
 	if err != nil || !slices.Equal(seen, order[1:]) {
 		t.Fatalf("drained %v (%v), want %v", seen, err, order[1:])
+	}
+}
+
+// checkRanks compares the ranks of rows with those of the model.
+func checkRanks(t *rapid.T, id point.DenseID, m *model, r *rows.Run) {
+	if !r.Ranked() {
+		t.Fatalf("series %d: %d and %d ranks of %d rows and %d histograms", id, len(r.Ranks), len(r.HistRanks), len(r.Times), len(r.Hists))
+	}
+	for i, at := range r.Times {
+		if want := winner(m.rows[id][at]); r.Ranks[i] != want.stamp {
+			t.Fatalf("series %d at %d: rank %d, want %d", id, at, r.Ranks[i], want.stamp)
+		}
+	}
+	for i := range r.Hists {
+		if want := winner(m.rows[id][r.Hists[i].Time]); r.HistRanks[i] != want.stamp {
+			t.Fatalf("series %d at %d: rank %d of a histogram, want %d", id, r.Hists[i].Time, r.HistRanks[i], want.stamp)
+		}
 	}
 }
 

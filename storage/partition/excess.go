@@ -39,15 +39,22 @@ func (x *excess) run(id point.DenseID, r *rows.Run) {
 
 func (x *excess) histogramsFrom(id point.DenseID, r *rows.Run, from int) {
 	kept := r.Hists[:from:from]
-	for _, h := range r.Hists[from:] {
+	var ranks []point.Stamp
+	if r.HistRanks != nil {
+		ranks = r.HistRanks[:from:from]
+	}
+	for i, h := range r.Hists[from:] {
 		if n := len(h.H); n > segment.HistogramBytesMax {
 			x.histograms++
 			x.tell(id, "a histogram is too long for a segment and is lost", "time", at(h.Time), "bytes", n, "bytes_max", segment.HistogramBytesMax)
 			continue
 		}
 		kept = append(kept, h)
+		if r.HistRanks != nil {
+			ranks = append(ranks, r.HistRanks[from+i])
+		}
 	}
-	r.Hists = kept
+	r.Hists, r.HistRanks = kept, ranks
 }
 
 // exemplars returns the newest of a series' exemplars, as many as a segment holds.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -35,12 +36,15 @@ type majorWriter struct {
 	v      *View
 	excess *excess
 	turn   *lane.Turn
-	bytes  int // of a stretch's labels
-	size   int // of all labels
+	bytes  int         // of a stretch's labels
+	ranks  point.Stamp // of rows with this one or a higher one ranks are kept
+	size   int         // of all labels
 }
 
 func (p *Partition) newMajorWriter(w *segment.Writer, v *View, x *excess, turn *lane.Turn) *majorWriter {
-	return &majorWriter{p: p, w: w, v: v, excess: x, turn: turn, bytes: p.settings.CompactBytes}
+	m := &majorWriter{p: p, w: w, v: v, excess: x, turn: turn, bytes: p.settings.CompactBytes, ranks: p.settings.ranksFrom(time.Now())}
+	w.RanksFrom(m.ranks)
+	return m
 }
 
 func (m *majorWriter) write(ctx context.Context) error {
@@ -133,12 +137,11 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 		return err
 	}
 	slices.SortFunc(within, func(a, b Series) int { return a.Labels.Compare(b.Labels) })
-	const all = 1<<63 - 1
 	for batch := range slices.Chunk(within, compactBatch) {
 		if err := m.goOn(ctx); err != nil {
 			return err
 		}
-		err := m.v.Read(batch, -all-1, all, func(i int, r rows.Run) error {
+		err := m.read(batch, func(i int, r rows.Run) error {
 			if err := m.turn.Yield(ctx); err != nil {
 				return err
 			}
@@ -149,6 +152,15 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 		}
 	}
 	return nil
+}
+
+// read reads all rows of some series, with their ranks if any are kept. Without them a row counts as the highest of its chunk from now on.
+func (m *majorWriter) read(ss []Series, f func(i int, r rows.Run) error) error {
+	const all = 1<<63 - 1
+	if slices.ContainsFunc(m.v.segments, func(g *segmentRef) bool { return g.info.StampHi >= m.ranks }) {
+		return m.v.ReadRanked(ss, -all-1, all, f)
+	}
+	return m.v.Read(ss, -all-1, all, f)
 }
 
 func (m *majorWriter) exemplars(ctx context.Context, total int) error {

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
@@ -34,6 +36,10 @@ type Settings struct {
 	// CompactBytes is about the memory of a compaction for the labels of the series that it writes next, or an eighth of all
 	// labels if that is more. Default 64 MiB. Smaller: definitions are read more often (major.go).
 	CompactBytes int
+	// ExactRanksFor is how long after a row was received segments keep its rank. Default 72 h. Until then a row that another server ordered, and that comes late, is
+	// compared with the rank of each row of its time; after it with the highest of a chunk of up to 512 rows of the series, so that an overwrite staged or on its way
+	// for longer may lose to the older value. Larger: more bytes on disk for that time.
+	ExactRanksFor time.Duration
 }
 
 // SetDefaults fills the zero fields.
@@ -50,6 +56,9 @@ func (s *Settings) SetDefaults() {
 	if s.MinorsMax == 0 {
 		s.MinorsMax = 12
 	}
+	if s.ExactRanksFor == 0 {
+		s.ExactRanksFor = 72 * time.Hour
+	}
 	if s.CompactBytes == 0 {
 		s.CompactBytes = 64 << 20
 	}
@@ -65,6 +74,11 @@ func (s *Settings) SetDefaults() {
 	if s.SeriesMax == 0 {
 		s.SeriesMax = 20_000_000
 	}
+}
+
+// ranksFrom is the lowest rank that a compaction at a time keeps.
+func (s *Settings) ranksFrom(now time.Time) point.Stamp {
+	return rank.At(point.Nanos(now.Add(-s.ExactRanksFor).UnixNano()))
 }
 
 // bytesPerSeries is the head memory per series before a flush pays in a partition with many series: 64 bytes of state and some

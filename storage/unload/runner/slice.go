@@ -42,9 +42,13 @@ type slice struct {
 	at, of int // the series that came last, of so many
 	number int // of series so far
 	newest point.Stamp
-	open   map[point.Stamp]*building
-	frames []*frame.Frame // that are full
+	open   map[point.Stamp]*building // by rank, in units of rankUnit
+	frames []*frame.Frame            // that are full
 }
+
+// rankUnit is by how much ranks may differ that go in one frame, with the highest of them: 0.13 s. Requests are of some dozens of rows, and a frame for each would cost many times
+// what its rows do.
+const rankUnit = 1 << 27
 
 // building is a frame that gets rows.
 type building struct {
@@ -111,17 +115,19 @@ func (s *slice) take(x *Series) error {
 	return nil
 }
 
-// place returns the frame for a row of a rank, in which its series is defined last.
+// place returns the frame for a row of a rank, or of about that rank, in which its series is defined last.
 func (s *slice) place(rank point.Stamp, x *Series, more int) *building {
 	s.newest = max(s.newest, rank)
-	b := s.open[rank]
+	at := rank / rankUnit
+	b := s.open[at]
 	if b != nil && (b.rows >= frameRowsMax || b.bytes+more > frameBytesMax) {
 		s.frames, b = append(s.frames, &b.frame), nil
 	}
 	if b == nil {
 		b = &building{frame: frame.Frame{Kind: frame.Rows, Foreign: true, Stamp: rank}}
-		s.open[rank] = b
+		s.open[at] = b
 	}
+	b.frame.Stamp = max(b.frame.Stamp, rank)
 	if b.number != s.number {
 		b.number = s.number
 		b.frame.Defs = append(b.frame.Defs, x.Labels)
@@ -135,7 +141,7 @@ func (s *slice) place(rank point.Stamp, x *Series, more int) *building {
 // last is the number of the series that was defined last.
 func (b *building) last() point.DenseID { return point.DenseID(len(b.frame.Defs) - 1) }
 
-// finish ends the frames, in the order of their ranks: those of one rank are next to each other.
+// finish ends the frames, in the order of their ranks.
 func (s *slice) finish() {
 	for _, b := range s.open {
 		s.frames = append(s.frames, &b.frame)
