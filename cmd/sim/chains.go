@@ -526,6 +526,7 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 			s.w.mark(wroteAlone)
 		}
 		s.w.n.kept++
+		s.ackedStaged(id, in)
 		s.w.check.acked(s, id, in.row, rank)
 		end(answer{acked: true, store: s.disk.id, at: s.w.now})
 	})

@@ -43,6 +43,10 @@ type checker struct {
 	emptied  map[lease.Partition]bool // gone, with all rows in those that took over
 	dead     map[lease.StoreID]bool   // wiped stores
 	copies   copiesChecker
+
+	held        map[uint64]map[lease.StoreID]bool // staged values, and the stores that have them
+	burntStaged map[uint64]bool                   // all stores that had them were lost
+	heldLess    map[uint64]time.Duration          // when one of them was
 }
 
 type placementOn struct {
@@ -85,7 +89,8 @@ func newChecker(w *world) *checker {
 		proposed: map[peer.TxnID][]topology.Op{}, handing: map[peer.TxnID]handing{}, byMaster: map[peer.TxnID]bool{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
 		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
-		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, emptied: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}, copies: newCopiesChecker()}
+		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, emptied: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}, copies: newCopiesChecker(),
+		held: map[uint64]map[lease.StoreID]bool{}, burntStaged: map[uint64]bool{}, heldLess: map[uint64]time.Duration{}}
 }
 
 // written is called with every row that the store changes, in order.
@@ -427,6 +432,7 @@ func (c *checker) lost(s *server) {
 	delete(c.has, s.id)
 	c.dead[s.disk.id] = true
 	c.burn()
+	c.burnStaged(s.disk.id)
 	for _, rows := range c.rows { // counted: the order does not matter
 		for _, r := range rows {
 			if r.store == s.disk.id {

@@ -223,6 +223,11 @@ func (c *checker) onAll(x *link, upto point.Serial) {
 	if f == nil || c.dropped[id] || c.copies.burnt[id] {
 		return
 	}
+	if m := c.at(id.Table).m; m != nil {
+		if _, ok := m.ByID(id.ID); !ok {
+			return // its rows are in others by now, and the listed members removed it
+		}
+	}
 	for _, m := range c.listed[id].InSync {
 		s := c.w.servers[c.w.indexOf(m.Server)]
 		if s.disk.id != m.Store || c.dead[m.Store] {

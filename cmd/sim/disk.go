@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/staging"
 )
 
 // disk is a server's store directory. Every write is in a log until it is synced, with how to undo it: a crash undoes the
@@ -26,6 +27,7 @@ type disk struct {
 	files  map[peer.TxnID]*stored
 	copies map[lease.Partition]*replica
 	seen   map[string]peer.Acted // the highest transaction of each table's map (see storage/lead)
+	staged map[staging.ID]stagedRow
 
 	log    []logged // writes that are not synced yet
 	doomed []func() // undo, of writes that a failed fsync dropped though they were taken for synced: for a broken rule
@@ -83,7 +85,7 @@ func (c *cell) sumNow() (sum uint64) {
 func (c *cell) whole(key keyID) bool { return c.key == key && c.sum == c.sumNow() }
 
 func newDisk(id lease.StoreID) *disk {
-	return &disk{id: id, files: map[peer.TxnID]*stored{}, copies: map[lease.Partition]*replica{}, seen: map[string]peer.Acted{}}
+	return &disk{id: id, files: map[peer.TxnID]*stored{}, copies: map[lease.Partition]*replica{}, seen: map[string]peer.Acted{}, staged: map[staging.ID]stagedRow{}}
 }
 
 // wrote notes how to undo a write that was just made.

@@ -47,6 +47,7 @@ type following struct {
 	request follow.Request
 	send    func() // the next try
 	giveUp  func()
+	stage   func() // nil: nothing is staged
 
 	waits  bool
 	failed []follow.Failure
@@ -100,9 +101,12 @@ func (f *following) do(e follow.Effect) {
 	}
 	f.waits = false
 	f.g.following = slices.DeleteFunc(f.g.following, func(x *following) bool { return x == f })
-	if e.Do == follow.Send {
+	switch e.Do {
+	case follow.Send:
 		f.send()
-	} else {
+	case follow.Stage:
+		f.stage()
+	default:
 		f.giveUp()
 	}
 }
@@ -127,7 +131,7 @@ func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Par
 		over = true
 		silence.stop()
 		verdict, reason := a.Answer(err)
-		done(verdict, follow.Failure{Partitions: []*topology.Partition{at}, Asked: server, Sent: true, Reason: reason, Err: err})
+		done(verdict, follow.Failure{Partitions: []*topology.Partition{at}, Asked: server, Sent: true, Deaf: err == errDeaf, Reason: reason, Err: err})
 	}
 	look := func() bool {
 		if !over && a.Look(g.lead(id, at, 0)) {
@@ -138,6 +142,13 @@ func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Par
 	silence = g.after(follow.SilenceMax, "silence", func() {
 		if !over && a.Silent() && !look() {
 			g.silent = append(g.silent, look)
+			if p.StageAfter > 0 {
+				ask(g.proc, g.w.indexOf(server), follow.PingMax, "ping", func(say func(bool)) { say(true) }, func(_, ok bool) {
+					if !ok && !over && a.Deaf() {
+						answered(errDeaf)
+					}
+				})
+			}
 		}
 	})
 	question(answered)
@@ -165,8 +176,20 @@ func (g *gateway) write(v *view, in row) {
 		g.w.history.find(in.key, in.value).older = true
 	}
 	w := &writing{following: following{g: g, v: v, request: g.writes.Request(g.now())}, in: in}
-	w.following.send, w.giveUp = w.try, w.again
+	w.following.send, w.giveUp, w.following.stage = w.try, w.again, w.stageAway
+	if g.w.smears && g.w.chance(25) {
+		w.smear()
+		return
+	}
 	w.try()
+}
+
+// fails waits for a better moment after a try by the map of seq failed.
+func (w *writing) fails(seq uint64, f follow.Failure) {
+	if w.g.w.stages {
+		f.Since = w.g.absence.Failed(w.g.now(), follow.PartitionOf{Table: w.v.table, ID: uint64(f.Partitions[0].ID)}, f.Deaf)
+	}
+	w.await(seq, []follow.Failure{f})
 }
 
 func (w *writing) again() {
@@ -198,7 +221,12 @@ func (w *writing) try() {
 	}
 	if lead.Server == "" {
 		g.last = fmt.Sprintf("nobody to ask for %s", at)
-		w.await(seq, []follow.Failure{leaderless(at)})
+		w.fails(seq, leaderless(at))
+		return
+	}
+	absent := follow.PartitionOf{Table: v.table, ID: uint64(at.ID)}
+	if g.w.stages && g.absence.Skip(g.now(), absent) {
+		w.fails(seq, follow.Failure{Partitions: []*topology.Partition{at}, Asked: lead.Server, Reason: follow.Unanswered, Err: errSilent})
 		return
 	}
 	to, in := g.w.indexOf(lead.Server), insertion{row: w.in}
@@ -229,9 +257,10 @@ func (w *writing) try() {
 		}
 		if verdict != follow.Done {
 			g.last = fmt.Sprintf("%s/%s at %s: %v; the lease row by %s: %+v", v.table, at, lead.Server, f.Reason, g.name, g.rows[id])
-			w.await(seq, []follow.Failure{f})
+			w.fails(seq, f)
 			return
 		}
+		g.absence.Answered(absent)
 		g.open--
 		delete(g.unacked, w.in.value)
 		g.w.n.acked++

@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/staged"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -34,7 +36,16 @@ type gateway struct {
 	following     []*following  // requests that wait
 	silent        []func() bool // questions without an answer for long: each looks at the leaders, and returns true when it is over
 	stamped       point.Stamp
-	ahead         time.Duration // of its wall clock
+
+	// Staging.
+	registered   map[topology.ServerID]registry.Server
+	registeredAt map[string]coord.Revision
+	provenAt     lease.Time
+	beats        map[topology.ServerID]lease.Time
+	staged       *staged.View
+	absence      follow.Absence
+
+	ahead time.Duration // of its wall clock
 }
 
 const (
@@ -46,6 +57,12 @@ const (
 func (g *gateway) start() {
 	g.writes, g.reads = follow.Writes(5*time.Second, false), follow.Reads(2*time.Second)
 	g.rows, g.store = map[lease.Partition]lease.Lease{}, map[topology.ServerID]lease.StoreID{}
+	g.registered, g.registeredAt, g.beats = map[topology.ServerID]registry.Server{}, map[string]coord.Revision{}, map[topology.ServerID]lease.Time{}
+	if g.w.stages {
+		g.writes.StageAfter = follow.SilenceMax
+		g.staged = staged.New(atStaging{g}, g.isLive, true)
+		g.followRegistry()
+	}
 	g.views = &views{p: g.proc, of: map[string]*view{}, made: func(v *view) { v.changed = g.looks }}
 	g.views.follow()
 	g.follow(lease.Prefix, func(l listed) {
@@ -107,6 +124,7 @@ func (g *gateway) any() *view { return g.views.at(g.w.tables[g.w.rng.IntN(len(g.
 
 func (g *gateway) learn(row coord.Row, gone bool) {
 	if s, ok := lease.ParseBeatKey(row.Key); ok && !gone {
+		g.beats[s] = g.clock()
 		if b, err := lease.DecodeBeat(row.Value); err == nil {
 			g.store[s] = b.Store
 		}

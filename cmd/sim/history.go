@@ -41,8 +41,10 @@ type written struct {
 	store        lease.StoreID
 	moved        lease.Partition // to which a partition that unloads gave it
 	movedTo      lease.StoreID
-	dropped      bool // on purpose, with its partition
-	older        bool // by a gateway of the version before
+	dropped      bool   // on purpose, with its partition
+	older        bool   // by a gateway of the version before
+	staged       bool   // acked when it was staged; in is empty until a leader acks it
+	seq          uint64 // of the map that it was staged by
 }
 
 const (
@@ -125,6 +127,8 @@ type read struct {
 	old    bool            // the answer says that there may be newer partitions
 	asked  []*topology.Map // by which servers answered
 	by     string
+
+	holders []topology.ServerID // that were asked for staged rows
 }
 
 // saw checks a read's value of a key against the history.
@@ -143,7 +147,7 @@ func (h *history) saw(r *read, k keyID, value uint64) {
 		if got != nil && (got.acked == 0 || got.acked >= p.began) {
 			continue // it came later, or beside it
 		}
-		if !h.excused(r, h.past[k], p, got) {
+		if !h.excusedStaged(r, k, p, got) && !h.excused(r, h.past[k], p, got) {
 			before := uint64(0)
 			if got != nil {
 				before = got.value
@@ -158,6 +162,9 @@ func (h *history) saw(r *read, k keyID, value uint64) {
 func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	c := h.w.check
 	_, known := r.m.ByID(p.in.ID)
+	if p.in == (lease.Partition{}) { // it is staged
+		return false
+	}
 	switch {
 	case c.isLost(p.in, p.store), p.moved != (lease.Partition{}) && c.isLost(p.moved, p.movedTo):
 		return true

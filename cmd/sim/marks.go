@@ -56,6 +56,16 @@ const (
 	unconfirmedRow
 	lateTry
 	lateInsert
+	rowStaged
+	rowSmeared
+	notStaged
+	stagedForwarded
+	stagedAgain
+	stagedEnded
+	stagingFull
+	stagingRetracted
+	stagingRenamed
+	askedStaged
 	rankRaised
 	staleNext
 	staleTaken
@@ -160,6 +170,8 @@ var markNames = [...]string{
 	droppedTable: "a table is dropped", droppedByAnother: "a table drop that died is finished by another", remadeTable: "a table is made again",
 	removedDropped: "a dropped copy is deleted", keptOnlyCopy: "an only copy is kept against the map",
 	sealedRefused: "a sealed partition refuses a row", fencedRow: "the brick refuses an epoch", unconfirmedRow: "a logged row is not confirmed", lateTry: "a late try is refused", lateInsert: "an insert that was given up is refused",
+	rowStaged: "a row is staged", rowSmeared: "a row is smeared", notStaged: "a row cannot be staged", stagedForwarded: "a staged row is forwarded", stagedAgain: "a frame is staged again elsewhere",
+	stagedEnded: "a frame ends with its table", stagingFull: "a server has no room for a frame", stagingRetracted: "an announcement is taken back", stagingRenamed: "a holder keeps a new list of holders", askedStaged: "a reader asks for staged rows",
 	rankRaised: "a rank is raised", staleNext: "a reader does not know a partition", staleTaken: "a reader does not know that others took over", staleHanding: "a reader meets a hand-over",
 	stalePlacement: "a reader asks who does not lead", readTwoLayers: "parent and child are read", rankDecided: "a rank decides between two partitions",
 	warnedIncomplete: "an answer says that it is incomplete", warnedOld: "an answer says that its map may be old",

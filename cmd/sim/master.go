@@ -524,9 +524,11 @@ func (s *server) register() {
 			again()
 			return
 		}
-		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id, Copies: copiesOf[s.w.copies()]}
+		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id, Copies: copiesOf[s.w.copies()], Since: s.w.wall()}
 		if old, err := registry.Decode(g.row); g.ok && err == nil {
-			row.Drain = old.Drain
+			if row.Drain = old.Drain; old.Store == row.Store {
+				row.Since, row.Staging = old.Since, old.Staging
+			}
 		}
 		s.commit([]coord.Condition{{Key: key, Revision: g.row.Revision}}, []coord.Write{{Key: key, Value: row.Encode()}}, storeTimeout, func(c committed, ok bool) {
 			if !ok || !c.ok {

@@ -24,19 +24,25 @@ type row struct {
 // insertion is a row on its way.
 type insertion struct {
 	row
-	inherited bool // from a partition that unloads, or staged: its rank stays, and a newer row here, too
+	inherited bool        // from a partition that unloads, or staged: its rank stays, and a newer row here, too
+	staged    uint64      // the value of a row that was staged; else 0
+	stamp     point.Stamp // of that row
 }
 
 // timely refuses a try that comes after a later one of the same row, or too late, as partitions do: the ranks of rows that were acked meanwhile would be below its.
 // Its gateway, if it still waits, gives it a stamp above the one returned.
 func (s *server) timely(id lease.Partition, in insertion) (above point.Stamp, ok bool) {
-	if in.rank == 0 || in.inherited || s.w.opt.broken == lateTryLogged {
+	if in.rank == 0 || in.inherited && in.staged == 0 || s.w.opt.broken == lateTryLogged {
 		return 0, true
 	}
 	seen := s.seen[id]
 	if seen == nil {
 		seen = &rank.Seen{}
 		s.seen[id] = seen
+	}
+	if in.staged != 0 {
+		seen.Observe(in.stamp)
+		return 0, true
 	}
 	if newest, late := seen.Late(in.rank, s.w.wall().UnixNano()); late && s.w.opt.broken != lateTaken {
 		s.w.mark(lateInsert)
@@ -191,6 +197,7 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 		if _, good := s.mayAct(id); !good {
 			s.w.mark(wroteAlone)
 		}
+		s.ackedStaged(id, in)
 		s.w.check.acked(s, id, in.row, rank)
 		end(answer{acked: true, store: s.disk.id, at: s.w.now})
 	}

@@ -265,6 +265,9 @@ func (w *world) notWhole() string {
 			return why
 		}
 	}
+	if why := w.nothingStaged(); why != "" {
+		return "not whole: " + why
+	}
 	if why := w.nothingPlanned(); why != "" {
 		return "not whole: " + why
 	}

@@ -210,7 +210,8 @@ func (x *link) maintain() {
 	switch {
 	case len(j.segments) > w.segmentsMax && w.chance(30):
 		x.compact()
-	case len(j.records) > w.flushFrom && w.chance(30):
+	case len(j.records) > w.flushFrom && w.chance(30),
+		w.healed && len(j.records) > 0 && w.chance(100): // by age; a follower may have the segment of a leader before
 		x.flush()
 	}
 }

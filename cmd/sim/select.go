@@ -15,11 +15,12 @@ type selection struct {
 	lo, hi point.Nanos
 
 	read
-	keys []keyID
-	rows []row
-	open int // partitions that have not answered
-	lost []follow.Failure
-	seen func() // nil: no observer
+	keys   []keyID
+	rows   []row
+	open   int // partitions that have not answered
+	silent int // servers with staged rows that did not
+	lost   []follow.Failure
+	seen   func() // nil: no observer
 }
 
 // sel begins a read.
@@ -48,6 +49,12 @@ func (x *selection) ask() {
 		}
 	}
 	x.rows = make([]row, len(x.keys))
+	x.askStaged(x.askPartitions)
+}
+
+// askPartitions sends the question to all partitions of the map.
+func (x *selection) askPartitions() {
+	g := x.g
 	all := x.m.Overlapping(x.lo, x.hi)
 	if g.w.opt.broken == oneOfTwoLayers {
 		all = slices.DeleteFunc(all, func(p *topology.Partition) bool { return !p.Accepts() })

@@ -58,6 +58,10 @@ type server struct {
 	// Rows of partitions that unload, unload.go.
 	moves map[lease.Partition]*moving
 
+	// Staged rows, staging.go.
+	stager *stager // nil: none are
+	beats  map[topology.ServerID]lease.Time
+
 	// METADATA files.
 	views  *views
 	shelf  *mapstore.Shelf
@@ -99,7 +103,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, seen: map[lease.Partition]*rank.Seen{}, registered: map[topology.ServerID]registry.Server{},
+		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, seen: map[lease.Partition]*rank.Seen{}, registered: map[topology.ServerID]registry.Server{}, beats: map[topology.ServerID]lease.Time{},
 	}
 	if fresh || s.disk == nil {
 		name := lease.StoreID(fmt.Sprintf("dir%d", w.boots))
@@ -136,7 +140,14 @@ func (s *server) begin() {
 	s.step(lease.Tick{Wall: s.w.wall()})
 	s.follow(lease.Prefix,
 		func(l listed) { s.step(lease.Listed{Rows: l.rows, Revision: l.rev}) },
-		func(events []coord.Event) { s.step(lease.Watched{Events: events}) })
+		func(events []coord.Event) {
+			for _, e := range events {
+				if id, ok := lease.ParseBeatKey(e.Key); ok {
+					s.beats[id] = s.clock()
+				}
+			}
+			s.step(lease.Watched{Events: events})
+		})
 	s.views.follow()
 	s.register()
 	s.follow(registry.Prefix, func(l listed) {
@@ -163,6 +174,10 @@ func (s *server) begin() {
 		s.decide(s.published())
 	})
 	s.chains()
+	if w.stages {
+		s.stager = newStager(s)
+		s.stager.begin()
+	}
 	s.every(10*time.Second, "reconcile", func() {
 		for _, table := range w.tables {
 			h := s.on(table)

@@ -167,6 +167,23 @@ var broken = []brokenRule{
 	{rule: sumsIgnored, faults: rot | crash, says: "", lives: 100, from: 1}, // H, or I1 where a damaged row is missing first
 }
 
+// brokenStaging are the rules of staging, each with the promise that its lives break.
+var brokenStaging = []brokenRule{
+	{rule: forgottenUnacked, faults: allFaults, says: "I1|H", lives: 100, from: 1},
+	{rule: notAnnounced, faults: allFaults, says: "H", lives: 200, from: 40},
+	{rule: stagedOnOne, faults: allFaults, says: "H", lives: 200, from: 1, copies: 3},
+	{rule: silentStagers, faults: allFaults, says: "H", lives: 100, from: 1},
+	{rule: directoryIgnored, faults: allFaults, says: "H", lives: 1000, from: 42},
+	{rule: stagersNotProven, faults: partition, says: "H", lives: 300, from: 101},
+}
+
+// TestBrokenRulesOfStagingAreSeen does the same for staged rows.
+func TestBrokenRulesOfStagingAreSeen(t *testing.T) {
+	for _, b := range brokenStaging {
+		t.Run(string(b.rule), func(t *testing.T) { t.Parallel(); b.seen(t, 20_000) })
+	}
+}
+
 // TestBrokenRulesAreSeen takes out one rule after the other: without it some life breaks the promise that it keeps. A
 // checker that never reports anything would prove nothing.
 func TestBrokenRulesAreSeen(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/storage/chain"
 	replicas "github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/staging"
 	"github.com/spillwaydb/spillway/storage/unload"
 )
 
@@ -34,6 +35,10 @@ type world struct {
 	unloads   bool
 	unload    unload.Settings
 	sliceRows int
+
+	// Staging, staging.go.
+	stages, smears bool
+	staging        staging.Settings
 	// partitionsMax is how many a table has before some are dropped.
 	partitionsMax int
 	store         *store
@@ -100,7 +105,7 @@ type counts struct {
 	lost, stuck, moved, steps, byOlder, forgone                                                int
 	selects, warned, olds, young, skewed, failed, named                                        int
 	drops, remade, rots, found, torn, fsyncs, fulls                                            int
-	kept, surplus, demands, made                                                               int
+	kept, surplus, demands, made, staged                                                       int
 }
 
 // tableNames are drawn from for a run's tables.
@@ -127,6 +132,7 @@ func newWorld(o Options) *world {
 	w.drawCopies()
 	w.drawDemands()
 	w.drawUnloads()
+	w.drawStaging()
 	w.history = newHistory(w)
 	w.store = newStore(w)
 	w.net.calm()

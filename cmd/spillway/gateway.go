@@ -110,6 +110,9 @@ func (p *gateway) run(ctx context.Context) error {
 	var g run.Group
 	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
 	p.view.actors(ctx, &g)
+	if p.cfg.Intake.Staging {
+		g.Add(actor(ctx, func(ctx context.Context) error { return p.view.registry.Prove(ctx, p.view.coord) }))
+	}
 	p.actors(ctx, &g)
 	if p.scraper != nil {
 		g.Add(actor(ctx, p.scraper.Run))

@@ -116,6 +116,12 @@ func (w stagingWays) Server(id topology.ServerID) (peer.Storage, bool) { return 
 // Live implements stagings.Ways.
 func (w stagingWays) Live(id topology.ServerID) bool { return w.p.view.leaders.Live(id) }
 
+// Began implements stagings.Ways.
+func (w stagingWays) Began(id topology.ServerID) time.Time {
+	row, _ := w.p.view.registry.Get(id)
+	return row.Since
+}
+
 // Others implements stagings.Ways.
 func (w stagingWays) Others() (all []topology.ServerID) {
 	for _, s := range w.p.view.registry.All() {

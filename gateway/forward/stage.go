@@ -101,7 +101,8 @@ func (w *attempt) stage(ctx context.Context, avoid []topology.ServerID) error {
 	return nil
 }
 
-// hold puts one frame on its holders, which at chooses. One that fails is replaced; the frame keeps its name, so that those that have it keep it once.
+// hold puts one frame on its holders, which at chooses. One that fails is replaced; the frame keeps its name, so that those that have it keep it once, and
+// are sent it again with the new list: each holder looks after the others.
 func (w *attempt) hold(ctx context.Context, in *peer.Insert, at uint64, avoid []topology.ServerID) error {
 	n := w.m.Config.MinInSync()
 	var have []topology.ServerID
@@ -115,6 +116,7 @@ func (w *attempt) hold(ctx context.Context, in *peer.Insert, at uint64, avoid []
 		for _, s := range slices.Concat(have, more) {
 			in.Staging.Holders = append(in.Staging.Holders, string(s))
 		}
+		more, have = slices.Concat(have, more), nil
 		errs := make([]error, len(more))
 		var g errgroup.Group
 		for i, s := range more {

@@ -1,7 +1,8 @@
 // Package staged knows where rows are staged, and chooses the servers that stage more.
 //
 // Servers announce the tables of which rows are staged on them before they ack the first one (registry.Server.Staging). A gateway also
-// remembers for a moment where it staged rows itself, so that its readers need not wait for the announcement to arrive.
+// remembers for a moment where it staged rows itself, so that its readers need not wait for the announcement to arrive. One that cannot read the
+// announcements asks every server that it knows.
 package staged
 
 import (
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -20,6 +22,8 @@ import (
 type Registry interface {
 	All() []registry.Server
 	Staging(table string) []topology.ServerID
+	// Age is for how long a server may have announced a table unseen.
+	Age(now time.Time) time.Duration
 }
 
 // View is one gateway's knowledge of staged rows. Safe for concurrent use.
@@ -62,9 +66,14 @@ func (v *View) Note(now time.Time, table string, servers []topology.ServerID) {
 	}
 }
 
-// Of lists the servers on which rows of a table may be staged, sorted.
+// Of lists the servers on which rows of a table may be staged, sorted: all there are, if rows are staged at all and this gateway has not read their announcements for follow.DoubtAge.
 func (v *View) Of(now time.Time, table string) []topology.ServerID {
 	all := v.registry.Staging(table)
+	if v.stages && v.registry.Age(now) >= follow.DoubtAge {
+		for _, s := range v.registry.All() {
+			all = append(all, s.ID)
+		}
+	}
 	v.mu.Lock()
 	for n, at := range v.mu.noted {
 		switch {

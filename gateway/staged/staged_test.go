@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -14,7 +15,8 @@ import (
 // servers is a registry as a gateway has it cached.
 type servers []registry.Server
 
-func (s servers) All() []registry.Server { return s }
+func (s servers) All() []registry.Server      { return s }
+func (s servers) Age(time.Time) time.Duration { return 0 }
 func (s servers) Staging(table string) (all []topology.ServerID) {
 	for i := range s {
 		if s[i].Stages(table) {
@@ -70,5 +72,27 @@ func TestADeletionFindsAllServersWithStagedRows(t *testing.T) {
 				t.Errorf("%v, %v; want %v", got, err, c.want)
 			}
 		})
+	}
+}
+
+// unread is a registry that was not read for a while.
+type unread struct{ servers }
+
+func (unread) Age(time.Time) time.Duration { return follow.DoubtAge }
+
+// TestRowsAreNotMissingWhereAnnouncementsCannotBeRead: a gateway that is cut off from the coordination store did not see that b announced the table, and answered
+// without the rows that are staged there. It asks all servers.
+func TestRowsAreNotMissingWhereAnnouncementsCannotBeRead(t *testing.T) {
+	now := time.Unix(1700000000, 0)
+	known := servers{{ID: "a"}, {ID: "b"}}
+	live := func(topology.ServerID) bool { return true }
+	if got := New(unread{known}, live, true).Of(now, "t"); !slices.Equal(got, []topology.ServerID{"a", "b"}) {
+		t.Errorf("%q are asked", got)
+	}
+	if got := New(unread{known}, live, false).Of(now, "t"); len(got) > 0 {
+		t.Errorf("%q are asked where nothing is staged", got)
+	}
+	if got := New(known, live, true).Of(now, "t"); len(got) > 0 {
+		t.Errorf("%q are asked by announcements that were just read", got)
 	}
 }

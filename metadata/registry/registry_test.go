@@ -5,7 +5,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -111,4 +113,35 @@ func TestAViewFollows(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAViewThatDoesNotFollowReadsWhatIsNew: its watch is silent, as one that is behind. Rows are those of the last reading, or newer ones.
+func TestAViewThatDoesNotFollowReadsWhatIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := mem.New()
+		ctx, stop := context.WithCancel(t.Context())
+		v, err := registry.Open(ctx, store, slog.New(slog.DiscardHandler), rand.New(rand.NewPCG(1, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if age := v.Age(time.Now()); age < time.Hour {
+			t.Errorf("rows that were never read again are %v old", age)
+		}
+		var running sync.WaitGroup
+		running.Go(func() { _ = v.Prove(ctx, store) })
+		if err := registry.Register(ctx, store, s1, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if _, ok := v.Get("s1"); !ok || v.Age(time.Now()) > 2*time.Second {
+			t.Errorf("s1 is known: %t, and the rows are %v old", ok, v.Age(time.Now()))
+		}
+		stop()
+		running.Wait()
+		time.Sleep(time.Minute)
+		if age := v.Age(time.Now()); age < time.Minute {
+			t.Errorf("rows that were read a minute ago are %v old", age)
+		}
+	})
 }

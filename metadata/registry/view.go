@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -25,20 +26,69 @@ type View struct {
 	mu struct {
 		sync.RWMutex
 		servers map[topology.ServerID]Server
-		changed chan struct{} // closed and replaced at every change
-		staging []Server      // those that announce staged rows
+		at      map[topology.ServerID]coord.Revision // of their rows
+		proven  time.Time                            // the rows are those of then, or newer
+		changed chan struct{}                        // closed and replaced at every change
+		staging []Server                             // those that announce staged rows
 	}
 }
 
 // Open reads the servers there are. Call Run to follow changes. The view keeps rng. Errors are the store's.
 func Open(ctx context.Context, store coord.Store, log *slog.Logger, rng *rand.Rand) (*View, error) {
 	v := &View{store: store, log: log, rng: rng}
-	v.mu.servers, v.mu.changed = map[topology.ServerID]Server{}, make(chan struct{})
+	v.mu.servers, v.mu.at, v.mu.changed = map[topology.ServerID]Server{}, map[topology.ServerID]coord.Revision{}, make(chan struct{})
 	rows, rev, err := store.List(ctx, Prefix)
 	if err != nil {
 		return nil, fault.Annotate(err, "read the servers")
 	}
 	return v, follower{v}.Listed(rows, rev)
+}
+
+// How often Prove reads the rows, and for how long it waits for them.
+const (
+	proveEvery   = time.Second
+	proveTimeout = 3 * time.Second
+)
+
+// Prove reads the rows from a store again and again until ctx ends. A watch that is silent does not show whether there is nothing new, or it is behind. The store is
+// to have no cache.
+func (v *View) Prove(ctx context.Context, store coord.Store) error {
+	tick := time.NewTicker(proveEvery)
+	defer tick.Stop()
+	for {
+		v.prove(ctx, store)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (v *View) prove(ctx context.Context, store coord.Store) {
+	ctx, stop := context.WithTimeout(ctx, proveTimeout)
+	defer stop()
+	asked := time.Now()
+	rows, _, err := store.List(ctx, Prefix)
+	if err != nil {
+		return // Age shows it
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	changed := false
+	for _, row := range rows { // those that are gone are left to the watch
+		changed = v.learnLocked(row) || changed
+	}
+	if v.mu.proven = asked; changed {
+		v.announceLocked()
+	}
+}
+
+// Age is for how long a row of a server may have changed unseen, while Prove runs; without it, for ever.
+func (v *View) Age(now time.Time) time.Duration {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return now.Sub(v.mu.proven)
 }
 
 // Run follows the store until ctx ends.
@@ -76,6 +126,7 @@ func (v follower) Listed(rows []coord.Row, _ coord.Revision) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	clear(v.mu.servers)
+	clear(v.mu.at)
 	for _, row := range rows {
 		v.learnLocked(row)
 	}
@@ -89,7 +140,9 @@ func (v follower) Changed(events []coord.Event) error {
 	defer v.mu.Unlock()
 	for _, e := range events {
 		if e.Deleted {
-			delete(v.mu.servers, topology.ServerID(strings.TrimPrefix(e.Key, Prefix)))
+			id := topology.ServerID(strings.TrimPrefix(e.Key, Prefix))
+			delete(v.mu.servers, id)
+			delete(v.mu.at, id)
 		} else {
 			v.learnLocked(e.Row)
 		}
@@ -98,14 +151,21 @@ func (v follower) Changed(events []coord.Event) error {
 	return nil
 }
 
-func (v *View) learnLocked(row coord.Row) {
+// learnLocked takes a row, unless a newer one was seen.
+func (v *View) learnLocked(row coord.Row) (changed bool) {
+	id := topology.ServerID(strings.TrimPrefix(row.Key, Prefix))
+	if row.Revision <= v.mu.at[id] {
+		return false
+	}
+	v.mu.at[id] = row.Revision
 	s, err := Decode(row)
 	if err != nil {
 		v.log.Error("a server's row cannot be read; the server is left out until it registers again", "error", err)
-		delete(v.mu.servers, topology.ServerID(strings.TrimPrefix(row.Key, Prefix)))
-		return
+		delete(v.mu.servers, id)
+		return true
 	}
 	v.mu.servers[s.ID] = s
+	return true
 }
 
 // Staging lists the servers on which rows of a table may be staged.

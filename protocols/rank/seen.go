@@ -20,7 +20,7 @@ type Seen struct {
 	ring     []point.Stamp // in the order of acceptance, from next on
 	next     int
 	gateways []seenGateway // at most Gateways
-	newest   point.Stamp   // accepted, of all gateways
+	newest   point.Stamp   // accepted or observed, of all gateways
 }
 
 // LateMax is how far an insert's stamp may be behind the newest that its partition accepted directly. Larger: an insert that a gateway gave up can still come
@@ -37,7 +37,7 @@ type seenGateway struct {
 // partition that accepts so many.
 const seenMax = 512
 
-// Late reports whether a stamp is too far behind the newest accepted one; an insert that its gateway still waits for gets one above that. now is the
+// Late reports whether a stamp is too far behind the newest one that was accepted or observed; an insert that its gateway still waits for gets one above that. now is the
 // servers' time: if the newest stamp is ahead of it, their clocks were set back, and it counts no more.
 func (s *Seen) Late(stamp point.Stamp, now point.Nanos) (newest point.Stamp, late bool) {
 	if Ahead(s.newest, now) {
@@ -46,7 +46,10 @@ func (s *Seen) Late(stamp point.Stamp, now point.Nanos) (newest point.Stamp, lat
 	return s.newest, s.newest > point.Stamp(LateMax) && stamp < s.newest-point.Stamp(LateMax)
 }
 
-// Take reports whether an insert of this stamp may be accepted, and remembers it.
+// Observe takes in the stamp of rows that were staged: they keep it, and came in the place of direct inserts.
+func (s *Seen) Observe(stamp point.Stamp) { s.newest = max(s.newest, stamp) }
+
+// Take reports whether an insert of this stamp may be taken, and remembers that it was.
 func (s *Seen) Take(stamp point.Stamp) bool {
 	g := s.gateway(uint16(stamp % Step))
 	if stamp <= g.newest && (g.forgotten > 0 && stamp <= g.forgotten || slices.Contains(s.ring, stamp)) {

@@ -82,6 +82,12 @@ func TestAnInsertThatWasGivenUpIsLate(t *testing.T) {
 	if late(-3600_000, -3600_000) { // the servers' clocks were set back
 		t.Error("a stamp of the servers' time is late")
 	}
+	if s = (rank.Seen{}); late(0, 2000) {
+		t.Error("a stamp is late where none was taken")
+	}
+	if s.Observe(rank.At(noon + 2e9)); !late(0, 2000) { // rows that were staged meanwhile
+		t.Error("a stamp of 2 s before is not late")
+	}
 	s = rank.Seen{}
 	if s.Take(rank.At(1000)); late(-1e15, -1e15) {
 		t.Error("a stamp at the beginning of time is late")

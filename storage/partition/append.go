@@ -161,6 +161,8 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	}
 	if !f.Foreign {
 		f.Stamp = p.mu.ranks.Next(f.Stamp)
+	} else if !r.Missing { // a late insert would be ranked above them, too
+		p.mu.seen.Observe(f.Stamp)
 	}
 	wait, err := p.logLocked(f, a.buf)
 	if err != nil {

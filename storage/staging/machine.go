@@ -64,6 +64,10 @@ type Settings struct {
 // smearedShare is the part of BytesMax, and of FramesMax, that smeared frames may fill: the rest is for leaders that are away.
 const smearedShare = 2
 
+// ReadableFor is how long a frame that this server gave to another one stays readable here: readers may not know yet that the other one has it, and one that
+// asks both may come to each too early or too late. Longer than they take to doubt announcements (follow.DoubtAge), and to ask.
+const ReadableFor = 7 * time.Second
+
 // FramesMax bounds the frames that one server holds.
 const FramesMax = 1 << 17
 
@@ -97,6 +101,7 @@ type Machine struct {
 	bytes    int64
 	smeared  struct{ bytes, frames int64 }   // of them
 	away     map[topology.ServerID]time.Time // since when they do not answer
+	began    map[topology.ServerID]time.Time // when they began with their directories, by their clocks
 	leaving  bool                            // this server is drained or stops
 	deleting map[string]int                  // deletions of rows of a table that are under way
 }
@@ -106,10 +111,14 @@ type entry struct {
 	logged    bool
 	underWay  bool
 	restaging bool
-	queued    bool // in table.queue, else in table.later
-	gone      bool // while it is still in one of them
-	tried     bool // to forward it, since this server leaves
+	queued    bool      // in table.queue, else in table.later
+	gone      bool      // while it is still in one of them
+	tried     bool      // to forward it, since this server leaves
+	renewed   time.Time // when another server was last made its holder, or its holder again
 }
+
+// beganMargin is how much earlier than a frame a directory may seem to have begun, and be the younger of the two: the clocks of servers differ.
+const beganMargin = 5 * time.Second
 
 // table is one table's frames.
 type table struct {
@@ -193,7 +202,7 @@ func (t *table) remove(e *entry) {
 // New makes a machine.
 func New(s Settings) *Machine {
 	s.SetDefaults()
-	return &Machine{settings: s, frames: map[ID]*entry{}, tables: map[string]*table{}, away: map[topology.ServerID]time.Time{}, deleting: map[string]int{}}
+	return &Machine{settings: s, frames: map[ID]*entry{}, tables: map[string]*table{}, away: map[topology.ServerID]time.Time{}, began: map[topology.ServerID]time.Time{}, deleting: map[string]int{}}
 }
 
 // Admit decides on a frame that a gateway, or another holder, stages here. hold asks to log it and to call Logged or Abandon; else it
@@ -229,6 +238,19 @@ func (m *Machine) add(e *entry, sign int64) {
 	if !e.Due.IsZero() {
 		m.smeared.bytes += sign * e.Bytes
 		m.smeared.frames += sign
+	}
+}
+
+// Renamed reports whether a frame that is held has other holders by now: a gateway replaced one that did not take it. They are to be logged, then Rename.
+func (m *Machine) Renamed(f Frame) bool {
+	e, ok := m.frames[f.ID]
+	return ok && e.logged && !slices.Equal(e.Holders, f.Holders)
+}
+
+// Rename takes the holders of a frame, which are logged.
+func (m *Machine) Rename(now time.Time, id ID, holders []topology.ServerID) {
+	if e, ok := m.frames[id]; ok {
+		e.Holders, e.renewed = holders, now
 	}
 }
 
@@ -278,6 +300,26 @@ func (m *Machine) Heard(now time.Time, server topology.ServerID, answered bool) 
 	}
 }
 
+// Began takes when a server began with its directory: an earlier one is gone, with the frames in it.
+func (m *Machine) Began(server topology.ServerID, at time.Time) {
+	if !at.IsZero() {
+		m.began[server] = at
+	}
+}
+
+// isGone reports whether a holder is away, or lost the frame with an earlier directory.
+func (m *Machine) isGone(now time.Time, e *entry, s topology.ServerID) bool {
+	return m.isAway(now, s) || m.lost(e, s)
+}
+
+func (m *Machine) lost(e *entry, s topology.ServerID) bool {
+	at := e.Since
+	if e.renewed.After(at) {
+		at = e.renewed
+	}
+	return s != m.settings.Server && m.began[s].After(at.Add(-beganMargin))
+}
+
 func (m *Machine) isAway(now time.Time, s topology.ServerID) bool {
 	since, ok := m.away[s]
 	return ok && now.Sub(since) >= m.settings.AwayAfter
@@ -307,7 +349,7 @@ func (m *Machine) mine(now time.Time, e *entry) bool {
 		if h == m.settings.Server {
 			return true
 		}
-		if !m.isAway(now, h) {
+		if !m.isGone(now, e, h) {
 			return false
 		}
 	}
@@ -417,6 +459,11 @@ type Restage struct {
 	ID      ID
 	To      topology.ServerID
 	Holders []topology.ServerID // then
+	// Tell are the servers that the frame is sent to with the new holders, To among them: each holder looks after the others by its list, and one that never took the
+	// frame gets it.
+	Tell []topology.ServerID
+
+	from []topology.ServerID // the holders now
 }
 
 // restagesMax bounds how many frames Restages returns at once.
@@ -446,16 +493,20 @@ func (m *Machine) Restages(now time.Time, servers []topology.ServerID) (all []Re
 	return all
 }
 
-// replace puts another server in the place of this one, if it leaves, else of the first holder that is away.
+// replace puts another server in the place of this one, if it leaves, else of the first holder that is away. One that is there, and lost the frame, gets it again.
 func (m *Machine) replace(now time.Time, e *entry, servers []topology.ServerID) (Restage, bool) {
 	i := slices.IndexFunc(e.Holders, func(s topology.ServerID) bool {
 		if m.leaving {
 			return s == m.settings.Server && e.tried
 		}
-		return s != m.settings.Server && m.isAway(now, s)
+		return s != m.settings.Server && m.isGone(now, e, s)
 	})
 	if i < 0 {
 		return Restage{}, false
+	}
+	s := e.Holders[i]
+	if _, silent := m.away[s]; !silent && s != m.settings.Server && slices.Contains(servers, s) {
+		return m.restage(e, s, e.Holders), true
 	}
 	var free []topology.ServerID
 	for _, s := range servers {
@@ -467,26 +518,35 @@ func (m *Machine) replace(now time.Time, e *entry, servers []topology.ServerID) 
 		return Restage{}, false
 	}
 	to := free[e.ID.Nonce%uint64(len(free))]
-	holders := slices.Concat(e.Holders[:i], e.Holders[i+1:])
-	return Restage{e.ID, to, append(holders, to)}, true
+	return m.restage(e, to, slices.Concat(e.Holders[:i], e.Holders[i+1:], []topology.ServerID{to})), true
 }
 
-// Restaged takes the outcome of a Restage. It reports whether this server need not hold the frame any more.
-func (m *Machine) Restaged(r Restage, done bool) (gone bool) {
+func (m *Machine) restage(e *entry, to topology.ServerID, holders []topology.ServerID) Restage {
+	tell := slices.DeleteFunc(slices.Clone(holders), func(s topology.ServerID) bool {
+		_, silent := m.away[s]
+		return silent || s == m.settings.Server
+	})
+	return Restage{ID: e.ID, To: to, Holders: holders, Tell: tell, from: e.Holders}
+}
+
+// Restaged takes the outcome of a Restage: whether all that are told have the frame. gone: this server need not hold it any more; renamed: it does, with the new
+// holders, which are to be logged.
+func (m *Machine) Restaged(now time.Time, r Restage, done bool) (gone, renamed bool) {
 	e, ok := m.frames[r.ID]
 	if !ok {
-		return false
+		return false, false
 	}
 	e.restaging = false
 	switch {
-	case !done:
+	case !done, !slices.Equal(e.Holders, r.from): // another holder changed them meanwhile: it may have relied on this one
 	case slices.Contains(r.Holders, m.settings.Server):
-		e.Holders = r.Holders
+		e.Holders, e.renewed = r.Holders, now
+		return false, true
 	case !e.underWay:
 		m.drop(e)
-		return true
+		return true, false
 	}
-	return false
+	return false, false
 }
 
 // Len is the number of frames, those being logged included.
@@ -591,7 +651,7 @@ func (m *Machine) load(name string, t *table) Load {
 func (m *Machine) sole(e *entry) bool {
 	return !slices.ContainsFunc(e.Holders, func(s topology.ServerID) bool {
 		_, silent := m.away[s]
-		return s != m.settings.Server && !silent
+		return s != m.settings.Server && !silent && !m.lost(e, s)
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 //	restore 1 A,B               frame 1 is found on the disk
 //	run 500ms                   time goes by
 //	away B | back B             B does not answer, or does
+//	began B                     B begins with another directory
 //	due                         the frames to be forwarded now
 //	postponed 1 | forwarded 1   the outcome
 //	forget 1                    another holder forwarded it
@@ -154,6 +155,8 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 		s.now = s.now.Add(by)
 	case "away", "back":
 		s.m.Heard(s.now, topology.ServerID(args[0]), cmd == "back")
+	case "began":
+		s.m.Began(topology.ServerID(args[0]), s.now)
 	case "due":
 		var all []string
 		for _, f := range s.m.Due(s.now) {
@@ -175,7 +178,7 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 		}
 		return b.String()
 	case "restaged", "failed":
-		if s.m.Restaged(s.restages[args[0]], cmd == "restaged") {
+		if gone, _ := s.m.Restaged(s.now, s.restages[args[0]], cmd == "restaged"); gone {
 			return "not held here any more\n"
 		}
 	case "leave", "stay":

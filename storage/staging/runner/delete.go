@@ -77,7 +77,7 @@ func (s *Store) arrived(ctx context.Context, ids []staging.ID) error {
 func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
 	h, ok := s.get(id)
 	if !ok {
-		return 0, nil
+		return 0, s.deleteFromGiven(id, q)
 	}
 	var d frame.Decoder
 	var g frame.Frame
@@ -100,6 +100,33 @@ func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
 		return 0, err
 	}
 	return rows, s.replace(&h)
+}
+
+// deleteFromGiven takes the matching rows out of a frame that another server holds, and that is still read here.
+func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
+	s.mu.Lock()
+	h := s.mu.given[id]
+	s.mu.Unlock()
+	if h == nil {
+		return nil
+	}
+	var d frame.Decoder
+	var g frame.Frame
+	if err := d.Decode(h.body, &g); err != nil {
+		return err
+	}
+	left, rows := without(&g, q)
+	if rows == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, still := s.mu.given[id]; still {
+		if delete(s.mu.given, id); left.Samples()+len(left.Exemplars) > 0 {
+			s.mu.given[id] = &held{Frame: h.Frame, body: encode(left)}
+		}
+	}
+	return nil
 }
 
 // replace logs a held frame anew, with fewer rows. It is durable once the journal is settled.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +27,8 @@ type Ways interface {
 	Map(table string) (m *topology.Map, begun uint64)
 	// Live reports whether a server's heartbeat was seen lately.
 	Live(id topology.ServerID) bool
+	// Began is when a server began with its directory, by its clock; zero: unknown.
+	Began(id topology.ServerID) time.Time
 	// Leaving reports whether this server is drained.
 	Leaving() bool
 	// Others lists the other servers of the cluster that may take staged frames.
@@ -116,6 +117,7 @@ func (s *Store) beat(ctx context.Context, running *sync.WaitGroup) {
 		s.mu.Lock()
 		for _, p := range partners {
 			s.mu.machine.Heard(now, p, s.deps.Ways.Live(p))
+			s.mu.machine.Began(p, s.deps.Ways.Began(p))
 		}
 		again := s.mu.machine.Restages(now, others)
 		s.mu.Unlock()
@@ -179,6 +181,20 @@ func (s *Store) note(id staging.ID) {
 	}
 }
 
+// give keeps a frame readable that another server holds now.
+func (s *Store) give(id staging.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.mu.held[id]; h != nil {
+		s.mu.given[id] = h
+		time.AfterFunc(staging.ReadableFor, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.mu.given, id)
+		})
+	}
+}
+
 func (s *Store) postpone(id staging.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,15 +239,19 @@ func (s *Store) restage(ctx context.Context, r staging.Restage) {
 	if !ok {
 		return
 	}
-	err := s.restageAt(ctx, &h, r)
-	if err == nil && slices.Contains(r.Holders, s.settings.Server) {
-		err = s.rename(r)
+	var err error
+	for _, to := range r.Tell {
+		err = errors.Join(err, s.restageAt(ctx, &h, r, to))
 	}
 	s.mu.Lock()
-	gone := s.mu.machine.Restaged(r, err == nil)
+	gone, renamed := s.mu.machine.Restaged(time.Now(), r, err == nil)
 	s.mu.Unlock()
 	if gone {
+		s.give(r.ID)
 		s.note(r.ID)
+	}
+	if renamed {
+		err = s.rename(r)
 	}
 	if err != nil {
 		s.deps.Log.Warn("a staged frame of which a holder is away, or is to be stopped, could not be staged again; it is tried again", "to", r.To, "error", err)
@@ -247,7 +267,7 @@ func dueOf(f *staging.Frame) point.Nanos {
 	return f.Due.UnixNano()
 }
 
-func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error {
+func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage, to topology.ServerID) error {
 	var d frame.Decoder
 	var g frame.Frame
 	if err := d.Decode(h.body, &g); err != nil {
@@ -266,7 +286,7 @@ func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error
 	for _, x := range g.Exemplars {
 		in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(x.ID), Time: x.Time, Value: x.Value, Labels: x.Labels})
 	}
-	return s.out.At(ctx, r.To, h.Table, func(st *deliver.Stream) error {
+	return s.out.At(ctx, to, h.Table, func(st *deliver.Stream) error {
 		ids, err := st.Define(ctx, nil, g.Defs)
 		if err != nil {
 			return err

@@ -53,6 +53,7 @@ type Store struct {
 		sync.Mutex
 		machine   *staging.Machine
 		held      map[staging.ID]*held
+		given     map[staging.ID]*held // given to other servers lately
 		pending   map[string]int       // frames being logged, by table
 		announced map[string]time.Time // tables, and when each was last known to have frames
 		known     bool                 // announced is as in the registry
@@ -76,6 +77,7 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), out: deliver.New(d.Ways)}
 	st.mu.machine = staging.New(s)
 	st.mu.held, st.mu.pending, st.mu.announced = map[staging.ID]*held{}, map[string]int{}, map[string]time.Time{}
+	st.mu.given = map[staging.ID]*held{}
 	st.metrics = newMetrics(d.Registerer, st)
 	var dec frame.Decoder
 	var g frame.Frame
@@ -151,8 +153,11 @@ const logShareMax = 4
 
 func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 	hold, announced, err := s.admit(f)
-	if err != nil || !hold {
+	if err != nil {
 		return err
+	}
+	if !hold {
+		return s.renamed(f)
 	}
 	if !announced {
 		err = s.announce(ctx, f.Table)
@@ -184,6 +189,23 @@ func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 	if f.Due.IsZero() || len(s.mu.held) == 1 { // Run looks from time to time while there are any
 		s.rouse()
 	}
+	return nil
+}
+
+// renamed keeps the holders of a frame that is held, if they are others.
+func (s *Store) renamed(f staging.Frame) error {
+	s.mu.Lock()
+	renamed := s.mu.machine.Renamed(f)
+	s.mu.Unlock()
+	if !renamed {
+		return nil
+	}
+	if err := s.rename(staging.Restage{ID: f.ID, Holders: f.Holders}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.machine.Rename(time.Now(), f.ID, f.Holders)
 	return nil
 }
 
@@ -264,7 +286,7 @@ func (s *Store) retract(ctx context.Context, now time.Time) error {
 	}
 	s.mu.Lock()
 	for _, t := range idle {
-		if now.Sub(s.mu.announced[t]) >= announcedFor {
+		if now.Sub(s.mu.announced[t]) >= announcedFor && s.mu.pending[t] == 0 { // a frame may have come while the log was synced
 			delete(s.mu.announced, t) // a frame that comes now announces it again, after this
 			changed = true
 		}
@@ -391,9 +413,11 @@ func (s *Store) Close() error {
 func (s *Store) overlapping(table string, lo, hi point.Nanos) (all []*held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range s.mu.held {
-		if h.Table == table && h.Lo <= hi && h.Hi >= lo {
-			all = append(all, h)
+	for _, frames := range []map[staging.ID]*held{s.mu.held, s.mu.given} {
+		for _, h := range frames {
+			if h.Table == table && h.Lo <= hi && h.Hi >= lo {
+				all = append(all, h)
+			}
 		}
 	}
 	return all
