@@ -99,7 +99,7 @@ func (f *adminFlags) open(ctx context.Context, p peerConfig) (coord.Store, error
 	var c coordConfig
 	f.Coord.over(&c)
 	if c.URL == "" {
-		return nil, fault.Errorf(fault.Invalid, "where is the cluster? --servers HOST:PORT names a storage server (or SPILLWAY_SERVERS), --coord the coordination store. A standalone process has no cluster to steer: table, `partition list` and `doctor` ask it by --url")
+		return nil, fault.Errorf(fault.Invalid, "where is the cluster? --servers HOST:PORT names a storage server (or SPILLWAY_SERVERS), --coord the coordination store. `table`, `partition`, `audit` and `doctor` also ask a standalone process or a gateway, by --url")
 	}
 	return c.open(ctx)
 }

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,13 +115,18 @@ func (a *admin) trimAudit(ctx context.Context) error {
 }
 
 type auditCmd struct {
-	adminFlags `embed:""`
+	tableFlags `embed:""`
 	Limit      int    `name:"limit" help:"How many, the newest." default:"50"`
 	Match      string `name:"match" help:"Only lines that contain this."`
 }
 
 // Run lists the recorded actions.
-func (c *auditCmd) Run() error { return c.with(c.run) }
+func (c *auditCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.show(auditPath, url.Values{"limit": {strconv.Itoa(c.Limit)}, "match": {c.Match}})
+}
 
 func (c *auditCmd) run(ctx context.Context, a *admin) error {
 	rows, _, err := a.store.List(ctx, auditPrefix)

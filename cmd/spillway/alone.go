@@ -44,6 +44,9 @@ func (f *statusFlags) status(table string) (*ui.Status, error) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // the status says enough
+		if resp.StatusCode == http.StatusNotFound {
+			return nil, fault.Errorf(fault.Invalid, "%s has no status page: --url is the address of a standalone process or a gateway for writes and queries (http.listen, port 8428 unless it is set), not its admin.listen; a storage server is named with --servers, by its peer.listen", f.URL)
+		}
 		return nil, fault.Errorf(fault.Unavailable, "%s answered %s: %s", f.URL, resp.Status, strings.TrimSpace(string(text)))
 	}
 	var answer struct{ Data ui.Status }

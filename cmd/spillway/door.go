@@ -87,8 +87,8 @@ type gatewayDeps struct {
 	snapshot snapshotFunc
 	// drop drops a table, for Influx clients. Nil: tables are dropped elsewhere.
 	drop intake.Drop
-	// tablePages administer tables, on admin.listen. Nil: tables are administered elsewhere.
-	tablePages map[string]http.HandlerFunc
+	// administer carries out the orders of administrators, on admin.listen.
+	administer administration
 }
 
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.

@@ -17,7 +17,7 @@ import (
 )
 
 type partitionMoveCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	To           topology.ServerID `name:"to" help:"Server that gets it."`
 	From         topology.ServerID `name:"from" help:"Server that gives it away; needed if the partition is on several."`
@@ -30,7 +30,13 @@ type partitionMoveCmd struct {
 // Run has the master move one placement of a partition from a server to another, with its rows.
 func (c *partitionMoveCmd) Run() error {
 	c.Timeout += c.Wait
-	return c.with(c.run)
+	switch {
+	case !c.alone():
+		return c.with(c.run)
+	case c.Wait > 0:
+		return fault.Errorf(fault.Invalid, "--wait needs --servers; by --url, `spillway partition show %s p%d` tells when it has moved", c.Table, c.ID)
+	}
+	return c.order(c.path()+"/move", partitionOrder{To: c.To, From: c.From, Force: c.Force, Cancel: c.Cancel, Reason: c.Reason})
 }
 
 func (c *partitionMoveCmd) run(ctx context.Context, a *admin) error {

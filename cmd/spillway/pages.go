@@ -61,9 +61,7 @@ func (d *door) privatePages() []page {
 	if d.behind.snapshot != nil {
 		out = append(out, page{"POST " + backupPath, access.NeedAdminAll, http.HandlerFunc(d.backupPage)})
 	}
-	for pattern, h := range d.behind.tablePages {
-		out = append(out, page{pattern, access.NeedAdminAll, h})
-	}
+	out = append(out, d.orderPages()...)
 	return append(out,
 		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloadPage)},
 		page{"GET /metrics", access.NeedMetrics, d.metricsPage()},

@@ -43,6 +43,9 @@ func (p partitionArg) key() lease.Partition {
 	return lease.Partition{Table: p.Table, ID: point.PartitionID(p.ID)}
 }
 
+// path is where the administrators' port has the partition.
+func (p partitionArg) path() string { return fmt.Sprintf("%s/p%d", partitionsPath(p.Table), p.ID) }
+
 // partitionID is written 7 or p7.
 type partitionID point.PartitionID
 
@@ -51,6 +54,11 @@ func (p *partitionID) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(strings.TrimPrefix(string(text), "p"), 10, 64)
 	*p = partitionID(n)
 	return fault.Wrap(err, fault.Invalid, "%q is no partition: 7 or p7", text)
+}
+
+// MarshalText writes p7.
+func (p partitionID) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "p%d", uint64(p)), nil
 }
 
 // partition returns the map and the partition. Errors are NotFound.
@@ -192,17 +200,25 @@ func (a *admin) rows(ctx context.Context) (master.State, *master.Rows, error) {
 }
 
 type partitionShowCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 }
 
 // Run shows a partition.
-func (c *partitionShowCmd) Run() error { return c.with(c.run) }
+func (c *partitionShowCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.show(c.path(), nil)
+}
 
 func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 	m, p, err := a.partition(c.partitionArg)
 	if err != nil {
 		return err
+	}
+	if a.servers == nil {
+		return c.showAlone(a, m, p)
 	}
 	s, rows, err := a.rows(ctx)
 	if err != nil {
@@ -252,6 +268,19 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 	})
 }
 
+// showAlone shows a partition of a process that is alone: it leads all, without leases.
+func (c *partitionShowCmd) showAlone(a *admin, m *topology.Map, p *topology.Partition) error {
+	s := master.State{Now: time.Now().UnixNano(), Tables: a.maps()}
+	r := showPartition(&s, c.Table, p)
+	r.Lease, r.Leader = "alone", string(localServer)
+	return a.print(r, func(w io.Writer) {
+		fmt.Fprintf(w, "partition\tp%d of table %s, transaction %d\ntime\t%s … %s\nring\t%s\nstate\t%s\nlease\tnone: the process is alone, and leads all partitions\n", r.Partition, c.Table, m.Seq, r.Begin, r.End, or(r.Ring, "all"), r.State)
+		for _, child := range p.Children() {
+			fmt.Fprintf(w, "child\t%s\n", child)
+		}
+	})
+}
+
 func leaseOrNil(l lease.Lease) *lease.Lease {
 	if l.State == "" {
 		return nil
@@ -260,7 +289,7 @@ func leaseOrNil(l lease.Lease) *lease.Lease {
 }
 
 type partitionSplitCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	At           string `name:"at" required:"" help:"Where: a time (RFC 3339), a ring point (0x8000000000000000), or time-middle, ring-middle."`
 	Reason       string `name:"reason" help:"Why, for the audit."`
@@ -268,7 +297,12 @@ type partitionSplitCmd struct {
 }
 
 // Run splits a partition. One without any write is in two pieces at once; any other is first sealed by its leader.
-func (c *partitionSplitCmd) Run() error { return c.with(c.run) }
+func (c *partitionSplitCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/split", partitionOrder{At: c.At, Reason: c.Reason, DryRun: c.DryRun})
+}
 
 func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
 	m, p, err := a.partition(c.partitionArg)
@@ -299,7 +333,7 @@ func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
 }
 
 type partitionMergeCmd struct {
-	adminFlags `embed:""`
+	tableFlags `embed:""`
 	Table      string        `arg:"" help:"Table."`
 	IDs        []partitionID `arg:"" name:"partitions" help:"Neighbours, in order: p7 p8 p9."`
 	Reason     string        `name:"reason" help:"Why, for the audit."`
@@ -307,7 +341,12 @@ type partitionMergeCmd struct {
 }
 
 // Run merges partitions. Their leaders move the rows; queries read all until that is done.
-func (c *partitionMergeCmd) Run() error { return c.with(c.run) }
+func (c *partitionMergeCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(partitionsPath(c.Table)+"/merge", partitionOrder{Partitions: c.IDs, Reason: c.Reason, DryRun: c.DryRun})
+}
 
 func (c *partitionMergeCmd) run(ctx context.Context, a *admin) error {
 	m, err := a.table(c.Table)
@@ -380,13 +419,18 @@ func (a *admin) changeLease(ctx context.Context, p lease.Partition, f func(lease
 }
 
 type partitionBumpCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	Reason       string `name:"reason" help:"Why, for the audit." default:"by hand"`
 }
 
 // Run makes the leader release the lease at once (C121).
-func (c *partitionBumpCmd) Run() error { return c.with(c.run) }
+func (c *partitionBumpCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/bump", partitionOrder{Reason: c.Reason})
+}
 
 func (c *partitionBumpCmd) run(ctx context.Context, a *admin) error {
 	return a.act(ctx, c.Reason, "bump "+c.key().String(), func() error {
@@ -399,13 +443,18 @@ func (c *partitionBumpCmd) run(ctx context.Context, a *admin) error {
 }
 
 type partitionOfflineCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	Reason       string `name:"reason" required:"" help:"Why: it is shown to everybody who misses the partition."`
 }
 
 // Run sets a partition offline (C123).
-func (c *partitionOfflineCmd) Run() error { return c.with(c.run) }
+func (c *partitionOfflineCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/offline", partitionOrder{Reason: c.Reason})
+}
 
 func (c *partitionOfflineCmd) run(ctx context.Context, a *admin) error {
 	return a.act(ctx, c.Reason, "take "+c.key().String()+" offline", func() error {
@@ -423,13 +472,18 @@ func (c *partitionOfflineCmd) run(ctx context.Context, a *admin) error {
 }
 
 type partitionOnlineCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	Reason       string `name:"reason" help:"Why, for the audit."`
 }
 
 // Run lets a partition be led again.
-func (c *partitionOnlineCmd) Run() error { return c.with(c.run) }
+func (c *partitionOnlineCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/online", partitionOrder{Reason: c.Reason})
+}
 
 func (c *partitionOnlineCmd) run(ctx context.Context, a *admin) error {
 	return a.act(ctx, c.Reason, "take "+c.key().String()+" online", func() error {
@@ -447,14 +501,19 @@ func (c *partitionOnlineCmd) run(ctx context.Context, a *admin) error {
 }
 
 type partitionProhibitCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	Server       topology.ServerID `arg:"" help:"Server."`
 	Reason       string            `name:"reason" required:"" help:"Why."`
 }
 
 // Run keeps a partition off a server (C122). A holder there releases its lease.
-func (c *partitionProhibitCmd) Run() error { return c.with(c.run) }
+func (c *partitionProhibitCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/prohibit", partitionOrder{Server: c.Server, Reason: c.Reason})
+}
 
 func (c *partitionProhibitCmd) run(ctx context.Context, a *admin) error {
 	if _, _, err := a.partition(c.partitionArg); err != nil {
@@ -472,14 +531,19 @@ func (c *partitionProhibitCmd) run(ctx context.Context, a *admin) error {
 }
 
 type partitionAllowCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	Server       topology.ServerID `arg:"" help:"Server."`
 	Reason       string            `name:"reason" help:"Why, for the audit."`
 }
 
 // Run removes a prohibition.
-func (c *partitionAllowCmd) Run() error { return c.with(c.run) }
+func (c *partitionAllowCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/allow", partitionOrder{Server: c.Server, Reason: c.Reason})
+}
 
 func (c *partitionAllowCmd) run(ctx context.Context, a *admin) error {
 	row, ok, err := a.store.Get(ctx, lease.ProhibitKey(c.key(), c.Server))

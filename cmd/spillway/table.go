@@ -213,18 +213,23 @@ type tableSettings struct {
 	SmearMax       *duration `name:"smear-max" help:"The longest wait that --smear=auto may choose; 0: 2m."`
 }
 
-// body is the request body for a standalone process.
-func (s tableSettings) body() (*tableBody, error) {
-	if s.Replicas != nil && *s.Replicas > 1 {
-		return nil, fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --replicas is for tables of a cluster")
+// body is the request body for the administrators' port of a process.
+func (s tableSettings) body() *tableBody {
+	b := tableBody(s)
+	return &b
+}
+
+// ofOneProcess refuses the settings that only a cluster can have. Errors are Invalid.
+func (s tableSettings) ofOneProcess() error {
+	switch {
+	case s.Replicas != nil && *s.Replicas > 1:
+		return fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --replicas is for tables of a cluster")
+	case s.MinInSync != nil && *s.MinInSync > 1:
+		return fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --min-in-sync is for tables of a cluster")
+	case s.Smear != nil || s.SmearBelow != nil || s.SmearMax != nil:
+		return fault.Errorf(fault.Invalid, "a process that is alone has no other servers to spread rows over; --smear is for tables of a cluster")
 	}
-	if s.MinInSync != nil && *s.MinInSync > 1 {
-		return nil, fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --min-in-sync is for tables of a cluster")
-	}
-	if s.Smear != nil || s.SmearBelow != nil || s.SmearMax != nil {
-		return nil, fault.Errorf(fault.Invalid, "a process that is alone has no other servers to spread rows over; --smear is for tables of a cluster")
-	}
-	return &tableBody{PartitionWidth: s.PartitionWidth, Retention: s.Retention, Weights: s.Weights}, nil
+	return nil
 }
 
 // over writes the settings that the command line names into c. Errors are Invalid.
@@ -264,11 +269,7 @@ func (c *tableCreateCmd) Run() error {
 	if !c.alone() {
 		return c.with(c.run)
 	}
-	body, err := c.body()
-	if err != nil {
-		return err
-	}
-	return c.change(http.MethodPut, c.Table, url.Values{}, body)
+	return c.change(http.MethodPut, c.Table, url.Values{}, c.body())
 }
 
 func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
@@ -339,14 +340,10 @@ func (c *tableSetCmd) Run() error {
 	if !c.alone() {
 		return c.with(c.run)
 	}
-	body, err := c.body()
-	if err != nil {
-		return err
-	}
 	if !c.From.IsZero() {
-		return fault.Errorf(fault.Invalid, "--columns-from is for tables of a cluster")
+		return fault.Errorf(fault.Invalid, "--columns-from needs --servers")
 	}
-	return c.change(http.MethodPatch, c.Table, url.Values{"reason": {c.Reason}, "dry_run": {fmt.Sprint(c.DryRun)}}, body)
+	return c.change(http.MethodPatch, c.Table, url.Values{"reason": {c.Reason}, "dry_run": {fmt.Sprint(c.DryRun)}}, c.body())
 }
 
 func (c *tableSetCmd) run(ctx context.Context, a *admin) error {

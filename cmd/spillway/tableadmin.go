@@ -17,85 +17,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// The tables of a standalone process are administered over HTTP, on admin.listen, by the same commands as those of a
-// cluster:
-//
-//	GET    /api/v1/admin/tables            all
-//	GET    /api/v1/admin/tables/TABLE      one
-//	PUT    /api/v1/admin/tables/TABLE      make it; the body is its settings
-//	PATCH  /api/v1/admin/tables/TABLE      change settings; ?dry_run=true shows what would change
-//	DELETE /api/v1/admin/tables/TABLE      drop it with all its rows; ?confirm=TABLE, or ?dry_run=true
-//
-// Answers are {"status": "success", "data": …} or {"status": "error", "error": text}; ?by= and ?reason= are for the audit.
-const tablesPath = "/api/v1/admin/tables"
-
-// tableBody is the body of PUT and PATCH. A missing setting stays as it is, or has its default.
-type tableBody struct {
-	PartitionWidth *duration `json:"partition_width,omitempty"`
-	Retention      *duration `json:"retention,omitempty"`
-	Weights        []uint32  `json:"weights,omitempty"`
-}
-
-func (b *tableBody) settings() tableSettings {
-	alone := 1
-	return tableSettings{PartitionWidth: b.PartitionWidth, Retention: b.Retention, Replicas: &alone, Weights: b.Weights}
-}
-
-// tablePages are the pages of a standalone process.
-func (p *standalone) tablePages() map[string]http.HandlerFunc {
-	return map[string]http.HandlerFunc{
-		"GET " + tablesPath: p.tablePage(func(r *http.Request, a *admin, _ string, _ *tableBody) error {
-			return (&tableListCmd{}).run(r.Context(), a)
-		}),
-		"GET " + tablesPath + "/{table}": p.tablePage(func(r *http.Request, a *admin, table string, _ *tableBody) error {
-			return (&tableShowCmd{Table: table}).run(r.Context(), a)
-		}),
-		"PUT " + tablesPath + "/{table}": p.tablePage(func(r *http.Request, a *admin, table string, b *tableBody) error {
-			return (&tableCreateCmd{Table: table, tableSettings: b.settings()}).run(r.Context(), a)
-		}),
-		"PATCH " + tablesPath + "/{table}": p.tablePage(func(r *http.Request, a *admin, table string, b *tableBody) error {
-			return (&tableSetCmd{Table: table, tableSettings: b.settings(), Reason: r.URL.Query().Get("reason"), DryRun: r.URL.Query().Get("dry_run") == "true"}).run(r.Context(), a)
-		}),
-		"DELETE " + tablesPath + "/{table}": p.tablePage(func(r *http.Request, a *admin, table string, _ *tableBody) error {
-			q := r.URL.Query()
-			c := &tableDropCmd{Table: table, Confirm: q.Get("confirm"), Reason: q.Get("reason"), DryRun: q.Get("dry_run") == "true"}
-			return c.drop(r.Context(), a, func() error { return p.dropTable(r.Context(), table) })
-		}),
-	}
-}
-
-// tablePage answers with the output of a command.
-func (p *standalone) tablePage(run func(r *http.Request, a *admin, table string, b *tableBody) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var b tableBody
-		// Parameters are those of the URL: r.FormValue would read a body that a sender calls a form, as curl -d does, and the
-		// its settings would be lost.
-		q, err := url.ParseQuery(r.URL.RawQuery)
-		if err != nil {
-			err = fault.Wrap(err, fault.Invalid, "the parameters of the URL")
-		}
-		if r.Method == http.MethodPut || r.Method == http.MethodPatch {
-			d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
-			d.DisallowUnknownFields()
-			if derr := d.Decode(&b); derr != nil && derr != io.EOF {
-				err = fault.Wrap(derr, fault.Invalid, "the body is no settings of a table")
-			}
-		}
-		var out bytes.Buffer
-		a := &admin{store: p.coord, tables: p.tables, log: p.log, rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), out: &out, json: true, by: or(q.Get("by"), "http")}
-		if err == nil {
-			err = run(r, a, r.PathValue("table"), &b)
-		}
-		w.Header().Set("Content-Type", "application/json")
-		if err != nil {
-			w.WriteHeader(adminStatus(err))
-			_ = json.NewEncoder(w).Encode(map[string]string{"status": "error", "error": err.Error()})
-			return
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": json.RawMessage(out.Bytes())})
-	}
-}
-
 // adminStatus is the HTTP status for an administrator's request that failed.
 func adminStatus(err error) int {
 	switch fault.KindOf(err) {
@@ -103,6 +24,8 @@ func adminStatus(err error) int {
 		return http.StatusBadRequest
 	case fault.NotFound:
 		return http.StatusNotFound
+	case fault.Denied:
+		return http.StatusForbidden
 	case fault.Stale:
 		return http.StatusConflict
 	case fault.Throttled, fault.Unavailable, fault.Canceled:
@@ -147,18 +70,18 @@ func (p *standalone) finishDrops(ctx context.Context) {
 	}
 }
 
-// tableFlags are the flags of commands about tables: of a cluster, or of a standalone process.
+// tableFlags are the flags of commands about tables, partitions and the audit: of a cluster, or through the administrators' port of a process.
 type tableFlags struct {
 	adminFlags `embed:""`
-	URL        string      `name:"url" help:"Where a process that is alone listens for administrators (its admin.listen); used where no cluster is named." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
+	URL        string      `name:"url" help:"Where a standalone process or a gateway listens for administrators (its admin.listen); used where no cluster is named." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
 	Client     clientFlags `embed:""`
 }
 
 // alone reports whether no cluster is named: then the command asks the process at URL.
 func (f *tableFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == nil }
 
-// ask sends a request to a standalone process, and reads its answer's data into v.
-func (f *tableFlags) ask(method, path string, query url.Values, body *tableBody, v any) error {
+// ask sends a request to a standalone process or a gateway, and reads its answer's data into v. A body of nil is none.
+func (f *tableFlags) ask(method, path string, query url.Values, body any, v any) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if query == nil {
@@ -179,7 +102,7 @@ func (f *tableFlags) ask(method, path string, query url.Values, body *tableBody,
 	rq.Header.Set("Content-Type", "application/json")
 	resp, err := f.Client.send(rq, f.Timeout)
 	if err != nil {
-		return fault.Annotate(err, "%s (--url names a process that is alone, --servers a storage server of a cluster)", f.URL)
+		return fault.Annotate(err, "%s (--url names the admin.listen of a standalone process or a gateway, --servers storage servers of a cluster)", f.URL)
 	}
 	defer resp.Body.Close()
 	var answer struct {
@@ -189,7 +112,7 @@ func (f *tableFlags) ask(method, path string, query url.Values, body *tableBody,
 	err = json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&answer)
 	switch {
 	case resp.StatusCode == http.StatusNotFound && err != nil:
-		return fault.Errorf(fault.Invalid, "%s does not administer tables: is it the admin.listen of `spillway standalone`?", f.URL)
+		return fault.Errorf(fault.Invalid, "%s does not take orders of administrators: --url is the admin.listen of a standalone process or a gateway, port 8429 unless it is set; a storage server is named with --servers", f.URL)
 	case answer.Error != "":
 		return errors.New(answer.Error)
 	case err != nil:
@@ -209,7 +132,11 @@ type doneBody struct {
 // change sends a request that changes something, and prints the result.
 func (f *tableFlags) change(method, table string, query url.Values, body *tableBody) error {
 	var d doneBody
-	if err := f.ask(method, tablesPath+"/"+url.PathEscape(table), query, body, &d); err != nil {
+	var text any
+	if body != nil {
+		text = body
+	}
+	if err := f.ask(method, tablesPath+"/"+url.PathEscape(table), query, text, &d); err != nil {
 		return err
 	}
 	return f.local().done("%s", d.Done)

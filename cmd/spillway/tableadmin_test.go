@@ -14,8 +14,8 @@ import (
 // tableServer serves the table pages of a process over a socket.
 func tableServer(t *testing.T, p *standalone) tableFlags {
 	mux := http.NewServeMux()
-	for pattern, h := range p.tablePages() {
-		mux.HandleFunc(pattern, h)
+	for _, page := range p.orderPages() {
+		mux.Handle(page.pattern, page.handler)
 	}
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
@@ -57,6 +57,10 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 	}
 	refused((&tableSetCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(1)}, Table: "nope"}).Run(), "no table")
 	must((&tableListCmd{tableFlags: f}).Run())
+	must((&partitionShowCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 1}}).Run())
+	refused((&partitionShowCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 99}}).Run(), "no p99")
+	refused((&partitionSplitCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 1}, At: "time-middle"}).Run(), "alone")
+	refused((&partitionMoveCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 1}, To: "n2", Reason: "test"}).Run(), "alone")
 	must((&tableShowCmd{tableFlags: f, Table: "team-a"}).Run())
 	refused((&tableDropCmd{tableFlags: f, Table: "team-a"}).Run(), "--confirm=team-a")
 	must((&tableDropCmd{tableFlags: f, Table: "team-a", Confirm: "team-a"}).Run())
@@ -68,6 +72,45 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 	}
 	if code, text := p.do(t, http.MethodPost, "/write?db=team-a", "m,i=b v=1"); code != http.StatusNoContent {
 		t.Fatalf("a write to the name again: %d %s", code, text)
+	}
+}
+
+// TestWhatAdministratorsDidIsReadByURL: a process that is alone wrote it down, and no command could read it.
+func TestWhatAdministratorsDidIsReadByURL(t *testing.T) {
+	p := open(t)
+	f := tableServer(t, p)
+	f.By = "ann@desk"
+	if err := (&tableCreateCmd{tableFlags: f, Table: "team-b"}).Run(); err != nil {
+		t.Fatal(err)
+	}
+	for form, want := range map[string]string{"": `"create table team-b, width 1d, retention for ever, 1 replicas"`, "&output=table": `ann@desk  create table team-b`} {
+		resp, err := http.Get(f.URL + auditPath + "?limit=5&match=team-b" + form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
+			t.Errorf("%d %v: %s, want %s", resp.StatusCode, err, text, want)
+		}
+	}
+	for _, c := range []*auditCmd{{Limit: 10}, {Limit: 10, Match: "nothing of the kind"}} {
+		for _, output := range []string{"table", "json"} {
+			c.tableFlags = f
+			c.Output = output
+			if err := c.Run(); err != nil {
+				t.Errorf("%s: %v", output, err)
+			}
+		}
+	}
+}
+
+// TestTheDoctorAtTheWrongPortSaysWhichItNeeds: it said 404.
+func TestTheDoctorAtTheWrongPortSaysWhichItNeeds(t *testing.T) {
+	f := tableServer(t, open(t))
+	err := (&doctorCmd{statusFlags{URL: f.URL, adminFlags: f.adminFlags}}).Run()
+	if err == nil || !strings.Contains(err.Error(), "8428") || !strings.Contains(err.Error(), "--servers") {
+		t.Errorf("%v", err)
 	}
 }
 

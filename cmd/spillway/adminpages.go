@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// A standalone process and a gateway carry out the orders of administrators over HTTP, on admin.listen; the commands for people send them:
+//
+//	GET    /api/v1/admin/tables                                      all
+//	GET    /api/v1/admin/tables/TABLE                                one
+//	PUT    /api/v1/admin/tables/TABLE                                make it; the body is its settings
+//	PATCH  /api/v1/admin/tables/TABLE                                change settings; ?dry_run=true shows what would change
+//	DELETE /api/v1/admin/tables/TABLE                                drop it with all its rows; ?confirm=TABLE, or ?dry_run=true
+//	GET    /api/v1/admin/tables/TABLE/partitions/PARTITION           one partition
+//	POST   /api/v1/admin/tables/TABLE/partitions/merge               a partitionOrder
+//	POST   /api/v1/admin/tables/TABLE/partitions/PARTITION/ACTION    a partitionOrder: split, bump, move, prohibit, allow, offline, online
+//	GET    /api/v1/admin/audit                                       what administrators did; ?limit=50&match=text
+//
+// Answers are {"status": "success", "data": …} or {"status": "error", "error": text}; ?by= and ?reason= are for the audit. With ?output=table data is
+// {"text": …}, as a command prints it.
+const (
+	tablesPath = "/api/v1/admin/tables"
+	auditPath  = "/api/v1/admin/audit"
+)
+
+func partitionsPath(table string) string {
+	return tablesPath + "/" + url.PathEscape(table) + "/partitions"
+}
+
+// tableBody is the body of PUT and PATCH. A missing setting stays as it is, or has its default.
+type tableBody struct {
+	PartitionWidth *duration `json:"partition_width,omitempty"`
+	Retention      *duration `json:"retention,omitempty"`
+	Replicas       *int      `json:"replicas,omitempty"`
+	MinInSync      *int      `json:"min_in_sync,omitempty"`
+	Weights        []uint32  `json:"weights,omitempty"`
+	Smear          *string   `json:"smear,omitempty"`
+	SmearBelow     *duration `json:"smear_below,omitempty"`
+	SmearMax       *duration `json:"smear_max,omitempty"`
+}
+
+// partitionOrder is the body of an order about a partition. Which fields count depends on the order.
+type partitionOrder struct {
+	At         string            `json:"at,omitempty"`         // split
+	Partitions []partitionID     `json:"partitions,omitempty"` // merge
+	Server     topology.ServerID `json:"server,omitempty"`     // prohibit, allow
+	To         topology.ServerID `json:"to,omitempty"`         // move
+	From       topology.ServerID `json:"from,omitempty"`       // move
+	Force      bool              `json:"force,omitempty"`      // move
+	Cancel     bool              `json:"cancel,omitempty"`     // move
+	Reason     string            `json:"reason,omitempty"`
+	DryRun     bool              `json:"dry_run,omitempty"` // split, merge
+}
+
+// order is a command that runs in the process.
+type order interface {
+	run(ctx context.Context, a *admin) error
+}
+
+// administration is how a process carries out orders.
+type administration struct {
+	open  func(ctx context.Context) (*admin, error)                                        // who answers them; its output is set by the page
+	may   func() error                                                                     // why nothing may be changed; nil: it may be
+	asks  bool                                                                             // a token is needed on loopback, too, where the process knows any: a cluster is changed
+	fit   func(tableSettings) (tableSettings, error)                                       // the settings that a table may have here
+	drops func(ctx context.Context, a *admin, c *tableDropCmd) error                       // drops a table
+	steer func(table string, id partitionID, what string, o partitionOrder) (order, error) // an order about a partition
+}
+
+// administer carries out orders in a process that is alone.
+func (p *standalone) administer() administration {
+	one := 1
+	return administration{
+		open: func(context.Context) (*admin, error) {
+			return &admin{store: p.coord, tables: p.tables, log: p.log, rng: newRand(), out: io.Discard}, nil
+		},
+		may: func() error { return nil },
+		fit: func(s tableSettings) (tableSettings, error) {
+			err := s.ofOneProcess()
+			s.Replicas = &one
+			return s, err
+		},
+		drops: func(ctx context.Context, a *admin, c *tableDropCmd) error {
+			return c.drop(ctx, a, func() error { return p.dropTable(ctx, c.Table) })
+		},
+		steer: func(_ string, _ partitionID, what string, _ partitionOrder) (order, error) {
+			return nil, fault.Errorf(fault.Invalid, "a process that is alone leads all partitions, on one server: there is nothing to %s", what)
+		},
+	}
+}
+
+// administer carries out orders about the cluster in a gateway.
+func (p *gateway) administer() administration {
+	return administration{
+		open: func(ctx context.Context) (*admin, error) {
+			a := &admin{store: p.view.coord, servers: p.view.registry, tables: p.view.tables, peers: p.view.peers, log: p.log, rng: newRand(), out: io.Discard, listen: listenFor}
+			return a, a.missing(ctx)
+		},
+		may: func() error {
+			if p.guard.Open() && !p.cfg.Peer.Insecure {
+				return fault.Errorf(fault.Denied, "peers of this cluster show certificates, and this gateway knows no administrators: set --tokens.file (http.tokens_file), or name a storage server with --servers and show an administrator's certificate")
+			}
+			return nil
+		},
+		asks:  true,
+		fit:   func(s tableSettings) (tableSettings, error) { return s, nil },
+		drops: func(ctx context.Context, a *admin, c *tableDropCmd) error { return c.run(ctx, a) },
+		steer: steerPartition,
+	}
+}
+
+// steerPartition makes the command for an order. Errors are NotFound: there is none of that name.
+func steerPartition(table string, id partitionID, what string, o partitionOrder) (order, error) {
+	at := partitionArg{Table: table, ID: id}
+	switch what {
+	case "split":
+		return &partitionSplitCmd{partitionArg: at, At: o.At, Reason: o.Reason, DryRun: o.DryRun}, nil
+	case "merge":
+		return &partitionMergeCmd{Table: table, IDs: o.Partitions, Reason: o.Reason, DryRun: o.DryRun}, nil
+	case "bump":
+		return &partitionBumpCmd{partitionArg: at, Reason: o.Reason}, nil
+	case "move":
+		return &partitionMoveCmd{partitionArg: at, To: o.To, From: o.From, Force: o.Force, Cancel: o.Cancel, Reason: o.Reason}, nil
+	case "prohibit":
+		return &partitionProhibitCmd{partitionArg: at, Server: o.Server, Reason: o.Reason}, nil
+	case "allow":
+		return &partitionAllowCmd{partitionArg: at, Server: o.Server, Reason: o.Reason}, nil
+	case "offline":
+		return &partitionOfflineCmd{partitionArg: at, Reason: o.Reason}, nil
+	case "online":
+		return &partitionOnlineCmd{partitionArg: at, Reason: o.Reason}, nil
+	}
+	return nil, fault.Errorf(fault.NotFound, "there is no order %q for a partition: split, bump, move, prohibit, allow, offline, online", what)
+}
+
+// orderPages are the pages for administrators.
+func (d *door) orderPages() []page {
+	o := d.behind.administer
+	if o.open == nil {
+		return nil
+	}
+	var out []page
+	add := func(pattern string, changes bool, make func(r *http.Request) (order, error)) {
+		h := http.Handler(d.orderPage(changes, make))
+		if o.asks {
+			h = d.guard.Handler(access.NeedAdminAll, h)
+		}
+		out = append(out, page{pattern, access.NeedAdminAll, h})
+	}
+	add("GET "+tablesPath, false, func(*http.Request) (order, error) { return &tableListCmd{}, nil })
+	add("GET "+tablesPath+"/{table}", false, func(r *http.Request) (order, error) { return &tableShowCmd{Table: r.PathValue("table")}, nil })
+	add("PUT "+tablesPath+"/{table}", true, func(r *http.Request) (order, error) {
+		s, err := o.settings(r)
+		return &tableCreateCmd{Table: r.PathValue("table"), tableSettings: s}, err
+	})
+	add("PATCH "+tablesPath+"/{table}", true, func(r *http.Request) (order, error) {
+		s, err := o.settings(r)
+		q := r.URL.Query()
+		return &tableSetCmd{Table: r.PathValue("table"), tableSettings: s, Reason: q.Get("reason"), DryRun: q.Get("dry_run") == "true"}, err
+	})
+	add("DELETE "+tablesPath+"/{table}", true, func(r *http.Request) (order, error) {
+		q := r.URL.Query()
+		return droppedBy{&tableDropCmd{Table: r.PathValue("table"), Confirm: q.Get("confirm"), Reason: q.Get("reason"), DryRun: q.Get("dry_run") == "true"}, o}, nil
+	})
+	add("GET "+tablesPath+"/{table}/partitions/{partition}", false, func(r *http.Request) (order, error) {
+		id, err := partitionOf(r)
+		return &partitionShowCmd{partitionArg: partitionArg{Table: r.PathValue("table"), ID: id}}, err
+	})
+	add("POST "+tablesPath+"/{table}/partitions/merge", true, func(r *http.Request) (order, error) { return o.steered(r, 0, "merge") })
+	add("POST "+tablesPath+"/{table}/partitions/{partition}/{action}", true, func(r *http.Request) (order, error) {
+		id, err := partitionOf(r)
+		if err != nil {
+			return nil, err
+		}
+		return o.steered(r, id, r.PathValue("action"))
+	})
+	add("GET "+auditPath, false, func(r *http.Request) (order, error) {
+		limit, err := 50, error(nil)
+		if text := r.URL.Query().Get("limit"); text != "" {
+			limit, err = strconv.Atoi(text)
+		}
+		return &auditCmd{Limit: limit, Match: r.URL.Query().Get("match")}, fault.Wrap(err, fault.Invalid, "limit")
+	})
+	return out
+}
+
+// droppedBy is a drop as the process does it.
+type droppedBy struct {
+	c *tableDropCmd
+	o administration
+}
+
+func (d droppedBy) run(ctx context.Context, a *admin) error { return d.o.drops(ctx, a, d.c) }
+
+func partitionOf(r *http.Request) (id partitionID, err error) {
+	return id, id.UnmarshalText([]byte(r.PathValue("partition")))
+}
+
+// settings reads the body of PUT and PATCH. Errors are Invalid.
+func (o administration) settings(r *http.Request) (tableSettings, error) {
+	var b tableBody
+	if err := readBody(r, &b, "settings of a table"); err != nil {
+		return tableSettings{}, err
+	}
+	return o.fit(tableSettings(b))
+}
+
+// steered reads an order about a partition. Errors are Invalid or NotFound.
+func (o administration) steered(r *http.Request, id partitionID, what string) (order, error) {
+	var b partitionOrder
+	if err := readBody(r, &b, "an order about a partition"); err != nil {
+		return nil, err
+	}
+	return o.steer(r.PathValue("table"), id, what, b)
+}
+
+// readBody reads a body of JSON; none is one without fields. Errors are Invalid.
+func readBody(r *http.Request, v any, what string) error {
+	d := json.NewDecoder(http.MaxBytesReader(nil, r.Body, adminBodyMax))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil && err != io.EOF {
+		return fault.Wrap(err, fault.Invalid, "the body is not %s", what)
+	}
+	return nil
+}
+
+// orderPage answers with the output of a command.
+func (d *door) orderPage(changes bool, read func(r *http.Request) (order, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var out bytes.Buffer
+		table, err := d.carryOut(r, changes, read, &out)
+		w.Header().Set("Content-Type", "application/json")
+		if err != nil {
+			w.WriteHeader(adminStatus(err))
+			_ = json.NewEncoder(w).Encode(map[string]string{"status": "error", "error": err.Error()})
+			return
+		}
+		data := json.RawMessage(out.Bytes())
+		if table {
+			data, _ = json.Marshal(map[string]string{"text": out.String()}) // a map of strings always encodes
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": data})
+	}
+}
+
+// carryOut runs the command of a request. table reports whether its output is for people.
+func (d *door) carryOut(r *http.Request, changes bool, read func(r *http.Request) (order, error), out io.Writer) (table bool, err error) {
+	// Parameters are those of the URL: r.FormValue would read a body that a sender calls a form, as curl -d does, and the
+	// settings in it would be gone.
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return false, fault.Wrap(err, fault.Invalid, "the parameters of the URL")
+	}
+	if changes {
+		if err := d.behind.administer.may(); err != nil {
+			return false, err
+		}
+	}
+	o, err := read(r)
+	if err != nil {
+		return false, err
+	}
+	a, err := d.behind.administer.open(r.Context())
+	if err != nil {
+		return false, err
+	}
+	table = q.Get("output") == "table"
+	a.out, a.json, a.by = out, !table, or(q.Get("by"), "http")
+	if id := access.From(r.Context()); id != nil && !d.guard.Open() {
+		a.by = id.Name + " (" + a.by + ")" // a sender can say that it is anybody, but not that its token is another's
+	}
+	return table, o.run(r.Context(), a)
+}
+
+// show asks for something, and prints the answer.
+func (f *tableFlags) show(path string, query url.Values) error {
+	return f.answer(http.MethodGet, path, query, nil)
+}
+
+// order sends an order about a partition, and prints the answer.
+func (f *tableFlags) order(path string, o partitionOrder) error {
+	return f.answer(http.MethodPost, path, nil, o)
+}
+
+func (f *tableFlags) answer(method, path string, query url.Values, body any) error {
+	if query == nil {
+		query = url.Values{}
+	}
+	if f.Output == "json" {
+		var data json.RawMessage
+		if err := f.ask(method, path, query, body, &data); err != nil {
+			return err
+		}
+		var out bytes.Buffer
+		if err := json.Indent(&out, data, "", "  "); err != nil {
+			return fault.Wrap(err, fault.Corrupt, "answer of %s", f.URL)
+		}
+		out.WriteByte('\n')
+		_, err := out.WriteTo(os.Stdout)
+		return err
+	}
+	query.Set("output", "table")
+	var data struct{ Text string }
+	if err := f.ask(method, path, query, body, &data); err != nil {
+		return err
+	}
+	_, err := io.WriteString(os.Stdout, data.Text)
+	return err
+}
