@@ -45,6 +45,12 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 		c.Segments = append(c.Segments, g.Info)
 		c.Deletions = max(c.Deletions, len(g.Tombstones))
 	}
+	from := p.settings.ranksFrom(now)
+	for _, g := range p.mu.segments {
+		if g.info.StampHi < from {
+			c.OldRanks += int64(g.reader.Info().RankBytes)
+		}
+	}
 	return c, now.Before(p.mu.compact.until)
 }
 
@@ -79,7 +85,7 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	p.flushMu.Lock()
 	v, st := p.viewSegments()
 	p.flushMu.Unlock()
-	if v == nil || len(st.Segments) == 0 || len(st.Segments) == 1 && len(st.Segments[0].Tombstones) == 0 {
+	if v == nil || len(st.Segments) == 0 || len(st.Segments) == 1 && len(st.Segments[0].Tombstones) == 0 && why != ByRanks {
 		if v != nil {
 			v.Close()
 		}

@@ -299,4 +299,3 @@ func rowsOf(r *rows.Run) map[point.Nanos]oneRow {
 	}
 	return out
 }
-

@@ -65,3 +65,46 @@ func others(steps ...string) map[point.Nanos]float64 {
 	}
 	return nil
 }
+
+// TestAClosedPartitionIsWrittenOnceMoreWithoutOldRanks, and its rows stay the same.
+func TestAClosedPartitionIsWrittenOnceMoreWithoutOldRanks(t *testing.T) {
+	fs := vfs.NewMem()
+	b := openBenchWith(t, fs, 1, exact)
+	for i := range point.Nanos(40) {
+		b.must(b.putAs(rank.At((i*i*7%40+i*100)*second), "a", i, float64(i))) // in 1970
+	}
+	b.must(b.Flush(t.Context(), ByAge))
+	want := func() { b.reads(0, 0, map[string]map[point.Nanos]float64{"a": counted(40)}) }
+	want()
+	b.close()
+	b = openBench(t, fs, 2) // ranks are kept for three days after their time
+	defer func() { b.close() }()
+	if n := b.mu.segments[0].reader.Info().RankedRows; n != 40 {
+		t.Fatalf("%d rows have ranks, want 40", n)
+	}
+	later := time.Unix(0, 0).Add(1000 * time.Hour)
+	b.mu.lastWrite = later.Add(-25 * time.Hour)
+	soon := later.Add(-950 * time.Hour)
+	if c, _ := b.chain(soon); c.OldRanks != 0 {
+		t.Errorf("%d bytes of ranks are old after 50 hours", c.OldRanks)
+	}
+	b.must(b.CompactIfDue(t.Context(), later))
+	if info := b.mu.segments[0].reader.Info(); info.RankedRows != 0 || !info.Major {
+		t.Errorf("%d rows have ranks, major: %v", info.RankedRows, info.Major)
+	}
+	want()
+	id := b.Segments()[0].ID
+	b.must(b.CompactIfDue(t.Context(), later))
+	if b.Segments()[0].ID != id {
+		t.Error("it was written twice")
+	}
+}
+
+// counted are rows 0 to n-1 with their numbers.
+func counted(n int) map[point.Nanos]float64 {
+	out := map[point.Nanos]float64{}
+	for i := range n {
+		out[point.Nanos(i)] = float64(i)
+	}
+	return out
+}

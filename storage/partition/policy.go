@@ -128,6 +128,7 @@ const (
 	ByCount     Reason = "count"     // too many minors to read
 	ByDeletions Reason = "deletions" // too many to apply at every read, or deleted rows still take up space
 	ByClosing   Reason = "closing"   // no more rows come
+	ByRanks     Reason = "ranks"     // ranks of rows are older than they are kept, and take up space
 	ByRequest   Reason = "request"
 )
 
@@ -188,6 +189,8 @@ type Chain struct {
 	// Closed says that the partition's time has passed and its head is empty; Idle for how long it got no rows.
 	Closed bool
 	Idle   time.Duration
+	// OldRanks are the bytes that the ranks of rows take in segments of which all rows are older than ranks are kept.
+	OldRanks int64
 }
 
 // CompactDue returns why the segments should be folded into one major.
@@ -221,6 +224,8 @@ func (s *Settings) CompactDue(c *Chain) Reason {
 		return ByClosing
 	case closing && c.Deletions > 0:
 		return ByDeletions
+	case closing && c.Idle >= closingIdle && c.OldRanks > 0 && ranksShare*c.OldRanks >= major+minors:
+		return ByRanks
 	}
 	return NotDue
 }
@@ -231,6 +236,8 @@ const (
 	// closingShare of the major is the weight that minors of a closed partition need to be folded before closingIdle.
 	closingShare = 16
 	closingIdle  = 24 * time.Hour
+	// ranksShare is the share of the bytes that old ranks must take for a closed partition to be written once more without them. Those of larger requests take less, and stay.
+	ranksShare = 20
 	// deletionsWorth is how many deletions reads apply before the rows are taken out; deletionsMax is how many may wait.
 	deletionsWorth = 32
 	deletionsMax   = 1024

@@ -91,6 +91,12 @@ func TestCompactDue(t *testing.T) {
 	f("before a day without any has passed", closed(chain(major(161), minors(1, 10)), 24*time.Hour), ByClosing)
 	f("then there is nothing left to do", closed(chain(major(100), nil), 48*time.Hour), NotDue)
 
+	old := func(c Chain, ranks int64) Chain { c.OldRanks = ranks; return c }
+	f("ranks that nobody needs are left out, once", old(closed(chain(major(100), nil), 24*time.Hour), 5), ByRanks)
+	f("if they are worth it", old(closed(chain(major(101), nil), 24*time.Hour), 5), NotDue)
+	f("and no rows come", old(closed(chain(major(100), nil), 24*time.Hour-1), 5), NotDue)
+	f("to a partition that is closed", old(chain(major(100), nil), 5), NotDue)
+
 	f("deletions are applied by readers at first", deleted(chain(major(100), nil), 31), NotDue)
 	f("when there are many, the rows are taken out", deleted(chain(major(100), nil), 32), ByDeletions)
 	asked := func(c Chain) Chain { c.Clean = true; return c }
