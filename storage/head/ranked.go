@@ -91,7 +91,7 @@ func (r *chainRanks) find(h *Head, g *group, seen []uint32) []point.Stamp {
 }
 
 // groupsKept bounds the stamps of groups that a drain keeps, 8 bytes each. It comes by the groups of all hosts for each metric.
-const groupsKept = 1 << 19
+const groupsKept = 1 << 18
 
 // stampsOf returns the stamps of the frames of a group.
 func (r *chainRanks) stampsOf(h *Head, g *group) []point.Stamp {

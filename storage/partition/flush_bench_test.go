@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/rows"
+	"github.com/spillwaydb/spillway/storage/segment"
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
@@ -67,6 +68,8 @@ func cpuTime() time.Duration {
 
 // BenchmarkFlushScrapes is an hour of scrapes: CPU a row to append and to flush them, to compact two such hours, and to read all; and bytes a row in the segment.
 func BenchmarkFlushScrapes(b *testing.B) {
+	defer func(n int64) { benchCache = n }(benchCache)
+	benchCache = segment.CacheBytes
 	for _, request := range []int{32, scrapeSeries} {
 		b.Run(fmt.Sprint("request=", request), func(b *testing.B) {
 			const scrapesAnHour, all = 360, scrapeHosts * scrapeSeries * 360

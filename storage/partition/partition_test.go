@@ -48,6 +48,9 @@ type bench struct {
 
 var ident = Identity{Table: "t", Partition: 1, Placement: 42, TimeLo: 0, TimeHi: 1000}
 
+// benchCache is the size of the cache of blocks.
+var benchCache int64 = 1 << 20
+
 // openBench opens the partition of fs under an epoch, and makes it if there is none.
 func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 	t.Helper()
@@ -70,7 +73,7 @@ func openBenchAs(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings, ident
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, brick: br, cache: segment.NewCache(1 << 20), index: series.New(), stamp: point.Stamp(epoch) << 32}
+	b := &bench{t: t, brick: br, cache: segment.NewCache(benchCache), index: series.New(), stamp: point.Stamp(epoch) << 32}
 	deps := Deps{Brick: br, Index: b.index, Cache: b.cache, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()), HeadBytes: new(headBytes), Compacting: new(budget.Held)}
 	err = br.Scan(StatePrefix(), func(_, v []byte) error {
 		st, err := DecodeState(v)
