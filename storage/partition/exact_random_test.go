@@ -185,8 +185,7 @@ func (w *rankedWorld) insert(foreign bool) {
 		}
 		ones, times = append(ones, one), append(times, at)
 	}
-	var put func()
-	put = func() {
+	put := func() {
 		l := w.at[0]
 		ref := l.index.Intern(labelsOf(name))
 		defer l.index.Release(ref)
