@@ -1,6 +1,6 @@
 // Package lead makes a storage server follow its leases and the tables' maps.
 //
-//	tables' maps ──Changed──▶ discovery: Plan(map, placements) ───▶ Assigned ──▶ ┌────────┐ ◀─▶ coordination store
+//	tables' maps ──Changed──▶ discovery: View{map, placements} ───▶ Assigned ──▶ ┌────────┐ ◀─▶ coordination store
 //	                              │ seal · remove · forget · alarm               │ keeper │
 //	                              ▼                                              └───┬────┘
 //	 insert ─▶ server.Server ──MayAct, Hold, Alone──▶ Lead ◀──Leads, Stops, InSyncSet┘

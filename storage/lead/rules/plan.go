@@ -68,8 +68,8 @@ func (a Action) String() string {
 	return s
 }
 
-// Plan returns the actions of a server for a table (C16, C17): removals and alarms by the placements held, then those to serve, in the
-// map's order. It is called again after every change, so a repeated action is nothing new.
+// The actions of a server for a table (C16, C17): doubt, or else judge for the placements held and serve for each of the map's. They are worked
+// out again after every change, so a repeated action is nothing new.
 //
 //	held here                   the map says                           so
 //	anything                    nothing: there is no map               alarm
@@ -78,18 +78,6 @@ func (a Action) String() string {
 //	                            3 is on this server by placement 7     serve, or unload
 //	                            3 is on others, or here by placement 8 Remove if others have all acked rows or it is empty,
 //	                                                                   else alarm, and it may go on to lead
-func Plan(v View) []Action {
-	if v.Map == nil || v.Map.Seq < v.Seen {
-		return v.doubt()
-	}
-	out, here := v.judge()
-	for at := range v.Map.All() {
-		if a, ok := v.serve(at, here); ok {
-			out = append(out, a)
-		}
-	}
-	return out
-}
 
 // doubt returns what keeps the map from being carried out, or nil.
 func (v *View) doubt() []Action {
