@@ -115,7 +115,7 @@ func (d *door) listen() (err error) {
 // secured adds TLS to a listener if the settings require it.
 func (d *door) secured(ln net.Listener) net.Listener {
 	if c := d.guard.TLS(); c != nil {
-		return tls.NewListener(ln, c)
+		return &tlsListener{tls.NewListener(ln, c), ln}
 	}
 	return ln
 }

@@ -14,11 +14,12 @@ import (
 type healthCmd struct {
 	URL    string        `name:"url" help:"Where the process listens, or its admin.listen." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Within time.Duration `name:"timeout" help:"How long the answer may take." default:"5s"`
+	Starts bool          `name:"starting-ok" help:"A process that is starting counts as ready: for what ends a container that is not well for long, since recovery may take minutes."`
 	Quiet  bool          `name:"quiet" short:"q" help:"Print nothing."`
 	Client clientFlags   `embed:""`
 }
 
-// Run ends with 0 when the process is ready, with 1 when it runs and is not, and with 2 when there is no answer.
+// Run ends with 0 when the process is ready, with 1 when it runs and is not, or starts, and with 2 when there is no answer.
 func (c *healthCmd) Run() error {
 	if c.Within <= 0 {
 		return fault.Errorf(fault.Invalid, "--timeout must be positive")
@@ -39,7 +40,9 @@ func (c *healthCmd) Run() error {
 	if !c.Quiet {
 		fmt.Printf("%s: %s\n", resp.Status, or(strings.TrimSpace(string(text)), "no text"))
 	}
-	if resp.StatusCode/100 != 2 {
+	switch {
+	case c.Starts && resp.Header.Get(startingHeader) == "starting":
+	case resp.StatusCode/100 != 2:
 		return exitDegraded
 	}
 	return nil

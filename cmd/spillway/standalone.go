@@ -124,6 +124,8 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.listen(); err != nil {
 		return nil, err
 	}
+	starts := answerStarting("the store is opened, and what is only in the log is read again", p.listener, p.admin)
+	defer starts.end()
 	p.retention.register(registry)
 	if err := p.openStorage(ctx); err != nil {
 		return nil, err

@@ -129,15 +129,19 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 			return fault.Wrap(err, fault.Unavailable, "admin.listen")
 		}
 	}
+	starts := answerStarting("the store is opened, and what is only in the log is read again", p.admin)
+	defer starts.end()
 	if err := p.openBrick(ctx); err != nil {
 		return err
 	}
+	starts.at("it waits for the coordination store")
 	if p.view.coord, err = p.cfg.Coord.connect(ctx, true); err != nil {
 		return err
 	}
 	if err := awaitStore(ctx, p.view.coord, p.log); err != nil {
 		return err
 	}
+	starts.at("it joins the cluster, and opens its partitions")
 	p.files, err = mapstore.New(mapstore.Deps{Store: p.view.coord, Log: p.log, Registerer: p.registerer, Rand: newRand(), Self: p.id, Disk: metafile.New(p.brick),
 		Peers: func(id topology.ServerID) (peer.Metadata, bool) { return p.view.peers.Metadata(id) },
 		Acted: func(table string) peer.Acted { return lead.Acted(p.brick, table) }}, mapstore.Settings{})
