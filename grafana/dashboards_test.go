@@ -16,7 +16,7 @@ import (
 // name and a type a line.
 const metricsLists = "../cmd/spillway/testdata/metrics*.txt"
 
-// fromLibraries are metrics of client_golang, named so by it.
+// fromLibraries are metrics of client_golang, as it names them.
 var fromLibraries = regexp.MustCompile(`^(go|process)_`)
 
 var metricName = regexp.MustCompile(`\b(spillway|go|process)_[a-z0-9_]+`)

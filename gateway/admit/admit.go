@@ -20,10 +20,10 @@ type Counts struct {
 	Ahead int // beyond the table's or the clock's horizon
 }
 
-// Batch holds b against the limits at time now. Rows outside table or more than FutureMax ahead of now are taken out
+// Batch holds b against the limits at time now. Rows outside table or more than FutureMax ahead of now are removed
 // and recorded by b.Refuse with their item, one refusal for neighbouring rows of an item; the others keep their order,
 // and b.Item keeps finding their item. The error is TooLarge: the request has more than RowsMax rows and none is to be
-// taken.
+// accepted.
 //
 // When nothing is refused, Batch reads b.Times once and allocates nothing.
 func (s Settings) Batch(b *point.Batch, now point.Nanos, table Bounds) (Counts, error) {

@@ -16,7 +16,7 @@ type Settings struct {
 	// those let it.
 	PastMax time.Duration
 
-	// RowsMax is the number of float and histogram rows one request may hold. Default 5,000,000. A row takes 20 bytes
+	// RowsMax is the number of float and histogram rows one request may hold. Default 5,000,000. A row needs 20 bytes
 	// while it is on its way.
 	RowsMax int
 }

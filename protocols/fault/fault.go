@@ -10,11 +10,11 @@ import (
 type Kind uint8
 
 const (
-	// Internal is a defect of ours or of the machine; a retry may help.
+	// Internal is a defect of this program or of the machine; a retry may help.
 	Internal Kind = iota
-	// Invalid is input that can never be taken; sending it again is useless.
+	// Invalid is input that can never be accepted; sending it again is useless.
 	Invalid
-	// TooLarge is input over a size limit; smaller pieces may be taken.
+	// TooLarge is input over a size limit; smaller pieces may be accepted.
 	TooLarge
 	// Throttled is a full queue or an exhausted budget; try later.
 	Throttled

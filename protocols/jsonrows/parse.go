@@ -151,7 +151,7 @@ func (p *Parser) rows() (*Line, error) {
 	return l, nil
 }
 
-// elements calls add with each element of an array of valid JSON without arrays or objects in it.
+// elements calls add with each element of an array of valid JSON without inner arrays or objects.
 func elements(what string, raw []byte, add func(string) error) error {
 	text := string(bytes.TrimSpace(raw))
 	if text == "" || text == "null" {

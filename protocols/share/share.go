@@ -5,10 +5,10 @@
 //	  every member           │ members within     │ small       │ none
 //	                         │ their share        │ members     │
 //
-// Up to three quarters every member is taken. Beyond, one is taken only while it holds less than its share of the rest, and the
+// Up to three quarters every member is admitted. Beyond, one is admitted only while it holds less than its share of the rest, and the
 // last sixteenth is for those that hold less than most/256 (admits). So the whole never exceeds most by more than the requests
-// on their way, and a member is refused because of others only if it holds most/256 or all is taken by members that are as
-// small. A member that is alone gets all of it, where memory is soon released; else the last quarter waits for others.
+// on their way, and a member is refused because of others only if it holds most/256 or all is held by members that are as
+// small. A member that is alone gets everything, where memory is soon released; else the last quarter waits for others.
 //
 // A member of weight n counts as n members of weight 1.
 package share
@@ -40,7 +40,7 @@ func NewReserved(most int64) *Pool { return &Pool{most: most, reserve: true} }
 // Most is how much there is.
 func (p *Pool) Most() int64 { return p.most }
 
-// OnGrowth has f called, from any goroutine, with the total that all members hold, each time a member takes more. f is quick.
+// OnGrowth has f called, from any goroutine, with the total that all members hold, each time a member adds more. f is quick.
 func (p *Pool) OnGrowth(f func(to int64)) { p.grows.Store(&f) }
 
 // Used is how much all members hold.
@@ -92,7 +92,7 @@ func (m *Member) Fair() int64 {
 	return int64(float64(m.of.most) * float64(w) / float64(max(w, m.of.members.Load())))
 }
 
-// Add takes n more, or gives -n back, whether or not it was admitted.
+// Add counts n more, or returns -n, whether or not it was admitted.
 func (m *Member) Add(n int64) {
 	to := m.of.used.Add(n)
 	if f := m.of.grows.Load(); f != nil && n > 0 {
@@ -108,7 +108,7 @@ func (m *Member) Add(n int64) {
 // Used is how much the member holds.
 func (m *Member) Used() int64 { return m.used.Load() }
 
-// Admits says whether the member may take more.
+// Admits says whether the member may add more.
 func (m *Member) Admits() bool {
 	p := m.of
 	all := p.used.Load()
@@ -125,10 +125,10 @@ func (m *Member) Admits() bool {
 	return admits(p.most, all, used, w, n)
 }
 
-// small is the part of a pool below which a member is taken to the end.
+// small is the part of a pool below which a member is always admitted.
 const small = 256
 
-// admits is the rule: all is taken of most, used of it by the member that asks, with weight w of n.
+// admits is the rule: all is in use of most, used of it by the member that asks, with weight w of n.
 func admits(most, all, used, w, n int64) bool {
 	shared := most / 16 * 15
 	switch {

@@ -117,7 +117,7 @@ func TestOneAloneGetsAllUnlessSomeIsReserved(t *testing.T) {
 	}
 }
 
-// TestAHeavyTableGetsItsWeight: of two tables that want all they can get, and give back a tenth of it again and again, one of weight
+// TestAHeavyTableGetsItsWeight: of two tables that want all they can get, and return a tenth again and again, one of weight
 // 4 ends with twice as much as the other: they are equal up to three quarters, and the rest is shared by weight.
 func TestAHeavyTableGetsItsWeight(t *testing.T) {
 	h := New(1 << 20)

@@ -21,7 +21,7 @@ type Limits struct {
 	Expand int64 // beyond that, so many bytes for each byte that went in
 }
 
-// expandUsual is an expansion that real bodies reach: room for it is given at once.
+// expandUsual is an expansion that real bodies reach: its room is allocated at once.
 const expandUsual = 32
 
 // Decoder unpacks. It is safe for concurrent use.
@@ -29,7 +29,7 @@ type Decoder struct{ z *zstd.Decoder }
 
 // New makes a Decoder that works on at most parallel bodies at a time; 0: one a processor. Close frees its memory.
 func New(parallel int) (*Decoder, error) {
-	// DecodeAll into memory of ours, never past its capacity: the decoder takes none for windows or declared sizes.
+	// DecodeAll writes into our memory, never past its capacity: the decoder allocates none for windows or declared sizes.
 	z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderConcurrency(parallel),
 		zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(windowMax))
 	if err != nil {
@@ -38,7 +38,7 @@ func New(parallel int) (*Decoder, error) {
 	return &Decoder{z}, nil
 }
 
-// windowMax is the largest window a frame may declare. No memory is taken for it.
+// windowMax is the largest window a frame may declare. No memory is allocated for that.
 const windowMax = 1 << 30
 
 // Decode unpacks packed. room gives an empty slice with a capacity of n at least, and may then use the memory of the one

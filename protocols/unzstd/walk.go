@@ -107,7 +107,7 @@ func (l Limits) bound(packed []byte) (int64, error) {
 	}
 }
 
-// head gives the first blocks of packed, n bytes of them or a little less but one block at least, as a complete
+// head gives the first blocks of packed, n bytes or a little less but one block at least, as a complete
 // body. A frame that declares its size is left out when it does not fit: cut, it would be invalid. packed was walked
 // before.
 func head(packed []byte, n int) []byte {
@@ -127,7 +127,7 @@ func head(packed []byte, n int) []byte {
 		cut, frame, block, within = w.end, w.frame, w.block, w.within
 	}
 	part := append([]byte(nil), packed[:cut]...)
-	if within { // make the last block taken the frame's last
+	if within { // make this block the frame's last
 		part[block] |= 1
 		part[frame+magicBytes] &^= checksumFlag
 	}

@@ -76,7 +76,7 @@ func Read(b []byte, i int) (f Field, next int, err error) {
 }
 
 // ReadMessage is Read for a field of bytes with a tag of one byte and a length of one or two, as nearly all are: m is the
-// message in it. ok is false for every other field.
+// message inside. ok is false for every other field.
 func ReadMessage(b []byte, i int, tag byte) (m []byte, next int, ok bool) {
 	if len(b)-i < 3 || b[i] != tag {
 		return nil, 0, false
@@ -110,16 +110,16 @@ func Uvarint(b []byte, i int) (v uint64, next int, err error) {
 	return 0, 0, errVarint
 }
 
-// The readers below take a value out of a field. When its wire type is another they set *err and give nothing; else they
+// The readers below read the value of a field. When its wire type is another they set *err and give nothing; else they
 // leave *err alone.
 
-// Varint takes a number out of a field of int32, int64, uint32, uint64, bool or enum.
+// Varint reads the number of a field of int32, int64, uint32, uint64, bool or enum.
 func (f *Field) Varint(err *error) uint64 { return f.Expect(Varint, err) }
 
-// Double takes a number out of a field of double.
+// Double reads the number of a field of double.
 func (f *Field) Double(err *error) float64 { return math.Float64frombits(f.Expect(Fixed64, err)) }
 
-// Expect takes the bits out of a field of this type, which is not Bytes.
+// Expect reads the bits of a field of this type, which is not Bytes.
 func (f *Field) Expect(typ uint8, err *error) uint64 {
 	if f.Type != typ {
 		*err = errWireType
@@ -128,7 +128,7 @@ func (f *Field) Expect(typ uint8, err *error) uint64 {
 	return f.Bits
 }
 
-// Bytes takes the bytes, which are a part of the message, out of a field of bytes, string or message.
+// Bytes returns the bytes, which are a part of the message, of a field of bytes, string or message.
 func (f *Field) Bytes(err *error) []byte {
 	if f.Type != Bytes {
 		*err = errWireType

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
-// FuzzRead looks for a message that the reader of Google's own library takes otherwise. Two differences are intended: a
+// FuzzRead looks for a message that the reader of Google's own library reads otherwise. Two differences are intended: a
 // varint may have bits beyond the 64th, and a field number may have bits beyond the 32nd.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{1 << 3, 0x96, 0x01, 2<<3 | wire.Bytes, 2, 'u', 'p'})

@@ -67,7 +67,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// TestReadMessage: the short way takes lengths of one and two bytes, in as few bytes as possible or not, and leaves all else.
+// TestReadMessage: the short way reads lengths of one and two bytes, in as few bytes as possible or not, and leaves all else.
 func TestReadMessage(t *testing.T) {
 	const tag = 1<<3 | wire.Bytes
 	for _, n := range []int{1, 2, 127, 128, 300, 1<<14 - 1} {
@@ -96,7 +96,7 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
-// TestWrongType: a reader takes the one type that can hold its value, and packed numbers besides.
+// TestWrongType: a reader accepts the one type that can hold its value, and packed numbers besides.
 func TestWrongType(t *testing.T) {
 	readers := map[string]func(f *wire.Field) error{
 		"varint":      func(f *wire.Field) (err error) { f.Varint(&err); return },

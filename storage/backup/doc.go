@@ -1,5 +1,5 @@
 // Package backup writes the contents of a store into a directory that can be copied anywhere, or into a bucket (package s3), and
-// makes a store of it again.
+// restores a store.
 //
 //	server.Snapshot ──▶ Content: catalogue entries, segments    (rows that were acked before it began are in segments)
 //	                        │

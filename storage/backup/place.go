@@ -34,7 +34,7 @@ type Place interface {
 	Streams() int
 }
 
-// linker is a Place that takes hard links to files of the store.
+// linker is a Place that can hold hard links to files of the store.
 type linker interface {
 	// Link reports whether the link was made.
 	Link(from, name string) bool

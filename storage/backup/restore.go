@@ -97,7 +97,7 @@ func Restore(ctx context.Context, at Place, name string, d brick.Deps, s brick.S
 	return out, brick.SyncDir(d.FS, s.DataDir)
 }
 
-// begin marks the directory as one that a restore fills: no start takes it for a store until the restore ends.
+// begin marks the directory as one that a restore fills: no start treats it as a store until the restore ends.
 func begin(fs vfs.FS, dataDir, name string) error {
 	mark := fs.PathJoin(dataDir, brick.RestoringFile)
 	if f, err := fs.Open(mark); err == nil {

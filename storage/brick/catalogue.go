@@ -36,7 +36,7 @@ func catalogueOptions(fs vfs.FS, memBytes int64, log pebble.Logger) *pebble.Opti
 	}
 }
 
-// openPebble opens a pebble database, with caches of its own.
+// openPebble opens a pebble database, with separate caches.
 func openPebble(dir string, o *pebble.Options) (*pebble.DB, error) {
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()

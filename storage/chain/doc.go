@@ -16,7 +16,7 @@
 //
 // The rules:
 //   - A frame is accepted only if its predecessor is the log's end and its sender has the epoch that this placement promised. So two logs
-//     that have one serial in common are equal up to it.
+//     that have one serial in common are equal up to that serial.
 //   - A placement joins an epoch in four durable steps: it raises its epoch, compares the ends of its epochs with the head's, sets frames
 //     aside that the head does not have and cuts them, and only then accepts and reports.
 //   - The head acknowledges frames that every placement has reported that may be in the in-sync list. This includes a placement with a listing

@@ -18,7 +18,7 @@ type (
 	Tick struct{}
 
 	// Lead says that this placement holds the lease in an epoch which its brick has raised durably. List is the row's in-sync list, Dropped
-	// are the members that the taking transaction removed from it.
+	// are the members that the acquiring transaction removed.
 	Lead struct {
 		Epoch   point.Epoch
 		List    []Member

@@ -192,7 +192,7 @@ func (m *Machine) rest() {
 	m.head = head{placements: m.head.placements, min: m.head.min, mapped: m.head.mapped}
 }
 
-// endOrder notes the members of the order that ends now: the map may have some of them no more, and no list names them.
+// endOrder notes the members of the order that ends now: the map may have some no more, and no list names them.
 func (m *Machine) endOrder() {
 	m.former = slices.DeleteFunc(m.former, func(o owed) bool { return m.now >= o.until || slices.Contains(m.order, o.member) })
 	for _, x := range m.order {

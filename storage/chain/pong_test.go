@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestAnAnswerToAPingOfBeforeARebootMakesNoReadSure: the clock of a machine begins anew at a reboot, so that an old answer may name a time to come;
+// TestAnAnswerToAPingOfBeforeARebootMakesNoReadSure: the clock of a machine restarts at a reboot, so that an old answer may name a time to come;
 // the copy would answer reads as sure long after its head forgot it.
 func TestAnAnswerToAPingOfBeforeARebootMakesNoReadSure(t *testing.T) {
 	head, self := Member{Placement: 1, Server: "h"}, Member{Placement: 2, Server: "m"}

@@ -9,7 +9,7 @@ import (
 )
 
 // TestARestartedHeadWaitsForWhatItsFormerProcessMadeSure: the head removed a placement, which the map had no more, from the chain, its process ended at once, and
-// the next one took the lease again. It had no record of that placement, and acknowledged a row which a read there, still sure, did not have. A placement that is new waits for
+// the next one acquired the lease again. It had no record of that placement, and acknowledged a row which a read there, still sure, did not have. A placement that is new waits for
 // nothing: no process before it made any other sure.
 func TestARestartedHeadWaitsForWhatItsFormerProcessMadeSure(t *testing.T) {
 	self := Member{Placement: 1, Server: "a", Store: "d"}

@@ -27,7 +27,7 @@ type streams struct {
 	}
 }
 
-// Stream is a stream of inserts, and the series defined on it. It is closed once it is dropped and no frame uses it.
+// Stream is a stream of inserts, and its defined series. It is closed once it is dropped and no frame uses it.
 type Stream struct {
 	stream peer.Stream
 	users  int // and one while it is in streams; guarded by streams.mu
@@ -79,7 +79,7 @@ func (ss *streams) leave(st *Stream) error {
 	return st.stream.Close()
 }
 
-// drop takes a stream out: the next frame opens another.
+// drop removes a stream: the next frame opens another.
 func (ss *streams) drop(at to, st *Stream) error {
 	ss.mu.Lock()
 	in := ss.mu.open[at] == st

@@ -1,7 +1,7 @@
-// Package gate is the door of a partition for changes, as a value: its leader closes it before others take over.
+// Package gate is the door of a partition for changes, as a value: its leader closes it before its successors lead.
 //
-//	        sealed: by the map, which has others take the rows
-//	        handing: others are about to take over, and the outcome is still open
+//	        sealed: by the map, in which successors accept the rows
+//	        handing: successors are about to lead, and the outcome is still open
 //	           │
 //	Enter ─▶ refused while either holds, else one more inside ─▶ … the change … ─▶ Leave ─▶ idle when none is inside
 //
@@ -37,30 +37,30 @@ func (g *Gate) Leave() (idle bool) {
 // Idle reports whether no change is under way.
 func (g *Gate) Idle() bool { return g.inside == 0 }
 
-// Seal refuses changes because the map has others take them; Open undoes it.
+// Seal refuses changes because by the map successors accept them; Open undoes it.
 func (g *Gate) Seal() { g.sealed = true }
 
 // Open undoes a Seal, but not a HandOver.
 func (g *Gate) Open() { g.sealed = false }
 
-// HandOver refuses changes while others are about to take over; TakeBack and Doubt end that.
+// HandOver refuses changes while successors are about to lead; TakeBack and Doubt end that.
 func (g *Gate) HandOver() { g.handing = true }
 
-// TakeBack lets changes in again: others did not take over and will not.
+// TakeBack lets changes in again: the successors do not lead and will not.
 func (g *Gate) TakeBack() { g.handing = false }
 
-// Doubt lets changes in again, or never kept them out, although others may have taken over: a map newer than seq says so, or rules it out.
+// Doubt lets changes in again, or never kept them out, although successors may lead: a map newer than seq says so, or rules it out.
 func (g *Gate) Doubt(seq uint64) {
 	g.handing = false
 	g.doubt = max(g.doubt, seq)
 }
 
-// Settle ends the doubt about transactions up to seq: they did not let others take over.
+// Settle ends the doubt about transactions up to seq: they made no successor lead.
 func (g *Gate) Settle(seq uint64) {
 	if g.doubt <= seq {
 		g.doubt = 0
 	}
 }
 
-// Doubtful reports whether others may have taken over although the map seq, the newest here, does not say so.
+// Doubtful reports whether successors may lead although the map seq, the newest here, does not say so.
 func (g *Gate) Doubtful(seq uint64) bool { return g.handing || g.doubt > 0 && seq <= g.doubt }

@@ -91,7 +91,7 @@ func (a *arena) load(b *block, off int) uint64 {
 	return binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(unsafe.Pointer(b), off&127))[:])
 }
 
-// take hands out a block.
+// take allocates a block.
 func (a *arena) take() uint32 {
 	if a.next == 0 {
 		a.next = 1

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// fence takes an empty partition from its holder and prohibits its servers, as the master does before a move. It reports whether
+// fence ends the lease of an empty partition and prohibits its servers, as the master does before a move. It reports whether
 // the partition was still empty by its lease row.
 func (w *world) fence(id point.PartitionID) bool {
 	w.t.Helper()
@@ -52,7 +52,7 @@ func (w *world) move(id point.PartitionID, to topology.ServerID) {
 	w.must(err)
 }
 
-// TestEmptyPartitionIsLedByWhomTheMapNames: s1 leads three partitions alone and takes a row into the first. The second is moved to
+// TestEmptyPartitionIsLedByWhomTheMapNames: s1 leads three partitions alone and accepts a row for the first. The second is moved to
 // s2 while s1 lives, which lets go; the third when it is dead. The first stays.
 func TestEmptyPartitionIsLedByWhomTheMapNames(t *testing.T) {
 	w := newWorld(t)
@@ -95,7 +95,7 @@ func TestEmptyPartitionIsLedByWhomTheMapNames(t *testing.T) {
 	}
 }
 
-// TestRowsAckedWhileTheirPartitionMovesAreWhereItIsLed: a first row and a move meet, again and again. Whichever comes
+// TestRowsAckedWhileTheirPartitionMovesAreWhereItIsLed: a first row and a move coincide, again and again. Whichever comes
 // first, an acked row is where the partition is led.
 func TestRowsAckedWhileTheirPartitionMovesAreWhereItIsLed(t *testing.T) {
 	w := newWorld(t)

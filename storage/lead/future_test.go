@@ -31,8 +31,8 @@ func (w *world) hasRow(id point.PartitionID) bool {
 	return ok
 }
 
-// TestPartitionOfTheFutureIsLedOnceARowComes: nothing of it is in the lease table before. The first row that is sent to a placement makes
-// it lead at once; the other placement then takes over when that server dies, though the time has not come.
+// TestPartitionOfTheFutureIsLedOnceARowComes: the lease table has no row of the partition before. The first row that is sent to a placement makes
+// it lead at once; the other placement then leads when that server dies, though the time has not come.
 func TestPartitionOfTheFutureIsLedOnceARowComes(t *testing.T) {
 	w := newWorld(t)
 	s1, s2 := w.start("s1", vfs.NewMem()), w.start("s2", vfs.NewMem())

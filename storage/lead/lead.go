@@ -52,7 +52,7 @@ type Deps struct {
 	Rand *rand.Rand
 	// Listed answers Relist. Nil: no chains are run here.
 	Listed func(p lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member)
-	// Unload begins or ends the moving of a partition's rows to those that take over from it; Unloaded answers it. Nil: they stay where they are.
+	// Unload begins or ends the moving of a partition's rows to its successors; Unloaded answers it. Nil: they stay where they are.
 	Unload func(p lease.Partition, epoch point.Epoch, on bool)
 	// NoRoom returns the partitions of which copies did not fit on this disk. Nil: there are none.
 	NoRoom func() []lease.Partition
@@ -162,7 +162,7 @@ func (l *Lead) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
 	return l.keeper.MayAct(lease.Partition{Table: table, ID: id})
 }
 
-// Alone implements server.Leases. The coordination store cannot be reached by us; no other server that can reach it can take
+// Alone implements server.Leases. The coordination store cannot be reached by us; no other server that can reach it can acquire
 // a partition where we alone are in sync. It ends when a heartbeat proves good: then the rows count again.
 func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
 	l.mu.Lock()
@@ -239,7 +239,7 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 	}
 }
 
-// Unloaded reports that those that take over from a partition have all its rows, as moved under an epoch. It may be called from any goroutine.
+// Unloaded reports that a partition's successors have all its rows, as moved under an epoch. It may be called from any goroutine.
 func (l *Lead) Unloaded(p lease.Partition, epoch point.Epoch) {
 	l.step(rules.Unloaded{Partition: p, Epoch: epoch})
 }
@@ -250,13 +250,13 @@ func (l *Lead) Now() point.Nanos { return l.keeper.Now() }
 // Status is this server's view of its leases, for people.
 func (l *Lead) Status() lease.Status { return l.keeper.Status() }
 
-// Drain releases the partitions that another server can take, one after the other (C124); off undoes it.
+// Drain releases the partitions that another server can acquire, one after the other (C124); off undoes it.
 // Errors are Canceled.
 func (l *Lead) Drain(ctx context.Context, on bool) error {
 	return l.keeper.Tell(ctx, lease.Drain{On: on})
 }
 
-// Leave releases all leases and returns when others may take them; Run must go on meanwhile. A process with a fenced store
+// Leave releases all leases and returns when others may acquire them; Run must go on meanwhile. A process with a fenced store
 // does not leave: it may have been about to ack rows, so its leases must expire. Errors are Canceled and Unavailable (fenced).
 func (l *Lead) Leave(ctx context.Context) error {
 	if err := l.deps.Brick.Err(); err != nil {

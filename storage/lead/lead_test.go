@@ -333,7 +333,7 @@ func TestOldMapDeletesNothing(t *testing.T) {
 	w.until("the alarm is over", func() bool { return gauge(t, s1) == 0 })
 }
 
-// TestDroppedTable: with rows of it here it is an alarm, and they stay; without, it is forgotten and may be made again.
+// TestDroppedTable: with its rows here it is an alarm, and they stay; without, it is forgotten and may be made again.
 func TestDroppedTable(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
@@ -395,7 +395,7 @@ func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	}
 }
 
-// TestOnlyCopyThatIsGivenBackTakesRowsAgain: the mistake is corrected, and the placement that has the rows takes rows again.
+// TestOnlyCopyThatIsGivenBackTakesRowsAgain: the mistake is corrected, and the placement that has the rows accepts rows again.
 func TestOnlyCopyThatIsGivenBackTakesRowsAgain(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
@@ -487,7 +487,7 @@ func TestSplitOfPartitionWithRowsIsFinished(t *testing.T) {
 	before, _ := w.maps.Get("t")
 	w.begin(p, 2, "s2")
 	w.until("it unloads", func() bool { return w.state(p) == topology.Unload })
-	// A reader by the old map would miss the rows that the halves take.
+	// A reader by the old map would miss the rows that the halves accept.
 	ask := func(seq uint64) error {
 		_, _, err := s1.server.LabelNames(t.Context(), &peer.Select{Table: "t", Partitions: []point.PartitionID{p}, Hi: 1 << 62, MapSeq: seq}, 0)
 		return err
@@ -507,7 +507,7 @@ func TestSplitOfPartitionWithRowsIsFinished(t *testing.T) {
 	w.led(3).wantRows("7: 170", 3)
 }
 
-// TestDamagedPartitionIsSplitSoThatRowsAreTakenAgain: its leader cannot read a segment, and so takes no rows of its part of the
+// TestDamagedPartitionIsSplitSoThatRowsAreTakenAgain: its leader cannot read a segment, and so accepts no rows of its part of the
 // keyspace; its halves do.
 func TestDamagedPartitionIsSplitSoThatRowsAreTakenAgain(t *testing.T) {
 	w := newWorld(t)
@@ -567,7 +567,7 @@ func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 	w.must(ask(began.Seq))
 	w.maps.setAway(true)
 	w.begin(p, 2, "s1")
-	// A proposal of an earlier leader cannot be ruled out while the store is away: rows are taken, and nothing is closed.
+	// A proposal of an earlier leader cannot be ruled out while the store is away: rows are accepted, and nothing is closed.
 	began, _ = w.maps.Get("t")
 	w.until("readers by the map wait", func() bool { return fault.Is(ask(began.Seq), fault.Stale) })
 	w.must(s1.put(p, 2, point.All))
@@ -579,7 +579,7 @@ func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 		return w.maps.away
 	})
 	w.until("it takes rows", func() bool { return s1.put(p, 2, point.All) == nil })
-	// The halves may have taken over, and a reader without them in its map may miss the rows that they acked.
+	// The halves may lead, and a reader without them in its map may miss the rows that they acked.
 	w.until("readers by the map wait", func() bool { return fault.Is(ask(began.Seq), fault.Stale) })
 	for range 20 {
 		w.stale(ask(began.Seq))
@@ -606,7 +606,7 @@ func TestSplitEmptyPartitionIsForgotten(t *testing.T) {
 }
 
 // TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition: when the removal of an empty partition from the map is proposed,
-// no other server is in sync any more that could take it meanwhile by an older map and ack rows.
+// no other server is in sync any more that could acquire it meanwhile by an older map and ack rows.
 func TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition(t *testing.T) {
 	w := newWorld(t)
 	w.start("s1", vfs.NewMem())
@@ -644,13 +644,13 @@ func TestOverloadedServerOffersWhatItHasNoRowsOf(t *testing.T) {
 	s2 := w.start("s2", vfs.NewMem())
 	w.until("s2 is heard", func() bool { return s2.Status().Good })
 	var empty point.PartitionID
-	for s1.Status().Held < 2 { // by turns: each server takes its share
+	for s1.Status().Held < 2 { // by turns: each server acquires its share
 		empty = w.create("s1", "s2")
 		w.led(empty)
 		w.until("both are in sync", func() bool { l, _ := w.row(empty); return len(l.InSync) == 2 })
 	}
 	w.until("s1 leads the newest one", func() bool { return s1.leads(empty) })
-	for range 2 { // so that s2 is below its share, however many of them it took
+	for range 2 { // so that s2 is below its share, however many it acquired
 		w.led(w.create("s1"))
 	}
 	for i := 0; s1.server.HeadLoad() < 0.95; i++ {
@@ -664,7 +664,7 @@ func TestOverloadedServerOffersWhatItHasNoRowsOf(t *testing.T) {
 
 func TestLeavingLetsOthersTakeAtOnce(t *testing.T) {
 	w := newWorld(t)
-	w.lease.ValidFor, w.lease.TakeAfter = time.Hour, 2*time.Hour // only a free row can be taken
+	w.lease.ValidFor, w.lease.TakeAfter = time.Hour, 2*time.Hour // only a free row can be acquired
 	w.start("s1", vfs.NewMem())
 	w.start("s2", vfs.NewMem())
 	p := w.create("s1", "s2")

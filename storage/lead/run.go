@@ -75,9 +75,9 @@ type runner struct {
 	*Lead
 	srv   *server.Server
 	g     *errgroup.Group
-	slots chan struct{} // taken by questions to the store or the disk
+	slots chan struct{} // in use by questions to the store or the disk
 
-	damaged []lease.Partition // as last told; perform's alone
+	damaged []lease.Partition // as last sent; perform's alone
 }
 
 // slotsMax bounds the simultaneous questions to store and disk.
@@ -116,7 +116,7 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 		for i := range e.All {
 			e.All[i].BrickEpoch = r.deps.Brick.HighestEpoch(e.All[i].Placement)
 		}
-		if err := r.tellDamaged(ctx); err != nil { // before a lease is taken
+		if err := r.tellDamaged(ctx); err != nil { // before a lease is acquired
 			return err
 		}
 		return r.keeper.Tell(ctx, lease.Assignments{All: e.All})

@@ -149,7 +149,7 @@ func (a *atlas) Names() []string {
 	return []string{"t"}
 }
 
-// drop removes the table; put makes one of its name.
+// drop removes the table; put makes one with its name.
 func (a *atlas) drop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

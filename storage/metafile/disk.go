@@ -40,8 +40,8 @@ func New(b *brick.Brick) *Disk {
 
 // A file is kept as a link while there are few transactions since the whole map below, and they are a small part of the map. From linksDue on
 // it is made whole in the background; at linksMax, and if the ops are long, a file is written whole at once. More: less is written, and
-// a file that is read after a start takes longer (a tenth of a millisecond each). With n transactions of s bytes on a map of m, each writes s + m/n
-// bytes: of 200 bytes on 8 MiB, 8 KiB, most of them in the background.
+// a file that is read after a start needs longer (a tenth of a millisecond each). With n transactions of s bytes on a map of m, each writes s + m/n
+// bytes: of 200 bytes on 8 MiB, 8 KiB, mostly in the background.
 const (
 	linksDue    = 1024
 	linksMax    = 2 * linksDue
@@ -49,7 +49,7 @@ const (
 )
 
 // pieceBytes is the size of the pieces of a map in the catalogue: keys beside a value of many megabytes would be
-// read together with it, each time.
+// read together each time.
 const pieceBytes = 64 << 10
 
 const (

@@ -546,7 +546,7 @@ func TestLinksSurviveAPowerCut(t *testing.T) {
 	}
 }
 
-// wide is a map of many partitions, so that ops are a small part of it.
+// wide is a map of many partitions, so that ops are a small part.
 func wide(t *testing.T) (*topology.Map, func(point.PartitionID) []topology.Placement) {
 	t.Helper()
 	m, err := topology.New("cpu", topology.Config{PartitionWidth: time.Hour})
@@ -564,7 +564,7 @@ func wide(t *testing.T) (*topology.Map, func(point.PartitionID) []topology.Place
 }
 
 // TestDamagedLinkIsSeen: any flip, cut or loss in a link makes it and all that stands on it Corrupt, never another map; the file is
-// written anew, and then all is read again. Files below are not touched.
+// written again, and then all is read again. Files below are not touched.
 func TestDamagedLinkIsSeen(t *testing.T) {
 	b, d := open(t, vfs.NewMem())
 	defer b.Close()

@@ -1,4 +1,4 @@
-// Package metafile stores METADATA files on a storage server's disk: mapstore.Disk on the catalogue of its brick.
+// Package metafile stores METADATA files on a storage server's disk: mapstore.Disk on the catalogue of the brick.
 //
 //	mapstore.Server ── Put, Get, List, Delete ──▶ Disk ──▶ brick's catalogue
 //	                                                     m/file/<table> 00 <txn>   the file's head

@@ -62,7 +62,7 @@ func countSteps(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// step takes the ops of one transaction off kept ones. Errors are Corrupt.
+// step removes the ops of one transaction from kept ones. Errors are Corrupt.
 func step(b []byte) (ops, rest []byte, err error) {
 	n, k := binary.Uvarint(b)
 	if k <= 0 || n > uint64(len(b)-k) {

@@ -26,11 +26,11 @@ type Bucket struct {
 const (
 	// tries is how often a request is sent before it fails, with pauses that grow to a second.
 	tries = 5
-	// partBytes is the size of the parts of large files. A stream keeps one of them in memory.
+	// partBytes is the size of the parts of large files. A stream keeps one in memory.
 	partBytes = 16 << 20
 	// partsMax is the highest number of parts of an object.
 	partsMax = 10_000
-	// streams is the number of files that are under way at once: the answers of a bucket take tens of milliseconds.
+	// streams is the number of files that are under way at once: the answers of a bucket need tens of milliseconds.
 	streams = 4
 )
 
@@ -118,7 +118,7 @@ func (b *Bucket) RemovePartial(ctx context.Context) error {
 	for u := range b.client.ListIncompleteUploads(ctx, b.bucket, b.folder(""), true) {
 		switch minio.ToErrorResponse(u.Err).Code {
 		case "":
-		case minio.NoSuchUpload, minio.NotImplemented, "MethodNotAllowed": // no uploads, or a store without a list of them
+		case minio.NoSuchUpload, minio.NotImplemented, "MethodNotAllowed": // no uploads, or a store that does not list uploads
 			return nil
 		default:
 			return b.failed(u.Err, "list uploads of", "")

@@ -7,6 +7,6 @@
 // carries its MD5, which the store checks; large files go in parts, each of which is tried again by itself; a download that breaks
 // goes on at the byte where it broke.
 //
-// LOCK is an object that names the store that writes. One store is open in one process at a time, so that a process takes over the
+// LOCK is an object that names the store that writes. One store is open in one process at a time, so that a process adopts the
 // lock that its own store left behind, and needs no clock for it; the lock of another store is respected until a person removes it.
 package s3

@@ -126,7 +126,7 @@ func (x *placement) drain() {
 	x.handleAll(false)
 }
 
-// handleAll handles events until none is left. Unless this goroutine may be slow, a slow event ends that, and a goroutine of its own goes on.
+// handleAll handles events until none is left. Unless this goroutine may be slow, a slow event ends that, and another goroutine goes on.
 func (x *placement) handleAll(maySlow bool) {
 	for {
 		x.mu.Lock()

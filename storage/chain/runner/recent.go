@@ -34,7 +34,7 @@ func (r *recent) add(s, prev point.Serial, rec []byte) {
 	}
 }
 
-// after returns the frames behind a serial, about so many bytes of them; found: the first one, if there is any, follows serial.
+// after returns the frames behind a serial, about so many bytes; found: the first one, if there is any, follows serial.
 func (r *recent) after(s point.Serial, bytes int) (frames []kept, found bool) {
 	i := len(r.frames)
 	for i > 0 && r.frames[i-1].prev != s && s.Less(r.frames[i-1].serial) {

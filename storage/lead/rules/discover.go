@@ -395,7 +395,7 @@ func sameAssigned(a, b *lease.Assigned) bool {
 	return a.Placement == b.Placement && a.MinInSync == b.MinInSync && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining)
 }
 
-// seal closes a partition's gate if the map has others take its rows, and opens it if the map gave it back.
+// seal closes a partition's gate if by the map successors accept its rows, and opens it if the map gave it back.
 func (m *Machine) seal(p *part, closed bool) {
 	switch {
 	case closed && !p.sealed:
@@ -410,7 +410,7 @@ func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
 	m.do(Tell{lease.Unassigned{Partition: p.id}})
 	delete(t.told, p.id.ID)
 	if p.epoch > 0 {
-		m.seal(p, true) // rows that it would take are not wanted here
+		m.seal(p, true) // its rows are not wanted here
 	}
 	p.placement, p.kind, p.told, p.unloads = 0, Serve, lease.Assigned{}, false
 	m.unload(p)
@@ -424,13 +424,13 @@ func (m *Machine) removed(q question, ok bool) {
 		q.t.looked = looked{} // look again
 		return
 	}
-	q.p.sealed = false // the gate went with it
+	q.p.sealed = false // the gate is gone too
 	if q.p.kind == Unloading || q.p.kind == Final {
 		m.seal(q.p, true)
 	}
 }
 
-// unsee forgets tables that are gone and have nothing left here: a table that is made again under the name begins anew.
+// unsee forgets tables that are gone and have nothing left here: a table that is made again under the name is another.
 func (m *Machine) unsee(in Round) {
 	known := map[string]bool{}
 	for _, x := range in.Tables {

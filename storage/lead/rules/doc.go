@@ -10,6 +10,6 @@
 // Three parts: plan.go compares a map with the placements here; discover.go carries it out, in order; handover.go ends splits
 // and unloads. lease.go has the lease machine's state.
 //
-// Invariants kept here: I1 (a placement with the only copy of acked rows is never removed; a partition that is handed over takes rows again only
+// Invariants kept here: I1 (a placement with the only copy of acked rows is never removed; a partition that is handed over accepts rows again only
 // if nothing can hand it over late, or readers are refused), I5 (attempts and questions are bounded).
 package rules

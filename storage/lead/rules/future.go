@@ -18,11 +18,11 @@ import (
 //	      ├───────────────┤                │
 //	      each at a second of its own      led by then
 //
-// that is the same on all of them, so that they take it in chain order, and a table with thousands of partitions at one edge arms
+// that is the same on all of them, so that they acquire it in chain order, and a table with thousands of partitions at one edge arms
 // them in batches. Before that it is assigned at once
-//   - when a request for it comes to a placement (Early): a row with a stamp of the future,
+//   - when a request comes to a placement (Early): a row with a stamp of the future,
 //   - when its lease row shows that it was led once (EverLed), so that the other placements can follow a leader that dies,
-//   - when rows of it lie here, or it is being split or unloaded.
+//   - when its rows lie here, or it is being split or unloaded.
 //
 // An assignment stays until the map ends it, whatever the clock does. The clock is the median of the servers' clocks. If it
 // is wrong, partitions are led early or late, never twice: a row that comes before they are led assigns them.
@@ -146,7 +146,7 @@ func (m *Machine) everLed(in EverLed) {
 	}
 }
 
-// early assigns a partition because a request came for it.
+// early assigns a partition because a request came.
 func (m *Machine) early(in Early) {
 	t := m.tables[in.Partition.Table]
 	if t == nil || t.carriedMap.m == nil || t.told[in.Partition.ID] != nil {

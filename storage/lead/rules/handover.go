@@ -5,7 +5,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// attempt is the leader's way to end a split, or an unload of a partition that never had rows or whose rows are all in those that took over.
+// attempt is the leader's way to end a split, or an unload of a partition that never had rows or whose rows are all in its successors.
 //
 //	           ┌───────────────────────── the next attempt, after a pause ◀──────────────────────────────┐
 //	           ▼                                                                                         │
@@ -18,10 +18,10 @@ import (
 //	         │                         rule out ─▶ the map shows the outcome ── uncommitted: take back ──▶┘
 //	         └──────────────────────────────┼───────────────────────────────────┘                        ▲
 //	                                        ▼ not in time                                                │
-//	                     doubt: rows are taken, readers by the old map wait ─▶ rule out ─────────────────┘
+//	                     doubt: rows accepted, readers by the old map wait ─▶ rule out ─────────────────┘
 //
 // So no partition is closed for longer than SealMax unless its halves lead, and none is handed over after it was opened again,
-// if the coordination store answers in time. If it does not, the partition takes rows here all the same: should the halves lead
+// if the coordination store answers in time. If it does not, the partition accepts rows here all the same: should the halves lead
 // by then, readers read these rows beside theirs, and read nothing without them.
 type attempt struct {
 	phase    phase
@@ -183,7 +183,7 @@ func (m *Machine) fail(p *part, why string) {
 	m.do(Note{Partition: p.id, What: AttemptFailed, Why: why})
 }
 
-// takeBack opens the gate: the halves cannot take over any more.
+// takeBack opens the gate: the halves cannot lead any more.
 func (m *Machine) takeBack(p *part) {
 	if p.attempt.handing {
 		p.attempt.handing = false
@@ -218,12 +218,12 @@ func (m *Machine) quiet(p *part, in Quiet) {
 	case !in.Empty:
 		m.fail(p, "it took a row before it was sealed")
 	default:
-		// Should our lease end while the change is under way, a server with an older map could take the partition and ack rows.
+		// Should our lease end while the change is under way, a server with an older map could acquire the partition and ack rows.
 		a.phase, a.until = holding, m.now+m.set.HoldWithin
 	}
 }
 
-// tryHold proposes the end of an unload once no other placement can take the partition.
+// tryHold proposes the end of an unload once no other placement can acquire the partition.
 func (m *Machine) tryHold(p *part) {
 	a := &p.attempt
 	switch {

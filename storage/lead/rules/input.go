@@ -18,7 +18,7 @@ type Input interface{ input() }
 // Tick reports that time went on.
 type Tick struct{}
 
-// Table is the newest state of a table, with the placements of it here. Map is nil if there is none.
+// Table is the newest state of a table, with its placements here. Map is nil if there is none.
 type Table struct {
 	Name string
 	Map  *topology.Map
@@ -40,7 +40,7 @@ type (
 	InSyncAnswered struct{ lease.InSyncSet }
 )
 
-// Want reports that a first row of an epoch waits until no other placement can take the partition. Look at Holding after it, and
+// Want reports that a first row of an epoch waits until no other placement can acquire the partition. Look at Holding afterwards, and
 // again at each Changed.
 type Want struct {
 	Partition lease.Partition
@@ -53,7 +53,7 @@ type Want struct {
 // replicas ask for.
 type Servers struct{ All []Server }
 
-// Server is one of them.
+// Server is one server.
 type Server struct {
 	ID     topology.ServerID
 	Host   string
@@ -69,7 +69,7 @@ type Relist struct {
 	Members   []lease.Member
 }
 
-// Published reports, about once a second, how busy this server is, whether its heartbeat is good, and why it takes no rows ("": it does).
+// Published reports, about once a second, how busy this server is, whether its heartbeat is good, and why it accepts no rows ("": it does).
 type Published struct {
 	Load     float64
 	Good     bool
@@ -79,7 +79,7 @@ type Published struct {
 	NoRoom []lease.Partition
 }
 
-// Unloaded reports that all rows of a partition are acked at level all by those that take over from it. It takes no more rows, so this stays true.
+// Unloaded reports that all rows of a partition are acked at level all by its successors. It accepts no more rows, so this stays true.
 type Unloaded struct {
 	Partition lease.Partition
 	Epoch     point.Epoch
@@ -87,7 +87,7 @@ type Unloaded struct {
 
 // Answers carry the ID of the question. Each question gets one.
 type (
-	// Recorded answers Record. ReadOnly: the store takes nothing at all.
+	// Recorded answers Record. ReadOnly: the store accepts nothing at all.
 	Recorded struct {
 		ID       uint64
 		OK       bool
@@ -107,7 +107,7 @@ type (
 		ID uint64
 		OK bool
 	}
-	// Quiet answers Quiesce. OK: no change is under way. Ends are the last frames of all epochs, Empty that no row was ever taken.
+	// Quiet answers Quiesce. OK: no change is under way. Ends are the last frames of all epochs, Empty that no row was ever accepted.
 	Quiet struct {
 		ID    uint64
 		OK    bool
@@ -253,7 +253,7 @@ type Seen struct {
 
 func (s Seen) String() string { return fmt.Sprintf("{%s %d}", s.Table, s.Seq) }
 
-// RemovePlacement removes a placement and all its rows. IfEmpty: only if it took no row yet. A leader with an older map may count on it, and give it the first
+// RemovePlacement removes a placement and all its rows. IfEmpty: only if it accepted no row yet. A leader with an older map may count on it, and send it the first
 // one meanwhile: that may be acknowledged, and goes only when the leader counts on others.
 type RemovePlacement struct {
 	ID        uint64
@@ -266,7 +266,7 @@ type RemovePlacement struct {
 // Forget drops the state of a partition that is gone.
 type Forget struct{ Partition lease.Partition }
 
-// Unload begins, or ends, the moving of a partition's rows to those that take over from it, under an epoch that is led here (storage/unload). Answered by
+// Unload begins, or ends, the moving of a partition's rows to its successors, under an epoch that is led here (storage/unload). Answered by
 // Unloaded when all are there.
 type Unload struct {
 	Partition lease.Partition
@@ -303,9 +303,9 @@ type Note struct {
 type Event uint8
 
 const (
-	// SplitDone: the halves of a partition have taken over.
+	// SplitDone: the halves of a partition lead.
 	SplitDone Event = iota
-	// UnloadDone: a partition without rows, or all of whose rows are in those that took over, is out of the map.
+	// UnloadDone: a partition without rows, or all of whose rows are in its successors, is out of the map.
 	UnloadDone
 	// AttemptFailed: a split or an unload did not end; it is tried again.
 	AttemptFailed

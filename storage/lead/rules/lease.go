@@ -30,15 +30,15 @@ type part struct {
 	holding bool        // a SetInSync is under way
 	relist  uint64      // Ask of the Relist that it is for; 0: none
 	list    []lease.Member
-	dropped []lease.Member    // by the take that began the epoch
+	dropped []lease.Member    // by the acquisition that began the epoch
 	listed  bool              // by that row this placement is in sync, and the partition may have rows
 	chained point.PlacementID // that had a chain since the process started
 	least   int               // minimum size of the list; 0: no chain keeps it, and it shrinks to the holder
 	why     string            // of the last Stops
 
-	unloads   bool        // by the map, others take over its rows
+	unloads   bool        // by the map, its rows go to successors
 	unloading point.Epoch // under which its rows are being moved; 0: they are not
-	unloaded  bool        // all of them are there
+	unloaded  bool        // all are there
 
 	attempt attempt
 	doubt   uint64 // of its gate; 0: none
@@ -58,7 +58,7 @@ func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
 func (p *part) kept() bool { return p.least > 0 && p.listed || p.least == 0 && p.alone }
 
 // setLeast sets the minimum size of the list, which a chain keeps if the map says so. A placement that had a chain has one for as long as the process lives: of a table of one replica
-// a partition has one while it is copied to another server, and rows may be under way in it when the copying ends.
+// a partition has one while it is copied to another server, and its rows may be under way when the copying ends.
 func (m *Machine) setLeast(p *part, least int, chained bool) {
 	if m.set.Copies && chained {
 		p.chained = p.placement
@@ -78,7 +78,7 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 	m.setLapsed(p, false)
 	p.epoch, p.why, p.dropped = e.Epoch, "", e.Dropped
 	p.see(m.table(p.id.Table), &e.Lease, m.self(p))
-	if p.least == 0 && len(p.list) > 1 { // others have its rows, though the map has none of them any more
+	if p.least == 0 && len(p.list) > 1 { // others have its rows, though the map lists none any more
 		m.setLeast(p, 1, true)
 	}
 	m.do(Changed{p.id})
@@ -88,7 +88,7 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 }
 
 // unload begins or ends the moving of a partition's rows, as the map and the lease want it. Servers with a map from before the partition was sealed can
-// neither take it nor acknowledge a row of it: the transaction wrote itself into the lease row (lease.Guard).
+// neither acquire it nor acknowledge its rows: the transaction wrote itself into the lease row (lease.Guard).
 func (m *Machine) unload(p *part) {
 	var want point.Epoch
 	if m.set.Unload && p.leading && p.unloads && p.placement != 0 && (p.kind == Unloading || p.unloaded) {
@@ -106,7 +106,7 @@ func (m *Machine) unload(p *part) {
 	p.unloading = want
 }
 
-// setUnloaded has a partition whose rows are all in those that took over taken out of the map.
+// setUnloaded has a partition whose rows are all in its successors removed from the map.
 func (m *Machine) setUnloaded(in Unloaded) {
 	p := m.parts[in.Partition]
 	if p == nil || !p.unloads || p.unloading != in.Epoch || p.kind != Unloading {
@@ -188,7 +188,7 @@ func (m *Machine) want(in Want) {
 }
 
 // hold requests it: the list becomes this placement alone, or, if a chain keeps it, the live placements, if they are enough. With an older map than
-// the row names, the server must not act: its reason to take the partition may be over.
+// the row names, the server must not act: its reason to acquire the partition may be over.
 func (m *Machine) hold(p *part, members []lease.Member) {
 	if !p.leading || p.holding || p.placement == 0 || !m.current(p) {
 		return
@@ -197,7 +197,7 @@ func (m *Machine) hold(p *part, members []lease.Member) {
 	m.do(Tell{lease.SetInSync{Partition: p.id, Members: members}})
 }
 
-// Short returns how many placements must live before a partition takes its first row, if fewer do: live of them do.
+// Short returns how many placements must live before a partition accepts its first row, if fewer do: live do.
 func (m *Machine) Short(id lease.Partition, placed []lease.Member) (live, least int, short bool) {
 	p := m.parts[id]
 	if p == nil || p.least == 0 || p.kept() {
@@ -216,7 +216,7 @@ func (m *Machine) Copied(id lease.Partition) (least int, ok bool) {
 	return p.least, true
 }
 
-// Demanded reports whether a person has set the minimum size of a table's lists, so that shorter ones take no rows.
+// Demanded reports whether a person has set the minimum size of a table's lists, so that shorter ones accept no rows.
 func (m *Machine) Demanded(table string) bool {
 	t := m.tables[table]
 	return t != nil && t.least.set
@@ -258,7 +258,7 @@ func (m *Machine) current(p *part) bool {
 	return t != nil && t.carried >= p.seq
 }
 
-// Holding reports whether no other placement can take the partition under an epoch that is led here, and whether that epoch is
+// Holding reports whether no other placement can acquire the partition under an epoch that is led here, and whether that epoch is
 // over. Neither: it is not decided yet.
 func (m *Machine) Holding(id lease.Partition, epoch point.Epoch) (held, over bool) {
 	p := m.parts[id]
@@ -344,7 +344,7 @@ func (m *Machine) published(in Published) {
 			m.setLapsed(p, p.lapsed && p.leading)
 		}
 	}
-	if in.ReadOnly != "" { // others should rather take the partitions without rows
+	if in.ReadOnly != "" { // others should rather lead the partitions without rows
 		in.Load = max(in.Load, 1)
 	}
 	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly, Room: in.Room, NoRoom: in.NoRoom}})
@@ -359,7 +359,7 @@ func (m *Machine) published(in Published) {
 	}
 }
 
-// offer gives a partition away that another placement could take: one without rows, or with rows that are there too. They are offered by turns, since only the
+// offer hands over a partition that another placement could acquire: one without rows, or with rows that are there too. They are offered by turns, since only the
 // lease machine can decide whether the other servers have room for one.
 func (m *Machine) offer() {
 	var first, next *part

@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// lowerAfter is how long the in-sync lists of a table stay as long as they had to be after a map has demanded less. Gateways that were not told of that map for
-// 5 s of their clocks take no answer of a few copies for complete (gateway/follow, DoubtAge); until then they count by the former minimum. With clocks
+// lowerAfter is how long the in-sync lists of a table stay as long as they had to be after a map has demanded less. Gateways that did not receive that map for
+// 5 s of their clocks treat no answer of a few copies as complete (gateway/follow, DoubtAge); until then they count by the former minimum. With clocks
 // within 10 % of the truth 7 s/1.1 are more than 5 s/0.9.
 const lowerAfter = 7 * time.Second
 
@@ -20,7 +20,7 @@ type least struct {
 	now     int  // in force; 0: no map was carried out yet
 	want    int  // by the map; at most now
 	lowerAt Time // when now becomes want
-	set     bool // by a person: fewer servers take no rows
+	set     bool // by a person: fewer servers accept no rows
 }
 
 // setMinInSync notes what a map demands. What is raised counts at once, also for partitions that the map changes in nothing else. A process that has just begun does
@@ -64,7 +64,7 @@ func (m *Machine) spreadLeast(t *table) {
 		p := t.told[id]
 		at, ok := t.carriedMap.m.ByID(id)
 		if !ok || p.least == 0 || p.least == t.least.now || !has(at, p.placement) {
-			continue // the round that is under way takes it away, or has no chain for it
+			continue // the round under way removes it, or has no chain for it
 		}
 		m.setLeast(p, t.least.now, true)
 		p.told.MinInSync, p.told.Seq, p.told.TableRow = p.least, t.carriedMap.m.Seq, t.carriedMap.row

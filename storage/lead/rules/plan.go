@@ -11,7 +11,7 @@ import (
 type Held struct {
 	Partition point.PartitionID
 	Placement point.PlacementID
-	// Empty: it never took a row.
+	// Empty: it never accepted a row.
 	Empty bool
 	// Covered: the lease row names others that hold every acked row, and no leader can list this placement any more.
 	Covered bool
@@ -33,11 +33,11 @@ const (
 	Serve Kind = iota
 	// Split: as Serve, and it is to be cut in two: its leader hands its part of the keyspace over to the halves (C22).
 	Split
-	// Unloading: as Serve, but it takes no rows any more (C78).
+	// Unloading: as Serve, but it accepts no rows any more (C78).
 	Unloading
-	// Final: Unloading, and it is empty: its leader may have it taken out of the map.
+	// Final: Unloading, and it is empty: its leader may have it removed from the map.
 	Final
-	// Remove: the map says explicitly that it is not wanted here any more, and no acked row is lost with it.
+	// Remove: the map says explicitly that it is not wanted here any more, and no acked row is lost.
 	Remove
 	// Alarm: the map does not want the placement here, or is not to be believed; it stays, and a person looks.
 	Alarm

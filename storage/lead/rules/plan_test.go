@@ -33,7 +33,7 @@ func allOf(v View) []Action {
 //	create s1 s2 …                 partition N of 100 s after those before, on these servers; placement ids N1, N2, …
 //	place N id server              another placement of partition N becomes live
 //	join N id server               … is being filled
-//	take N id                      a placement is taken out
+//	take N id                      a placement is removed
 //	drop N · split N               in one transaction each; a split is finalized at once
 //	plan server=s1 seen=3 [nomap]  the server's actions; the input has a line for each placement here:
 //	                               partition placement [empty] [covered]
