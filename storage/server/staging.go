@@ -113,7 +113,7 @@ func (s *Server) staged(ctx context.Context, q *peer.Select, labelsOnly bool) ([
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.deps.Staging.Read(&runner.Query{Table: q.Table, Lo: q.Lo, Hi: q.Hi, Match: match, LabelsOnly: labelsOnly, Take: budget.LoanOf(ctx).Take})
+	all, err := s.deps.Staging.Read(&runner.Query{Table: q.Table, Lo: q.Lo, Hi: q.Hi, Match: match, Labels: labelsOf(q.Matchers), LabelsOnly: labelsOnly, Take: budget.LoanOf(ctx).Take})
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +141,16 @@ func matching(of []peer.Matcher) (func(point.Labels) bool, error) {
 		}
 		return true
 	}, err
+}
+
+// labelsOf lists labels that every series has that matches.
+func labelsOf(ms []peer.Matcher) (all []runner.Label) {
+	for _, m := range ms {
+		if m.Type == peer.MatchEqual && m.Value != "" {
+			all = append(all, runner.Label{Name: m.Name, Value: m.Value})
+		}
+	}
+	return all
 }
 
 // deleteStaged deletes in the rows that are staged here. A server that stages none has none.

@@ -31,7 +31,7 @@ func (s *Store) Delete(ctx context.Context, q *Query) error {
 	s.deleting.Lock()
 	defer s.deleting.Unlock()
 	rows := 0
-	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi) {
+	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi, nil) {
 		n, err := s.deleteFrom(h.ID, q)
 		if err != nil {
 			return err
@@ -140,7 +140,7 @@ func (s *Store) replace(h *held) error {
 	old := in
 	if ok {
 		old = at.in
-		s.mu.held[h.ID] = &held{h.Frame, h.body, in} // readers may have the old one
+		s.mu.held[h.ID] = &held{Frame: h.Frame, body: h.body, in: in, filter: at.filter} // readers may have the old one
 		s.mu.machine.Reduced(h.Frame)
 	}
 	s.mu.Unlock()

@@ -42,7 +42,7 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_staging_" + name, Help: help}, f)
 	}
 	r.MustRegister(m.staged, m.refused, m.forwarded, m.restaged, m.expired, m.dropped, m.deleted, m.aside,
-		gauge("bytes", "Encoded bytes of the frames staged here.", func() float64 { return float64(s.Bytes()) }),
+		gauge("bytes", "Encoded bytes of the frames staged here.", sum(func(l staging.Load) float64 { return float64(l.Bytes) })),
 		gauge("frames", "Frames staged here.", sum(func(l staging.Load) float64 { return float64(l.Frames) })),
 		gauge("rows", "Rows staged here.", sum(func(l staging.Load) float64 { return float64(l.Rows) })),
 		gauge("later_rows", "Rows staged here that are smeared, and not due yet.", sum(func(l staging.Load) float64 { return float64(l.Later) })),

@@ -6,17 +6,23 @@ import (
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/staging"
 )
 
 // Query asks for staged rows.
 type Query struct {
-	Table      string
-	Lo, Hi     point.Nanos // both included
-	Match      func(point.Labels) bool
+	Table  string
+	Lo, Hi point.Nanos // both included
+	Match  func(point.Labels) bool
+	// Labels has each series that matches; none is empty. Frames that are known to have no such series are not decoded. Nil: nothing is known. Deletions do not use them.
+	Labels     []Label
 	LabelsOnly bool
 	// Take is called with the bytes of rows before they take memory.
 	Take func(int64) error
 }
+
+// Label is a label of a series.
+type Label struct{ Name, Value string }
 
 // rowBytes is about the memory of a row with its rank, while it is merged.
 const rowBytes = 48
@@ -24,14 +30,23 @@ const rowBytes = 48
 // Read returns the series with staged rows in a range, in label order, with ranks.
 func (s *Store) Read(q *Query) ([]peer.Series, error) {
 	byLabels := map[point.Labels][]peer.Source{}
+	labels := make([]uint64, len(q.Labels))
+	for i, l := range q.Labels {
+		labels[i] = hashOf(l.Name, l.Value)
+	}
+	made := map[staging.ID]filter{}
+	defer s.keepFilters(made)
 	var d frame.Decoder
-	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi) {
+	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi, labels) {
 		if err := q.Take(int64(h.Rows)*rowBytes + h.Bytes); err != nil {
 			return nil, err
 		}
 		var g frame.Frame // its memory is kept by the result
 		if err := d.Decode(h.body, &g); err != nil {
 			return nil, err
+		}
+		if h.filter == nil && len(labels) > 0 {
+			made[h.ID] = filterOf(&g, h.Bytes)
 		}
 		gather(byLabels, &g, q)
 	}

@@ -54,6 +54,7 @@ type Store struct {
 		machine   *staging.Machine
 		held      map[staging.ID]*held
 		given     map[staging.ID]*held // given to other servers lately
+		filters   int64                // bytes of the filters of held
 		pending   map[string]int       // frames being logged, by table
 		announced map[string]time.Time // tables, and when each was last known to have frames
 		known     bool                 // announced is as in the registry
@@ -64,8 +65,9 @@ type Store struct {
 // held is a frame that is durable here.
 type held struct {
 	staging.Frame
-	body []byte
-	in   *file
+	body   []byte
+	in     *file
+	filter filter // nil until a read made it; of more series, where rows were deleted since; guarded by Store.mu
 }
 
 // announcedFor is how long a table stays announced after its last frame: short absences follow one another.
@@ -92,7 +94,7 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 		if old, ok := st.mu.held[r.Frame.ID]; ok { // staged again with other holders, or without rows that were deleted
 			old.in.live--
 		}
-		st.mu.held[r.Frame.ID] = &held{r.Frame, slices.Clone(r.Body), in}
+		st.mu.held[r.Frame.ID] = &held{Frame: r.Frame, body: slices.Clone(r.Body), in: in}
 		in.live++
 		return nil
 	}, func(id staging.ID) {
@@ -181,7 +183,7 @@ func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 		return err
 	}
 	s.mu.machine.Logged(f.ID)
-	s.mu.held[f.ID] = &held{f, body, in}
+	s.mu.held[f.ID] = &held{Frame: f, body: body, in: in}
 	if _, ok := s.mu.announced[f.Table]; ok {
 		s.mu.announced[f.Table] = time.Now()
 	}
@@ -332,6 +334,9 @@ func (s *Store) forgotten(id staging.ID) error {
 	s.forgetting.RLock()
 	s.mu.Lock()
 	h := s.mu.held[id]
+	if h != nil {
+		s.mu.filters -= h.filter.bytes()
+	}
 	delete(s.mu.held, id)
 	s.mu.Unlock()
 	var err error
@@ -362,11 +367,11 @@ func (s *Store) Load(table string) (staging.Load, bool) {
 	return s.mu.machine.Load(table)
 }
 
-// Bytes is about the memory of the staged frames.
+// Bytes is about the memory of the staged frames, and of what reads keep of them.
 func (s *Store) Bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mu.machine.Bytes()
+	return s.mu.machine.Bytes() + s.mu.filters
 }
 
 func (s *Store) rouse() {
@@ -409,14 +414,14 @@ func (s *Store) Close() error {
 	return errors.Join(s.out.Close(), s.journal.close())
 }
 
-// overlapping returns the frames of a table with rows in [lo, hi].
-func (s *Store) overlapping(table string, lo, hi point.Nanos) (all []*held) {
+// overlapping returns the frames of a table with rows in [lo, hi], without those that have no series with all labels of these hashes.
+func (s *Store) overlapping(table string, lo, hi point.Nanos, labels []uint64) (all []held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, frames := range []map[staging.ID]*held{s.mu.held, s.mu.given} {
 		for _, h := range frames {
-			if h.Table == table && h.Lo <= hi && h.Hi >= lo {
-				all = append(all, h)
+			if h.Table == table && h.Lo <= hi && h.Hi >= lo && h.filter.mayHave(labels) {
+				all = append(all, *h)
 			}
 		}
 	}
