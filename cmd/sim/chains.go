@@ -26,14 +26,14 @@ type link struct {
 	inputs []chainInput
 	busy   bool
 
-	takes   point.Epoch // the partition takes frames under it; 0: it follows
+	takes   point.Epoch // the partition accepts frames under it; 0: it follows
 	epoch   point.Epoch // led, as writers see it; 0: none
 	acked   point.Serial
 	waiting []waiter
 	cutting bool
 	leads   []func() // wait for the cut
 	gone    bool     // the placement was removed
-	blocked bool     // nothing is taken while an epoch is raised that this placement is to lead, or a segment adopted
+	blocked bool     // nothing is accepted while an epoch is raised that this placement is to lead, or a segment adopted
 
 	making      bool // a segment
 	nextSegment uint64
@@ -134,7 +134,7 @@ func (x *link) placements() chain.Placements {
 
 func (x *link) step(in chain.Input) { x.post(chainInput{in: in}) }
 
-// post has the machine take an input after those that came before, and performs its effects, in order.
+// post has the machine handle an input after those that came before, and performs its effects, in order.
 func (x *link) post(in chainInput) {
 	x.inputs = append(x.inputs, in)
 	x.run()
@@ -372,7 +372,7 @@ func (s *server) lookAtChains() {
 	}
 }
 
-// leadChain makes a placement lead its chain under an epoch: when it calls done with true, rows are taken.
+// leadChain makes a placement lead its chain under an epoch: when it calls done with true, rows are accepted.
 func (s *server) leadChain(id lease.Partition, r *replica, epoch point.Epoch, done func(bool)) {
 	x := s.link(id, r)
 	var lead func()

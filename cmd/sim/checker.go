@@ -40,7 +40,7 @@ type checker struct {
 	damaged  map[uint64]bool                        // values that may be missing: a disk damaged their record, or one that was logged over it
 	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
-	emptied  map[lease.Partition]bool // gone, with all rows in those that took over
+	emptied  map[lease.Partition]bool // gone, with all rows in its successors
 	dead     map[lease.StoreID]bool   // wiped stores
 	copies   copiesChecker
 
@@ -186,7 +186,7 @@ func (c *checker) commits(t *truth, was mapstore.Row) {
 	}
 }
 
-// onlyCopyStays checks that no master takes away the placement that alone has a partition's acked rows.
+// onlyCopyStays checks that no master removes the placement that alone has a partition's acked rows.
 func (c *checker) onlyCopyStays(t *truth, next *topology.Map) {
 	if !c.byMaster[t.row.Txn] || t.m == nil {
 		return
@@ -194,7 +194,7 @@ func (c *checker) onlyCopyStays(t *truth, next *topology.Map) {
 	for p := range next.All() {
 		was, ok := t.m.ByID(p.ID)
 		id := t.part(p.ID)
-		if !ok || len(c.rows[id]) == 0 || c.w.isCopied(id) { // a listed copy stays, and may lead, until its leader takes it out of the list
+		if !ok || len(c.rows[id]) == 0 || c.w.isCopied(id) { // a listed copy stays, and may lead, until its leader removes it from the list
 			continue
 		}
 		for _, pl := range was.Placements {
@@ -253,7 +253,7 @@ func (c *checker) follows(t *truth, was mapstore.Row) *topology.Map {
 	return next
 }
 
-// begins gives the first partition id of a table that was made anew, which is at least the given one.
+// begins gives the first partition id of a table that was made again, which is at least the given one.
 func (c *checker) begins(t *truth, least point.PartitionID) point.PartitionID {
 	for _, s := range t.row.Servers {
 		if f := c.has[s][t.row.Txn]; f != nil {
@@ -413,7 +413,7 @@ func (c *checker) rowLost(store lease.StoreID, id lease.Partition, lost row) {
 	}
 }
 
-// crashed takes stock of a directory after a crash: rows that survived are durable.
+// crashed examines a directory after a crash: rows that survived are durable.
 func (c *checker) crashed(s *server) {
 	c.has[s.id] = map[peer.TxnID]*stored{}
 	for txn, f := range s.disk.files {
@@ -442,7 +442,7 @@ func (c *checker) lost(s *server) {
 	}
 }
 
-// mayLose reports whether a server's disk may be lost without losing a table. The nemesis takes no other disk away.
+// mayLose reports whether a server's disk may be lost without losing a table. The nemesis removes no other disk.
 func (c *checker) mayLose(s *server) bool {
 	for _, table := range c.w.tables {
 		t, others := c.at(table), 0

@@ -139,7 +139,7 @@ func (c *checker) listWritten(id lease.Partition, was, row lease.Lease) {
 	c.w.fail("I1: the list of %s shrinks from %d to %d, and readers count on %d", id, len(was.InSync), len(row.InSync), least)
 }
 
-// unloads reports whether the committed map has a partition, which takes no writes there.
+// unloads reports whether the committed map has a partition, which accepts no writes there.
 func (c *checker) unloads(id lease.Partition) bool {
 	t := c.at(id.Table)
 	if t.m == nil {
@@ -312,7 +312,7 @@ func (w *world) needsDead(t *truth, p *topology.Partition) bool {
 	if l.Empty || len(l.InSync) == 0 {
 		return len(slices.DeleteFunc(placements(p), func(s topology.ServerID) bool { return s == w.without })) < least
 	}
-	if t.m.Config.InSyncMin > 0 { // a shorter list takes no rows
+	if t.m.Config.InSyncMin > 0 { // a shorter list accepts no rows
 		return len(live) < least
 	}
 	return len(live) < min(least, len(l.InSync))

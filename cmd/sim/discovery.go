@@ -51,7 +51,7 @@ func (s *server) discover(full bool, tables ...string) {
 	s.decide(in)
 }
 
-// decide has the machine take an input, and performs its effects, in order.
+// decide has the machine handle an input, and performs its effects, in order.
 func (s *server) decide(in rules.Input) {
 	s.effects = append(s.effects, s.lead.Step(s.clock(), in, nil)...)
 	if s.performing {
@@ -323,7 +323,7 @@ func (d *door) leave() {
 	}
 }
 
-// quiesce calls f when no change of a partition is under way, or with false when that takes too long.
+// quiesce calls f when no change of a partition is under way, or with false when that lasts too long.
 func (s *server) quiesce(id lease.Partition, within time.Duration, f func(idle bool)) {
 	g, over := s.gate(id), false
 	end := func(idle bool) {
@@ -386,7 +386,7 @@ func (s *server) stops(e lease.Stops) {
 // holdTimeout bounds how long a first row waits for the in-sync list.
 const holdTimeout = 2 * time.Second
 
-// hold returns when no other placement can take the partition: before the first row of an epoch is acked.
+// hold returns when no other placement can acquire the partition: before the first row of an epoch is acked.
 func (s *server) hold(id lease.Partition, epoch point.Epoch, done func(ok bool)) {
 	over := false
 	end := func(ok bool) {

@@ -30,7 +30,7 @@ type disk struct {
 	staged map[staging.ID]stagedRow
 
 	log    []logged // writes that are not synced yet
-	doomed []func() // undo, of writes that a failed fsync dropped though they were taken for synced: for a broken rule
+	doomed []func() // undo, of writes that a failed fsync dropped though they were believed synced: for a broken rule
 	synced uint64   // writes before the log; a witness outside of the log vouches for them
 	busy   bool     // a sync is under way
 	next   *syncing // the one after it
@@ -44,7 +44,7 @@ type disk struct {
 // logged is a write that was not synced yet. tear is the remainder after a crash in its midst; nil: nothing, as if it had not begun.
 type logged struct{ undo, tear func() }
 
-// stored is a METADATA file and its map, decoded once. m is nil where the disk damaged it: it is decoded anew, and its
+// stored is a METADATA file and its map, decoded once. m is nil where the disk damaged it: it is decoded again, and its
 // sum shows the damage.
 type stored struct {
 	f *peer.File
@@ -228,7 +228,7 @@ func (d *disk) replay(w *world) {
 	}
 }
 
-// cut takes a torn cell off the log. It reports whether the record below it in the log is whole.
+// cut removes a torn cell from the log. It reports whether the record below it in the log is whole.
 func (r *replica) cut(w *world, key keyID) bool {
 	w.mark(tornCut)
 	below := r.rows[key].before

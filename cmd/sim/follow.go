@@ -17,7 +17,7 @@ import (
 
 // Writes and reads of gateways go by package follow, as in the product; this performs its effects, as gateway/follow/runner does.
 
-// now is the gateway's clock as a machine takes it.
+// now is the gateway's clock as a machine reads it.
 func (g *gateway) now() time.Time { return time.Unix(0, int64(g.clock())) }
 
 // lead gives the leader of a partition by the cached lease rows; where it never had one, a placement chosen by the number of the try.

@@ -33,7 +33,7 @@ type journal struct {
 	records  []record
 	segments []*segmentFile
 	upto     point.Serial // of the segments
-	solid    point.Serial // of those that no power cut takes away
+	solid    point.Serial // of those that no power cut removes
 }
 
 func (j *journal) end() point.Serial {
@@ -112,7 +112,7 @@ func (r *replica) apply(f *frame, at uint64) {
 	r.rows[f.row.key], r.high = c, max(r.high, f.row.rank)
 }
 
-// cutFrames takes the frames behind a serial off the log, and builds the rows anew from those that stay. It returns how many went.
+// cutFrames removes the frames behind a serial from the log, and builds the rows again from those that stay. It returns how many went.
 func (d *disk) cutFrames(r *replica, after point.Serial) int {
 	j := r.log
 	n := len(j.records)
@@ -130,7 +130,7 @@ func (d *disk) cutFrames(r *replica, after point.Serial) int {
 	return gone
 }
 
-// rebuild makes the rows anew from the frames.
+// rebuild makes the rows again from the frames.
 func (r *replica) rebuild() {
 	r.rows, r.high = map[keyID]cell{}, 0
 	for _, f := range r.log.all {
@@ -138,10 +138,10 @@ func (r *replica) rebuild() {
 	}
 }
 
-// cutTorn takes a torn record off the end of the log, at a start.
+// cutTorn removes a torn record from the end of the log, at a start.
 func (r *replica) cutTorn(w *world) {
 	j := r.log
-	j.solid = j.upto // the start writes all that it finds anew
+	j.solid = j.upto // the start writes all that it finds again
 	if n := len(j.records); n > 0 && j.records[n-1].torn {
 		w.mark(tornFrame)
 		if w.opt.broken == tornTaken {
@@ -161,7 +161,7 @@ func (f *frame) halved() *frame {
 	return &g
 }
 
-// durable gives the end of the part of a log that no power cut takes away any more.
+// durable gives the end of the part of a log that no power cut removes any more.
 func (d *disk) durable(r *replica) point.Serial {
 	for i := len(r.log.records) - 1; i >= 0; i-- {
 		if x := r.log.records[i]; x.at < d.synced {

@@ -356,7 +356,7 @@ func family(m *topology.Map, id point.PartitionID) []point.PartitionID {
 }
 
 // takeBack gives a partition back to a server that is in sync, where the map has only others, or those with lost disks:
-// they cannot lead it. One that stays dead could not either, and the master would take it out again.
+// they cannot lead it. One that stays dead could not either, and the master would remove it again.
 func (g *gateway) takeBack(v *view) []topology.Op {
 	for p := range v.m.All() {
 		l, ok := g.rows[v.part(p.ID)]
@@ -392,7 +392,7 @@ func (g *gateway) gone(l lease.Lease) bool {
 	return g.w.servers[g.w.indexOf(l.Holder)].self.Boot != l.Boot
 }
 
-// meddle bumps a partition, takes it offline or back, or keeps it off a server for a while.
+// meddle bumps a partition, sets it offline or back, or keeps it off a server for a while.
 func (g *gateway) meddle(id lease.Partition) {
 	key := lease.RowKey(id)
 	note := lease.Note{Who: "ann", Reason: "looks odd"}

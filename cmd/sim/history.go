@@ -23,7 +23,7 @@ type history struct {
 	of   map[string][]keyID // of each table, by time
 	past [][]*written       // of each key, in the order in which they began
 	next uint64             // value
-	// forgone is when a restore of the store, last, took away what partitions had.
+	// forgone is when a restore of the store, last, removed the content of partitions.
 	forgone map[lease.Partition]time.Duration
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// mark is a branch that a run should come through: a branch that no run took was not tested.
+// mark is a branch that a run should come through: a branch that no run reached was not tested.
 type mark uint8
 
 const (

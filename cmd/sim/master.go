@@ -80,7 +80,7 @@ func newCandidate(s *server) *candidate {
 // stand has it try to become master.
 func (c *candidate) stand() { c.after(c.w.spread(time.Second), "master's row", c.keep) }
 
-// about gives d, give or take a quarter.
+// about gives d, more or less by a quarter.
 func (w *world) about(d time.Duration) time.Duration {
 	return d*3/4 + time.Duration(w.rng.Int64N(int64(d)/2+1))
 }
@@ -401,7 +401,7 @@ func (x *working) commitRows(e master.Commit) {
 	})
 }
 
-// thinks is how long a master may take from observation to action.
+// thinks is how long a master may need from observation to action.
 func (x *working) thinks() time.Duration {
 	if x.w.chance(10) {
 		return x.w.spread(2 * time.Second)
@@ -548,7 +548,7 @@ func (w *world) zone(id topology.ServerID) string {
 	return fmt.Sprintf("z%d", w.indexOf(id)%2)
 }
 
-// sees takes in the row of a server. A drained server gives its leases away.
+// sees records the row of a server. A drained server hands its leases over.
 func (s *server) sees(row coord.Row) {
 	srv, err := registry.Decode(row)
 	if err != nil {
@@ -572,7 +572,7 @@ func (s *server) placeable() (all []rules.Server) {
 	return all
 }
 
-// drain has an operator take a server out for a while.
+// drain has an operator drain a server for a while.
 func (g *gateway) drain(id topology.ServerID, on bool) {
 	key := registry.Key(id)
 	again := func() {

@@ -68,7 +68,7 @@ func ask[T any](p *proc, to int, timeout time.Duration, what string, handle func
 			})
 		})
 	}
-	// The coordination store takes each request once: its clients repeat questions only. Nor does the wire repeat
+	// The coordination store executes each request once: its clients repeat questions only. Nor does the wire repeat
 	// rows: a gateway sends them again itself.
 	w.send(p.node, to, to != w.store.node() && what != "insert", what, func() { w.nodes[to].do(func() { handle(answer) }) })
 }

@@ -22,7 +22,7 @@ type Options struct {
 	Copies int
 	// Only are the decisions of the nemesis that are carried out. nil: all.
 	Only []int
-	// Shade draws everything else anew: messages, delays, clients, but not the decisions.
+	// Shade draws everything else again: messages, delays, clients, but not the decisions.
 	Shade uint64
 	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
 	broken rule
@@ -107,7 +107,7 @@ func parseAgain(line string) (o Options, err error) {
 	return o, errors.Join(fs.Parse(args), o.check())
 }
 
-// only lists decisions as the flag takes them.
+// only lists decisions as the flag reads them.
 func only(ns []int) string {
 	if len(ns) == 0 {
 		return "none"

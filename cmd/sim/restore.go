@@ -62,7 +62,7 @@ func (v *view) forget() {
 }
 
 // putBackAll has the store hold the rows of a backup, and no others. The operators put no prohibition back, and neither drain a
-// server nor take a partition offline again.
+// server nor set a partition offline again.
 func (s *store) putBackAll(b *backup) {
 	var writes []coord.Write
 	old := map[string]bool{}
@@ -93,7 +93,7 @@ func (s *store) putBackAll(b *backup) {
 		fault.Bug("the store in memory failed: %v", err)
 	}
 	s.rev, s.history, s.forgotten = rev, nil, rev
-	for _, x := range s.watches { // they list anew
+	for _, x := range s.watches { // they list again
 		s.schedule(x, s.w.delay())
 	}
 }

@@ -70,7 +70,7 @@ func (w *world) rotRow(s *server, rng *rand.Rand) {
 		return
 	}
 	if other := keys[rng.IntN(len(keys))]; other != key && rng.IntN(100) < 30 {
-		at := c.at // where it lies, or a start would take it for the torn end of the log
+		at := c.at // where it lies, or a start would treat it as the torn end of the log
 		c = r.rows[other]
 		if !c.whole(other) {
 			return

@@ -63,7 +63,7 @@ type answer struct {
 	above point.Stamp   // not 0: it needs a stamp above this one
 }
 
-// insert takes a row in, as storage/server does:
+// insert stores a row, as storage/server does:
 //
 //	may I? ─▶ inside ─▶ alone in sync? ─▶ epoch raised, durably ─▶ frame logged, durably ─▶ may I still? ─▶ ack
 func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
@@ -95,7 +95,7 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	})
 }
 
-// think is the time that a goroutine may take from one step to the next: mostly no time.
+// think is the time that a goroutine may need from one step to the next: mostly no time.
 func (s *server) think() time.Duration {
 	if s.w.chance(3) {
 		return time.Duration(s.w.rng.Int64N(int64(9 * time.Second)))
@@ -103,7 +103,7 @@ func (s *server) think() time.Duration {
 	return time.Duration(10+s.w.rng.IntN(300)) * time.Microsecond
 }
 
-// taking gives the partition when it may take rows under an epoch; nil if it may not.
+// taking gives the partition when it may accept rows under an epoch; nil if it may not.
 func (s *server) taking(id lease.Partition, epoch point.Epoch, done func(*replica)) {
 	if s.kept(id) {
 		s.takingCopied(id, epoch, done)
@@ -226,7 +226,7 @@ type question struct {
 	id     lease.Partition
 	keys   []keyID
 	lo, hi point.Nanos
-	seq    uint64            // of the map, if the partition takes rows by it; else 0
+	seq    uint64            // of the map, if the partition accepts rows by it; else 0
 	next   point.PartitionID // the first that the map does not have
 }
 
@@ -317,7 +317,7 @@ func (s *server) isClosed(id lease.Partition) bool {
 	return r != nil && r.closed
 }
 
-// empty reports whether no row was ever taken.
+// empty reports whether no row was ever accepted.
 func (r *replica) empty() bool { return len(r.rows) == 0 && !r.incomplete }
 
 func placements(p *topology.Partition) []topology.ServerID {

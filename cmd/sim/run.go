@@ -133,14 +133,14 @@ func (w *world) checkAll() {
 }
 
 // healMax bounds the time of a cluster without faults to converge, and stepMax the time between two steps of its master, or two segments that followers
-// adopt. The master takes two partitions at a time, each in three steps, and a server with one slot takes one segment of each leader a retry, 5 s, where
+// adopt. The master moves two partitions at a time, each in three steps, and a server with one slot accepts one segment of each leader a retry, 5 s, where
 // hundreds of chains flush at once: many of them need longer than healMax.
 const (
 	healMax = 3 * time.Minute
 	stepMax = 30 * time.Second
 )
 
-// heal ends all faults. Then, within bounded time, the cluster must be whole; the time it took is returned.
+// heal ends all faults. Then, within bounded time, the cluster must be whole; that time is returned.
 func (w *world) heal() time.Duration {
 	if w.broken != "" {
 		return 0
@@ -197,7 +197,7 @@ func (w *world) leaveDead() {
 	}
 }
 
-// untilWhole waits until the cluster is whole, and returns the time that it took since began.
+// untilWhole waits until the cluster is whole, and returns the time since began.
 func (w *world) untilWhole(began time.Duration) time.Duration {
 	progress := func() int { return w.n.steps + w.marks[segmentAdopted] }
 	why, until, steps := "not looked yet", began+healMax, progress()
@@ -386,7 +386,7 @@ func (w *world) waiting(g *gateway) (n int) {
 }
 
 // canLead reports whether a server that is listed as in sync, with its store, has the partition by the map or has rows of it. A partition
-// without rows that had all its listed placements taken out waits for a person, or the master.
+// without rows that had all its listed placements removed waits for a person, or the master.
 func (w *world) canLead(id lease.Partition, p *topology.Partition) bool {
 	l, ever := w.check.listed[id]
 	for _, s := range w.servers {

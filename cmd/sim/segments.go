@@ -88,10 +88,10 @@ type sending struct {
 	m       *replicas.Sender
 	chain   []*segmentFile
 	members []lease.Member
-	procs   []*proc // of the members: one that restarted is asked anew
+	procs   []*proc // of the members: one that restarted is asked again
 }
 
-// copyEvery is how often a server looks at the segments that it owes and takes.
+// copyEvery is how often a server looks at the segments that it owes and receives.
 const copyEvery = 500 * time.Millisecond
 
 // lookAtSegments begins and ends the senders of epochs, and gives them the segments and members that changed; leaders flush now and then.
@@ -289,7 +289,7 @@ type unfinished struct {
 	id point.SegmentID
 }
 
-// aboutSegments takes a message about segments.
+// aboutSegments handles a message about segments.
 func (s *server) aboutSegments(p parcel) {
 	switch m := p.segment.(type) {
 	case replicas.Offered:

@@ -9,7 +9,7 @@ import (
 )
 
 // selection is a read of all keys of a time range, from all partitions of one map that may have rows of it. Parents that
-// unload are asked besides the partitions that took over; of two rows of a key the higher rank wins.
+// unload are asked besides its successors; of two rows of a key the higher rank wins.
 type selection struct {
 	following
 	lo, hi point.Nanos
@@ -119,7 +119,7 @@ func (x *selection) askOne(p *topology.Partition) {
 	})
 }
 
-// merge takes in a server's answer: values for the keys at some places.
+// merge adds a server's answer: values for the keys at some places.
 func (x *selection) merge(f found, at []int) {
 	for i, r := range f.rows {
 		if r.value != 0 && x.rows[at[i]].value != 0 {
@@ -133,7 +133,7 @@ func (x *selection) merge(f found, at []int) {
 	x.warned = x.warned || f.incomplete
 }
 
-// answered takes in how one partition's question ended. When all have, those that failed decide the next step.
+// answered records how one partition's question ended. When all have, those that failed decide the next step.
 func (x *selection) answered(f follow.Failure) {
 	if f.Err != nil {
 		x.lost = append(x.lost, f)

@@ -29,7 +29,7 @@ type server struct {
 	// Leases.
 	machine  *lease.Machine
 	wake     *timer
-	rogue    time.Duration // until when it takes all it led for still led
+	rogue    time.Duration // until when it believes that it leads all it led
 	answered time.Duration // when the last renewal was answered, by the real clock: for a broken rule
 
 	// Discovery and hand-over, discovery.go.
@@ -37,11 +37,11 @@ type server struct {
 	leadWake   *timer
 	effects    []rules.Effect
 	performing bool
-	inbox      []lease.Input // that wait for the one being taken
+	inbox      []lease.Input // that wait for the one being handled
 	stepping   bool
 	waiting    map[lease.Partition][]func() // for the result of Holding
 	listed     map[lease.Partition]lease.Lease
-	acts       map[lease.Partition]point.Epoch // under which rows are taken: the brick has it
+	acts       map[lease.Partition]point.Epoch // under which rows are accepted: the brick has it
 	gates      map[lease.Partition]*door
 
 	// Copies, chains.go.
@@ -216,8 +216,8 @@ func (w *world) wall() time.Time { return time.Unix(1_800_000_000, int64(w.now))
 
 // Leases, as package keeper runs them.
 
-// step has the lease machine take an input, and performs its effects, in order. An input that comes of an effect waits until the
-// others are performed: the keeper takes inputs one after another.
+// step has the lease machine handle an input, and performs its effects, in order. An input that comes of an effect waits until the
+// others are performed: the keeper handles inputs one after another.
 func (s *server) step(in lease.Input) {
 	s.inbox = append(s.inbox, in)
 	if s.stepping {
@@ -280,7 +280,7 @@ func (s *server) perform(e lease.Effect) {
 	}
 }
 
-// published is what a server says of itself for its heartbeat. A disk that is full takes no rows, and no copies.
+// published is what a server says of itself for its heartbeat. A disk that is full accepts no rows, and no copies.
 func (s *server) published() rules.Published {
 	in := rules.Published{Good: s.machine.Status().Good, Room: 1 << 30}
 	if s.disk.isFull(s.w) {

@@ -115,7 +115,7 @@ func TestSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// brokenRule is a rule that is taken out of the glue, the faults under which that is soonest seen, and the message a checker must
+// brokenRule is a rule that is removed from the glue, the faults under which that is soonest seen, and the message a checker must
 // give then.
 type brokenRule struct {
 	rule   rule
@@ -184,7 +184,7 @@ func TestBrokenRulesOfStagingAreSeen(t *testing.T) {
 	}
 }
 
-// TestBrokenRulesAreSeen takes out one rule after the other: without it some life breaks the promise that it keeps. A
+// TestBrokenRulesAreSeen removes one rule after the other: without it some life breaks the promise that it keeps. A
 // checker that never reports anything would prove nothing.
 func TestBrokenRulesAreSeen(t *testing.T) {
 	for _, b := range broken {

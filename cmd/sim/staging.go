@@ -75,7 +75,7 @@ const (
 	takeAfter    = 4 * time.Second
 )
 
-// newStager takes the frames that are on the disk.
+// newStager loads the frames that are on the disk.
 func newStager(s *server) *stager {
 	set := s.w.staging
 	set.Server = s.id
@@ -280,7 +280,7 @@ func (x *stager) restage(r staging.Restage) {
 	}
 }
 
-// logHolders logs a frame anew with its holders.
+// logHolders logs a frame again with its holders.
 func (x *stager) logHolders(h stagedRow) {
 	x.disk.stage(h)
 	x.disk.sync(x.proc, nil, func() {
@@ -292,7 +292,7 @@ func (x *stager) logHolders(h stagedRow) {
 	})
 }
 
-// stages takes a frame from a gateway or another holder: durably, and announced.
+// stages accepts a frame from a gateway or another holder: durably, and announced.
 func (s *server) stages(f stagedRow, say func(kept bool)) {
 	x := s.stager
 	if x == nil || s.disk.isFull(s.w) || s.disk.fenced {
@@ -431,7 +431,7 @@ func (x *stager) write(tables []string, done func(ok bool)) {
 	})
 }
 
-// retract takes back the tables that have had no frames for a while, and announces those that have.
+// retract withdraws the tables that have had no frames for a while, and announces those that have.
 func (x *stager) retract() {
 	if len(x.writes) > 0 {
 		return

@@ -103,7 +103,7 @@ func (c *checker) couldRepair(value uint64) bool {
 	})
 }
 
-// repairMax is how long it may take until a frame of which a holder lost its disk is on another one.
+// repairMax is how long it may need until a frame of which a holder lost its disk is on another one.
 const repairMax = 15 * time.Second
 
 // stagedSkew is how much sooner or later than others a process with a fast or slow clock stages a row.

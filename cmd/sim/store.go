@@ -136,7 +136,7 @@ type got struct {
 	ok  bool
 }
 
-// request sends a request to the store. While the store is away it neither takes requests nor answers.
+// request sends a request to the store. While the store is away it neither accepts requests nor answers.
 func request[T any](p *proc, timeout time.Duration, what string, f func() T, done func(T, bool)) {
 	s := p.w.store
 	ask(p, s.node(), timeout, what, func(answer func(T)) {

@@ -52,7 +52,7 @@ func (s *server) setUnload(e rules.Unload) {
 	x.endWrites()
 }
 
-// endWrites waits until no row is taken under an earlier epoch, and none is under way.
+// endWrites waits until no row is accepted under an earlier epoch, and none is under way.
 func (x *moving) endWrites() {
 	again := func() { x.s.after(500*time.Millisecond, "end writes", x.endWrites) }
 	if x.over {
@@ -115,7 +115,7 @@ func (x *moving) step(in unload.Input) {
 	}
 }
 
-// heirsTake reports whether those that take over take rows: one that unloads itself goes first.
+// heirsTake reports whether the successors accept rows: one that unloads itself goes first.
 func (x *moving) heirsTake(m *topology.Map) bool {
 	if m == nil {
 		return false
@@ -230,7 +230,7 @@ func (s *server) ranked(r *replica, in insertion) row {
 	return s.raiseRank(r, s.stampOf(in.row))
 }
 
-// inherited checks a partition that left the map because its rows are in those that took over: each that was acked is there, or one that is newer.
+// inherited checks a partition that left the map because its rows are in its successors: each that was acked is there, or one that is newer.
 func (c *checker) inherited(id lease.Partition, after *topology.Map) {
 	for _, key := range slices.Sorted(maps.Keys(c.rows[id])) {
 		a := c.rows[id][key]
@@ -238,7 +238,7 @@ func (c *checker) inherited(id lease.Partition, after *topology.Map) {
 			continue
 		}
 		k, found := c.w.history.keys[key], c.damaged[a.value] // a damaged one goes with the others, if it goes
-		for _, at := range after.Overlapping(k.t, k.t) {      // one that took over may unload itself by now
+		for _, at := range after.Overlapping(k.t, k.t) {      // a successor may unload itself by now
 			heir := lease.Partition{Table: id.Table, ID: at.ID}
 			if b, has := c.rows[heir][key]; has && at.ID != id.ID && at.Contains(k.ring, k.t) && (b.rank >= a.rank || b.value == a.value || c.damaged[a.value]) {
 				found = true

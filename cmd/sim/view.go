@@ -534,7 +534,7 @@ func (s *server) file(table string, txn peer.TxnID) *stored {
 	return nil
 }
 
-// change coordinates a proposed transaction; those of one table take turns.
+// change coordinates a proposed transaction; those of one table run one after another.
 func (s *server) change(c *peer.Change, answer func(changedAnswer)) { s.on(c.Table).change(c, answer) }
 
 func (s *hosted) change(c *peer.Change, answer func(changedAnswer)) {
@@ -584,7 +584,7 @@ func (s *hosted) catchUp() {
 	})
 }
 
-// sweep deletes files that are not needed: by a row that is read after a mark was taken, and touched if there is much
+// sweep deletes files that are not needed: by a row that is read after a mark was made, and touched if there is much
 // that no transaction decided about.
 func (s *hosted) sweep() {
 	if s.sweeping {

@@ -199,7 +199,7 @@ func (w *world) step(until time.Duration) bool {
 	return false
 }
 
-// mix takes an event into the hash of the run.
+// mix adds an event to the hash of the run.
 func (w *world) mix(at uint64, what string) {
 	const prime = 1099511628211
 	h := (w.hash ^ at) * prime
@@ -211,7 +211,7 @@ func (w *world) mix(at uint64, what string) {
 
 func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
-// spread gives d, give or take a half.
+// spread gives d, more or less by a half.
 func (w *world) spread(d time.Duration) time.Duration { return spread(w.rng, d) }
 
 func spread(rng *rand.Rand, d time.Duration) time.Duration {

@@ -22,14 +22,14 @@ const (
 	budgetMax       = 1000.0
 )
 
-// earn takes in first attempts.
+// earn counts first attempts.
 func (b *budget) earn(attempts int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.tokens = min(b.mu.tokens+budgetShare*float64(attempts), budgetMax)
 }
 
-// spend takes retries out; false: there are not that many, and none is taken.
+// spend uses retries; false: there are not that many, and none is used.
 func (b *budget) spend(now time.Time, retries int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,7 +20,7 @@ type Clock struct {
 	}
 }
 
-// NewClock makes the clock of a gateway. Its number is to be random, drawn anew at every start.
+// NewClock makes the clock of a gateway. Its number is to be random, drawn again at every start.
 func NewClock(gateway uint64) *Clock {
 	return NewClockOf(gateway, func() point.Nanos { return time.Now().UnixNano() })
 }
@@ -51,7 +51,7 @@ func (c *Clock) refused(server point.Nanos) {
 	c.mu.Refused(now, server)
 }
 
-// observe makes all stamps from now on higher than one that a partition took.
+// observe makes all stamps from now on higher than one that a partition accepted.
 func (c *Clock) observe(s point.Stamp) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,12 +65,12 @@ func (c *Clock) renumber() {
 	c.mu.Renumber()
 }
 
-// restampsMax bounds how often one insert is stamped anew. One time is enough, unless the clock is set while it is sent, or
+// restampsMax bounds how often one insert is stamped again. One time is enough, unless the clock is set while it is sent, or
 // another gateway has the same number.
 const restampsMax = 8
 
 // restamp gives the rest of a share new stamps if err says that its stamps are too far ahead of the servers' clocks, or may
-// have been taken before. The write does not fail by it: the insert is sent again at once.
+// have been accepted before. The write does not fail by it: the insert is sent again at once.
 func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
 	server, ahead := peer.NeedsStamp(err)
 	if !ahead || r.anew == restampsMax {
@@ -84,7 +84,7 @@ func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
 		w.t.f.deps.Clock.observe(above)
 	case server != 0:
 		w.t.f.deps.Clock.refused(server)
-	case r.anew > 0: // else the next one is the newest of this gateway, and is taken
+	case r.anew > 0: // else the next one is the newest of this gateway, and is accepted
 		w.t.f.deps.Clock.renumber()
 	}
 	*r = reserve(w.t.f.deps.Clock, rest.len(), &w.t.f.settings)

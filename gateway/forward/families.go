@@ -19,7 +19,7 @@ import (
 const FamilyCopies = 3
 
 // metadata hands descriptions of metric families to a few servers, the same for a table as long as they can be reached;
-// readers ask all. One that takes them is enough: senders repeat them every few minutes. Descriptions that are refused
+// readers ask all. One that accepts them is enough: senders repeat them every few minutes. Descriptions that are refused
 // are no reason to refuse the rows beside them.
 func (t *Table) metadata(ctx context.Context, rows []point.MetadataRow) error {
 	if len(rows) == 0 {

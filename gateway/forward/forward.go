@@ -50,7 +50,7 @@ type Deps struct {
 	Tables  *tables.Tables
 	Servers Servers
 	Leaders runner.Leaders // nil: the first placement of every partition leads, always, as in a process that is alone
-	// ReadOnly is the reason why a server takes no rows, as its heartbeats say; "": it takes them. Nil: not known of any, and Unavailable is asked again.
+	// ReadOnly is the reason why a server accepts no rows, as its heartbeats say; "": it accepts them. Nil: not known of any, and Unavailable is asked again.
 	ReadOnly func(server topology.ServerID) string
 	Clock    *Clock
 	Log      *slog.Logger
@@ -69,7 +69,7 @@ type Deps struct {
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// GenerationAge is how long a dictionary of series is used. Default 2 h. Larger: series that are gone take memory
+	// GenerationAge is how long a dictionary of series is used. Default 2 h. Larger: series that are gone use memory
 	// for longer; smaller: more definitions travel.
 	GenerationAge time.Duration
 	// GenerationSeriesMax bounds the series in the dictionaries of all tables, which share them (live.go). Rows of series
@@ -79,7 +79,7 @@ type Settings struct {
 	// point.DefaultLabelLimits.
 	Labels point.LabelLimits
 	// GenerationAgeMin is how soon a dictionary that fills up may be followed by a new one. Default 10 min. Larger: series
-	// that are gone keep new ones out for longer; smaller: with more active series than fit, all are numbered anew and
+	// that are gone keep new ones out for longer; smaller: with more active series than fit, all are numbered again and
 	// again, which costs ten times what their rows do.
 	GenerationAgeMin time.Duration
 	// InsertRowsMax and InsertBytesMax are where an insert is cut in two; bytes are counted as if every row brought its
@@ -94,13 +94,13 @@ type Settings struct {
 	// longer, 3 waits for it a partition.
 	NewPartitionsPerWrite int
 	// NewPartitionsPerSecond bounds those that rows make in one table, beyond a burst of four writes; the partition of
-	// now is not counted. Default 50: ten years of days take a minute. Larger: one table takes more of the disk from others.
+	// now is not counted. Default 50: ten years of days need a minute. Larger: one table uses more of the disk from others.
 	NewPartitionsPerSecond int
 	// Smear lets rows of tables with a rule for smearing wait in staging. It needs Deps.Staging. Default off.
 	Smear bool
 	// Timeout is how long a write keeps trying while servers do not have a partition or its leader is away; then it is
 	// answered as Unavailable, or Stale. In a cluster it also ends calls that a server does not answer. Default 5 s: enough
-	// for a partition that moves, and as long as common senders wait. Larger: waiting requests take memory for longer.
+	// for a partition that moves, and as long as common senders wait. Larger: waiting requests use memory for longer.
 	Timeout time.Duration
 }
 
@@ -328,7 +328,7 @@ func (t *Table) generationOf(d *point.Dict) *generation {
 }
 
 // enter enters the batch's generation. If the generation is gone because the batch was decoded long ago, the batch is
-// numbered anew.
+// numbered again.
 func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 	if g := t.generationOf(b.Dict); g != nil {
 		return g, b, nil

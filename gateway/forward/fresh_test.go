@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestABackfillOfManyPartitionsGoesThroughPieceByPiece: a request of thousands of times made a partition for each and took the
+// TestABackfillOfManyPartitionsGoesThroughPieceByPiece: a request of thousands of times made a partition for each and used the
 // memory of all tables. Now each sending makes a bounded number, keeps what has a partition, and brings the rest further.
 func TestABackfillOfManyPartitionsGoesThroughPieceByPiece(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -137,7 +137,7 @@ func (l *link) lengthen(n int64) {
 	}
 }
 
-// bitset remembers numbers; reads take no lock.
+// bitset remembers numbers; reads need no lock.
 type bitset struct {
 	dir  atomic.Pointer[[]*[bitsetPage / 64]atomic.Uint64]
 	grow sync.Mutex

@@ -29,7 +29,7 @@ func (f *Forwarder) server(table string, p *topology.Partition, try int) (leader
 	return lead, s, nil
 }
 
-// full reports whether a server says that it takes no rows. It is asked only after an answer without rows kept: what heartbeats say may be a second old.
+// full reports whether a server says that it accepts no rows. It is asked only after an answer without rows kept: what heartbeats say may be a second old.
 func (f *Forwarder) full(server topology.ServerID) bool {
 	return f.deps.ReadOnly != nil && f.deps.ReadOnly(server) != ""
 }

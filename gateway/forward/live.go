@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/share"
 )
 
-// A series that is written to takes memory in the dictionary, the index and a head: 700 bytes. All tables share one number
+// A series that is written to uses memory in the dictionary, the index and a head: 700 bytes. All tables share one number
 // of them (package share). Beyond it, series that are new to their dictionary are refused: their rows are Invalid, with the
 // reason; the rows of their siblings and of all series that have a number are kept.
 //
@@ -32,7 +32,7 @@ func (b *seriesBook) booked() int64 {
 	return max(b.credit, b.admitted)
 }
 
-// admit takes one more series into a dictionary of that weight, if its bookings or mayGrow allow it. One of long labels
+// admit admits one more series to a dictionary of that weight, if its bookings or mayGrow allow it. One of long labels
 // counts as several series when the next one comes. It is called under the dictionary's lock.
 func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) bool {
 	b.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// intern numbers n series of a table from one on, and counts those that are taken.
+// intern numbers n series of a table from one on, and counts those that are accepted.
 func (c *cluster) intern(table string, from, n int) (taken int) {
 	c.t.Helper()
 	t, err := c.forward.Table(c.t.Context(), table)
@@ -31,7 +31,7 @@ func (c *cluster) intern(table string, from, n int) (taken int) {
 	return taken
 }
 
-// TestOneTablesFloodOfSeriesLeavesRoomForOthers: the bound of series was one for each table, so that five of them took five
+// TestOneTablesFloodOfSeriesLeavesRoomForOthers: the bound of series was one for each table, so that five tables used five
 // times the memory there is.
 func TestOneTablesFloodOfSeriesLeavesRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestOneTablesFloodOfSeriesLeavesRoomForOthers(t *testing.T) {
 	})
 }
 
-// TestATableAboveItsShareGivesWayInTime: a table does not keep for ever the series it took while it was alone.
+// TestATableAboveItsShareGivesWayInTime: a table does not keep for ever the series it had while it was alone.
 func TestATableAboveItsShareGivesWayInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
@@ -76,7 +76,7 @@ func TestATableAboveItsShareGivesWayInTime(t *testing.T) {
 	})
 }
 
-// TestASeriesThatIsKnownStaysAcrossDictionaries: a new dictionary numbers the active series anew, while other tables took
+// TestASeriesThatIsKnownStaysAcrossDictionaries: a new dictionary numbers the active series anew, while other tables used
 // the free ones.
 func TestASeriesThatIsKnownStaysAcrossDictionaries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

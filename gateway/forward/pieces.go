@@ -50,7 +50,7 @@ type ranks struct {
 // rankBytes is the assumed average bound on a row's size, where a piece is cut by its bytes.
 const rankBytes = 24 << 10
 
-// reserve takes as many ranks as that many rows can need.
+// reserve allocates as many ranks as that many rows can need.
 func reserve(c *Clock, rows int, s *Settings) ranks {
 	n := 1 + rows/min(s.InsertRowsMax, max(1, s.InsertBytesMax/rankBytes))
 	return ranks{first: c.Reserve(n), n: n}
@@ -61,7 +61,7 @@ func (r *ranks) of(acked int) point.Stamp {
 	return r.first + point.Stamp(min(r.used+acked, r.n-1)*rank.Step)
 }
 
-// itemBytes is more than anything takes in a frame beside its labels or its histogram.
+// itemBytes is more than anything needs in a frame beside its labels or its histogram.
 const itemBytes = 40
 
 // shorten cuts in so that its frame fits into max bytes even if its partition has no series yet, but not to nothing.

@@ -16,7 +16,7 @@ import (
 )
 
 // Rows of narrow partitions are smeared: those near now wait in staging for a delay that follows from their series, so that the partitions of several servers
-// take rows at once (package smear). A write stages them, in a frame for each delay, before the others go to their leaders. Rows that cannot be staged
+// accept rows at once (package smear). A write stages them, in a frame for each delay, before the others go to their leaders. Rows that cannot be staged
 // go to their leaders too. The holders route a frame when it is due, by the map of that time (C44).
 //
 // An atomic write is never smeared: it is one frame. Exemplars are not: readers do not find them in staging.

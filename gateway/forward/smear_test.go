@@ -33,7 +33,7 @@ func (h *holders) Holders(n int, _ uint64, avoid []topology.ServerID) ([]topolog
 // Takers counts the servers.
 func (h *holders) Takers() int { return len(h.all) }
 
-// Note takes nothing.
+// Note does nothing.
 func (h *holders) Note(time.Time, string, []topology.ServerID) {}
 
 const smearSeries = 200

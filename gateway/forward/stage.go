@@ -21,13 +21,13 @@ import (
 type Staging interface {
 	// Holders chooses n servers that are not in avoid. Errors are Unavailable.
 	Holders(n int, nonce uint64, avoid []topology.ServerID) ([]topology.ServerID, error)
-	// Takers counts the servers that take rows: those over which smeared rows are spread.
+	// Takers counts the servers that accept rows: those over which smeared rows are spread.
 	Takers() int
-	// Note takes that rows of a table are staged on servers.
+	// Note records that rows of a table are staged on servers.
 	Note(now time.Time, table string, servers []topology.ServerID)
 }
 
-// holderTimeout is how long one holder may take to keep a frame before another one is chosen.
+// holderTimeout is how long one holder may need to keep a frame before another one is chosen.
 const holderTimeout = time.Second
 
 // labelsBound makes shorten count the labels of each row: their longest length on each holder's stream is not the same.

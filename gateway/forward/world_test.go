@@ -52,7 +52,7 @@ type staged struct {
 	ids   []point.SeriesID
 }
 
-// server is one storage server: it takes rows of the partitions it leads.
+// server is one storage server: it accepts rows of the partitions it leads.
 type server struct {
 	peer.Storage
 	id    topology.ServerID

@@ -79,8 +79,8 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		}
 	}
 	for {
-		changes := t.f.follow.Changes() // taken before looking
-		// One that was dropped may be made anew; one that is being dropped takes nothing.
+		changes := t.f.follow.Changes() // fetched before looking
+		// One that was dropped may be made again; one that is being dropped accepts nothing.
 		m, err := t.f.deps.Tables.Ensure(ctx, t.name)
 		if err != nil {
 			return late(asked, ctx, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// sink is a cluster of servers that take everything at once and keep nothing.
+// sink is a cluster of servers that accept everything at once and keep nothing.
 type sink struct {
 	peer.Storage
 	peer.Stream

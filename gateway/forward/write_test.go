@@ -35,7 +35,7 @@ func TestAWriteOutlastsALeaseThatMoves(t *testing.T) {
 		if got := c.rows(); got != "n2: 0" {
 			t.Fatalf("rows %q", got)
 		}
-		// n2 lets go; for a while no server leads; n1 takes over.
+		// n2 lets go; for a while no server leads; n1 leads.
 		c.change(func() { c.leads[1], c.offline = "n1", "nobody leads it" })
 		start := time.Now()
 		err := c.waits(func() { c.offline = "" }, minute)

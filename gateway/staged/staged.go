@@ -50,14 +50,14 @@ const notedFor = 10 * time.Second
 // freshTimeout bounds the reading of the registry before a deletion.
 const freshTimeout = 5 * time.Second
 
-// New makes a View. may reports whether a server lives and takes rows; stages whether this gateway stages rows.
+// New makes a View. may reports whether a server lives and accepts rows; stages whether this gateway stages rows.
 func New(r Registry, may func(topology.ServerID) bool, stages bool) *View {
 	v := &View{registry: r, may: may, stages: stages}
 	v.mu.noted = map[note]time.Time{}
 	return v
 }
 
-// Note takes that rows of a table were staged on servers.
+// Note records that rows of a table were staged on servers.
 func (v *View) Note(now time.Time, table string, servers []topology.ServerID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -89,7 +89,7 @@ func (v *View) Of(now time.Time, table string) []topology.ServerID {
 }
 
 // Stagers lists the servers that delete in their staged rows before a deletion in partitions, sorted: those on which rows of the table may be staged, by the rows of
-// the registry that fresh reads, and, if there is one, all that may take some. Without fresh rows it goes by those at hand where nothing was ever staged; else
+// the registry that fresh reads, and, if there is one, all that may accept some. Without fresh rows it goes by those at hand where nothing was ever staged; else
 // errors are those of fresh: an announcement could have been missed.
 func (v *View) Stagers(ctx context.Context, now time.Time, table string, fresh func(context.Context) ([]registry.Server, error)) ([]topology.ServerID, error) {
 	within, stop := context.WithTimeout(ctx, freshTimeout)
@@ -118,7 +118,7 @@ func (v *View) Stagers(ctx context.Context, now time.Time, table string, fresh f
 	return slices.Compact(all), nil
 }
 
-// Takers counts the servers that live and take rows.
+// Takers counts the servers that live and accept rows.
 func (v *View) Takers() (n int) {
 	for _, s := range v.registry.All() {
 		if s.Drain == nil && v.may(s.ID) {
@@ -144,7 +144,7 @@ func (v *View) Holders(n int, nonce uint64, avoid []topology.ServerID) ([]topolo
 	return chosen, nil
 }
 
-// choose takes one server after another: each the one that shares least with those before.
+// choose picks one server after another: each the one that shares least with those before.
 func choose(all []registry.Server, n int, nonce uint64) (chosen []topology.ServerID) {
 	if len(all) == 0 {
 		return nil

@@ -2,12 +2,12 @@ package staging
 
 import "github.com/spillwaydb/spillway/protocols/point"
 
-// A deletion takes rows out of the frames that are held. It has no rank: a frame that is staged here later was not acked when the deletion began, so either order of
+// A deletion removes rows from the frames that are held. It has no rank: a frame that is staged here later was not acked when the deletion began, so either order of
 // the two is right. A frame that is on its way when the deletion begins (to the log, to a leader or to another holder) is waited for: afterwards its rows are in a
 // partition, at the other holder, or here.
 
 // BeginDelete stops the forwarding and the staging elsewhere of a table's frames until EndDelete. It returns those with times in [lo, hi] that are on their way: the rows of
-// the others may be taken out at once.
+// the others may be removed at once.
 func (m *Machine) BeginDelete(table string, lo, hi point.Nanos) (onWay []ID) {
 	m.deleting[table]++
 	for id, e := range m.frames {
@@ -18,7 +18,7 @@ func (m *Machine) BeginDelete(table string, lo, hi point.Nanos) (onWay []ID) {
 	return onWay
 }
 
-// EndDelete takes that a deletion is done, or failed.
+// EndDelete records that a deletion is done, or failed.
 func (m *Machine) EndDelete(table string) {
 	if m.deleting[table]--; m.deleting[table] == 0 {
 		delete(m.deleting, table)
@@ -36,7 +36,7 @@ func (m *Machine) OnWay(id ID) bool {
 
 func (e *entry) onWay() bool { return !e.logged || e.underWay || e.restaging }
 
-// Reduced takes that a deletion left fewer rows in a frame. Its name, table and holders are those of before.
+// Reduced records that a deletion left fewer rows in a frame. Its name, table and holders are those of before.
 func (m *Machine) Reduced(f Frame) {
 	e, ok := m.frames[f.ID]
 	if !ok || !e.logged {

@@ -1,5 +1,5 @@
 // Package staging decides what a storage server does with staged frames: rows that are durable here although their partition's leader
-// has not taken them yet.
+// has not accepted them yet.
 //
 // A gateway stages a frame on several servers (its holders) when the leader of its rows is away. A frame is self-contained: it defines
 // every series that it names, and has the rank that the gateway gave it. So any holder can forward it to any leader at any time, twice

@@ -32,7 +32,7 @@ type Frame struct {
 	Rows    int                 // samples
 	Lo, Hi  point.Nanos         // times of its rows, both included
 	Holders []topology.ServerID // in the order in which they forward
-	Since   time.Time           // when this server took it
+	Since   time.Time           // when this server accepted it
 	Due     time.Time           // when it is forwarded, of a smeared frame; zero: once there is a leader
 }
 
@@ -52,7 +52,7 @@ type Settings struct {
 	// Server is this server's name.
 	Server topology.ServerID
 	// BytesMax bounds the frames held. Beyond it frames are refused as Unavailable. Default 64 MiB. Larger: longer absences are bridged,
-	// and take memory and disk.
+	// and use memory and disk.
 	BytesMax int64
 	// TurnDelay is how long a holder that is not the first waits before it forwards too. Default 30 s. Shorter: frames are forwarded twice
 	// where the first holder has many.
@@ -186,7 +186,7 @@ func (t *table) enqueue(e *entry) {
 	t.queue = append(t.queue, e)
 }
 
-// remove takes a frame out. Its place stays until half of the queue is gone, or until it would be due: so a removal takes constant time on average.
+// remove removes a frame. Its place stays until half of the queue is gone, or until it would be due: so a removal needs constant time on average.
 func (t *table) remove(e *entry) {
 	e.gone = true
 	t.frames--
@@ -227,7 +227,7 @@ func (m *Machine) Admit(f Frame) (hold bool, err error) {
 	return true, nil
 }
 
-// add takes a frame in, or out again with sign -1.
+// add counts a frame, or uncounts it with sign -1.
 func (m *Machine) add(e *entry, sign int64) {
 	if sign > 0 {
 		m.frames[e.ID] = e
@@ -241,27 +241,27 @@ func (m *Machine) add(e *entry, sign int64) {
 	}
 }
 
-// Renamed reports whether a frame that is held has other holders by now: a gateway replaced one that did not take it. They are to be logged, then Rename.
+// Renamed reports whether a frame that is held has other holders by now: a gateway replaced one that did not accept it. They are to be logged, then Rename.
 func (m *Machine) Renamed(f Frame) bool {
 	e, ok := m.frames[f.ID]
 	return ok && e.logged && !slices.Equal(e.Holders, f.Holders)
 }
 
-// Rename takes the holders of a frame, which are logged.
+// Rename records the holders of a frame, which are logged.
 func (m *Machine) Rename(now time.Time, id ID, holders []topology.ServerID) {
 	if e, ok := m.frames[id]; ok {
 		e.Holders, e.renewed = holders, now
 	}
 }
 
-// Abandon takes that an admitted frame could not be logged.
+// Abandon records that an admitted frame could not be logged.
 func (m *Machine) Abandon(id ID) {
 	if e, ok := m.frames[id]; ok && !e.logged {
 		m.add(e, -1)
 	}
 }
 
-// Logged takes that an admitted frame is durable.
+// Logged records that an admitted frame is durable.
 func (m *Machine) Logged(id ID) {
 	e, ok := m.frames[id]
 	if !ok || e.logged {
@@ -282,7 +282,7 @@ func (m *Machine) Logged(id ID) {
 	t.bytes += e.Bytes
 }
 
-// Restore takes a frame that was found on the disk, whatever the bounds.
+// Restore adds a frame that was found on the disk, whatever the bounds.
 func (m *Machine) Restore(f Frame) {
 	if _, ok := m.frames[f.ID]; ok {
 		return
@@ -291,7 +291,7 @@ func (m *Machine) Restore(f Frame) {
 	m.Logged(f.ID)
 }
 
-// Heard takes which servers answered, or not, at a moment.
+// Heard records which servers answered, or not, at a moment.
 func (m *Machine) Heard(now time.Time, server topology.ServerID, answered bool) {
 	if answered {
 		delete(m.away, server)
@@ -300,7 +300,7 @@ func (m *Machine) Heard(now time.Time, server topology.ServerID, answered bool) 
 	}
 }
 
-// Began takes when a server began with its directory: an earlier one is gone, with the frames in it.
+// Began records when a server began with its directory: an earlier one is gone, with the frames in it.
 func (m *Machine) Began(server topology.ServerID, at time.Time) {
 	if !at.IsZero() {
 		m.began[server] = at
@@ -325,8 +325,8 @@ func (m *Machine) isAway(now time.Time, s topology.ServerID) bool {
 	return ok && now.Sub(since) >= m.settings.AwayAfter
 }
 
-// Leave takes whether this server is drained or stops. One that leaves does not wait for its turn, nor until frames are due: it forwards all, and
-// stages those elsewhere that their leader did not take.
+// Leave records whether this server is drained or stops. One that leaves does not wait for its turn, nor until frames are due: it forwards all, and
+// stages those elsewhere that their leader did not accept.
 func (m *Machine) Leave(on bool) {
 	if m.leaving == on {
 		return
@@ -356,7 +356,7 @@ func (m *Machine) mine(now time.Time, e *entry) bool {
 	return true
 }
 
-// Due returns the frames to be forwarded now, and takes them as under way.
+// Due returns the frames to be forwarded now, and marks them as under way.
 func (m *Machine) Due(now time.Time) (due []Frame) {
 	for _, name := range m.names() {
 		t := m.tables[name]
@@ -379,7 +379,7 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 	return due
 }
 
-// Postponed takes that a frame could not be forwarded: its leader is away, or has too much to do.
+// Postponed records that a frame could not be forwarded: its leader is away, or has too much to do.
 func (m *Machine) Postponed(now time.Time, id ID) {
 	e, ok := m.frames[id]
 	if !ok || !e.underWay {
@@ -394,7 +394,7 @@ func (m *Machine) Postponed(now time.Time, id ID) {
 	}
 }
 
-// Forwarded takes that the leader keeps a frame on all its copies. It returns the other holders, which may forget it; ok is false if it is not held.
+// Forwarded records that the leader keeps a frame on all its copies. It returns the other holders, which may forget it; ok is false if it is not held.
 func (m *Machine) Forwarded(id ID) (others []topology.ServerID, ok bool) {
 	e, ok := m.frames[id]
 	if !ok {
@@ -407,7 +407,7 @@ func (m *Machine) Forwarded(id ID) (others []topology.ServerID, ok bool) {
 	return slices.DeleteFunc(slices.Clone(e.Holders), func(s topology.ServerID) bool { return s == m.settings.Server }), true
 }
 
-// Forget takes that another holder forwarded a frame. It reports whether it was held.
+// Forget records that another holder forwarded a frame. It reports whether it was held.
 func (m *Machine) Forget(id ID) bool {
 	e, ok := m.frames[id]
 	if !ok || !e.logged {
@@ -459,7 +459,7 @@ type Restage struct {
 	ID      ID
 	To      topology.ServerID
 	Holders []topology.ServerID // then
-	// Tell are the servers that the frame is sent to with the new holders, To among them: each holder looks after the others by its list, and one that never took the
+	// Tell are the servers that the frame is sent to with the new holders, To among them: each holder looks after the others by its list, and one that never accepted the
 	// frame gets it.
 	Tell []topology.ServerID
 
@@ -529,7 +529,7 @@ func (m *Machine) restage(e *entry, to topology.ServerID, holders []topology.Ser
 	return Restage{ID: e.ID, To: to, Holders: holders, Tell: tell, from: e.Holders}
 }
 
-// Restaged takes the outcome of a Restage: whether all that are told have the frame. gone: this server need not hold it any more; renamed: it does, with the new
+// Restaged records the outcome of a Restage: whether all that are told have the frame. gone: this server need not hold it any more; renamed: it does, with the new
 // holders, which are to be logged.
 func (m *Machine) Restaged(now time.Time, r Restage, done bool) (gone, renamed bool) {
 	e, ok := m.frames[r.ID]

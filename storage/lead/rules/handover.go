@@ -18,7 +18,7 @@ import (
 //	         │                         rule out ─▶ the map shows the outcome ── uncommitted: take back ──▶┘
 //	         └──────────────────────────────┼───────────────────────────────────┘                        ▲
 //	                                        ▼ not in time                                                │
-//	                     doubt: rows accepted, readers by the old map wait ─▶ rule out ─────────────────┘
+//	                     doubt: rows accepted, readers by the old map wait ─▶ rule out ──────────────────┘
 //
 // So no partition is closed for longer than SealMax unless its halves lead, and none is handed over after it was opened again,
 // if the coordination store answers in time. If it does not, the partition accepts rows here all the same: should the halves lead

@@ -13,7 +13,7 @@ import (
 // deletePeriod is the time between looks at frames that are on their way when a deletion begins. Nearly always there are none, or they arrive in milliseconds.
 const deletePeriod = 5 * time.Millisecond
 
-// Delete takes the matching rows out of the frames held here, durably. When it returns no frame here has one that was acked before the call, and none comes back
+// Delete removes the matching rows from the frames held here, durably. When it returns no frame here has one that was acked before the call, and none comes back
 // after a crash. Exemplars stay, as in partitions. Errors are Unavailable and those of ctx; some rows may be deleted then, and calling it again is right.
 func (s *Store) Delete(ctx context.Context, q *Query) error {
 	s.mu.Lock()
@@ -73,7 +73,7 @@ func (s *Store) arrived(ctx context.Context, ids []staging.ID) error {
 	return nil
 }
 
-// deleteFrom takes the matching rows out of a frame. It returns how many.
+// deleteFrom removes the matching rows from a frame. It returns how many.
 func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
 	h, ok := s.get(id)
 	if !ok {
@@ -102,7 +102,7 @@ func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
 	return rows, s.replace(&h)
 }
 
-// deleteFromGiven takes the matching rows out of a frame that another server holds, and that is still read here.
+// deleteFromGiven removes the matching rows from a frame that another server holds, and that is still read here.
 func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
 	s.mu.Lock()
 	h := s.mu.given[id]

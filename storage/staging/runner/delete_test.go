@@ -121,7 +121,7 @@ func TestADeletionWaitsForRowsOnTheirWay(t *testing.T) {
 }
 
 // TestAForgottenRowStaysGoneAfterItsDeletion: a frame was forwarded, and a power cut brings it back as long as nothing was synced since. Once the row was deleted in its
-// partition, it must not come back: the partition would take it again.
+// partition, it must not come back: the partition would accept it again.
 func TestAForgottenRowStaysGoneAfterItsDeletion(t *testing.T) {
 	h := newHouse(t)
 	s := h.open(staging.Settings{})

@@ -31,7 +31,7 @@ type Ways interface {
 	Began(id topology.ServerID) time.Time
 	// Leaving reports whether this server is drained.
 	Leaving() bool
-	// Others lists the other servers of the cluster that may take staged frames.
+	// Others lists the other servers of the cluster that may accept staged frames.
 	Others() []topology.ServerID
 }
 

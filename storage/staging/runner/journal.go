@@ -29,7 +29,7 @@ const (
 )
 
 // journal is the log of staged frames: files that are appended to, and removed from the oldest on once no frame in them is held. A failed
-// fsync ends it: nothing more is acked until the process starts anew.
+// fsync ends it: nothing more is acked until the process starts again.
 type journal struct {
 	// Constant.
 	fs       vfs.FS
@@ -37,7 +37,7 @@ type journal struct {
 	log      *slog.Logger
 	bytesMax int64 // of a file
 
-	syncing sync.Mutex // held for an fsync, and to end a file; taken before mu
+	syncing sync.Mutex // held for an fsync, and to end a file; acquired before mu
 	synced  uint64     // records; guarded by syncing
 	removed bool       // files, since the directory was synced last; guarded by syncing
 
@@ -295,7 +295,7 @@ func (j *journal) tidy(idle bool) error {
 	return nil
 }
 
-// release takes that a frame in a file is not held any more. It reports whether tidy would remove a file.
+// release records that a frame in a file is not held any more. It reports whether tidy would remove a file.
 func (j *journal) release(in *file) (free bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

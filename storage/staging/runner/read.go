@@ -17,7 +17,7 @@ type Query struct {
 	// Labels has each series that matches; none is empty. Frames that are known to have no such series are not decoded. Nil: nothing is known. Deletions do not use them.
 	Labels     []Label
 	LabelsOnly bool
-	// Take is called with the bytes of rows before they take memory.
+	// Take is called with the bytes of rows before they use memory.
 	Take func(int64) error
 }
 

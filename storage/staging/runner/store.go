@@ -25,7 +25,7 @@ import (
 type Deps struct {
 	FS  vfs.FS
 	Dir string
-	// Room refuses bytes that would take the reserve of the disk. Errors are Unavailable.
+	// Room refuses bytes that would use the reserve of the disk. Errors are Unavailable.
 	Room func(bytes int64) error
 	// Announce makes the tables known to gateways and other servers as those of which this server has staged rows, durably.
 	Announce func(ctx context.Context, tables []string) error
@@ -46,7 +46,7 @@ type Store struct {
 	out      *deliver.Deliverer
 
 	announcing sync.Mutex   // held while Announce runs
-	deleting   sync.Mutex   // held while a deletion takes rows out of frames
+	deleting   sync.Mutex   // held while a deletion removes rows from frames
 	forgetting sync.RWMutex // held for reading while a frame is in held no more, and its record not yet in the journal
 
 	mu struct {
@@ -150,7 +150,7 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 	return s.stage(ctx, f, body)
 }
 
-// logShareMax is how many times BytesMax the log may take on the disk: an old frame keeps those behind it.
+// logShareMax is how many times BytesMax the log may use on the disk: an old frame keeps those behind it.
 const logShareMax = 4
 
 func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
@@ -262,7 +262,7 @@ func (s *Store) announcedLocked() []string {
 	return slices.Compact(all)
 }
 
-// retract takes back the tables that have had no frames for a while, and announces those that have. It is called once in a second.
+// retract withdraws the tables that have had no frames for a while, and announces those that have. It is called once in a second.
 //
 // A table that is not announced has no frame here, after a crash either: deletions in it do not ask this server.
 func (s *Store) retract(ctx context.Context, now time.Time) error {
@@ -381,7 +381,7 @@ func (s *Store) rouse() {
 	}
 }
 
-// Leave takes no more frames, and returns when none is held: their leaders took them, or other servers. Run has to run. Errors are those of
+// Leave accepts no more frames, and returns when none is held: their leaders accepted them, or other servers. Run has to run. Errors are those of
 // ctx; what is held then stays on the disk.
 func (s *Store) Leave(ctx context.Context) error {
 	s.mu.Lock()

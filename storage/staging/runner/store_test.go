@@ -286,7 +286,7 @@ func TestAnOverwriteThatIsStagedWins(t *testing.T) {
 	h.must(s.Close())
 }
 
-// leaderless are ways in a cluster in which the leader takes rows or not.
+// leaderless are ways in a cluster in which the leader accepts rows or not.
 type leaderless struct {
 	mu     sync.Mutex
 	m      *topology.Map
@@ -359,7 +359,7 @@ func (l *leaderless) set(err error) {
 	l.err = err
 }
 
-// serve runs a store among servers of which the leader takes rows or not.
+// serve runs a store among servers of which the leader accepts rows or not.
 func (h *house) serve() (s *Store, l *leaderless, stop func()) {
 	h.t.Helper()
 	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
@@ -424,7 +424,7 @@ func TestADroppedTableStaysEmpty(t *testing.T) {
 	h.want(s, "t", 1)
 	before := h.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 	l.mu.Lock()
-	l.begun, l.err = 2, nil // dropped, and made again: the leader takes rows
+	l.begun, l.err = 2, nil // dropped, and made again: the leader accepts rows
 	l.mu.Unlock()
 	h.await("the row is gone", func() bool { return len(h.values(s, "t")) == 0 })
 	if err := h.stage(s, "t", 2); !fault.Is(err, fault.Unavailable) { // of a gateway that does not know it yet
@@ -446,7 +446,7 @@ func TestADroppedTableStaysEmpty(t *testing.T) {
 	}
 }
 
-// TestAServerThatLeavesHoldsNothing: it stages its rows elsewhere if their leader is away, and takes no more when it stops.
+// TestAServerThatLeavesHoldsNothing: it stages its rows elsewhere if their leader is away, and accepts no more when it stops.
 func TestAServerThatLeavesHoldsNothing(t *testing.T) {
 	h := newHouse(t)
 	s, l, stop := h.serve()
