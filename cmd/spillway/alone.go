@@ -64,11 +64,14 @@ func examineAlone(s *ui.Status) (report []finding) {
 	}
 	report = []finding{}
 	for _, p := range s.Problems {
-		add("degraded", "problem", s.Role, p, "see docs/runbooks")
+		if !followsFromSilence(p, s.Servers) {
+			add("degraded", "problem", s.Role, p, remedy(p))
+		}
 	}
 	for _, srv := range s.Servers {
 		if !srv.Live {
-			add("broken", "dead server", srv.ID, "it sends no heartbeat", "start it")
+			// What is not served without it is a partition without a leader, below.
+			add("degraded", "dead server", srv.ID, "it sends no heartbeat; the sizes of what it holds are not known", "start it, with its data directory; `spillway server list --servers …` says what only it holds")
 		}
 	}
 	for _, t := range s.Tables {
@@ -92,6 +95,43 @@ func examineAlone(s *ui.Status) (report []finding) {
 		add("degraded", "not all seen", s.Role, "the token may not read all of the process", "use one that may")
 	}
 	return report
+}
+
+// followsFromSilence reports whether a problem is only that a server is silent, which is a finding of its own.
+func followsFromSilence(problem string, servers []ui.Server) bool {
+	for _, srv := range servers {
+		if !srv.Live && strings.HasPrefix(problem, silentServer(srv.ID)) && strings.Contains(problem, "no heartbeat") {
+			return true
+		}
+	}
+	return false
+}
+
+// remedies are the next steps for problems of the status page, by a part of their text.
+var remedies = []struct{ in, do string }{
+	{someSizes, "ask again in a few seconds: a server that was just started answers then; else look at its log"},
+	{"no heartbeat", "start the server"},
+	{"store is fenced", "see docs/runbooks/SpillwayStoreFenced.md"},
+	{"disk is full", "make room on the disk; docs/runbooks/SpillwayStoreReadOnly.md"},
+	{"takes no rows", "make room on its disk; docs/runbooks/SpillwayStoreReadOnly.md"},
+	{"coordination store has not answered", "look at etcd; docs/runbooks/SpillwayMapsAreOld.md"},
+	{"cannot be written into a segment", "see docs/runbooks/SpillwayFlushFails.md"},
+	{"is damaged", "see docs/runbooks/SpillwayPartitionDamaged.md"},
+	{"wait in staging", "wait; if they stay, docs/runbooks/SpillwayStagedRowsWait.md"},
+	{"files that no catalogue entry names", "see docs/runbooks/SpillwayLostAndFound.md"},
+}
+
+// remedy is the next step for a problem.
+func remedy(problem string) string {
+	for _, r := range remedies {
+		if strings.Contains(problem, r.in) {
+			return r.do
+		}
+	}
+	if strings.Contains(problem, "docs/runbooks/") {
+		return "follow that page"
+	}
+	return "look at the log of the process; docs/runbooks/README.md lists what is known of each alert"
 }
 
 // runAlone examines the status page of one process.
@@ -121,7 +161,7 @@ func printFindings(a *admin, report []finding, servers, tables, partitions int) 
 	err := a.print(map[string]any{"status": status, "findings": report}, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %d servers, %d tables, %d partitions, %d findings\n", status, servers, tables, partitions, len(report))
 		for _, f := range report {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t→ %s\n", f.Severity, f.Kind, f.Subject, f.What, f.Do)
+			fmt.Fprintf(w, "\n%s  %s (%s): %s\n  → %s\n", f.Severity, f.Kind, f.Subject, f.What, f.Do)
 		}
 	})
 	if err != nil {

@@ -220,9 +220,9 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			one.Bytes, one.Damaged = nil, nil
 			// Problems that follow from this one are not listed a second time.
 			s.Problems = slices.DeleteFunc(s.Problems, func(text string) bool {
-				return strings.HasPrefix(text, someSizes) && strings.Contains(text, fmt.Sprintf("server %s:", r.ID))
+				return isOfSilent(text, string(r.ID))
 			})
-			s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s shows no heartbeat; the sizes of what it holds are not known.", r.ID, r.Addr))
+			s.Problems = append(s.Problems, silentServer(string(r.ID))+fmt.Sprintf("at %s shows no heartbeat; the sizes of what it holds are not known.", r.Addr))
 		}
 		s.Servers = append(s.Servers, one)
 	}
@@ -234,3 +234,11 @@ func newRand() *rand.Rand {
 	_, _ = crand.Read(seed[:]) // it never fails
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:])))
 }
+
+// isOfSilent reports whether a problem is that sizes are not known of a server, by its name alone or with its address.
+func isOfSilent(problem, id string) bool {
+	return strings.HasPrefix(problem, someSizes) && (strings.Contains(problem, "server "+id+":") || strings.Contains(problem, "server "+id+" at "))
+}
+
+// silentServer begins the problem that a server sends no heartbeat.
+func silentServer(id string) string { return "Storage server " + id + " " }
