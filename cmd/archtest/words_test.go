@@ -17,6 +17,7 @@ var riddles = []struct {
 	{"who", "the caller, the leader, the sender", regexp.MustCompile(`(?i)\b(who|whoever|whom)\b`), 0.5},
 	{"nobody", "no server, no goroutine, all callers", regexp.MustCompile(`(?i)\b(nobody|somebody|everybody|anybody)\b`), 1},
 	{"what is", "a noun", regexp.MustCompile(`(?i)\bwhat (is|has|was|are|of|it|they|comes|came|lies|could|must)\b`), 5},
+	{"take", "accept, acquire, use, need, remove, read", regexp.MustCompile(`(?i)\b(take|takes|took|taken|taking)\b`), 20},
 	{"told", "report, send, notify, receive", regexp.MustCompile(`(?i)\b(tell|tells|told|hear|hears|heard)\b`), 1.5},
 }
 
