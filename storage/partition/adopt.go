@@ -11,13 +11,13 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Adopt makes a segment of the leader part of the placement: it takes over the file at path, on the store's file system. It checks
+// Adopt makes a segment of the leader part of the placement: it moves the file at path, on the store's file system. It checks
 // every byte of the file first. A minor goes on top of its base and replaces minors of an earlier leader if it holds their frames
 // (C66); a major replaces all segments. Heads with all frames in the segment are released, and so is the log they came from.
 //
 //	verify → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
 //
-// Errors: Stale (the placement does not follow the sender, the segment's base is not here, the segment would take frames away, or
+// Errors: Stale (the placement does not follow the sender, the segment's base is not here, the segment would remove frames, or
 // the placement was dropped), Corrupt (the file is not as info says, or numbers series otherwise: fetch it again), Unavailable.
 // After an error the placement is unchanged, and the file is where it was, unless it is at its final place already.
 //
@@ -46,7 +46,7 @@ func (p *Partition) AdoptVerified(sender point.Epoch, info segment.Info, path st
 	return p.healed()
 }
 
-// adopt takes a segment that is not here yet.
+// adopt adds a segment that is not here yet.
 func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()

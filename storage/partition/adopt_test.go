@@ -31,7 +31,7 @@ func TestAFlushWaitsForAllAndALateOneCommitsNothing(t *testing.T) {
 			t.Errorf("an insert at level %v: %v, want %v", level, err, want)
 		}
 	}
-	// Another placement takes over while the flush waits.
+	// Another placement leads while the flush waits.
 	c.await = func(point.Serial) error { return l.FollowLeaderInBackground(2) }
 	if err := l.Flush(t.Context(), ByAge); !fault.Is(err, fault.Stale) || len(l.Segments()) > 0 || len(l.files()) > 0 {
 		t.Errorf("a flush of a placement that follows by now: %v, %v", err, l.files())
@@ -73,7 +73,7 @@ func TestAMinorOfADeposedLeaderGivesWayToTheNewOnes(t *testing.T) {
 	old.want("a 1:1; b 2:2; c 3:3")
 	same(t, old, next)
 
-	// A minor on the same base that holds less takes nothing away.
+	// A minor on the same base that holds less removes nothing.
 	other, _ := leading(t, vfs.NewMem(), 1)
 	defer other.close()
 	f := following(t, vfs.NewMem(), 1)

@@ -15,15 +15,15 @@ import (
 
 // Rows are one insert's rows by the server's series refs; row i is (Refs[i], Times[i], Values[i]). The caller owns the columns; they are not kept.
 type Rows struct {
-	// Stamp is the rank that a gateway assigned. The partition raises it above all ranks it took before, so that a row acked later
+	// Stamp is the rank that a gateway assigned. The partition raises it above all ranks it accepted before, so that a row acked later
 	// wins, whatever the gateways' clocks say.
 	Stamp point.Stamp
-	// Foreign rows keep their rank: the partition that took them first ordered them.
+	// Foreign rows keep their rank: the partition that accepted them first ordered them.
 	Foreign bool
-	// Missing takes only the foreign rows that the partition does not have with that rank or a higher one: they were another partition's, and come after rows
+	// Missing accepts only the foreign rows that the partition does not have with that rank or a higher one: they were another partition's, and come after rows
 	// that were written here since.
 	Missing bool
-	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway repeats an insert when it gets no answer. It also refuses one that is late
+	// Once refuses a stamp that was accepted before (peer.NewSeen): a gateway repeats an insert when it gets no answer. It also refuses one that is late
 	// (peer.NewLate), if Now is the servers' time and not 0.
 	Once  bool
 	Now   point.Nanos
@@ -114,7 +114,7 @@ var errCold = errors.New("the partition went cold")
 
 // enqueue assigns the frame its serial and its place in the log and applies it, in one order for all frames.
 //
-// A frame without new series is encoded before the lock is taken. A frame that brings series must be encoded under it: a
+// A frame without new series is encoded before the lock is acquired. A frame that brings series must be encoded under it: a
 // definition must stand in the log before the first row that needs it.
 func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	f := &a.frame

@@ -102,7 +102,7 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	if err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	// 2. Fold what was flushed meanwhile. Without the flush lock, since that rewrites the major and takes as long again, which flushes
+	// 2. Fold what was flushed meanwhile. Without the flush lock, since that rewrites the major and lasts as long again, which flushes
 	// and deletions would wait for; the last time under it: from then on the list of segments stands still. Then it waits for no turn either: the
 	// flushes behind it make room for rows.
 	folded := len(st.Segments)

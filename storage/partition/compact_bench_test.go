@@ -16,7 +16,7 @@ import (
 )
 
 // BenchmarkCompactSeries compacts a partition of series that live for a while each, SPILLWAY_SERIES of them, and reports the heap
-// that it takes beyond the heap before.
+// that it uses beyond the heap before.
 func BenchmarkCompactSeries(b *testing.B) {
 	n := 200_000
 	if v, err := strconv.Atoi(os.Getenv("SPILLWAY_SERIES")); err == nil {

@@ -43,7 +43,7 @@ func (p *Partition) closeLocked(err error) {
 		"error", err)
 }
 
-// harm stops reads and compactions of the partition because a segment that it serves from turned out to be damaged. It still takes
+// harm stops reads and compactions of the partition because a segment that it serves from turned out to be damaged. It still accepts
 // rows: they go to the log and to new segments, and their senders would not wait for an operator. Like damage, it lasts until the
 // server is started with the file restored, or until the bytes of another copy are here (mend.go).
 func (p *Partition) harm(id point.SegmentID, err error) {

@@ -104,7 +104,7 @@ func (p *Partition) showTombstones(st *State) {
 	}
 }
 
-// flushForDelete puts every row taken so far into a segment; the flush lock is held.
+// flushForDelete puts every row accepted so far into a segment; the flush lock is held.
 func (p *Partition) flushForDelete(ctx context.Context) error {
 	if !p.hasHeadRows() {
 		return nil
@@ -166,7 +166,7 @@ func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, point.Stamp, bri
 	return f.Serial, f.Stamp, wait, nil
 }
 
-// deleteLocked takes the frame of a deletion into the head: the next segment's header lists it.
+// deleteLocked adds the frame of a deletion to the head: the next segment's header lists it.
 func (p *Partition) deleteLocked(f *frame.Frame, now time.Time) {
 	if p.mu.frames == 0 {
 		p.mu.born = now

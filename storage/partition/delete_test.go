@@ -134,7 +134,7 @@ func (b *bench) lists(model map[string]map[point.Nanos]float64) {
 	}
 }
 
-// TestDeletedSeriesLeaveLookUpsWithTheNextCompaction: they were listed until retention took the day.
+// TestDeletedSeriesLeaveLookUpsWithTheNextCompaction: they were listed until retention dropped the day.
 func TestDeletedSeriesLeaveLookUpsWithTheNextCompaction(t *testing.T) {
 	for _, cold := range []bool{false, true} {
 		mem := vfs.NewMem()

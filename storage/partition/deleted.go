@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// A deletion hides what the partition took before it. Rows that another server ordered (Rows.Foreign) come later, with the rank of when they were received: one that
+// A deletion hides what the partition accepted before it. Rows that another server ordered (Rows.Foreign) come later, with the rank of when they were received: one that
 // is far below a deletion's (deletedMargin) was received before it, and stays hidden.
 //
 //	x staged, rank 5 ──▶ forwarded ──▶ here      deletion, rank 70     x forwarded again, rank 5: left out
@@ -22,7 +22,7 @@ import (
 // Deleted is a deletion with its rank.
 type Deleted struct {
 	Tombstone
-	// Rank is above that of all rows that the partition took before. Of one that came in a segment of format version 2 it is the highest
+	// Rank is above that of all rows that the partition accepted before. Of one that came in a segment of format version 2 it is the highest
 	// of the rows below, which is lower.
 	Rank point.Stamp `json:"rank"`
 }
@@ -35,7 +35,7 @@ const (
 
 // deletedMargin is how far below a deletion's rank a foreign row's must be for the deletion to hide it: twice what the clocks of two gateways may differ. Ranks are their clocks'
 // times, so a row that was acked just after the deletion may have a lower one, and must not be lost. Rows received that shortly before the deletion are
-// taken out of the frames of the servers that stage them, as all are, before partitions delete; only one of a server that was away and unregistered then comes back.
+// removed from the frames of the servers that stage them, as all are, before partitions delete; only one of a server that was away and unregistered then comes back.
 const deletedMargin = point.Stamp(10 * time.Second)
 
 // remember adds a deletion, and reports whether that changed the state. Frames of before deletions had ranks have rank 0.

@@ -28,7 +28,7 @@ func (b *bench) highest() point.Stamp {
 }
 
 // TestDeletedRowsDoNotComeBackByALateForward: a server that kept rows for the leader forwards them once more, after they were deleted. What it received after
-// the deletion is taken.
+// the deletion is accepted.
 func TestDeletedRowsDoNotComeBackByALateForward(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)
@@ -121,7 +121,7 @@ func TestDeletedRowsDoNotComeBackAtTheNextLeader(t *testing.T) {
 	}
 }
 
-// TestALateRowIsHiddenOnlyByADeletionThatAllHave: a leader that dies could otherwise take the deletion along, and the row was forgotten where it waited.
+// TestALateRowIsHiddenOnlyByADeletionThatAllHave: a leader that dies could otherwise lose the deletion, and the row was forgotten where it waited.
 func TestALateRowIsHiddenOnlyByADeletionThatAllHave(t *testing.T) {
 	l, c := leading(t, vfs.NewMem(), 1)
 	defer l.close()

@@ -6,7 +6,7 @@
 //	                                         major ─┘
 //	View = one snapshot of heads and segments ──Match──▶ series ──Read──▶ rows, one value a timestamp
 //
-// A placement that follows takes frames and segments of a leader elsewhere instead (follow.go):
+// A placement that follows receives frames and segments of a leader elsewhere instead (follow.go):
 //
 //	Follow ──▶ brick, as it is ──▶ head rows ──FREEZE──▶ frozen heads ──Adopt──▶ the leader's segments
 //

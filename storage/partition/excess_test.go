@@ -31,8 +31,8 @@ func (b *bench) lengths() (out []int) {
 	return out
 }
 
-// TestAHugeHistogramNeverWedgesTheFlush: a log holds histograms of all lengths that were ever taken, and one that no segment
-// takes. The others reach a segment, the log is released, and the lost one is counted.
+// TestAHugeHistogramNeverWedgesTheFlush: a log holds histograms of all lengths that were ever accepted, and one that no segment
+// accepts. The others reach a segment, the log is released, and the lost one is counted.
 func TestAHugeHistogramNeverWedgesTheFlush(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)

@@ -102,7 +102,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	return nil
 }
 
-// frozen is a head that takes no more rows.
+// frozen is a head that accepts no more rows.
 type frozen struct {
 	head      *headRef
 	deletions []deletion

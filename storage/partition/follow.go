@@ -14,13 +14,13 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// A placement that follows takes frames and segments from its leader and makes none itself.
+// A placement that follows receives frames and segments from its leader and makes none itself.
 //
 //	             FollowLeader(e)                        Lead(e'), e' > e
 //	leads ───────────────────────▶ follows the leader of e ─────────────▶ leads
 //	                 ▲                  │ Follow: a frame, as it is, behind its predecessor
-//	 FollowLeader(e')│                  │ Cut: surplus is set aside, the log ends earlier, the heads are made anew
-//	                 └──────────────────┘ Adopt: a segment takes the place of the heads that it covers
+//	 FollowLeader(e')│                  │ Cut: surplus is set aside, the log ends earlier, the heads are made again
+//	                 └──────────────────┘ Adopt: a segment replaces the heads that it covers
 //
 // Invariants:
 //   - Its log is a prefix of its leader's, byte for byte, behind the frames in segments: same serials, same numbers of series (I6).
@@ -45,7 +45,7 @@ func (p *Partition) FollowLeader(epoch point.Epoch) error {
 	if err != nil || !led {
 		return err
 	}
-	return p.redelete() // takes the flush lock: maintenance under way has ended
+	return p.redelete() // acquires the flush lock: maintenance under way has ended
 }
 
 // beginToFollow reports whether the placement could make segments before.
@@ -109,10 +109,10 @@ type follower struct {
 	refs    []series.Ref
 }
 
-// followers are shared by all partitions: a decoded frame may take megabytes, and most placements are quiet.
+// followers are shared by all partitions: a decoded frame may have megabytes, and most placements are quiet.
 var followers = sync.Pool{New: func() any { return new(follower) }}
 
-// Follow takes a frame of the leader of epoch sender, as it stands in the leader's log: it is appended to the log, and every View
+// Follow accepts a frame of the leader of epoch sender, as it stands in the leader's log: it is appended to the log, and every View
 // from then on has its rows. The Wait is for its fsync. rec is not kept.
 //
 // Errors: Stale with a *Mismatch within (the frame is not the next one), Stale (a higher epoch has begun, the placement does not
@@ -132,7 +132,7 @@ func (p *Partition) Follow(sender point.Epoch, rec []byte) (brick.Wait, error) {
 	return p.followNow(sender, rec)
 }
 
-// followNow takes a frame and applies it, and all late ones before it.
+// followNow accepts a frame and applies it, and all late ones before it.
 func (p *Partition) followNow(sender point.Epoch, rec []byte) (brick.Wait, error) {
 	fo := followers.Get().(*follower)
 	defer followers.Put(fo)
@@ -183,7 +183,7 @@ func (p *Partition) fitsLocked(sender point.Epoch, s, prev point.Serial) error {
 	switch {
 	case p.mu.dropped:
 		return p.gone()
-	case p.mu.damaged != nil && p.mu.beyond: // else the log takes frames, and the heads are built once the files are mended
+	case p.mu.damaged != nil && p.mu.beyond: // else the log accepts frames, and the heads are built once the files are mended
 		return fault.Wrap(p.mu.damaged, fault.Unavailable, "no frames are taken")
 	case !p.mu.follows || sender != p.mu.leader:
 		return p.notLed(sender, max(p.mu.epoch, p.mu.leader))

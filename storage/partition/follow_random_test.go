@@ -145,7 +145,7 @@ func (c *copiesOf) all() {
 	}
 }
 
-// surplus makes the leader take rows that reach one other placement at most, and then lose the lead.
+// surplus makes the leader accept rows that reach one other placement at most, and then lose the lead.
 func (c *copiesOf) surplus() {
 	c.all()
 	l := c.at[c.lead]
@@ -238,7 +238,7 @@ func (c *copiesOf) fetch(i int) {
 	}
 }
 
-// restart opens a placement anew, as it was or after a power cut.
+// restart opens a placement again, as it was or after a power cut.
 func (c *copiesOf) restart(i int, cut bool) {
 	c.say("restart %d, power cut %v", i, cut)
 	b := c.at[i]

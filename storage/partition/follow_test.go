@@ -47,7 +47,7 @@ func TestAFollowerHoldsWhatItsLeaderDoes(t *testing.T) {
 		t.Errorf("%d rows in heads behind %v, want 1 behind 1-11", h, last)
 	}
 	same(t, l, f)
-	// A major takes the place of all.
+	// A major replaces all.
 	l.must(l.Flush(t.Context(), ByAge))
 	l.must(l.Compact(t.Context(), ByRequest))
 	f.must(f.catchUp(l, 1))

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// ids maps the server's series refs to this partition's dense ids and back. Look-ups take no lock; put and revive are for one
+// ids maps the server's series refs to this partition's dense ids and back. Look-ups need no lock; put and revive are for one
 // writer at a time. It owns one reference on each of its refs, released with its last holder: the partition
 // is one holder, each view another, so that a view finds all its series by the index also after the partition cooled.
 type ids struct {
@@ -34,7 +34,7 @@ type ownRefs struct {
 	live int64
 }
 
-// own returns the set of all refs. It is shared and read only. What was put since the last call is added; after a quiet series returned the set is made anew.
+// own returns the set of all refs. It is shared and read only. What was put since the last call is added; after a quiet series returned the set is made again.
 func (x *ids) own() *roaring.Bitmap {
 	live := x.live.Load() // before the list: the set may have more, and is made again then
 	list := x.all()
@@ -85,7 +85,7 @@ func (x *ids) release() {
 	}
 }
 
-// put publishes that the next dense ids belong to refs. x takes over the references on them.
+// put publishes that the next dense ids belong to refs. x owns their references then.
 func (x *ids) put(refs ...series.Ref) {
 	first := x.len()
 	list := x.room(len(refs))
@@ -123,7 +123,7 @@ func (x *ids) room(n int) []atomic.Uint32 {
 	return list
 }
 
-// revive gives a quiet dense id a ref. x takes over the reference on it.
+// revive gives a quiet dense id a ref. x owns its reference then.
 func (x *ids) revive(id point.DenseID, ref series.Ref) {
 	x.all()[id].Store(uint32(ref))
 	x.live.Add(1)

@@ -13,7 +13,7 @@ import (
 )
 
 // A placement that follows logs its leader's frames at once and applies them late: its heads are built from the log when they are needed.
-// In the steady state they never are: the leader's segment takes the place of the frames first.
+// In the steady state they never are: the leader's segment replaces the frames first.
 //
 //	Follow ─▶ log f1 … f9 │ f10 f11 FREEZE12 f13      late: in the log, counted, not in the heads
 //	          └ applied ──┘ └── late ──────────┘
@@ -51,11 +51,11 @@ func (a *sums) drop(b sums) {
 }
 
 const (
-	// lateDue is the cost of late frames at which Maintain applies the oldest ones, down to lateKept. It bounds how long a take-over and the
-	// first read take: about 0.5 s, since a row costs some 60 ns.
+	// lateDue is the cost of late frames at which Maintain applies the oldest ones, down to lateKept. It bounds how long a change of leaders and the
+	// first read last: about 0.5 s, since a row costs some 60 ns.
 	lateDue  = 56 << 20
 	lateKept = lateDue / 8 * 7
-	// lateMost is the cost at which frames are not taken before the others are applied.
+	// lateMost is the cost at which frames are not accepted before the others are applied.
 	lateMost = 2 * lateDue
 	// nothing may be left late.
 	nothing = math.MinInt64 / 2
@@ -78,7 +78,7 @@ func (l *late) take(h *frame.Head, bytes int) {
 	}
 }
 
-// applied takes off the oldest frame.
+// applied removes the oldest frame.
 func (l *late) applied(of sums) {
 	l.drop(of)
 	for i := range l.marks {
@@ -221,7 +221,7 @@ func (p *Partition) applyLate(fo *follower, of sums) error {
 	return err
 }
 
-// applyWarm takes the references of the definitions, unless it fails.
+// applyWarm owns the references of the definitions, unless it fails.
 func (p *Partition) applyWarm(fo *follower, of sums) error {
 	f := &fo.frame
 	p.mu.Lock()

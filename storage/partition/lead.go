@@ -5,7 +5,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Lead makes the placement take frames under an epoch from now on: before it returns, the brick refuses lower epochs, also after a
+// Lead makes the placement accept frames under an epoch from now on: before it returns, the brick refuses lower epochs, also after a
 // crash (I3). Serials and the numbers of series continue from those of the epoch before, whichever placement led in it. Repeating
 // the call is fine and cheap. A partition with followers keeps them in its next epoch: LeadChain begins that. Errors are Stale (a
 // higher epoch has begun, another placement leads in this one, or dropped) and Unavailable.
@@ -27,7 +27,7 @@ func (p *Partition) lead(epoch point.Epoch, c Followers) error {
 	if err := b.RaiseEpoch(p.ident.Placement, epoch); err != nil {
 		return err
 	}
-	for late := true; late; { // the brick takes no more frames of lower epochs
+	for late := true; late; { // the brick accepts no more frames of lower epochs
 		if err := p.catchUp(); err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (p *Partition) leadNow(epoch point.Epoch, c Followers) (late bool, err erro
 		return false, p.notLed(epoch, max(p.mu.epoch, p.mu.leader))
 	case c == nil && p.mu.chain != nil && epoch != p.mu.epoch: // its followers would miss frames
 		return false, p.notLed(epoch, p.mu.epoch)
-	case c != nil && p.mu.chain == nil && p.mu.epoch == epoch && p.mu.raised: // they miss frames that were taken under it
+	case c != nil && p.mu.chain == nil && p.mu.epoch == epoch && p.mu.raised: // they miss frames that were accepted under it
 		return false, p.notLed(epoch, epoch)
 	}
 	if c != nil {
@@ -63,14 +63,14 @@ func (p *Partition) leadNow(epoch point.Epoch, c Followers) (late bool, err erro
 	return false, nil
 }
 
-// Leads reports whether frames are taken under an epoch.
+// Leads reports whether frames are accepted under an epoch.
 func (p *Partition) Leads(epoch point.Epoch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.epoch == epoch && p.mu.raised
 }
 
-// notLed is the error for a caller with an epoch other than the one in which frames are taken.
+// notLed is the error for a caller with an epoch other than the one in which frames are accepted.
 func (p *Partition) notLed(asked, now point.Epoch) error {
 	return fault.Errorf(fault.Stale, "partition %s/%d is not led in epoch %d here; the highest is %d", p.ident.Table, p.ident.Partition, asked, now)
 }
@@ -89,7 +89,7 @@ func (p *Partition) HighestRank() point.Stamp {
 	return p.mu.ranks.Highest()
 }
 
-// Ends returns, per epoch, the last frame that was taken. Frames that come meanwhile may be missing.
+// Ends returns, per epoch, the last frame that was accepted. Frames that come meanwhile may be missing.
 func (p *Partition) Ends() []point.EpochEnd {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 //	walk 2…:  definitions ─▶ those of the stretch, sorted ─▶ their rows ─▶ major
 //	last:     exemplars, by dense id
 //
-// A walk over a million definitions takes half a second, so there are at most walksMax stretches, of more series if need be.
+// A walk over a million definitions needs half a second, so there are at most walksMax stretches, of more series if need be.
 
 const (
 	stretchSlack = 40 // bytes a series, beside its labels
@@ -168,7 +168,7 @@ func (m *majorWriter) exemplars(ctx context.Context, total int) error {
 	if err := m.w.EndRows(); err != nil || !m.v.hasExemplars() {
 		return err
 	}
-	for id := range total { // one series' in memory, not a day's: they take up to 16 MiB
+	for id := range total { // one series' in memory, not a day's: they have up to 16 MiB
 		if id%compactBatch == 0 {
 			if err := m.goOn(ctx); err != nil {
 				return err

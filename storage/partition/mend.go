@@ -30,7 +30,7 @@ func (p *Partition) isBroken(id point.SegmentID) bool {
 	return slices.Contains(ids, id)
 }
 
-// mend takes a whole file in place of a damaged one. The catalogue stays as it is. followMu is held.
+// mend replaces a damaged file by a whole one. The catalogue stays as it is. followMu is held.
 func (p *Partition) mend(sender point.Epoch, info segment.Info, path string) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
@@ -141,7 +141,7 @@ func (p *Partition) replayAll() error {
 		return err
 	}
 	p.mu.Lock()
-	p.appliedLocked(last) // a leader takes no row before the damage is over: no frame comes meanwhile
+	p.appliedLocked(last) // a leader accepts no row before the damage is over: no frame comes meanwhile
 	p.mu.Unlock()
 	p.become(q)
 	return nil

@@ -52,7 +52,7 @@ func (b *bench) refetch(from *bench, i int) error {
 }
 
 // TestAFlippedBitAtAFollowerIsMendedByItsLeadersSegment: found by the scrub, each segment in turn. Meanwhile nothing is read, and frames are
-// taken.
+// accepted.
 func TestAFlippedBitAtAFollowerIsMendedByItsLeadersSegment(t *testing.T) {
 	l, f := copied(t, vfs.NewMem())
 	defer l.close()
@@ -127,7 +127,7 @@ func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
 	}
 }
 
-// TestFramesLoggedBeforeTheFileWasMendedAreReadAtTheNextLeader: a follower starts with a damaged file, logs frames, restarts, logs more, and leads before the file is here: it takes no row until then,
+// TestFramesLoggedBeforeTheFileWasMendedAreReadAtTheNextLeader: a follower starts with a damaged file, logs frames, restarts, logs more, and leads before the file is here: it accepts no row until then,
 // and the rows of those frames are read.
 func TestFramesLoggedBeforeTheFileWasMendedAreReadAtTheNextLeader(t *testing.T) {
 	fs := vfs.NewMem()

@@ -10,9 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// A partition that takes over gets the rows of the one that unloads while writers overwrite some of them here, at higher ranks. The rank of an old row in
+// A successor gets the rows of the one that unloads while writers overwrite some of them here, at higher ranks. The rank of an old row in
 // a segment may be known by chunk alone: it would win against a newer row of its time in an older segment. So a row that is here already, with its rank or a higher one, is not
-// taken again:
+// added again:
 //
 //	x=1, rank 5, of the parent ──▶ x=2, rank 9, is in a segment: left out
 //

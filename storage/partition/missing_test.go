@@ -24,7 +24,7 @@ func (b *bench) inherit(stamp point.Stamp, name string, rows map[point.Nanos]flo
 }
 
 // TestRowsWrittenSinceASplitAreNotReplacedByThoseOfTheParent: the parent's rows come in any order, more than once, while rows of the same times are written again,
-// with everything between that a partition does with its rows. The oldest of a chunk's rows would win against newer ones of another segment if they were taken.
+// with everything between that a partition does with its rows. The oldest of a chunk's rows would win against newer ones of another segment if they were added.
 func TestRowsWrittenSinceASplitAreNotReplacedByThoseOfTheParent(t *testing.T) {
 	const times = 12
 	for seed := range uint64(40) {

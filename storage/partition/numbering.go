@@ -7,7 +7,7 @@ import (
 )
 
 // numbering assigns refs numbers from 0 in the order in which it is first asked for them: open addressing over memory that
-// is used again. A Go map made for each frame took half of the time for which the partition's lock is held.
+// is used again. A Go map made for each frame needed half of the time for which the partition's lock is held.
 type numbering struct {
 	slots []uint64     // ref, then number+1; 0: free; a power of two of them, at most half in use
 	refs  []series.Ref // by number

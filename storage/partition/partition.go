@@ -33,7 +33,7 @@ type Deps struct {
 	HeadBytes HeadBytes
 	// Compacting counts the memory of compactions under way.
 	Compacting *budget.Held
-	// Lane leaves processors to writes; compactions take turns in it. Nil: they do not.
+	// Lane leaves processors to writes; compactions wait for turns there. Nil: they do not.
 	Lane *lane.Lane
 }
 
@@ -51,28 +51,28 @@ type Partition struct {
 	// ids are put under mu and read without it. A partition that warms or cools gets new ones; views keep theirs.
 	ids atomic.Pointer[ids]
 
-	// compactMu is held by the one compaction that runs, and by Close. Taken before flushMu.
+	// compactMu is held by the one compaction that runs, and by Close. Acquired before flushMu.
 	compactMu  sync.Mutex
 	compacting atomic.Bool
 	clean      atomic.Bool // the next compaction leaves out deleted rows
 
 	doubts atomic.Bool // there are doubted segments
 
-	// flushMu orders changes of the list of segments: flush, the end of a compaction, deletion. Taken before mu.
+	// flushMu orders changes of the list of segments: flush, the end of a compaction, deletion. Acquired before mu.
 	flushMu sync.Mutex
 	silence silence // guarded by flushMu
 
-	// followMu orders the leader's frames, cuts and segments. Taken before flushMu.
+	// followMu orders the leader's frames, cuts and segments. Acquired before flushMu.
 	followMu sync.Mutex
 
-	// lateMu is held while late frames are applied (late.go), and by Adopt, Cut and deletions of the leader. Taken before followMu.
+	// lateMu is held while late frames are applied (late.go), and by Adopt, Cut and deletions of the leader. Acquired before followMu.
 	lateMu sync.Mutex
 
 	mu struct {
 		sync.Mutex // guards the fields below; held for 20 ns a row of a frame (DESIGN.md): no I/O but the copy into the log's buffer
 
 		warm      bool              // ids and the table's index have all series; false: ask the segments
-		epoch     point.Epoch       // frames are taken under it; 0: none are
+		epoch     point.Epoch       // frames are accepted under it; 0: none are
 		raised    bool              // the brick refuses lower epochs than this
 		follows   bool              // frames and segments come from a leader elsewhere: none are made here
 		leader    point.Epoch       // its epoch; 0: not announced yet. Of a placement that leads: 0
@@ -88,7 +88,7 @@ type Partition struct {
 		state     *State            // as in the catalogue; replaced under flushMu, never changed
 		nextSeg   uint64            // seq of the next segment id
 		segments  []*segmentRef
-		frozen    []*frozen // heads that take no more rows, oldest first; a leader flushes the first
+		frozen    []*frozen // heads that accept no more rows, oldest first; a leader flushes the first
 		flushing  bool      // the first of them is being flushed
 		active    *headRef
 		frames    int              // in the active head
@@ -115,7 +115,7 @@ type Partition struct {
 }
 
 // Open opens a placement from its catalogue entry; a new one is written to the catalogue first. Rows that are only in
-// the log come by Replay. The epoch is the fencing token under which this server writes; with 0 nothing is taken before
+// the log come by Replay. The epoch is the fencing token under which this server writes; with 0 nothing is accepted before
 // Lead.
 func Open(d Deps, s Settings, st *State, epoch point.Epoch) (*Partition, error) {
 	s.SetDefaults()
@@ -219,7 +219,7 @@ func (p *Partition) Replay(rec []byte, d *frame.Decoder, f *frame.Frame) error {
 	return p.ReplayFrame(f)
 }
 
-// ReplayFrame takes in a frame that the log holds beyond Flushed; frames must come in the order of their serials. Only for
+// ReplayFrame applies a frame that the log holds beyond Flushed; frames must come in the order of their serials. Only for
 // recovery, before the first Append. It keeps nothing of f but the strings of its definitions.
 //
 // Frames of a damaged partition stay in the log for when it is whole again.
@@ -416,7 +416,7 @@ func (p *Partition) Close() {
 	p.close(false)
 }
 
-// CloseEmpty is Close where no row was ever taken; else it does nothing, and ok is false.
+// CloseEmpty is Close where no row was ever accepted; else it does nothing, and ok is false.
 func (p *Partition) CloseEmpty() (ok bool) { return p.close(true) }
 
 func (p *Partition) close(ifEmpty bool) (ok bool) {

@@ -639,7 +639,7 @@ func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 }
 
 // TestFlushesWaitForNoMajorThatIsWrittenAgain: what was flushed while a compaction wrote a major had it written again under the flush
-// lock, and flushes, deletions and the log waited for as long as that took.
+// lock, and flushes, deletions and the log waited for as long as that lasted.
 func TestFlushesWaitForNoMajorThatIsWrittenAgain(t *testing.T) {
 	var created func()
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {

@@ -25,7 +25,7 @@ type Settings struct {
 	// SeriesMax bounds the series of one partition. Default 20,000,000.
 	SeriesMax int
 	// QuietAfter is how long a series has no rows before it leaves the memory of a partition that still gets rows of others; it
-	// may be twice as long. Default 1 h. Smaller: less memory where series come and go; a series that returns is looked up anew.
+	// may be twice as long. Default 1 h. Smaller: less memory where series come and go; a series that returns is looked up again.
 	QuietAfter time.Duration
 	// QuietSeriesMin is how many series must have been quiet before they leave memory. Default 4096.
 	QuietSeriesMin int
@@ -94,7 +94,7 @@ type HeadShape struct {
 	LastWrite time.Time
 	Rows      int
 	Passed    bool // the partition is narrow, and its time has passed
-	Copied    bool // followers take its frames
+	Copied    bool // followers receive its frames
 
 	Stuck   bool      // a head waits and no flush of it is under way: it failed, or another placement led when the head was frozen
 	RetryAt time.Time // not before, after failures
@@ -126,9 +126,9 @@ const (
 // Reasons to compact, besides BySize.
 const (
 	ByCount     Reason = "count"     // too many minors to read
-	ByDeletions Reason = "deletions" // too many to apply at every read, or deleted rows still take up space
+	ByDeletions Reason = "deletions" // too many to apply at every read, or deleted rows still use space
 	ByClosing   Reason = "closing"   // no more rows come
-	ByRanks     Reason = "ranks"     // ranks of rows are older than they are kept, and take up space
+	ByRanks     Reason = "ranks"     // ranks of rows are older than they are kept, and use space
 	ByRequest   Reason = "request"
 )
 
@@ -177,7 +177,7 @@ const (
 	rewarmedMost = 8
 )
 
-// copiedRowsMax is how many rows a head with followers takes. Followers apply rows late (late.go), and drop those unread that a segment
+// copiedRowsMax is how many rows a head with followers holds. Followers apply rows late (late.go), and drop those unread that a segment
 // has: if the head were as large as memory allows, they would apply rows only to bound how many are late.
 const copiedRowsMax = 6 << 20
 
@@ -189,7 +189,7 @@ type Chain struct {
 	// Closed says that the partition's time has passed and its head is empty; Idle for how long it got no rows.
 	Closed bool
 	Idle   time.Duration
-	// OldRanks are the bytes that the ranks of rows take in segments of which all rows are older than ranks are kept.
+	// OldRanks are the bytes of the ranks of rows in segments of which all rows are older than ranks are kept.
 	OldRanks int64
 }
 
@@ -197,7 +197,7 @@ type Chain struct {
 //
 // Minors are folded when together they weigh half of the major, so that each byte is rewritten a bounded number of
 // times (the sizes form a geometric row: about 2 bytes written per byte kept), or when there are too many to read.
-// A partition that gets no more rows is folded once for good. Late rows begin this anew, so it waits for a day without any, unless
+// A partition that gets no more rows is folded once for good. Late rows start this again, so it waits for a day without any, unless
 // they weigh enough to pay for the rewriting.
 func (s *Settings) CompactDue(c *Chain) Reason {
 	var major, minors int64
@@ -236,9 +236,9 @@ const (
 	// closingShare of the major is the weight that minors of a closed partition need to be folded before closingIdle.
 	closingShare = 16
 	closingIdle  = 24 * time.Hour
-	// ranksShare is the share of the bytes that old ranks must take for a closed partition to be written once more without them. Those of larger requests take less, and stay.
+	// ranksShare is the share of the bytes that old ranks must have for a closed partition to be written once more without them. Those of larger requests have less, and stay.
 	ranksShare = 20
-	// deletionsWorth is how many deletions reads apply before the rows are taken out; deletionsMax is how many may wait.
+	// deletionsWorth is how many deletions reads apply before a compaction removes the rows; deletionsMax is how many may wait.
 	deletionsWorth = 32
 	deletionsMax   = 1024
 )

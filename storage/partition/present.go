@@ -5,7 +5,7 @@ import (
 )
 
 // Where series come and go, a partition defines many times more series than have rows at a time: of ten million in a day perhaps four
-// hundred thousand in the last hour. The labels of all of them would take gigabytes, so a look-up that finds many series asks first
+// hundred thousand in the last hour. All their labels would be gigabytes, so a look-up that finds many series asks first
 // which of them may have rows in its time:
 //
 //	heads of that time: their series without those that ended before it  ∪  segments of that time: the series of groups of that time  =  present
@@ -62,7 +62,7 @@ func (v *View) presentSeries() (*roaring.Bitmap, error) {
 	return v.present.ids, nil
 }
 
-// keepPresent takes the series without rows in the view's time out of sets.
+// keepPresent removes the series without rows in the view's time from sets.
 func (v *View) keepPresent(found []*roaring.Bitmap) error {
 	present, err := v.presentSeries()
 	if err != nil || present == nil {

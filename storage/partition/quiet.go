@@ -147,7 +147,7 @@ func (s *silence) listen(h *headRef, now time.Time, after time.Duration) (due bo
 }
 
 // hush releases the series without rows since the last time, below the dense id defined, which segments define. It gives up when ctx ends:
-// a walk over ten million series takes seconds. The flush lock is held.
+// a walk over ten million series lasts seconds. The flush lock is held.
 func (p *Partition) hush(ctx context.Context, defined int, now time.Time) {
 	heard := p.silence.heard
 	p.silence = silence{since: now, heard: roaring.New()}
@@ -252,7 +252,7 @@ func (p *Partition) liveOrder(y *ids) []point.DenseID {
 	return order
 }
 
-// loadQuiet takes in the series that a segment defines without their labels.
+// loadQuiet loads the series that a segment defines without their labels.
 func (x *ids) loadQuiet(g *segmentRef) error {
 	n := x.len()
 	err := g.reader.EachDefinition(func(id point.DenseID, l point.Labels) error {

@@ -149,7 +149,7 @@ func TestQuietFindsWhatWasPut(t *testing.T) {
 	}
 }
 
-// TestAProcessThatEndsDoesNotWalkOverItsSeries: the walk that takes quiet series out of memory went on for seconds after SIGTERM. One that
+// TestAProcessThatEndsDoesNotWalkOverItsSeries: the walk that removes quiet series from memory went on for seconds after SIGTERM. One that
 // is given up leaves every series found by its name and by its rows, once.
 func TestAProcessThatEndsDoesNotWalkOverItsSeries(t *testing.T) {
 	b := openBenchWith(t, vfs.NewMem(), 1, hushed)

@@ -117,7 +117,7 @@ func TestALateFirstTryDoesNotWin(t *testing.T) {
 			t.Error("the first try was taken")
 		}
 		b.want("a 5:2")
-		b.must(once(b, rank.At(noon-second), 3)) // overtaken on its way, and not taken before
+		b.must(once(b, rank.At(noon-second), 3)) // overtaken on its way, and not accepted before
 		b.want("a 5:3")
 		b.close()
 	}

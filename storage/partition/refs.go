@@ -52,7 +52,7 @@ func (g *segmentRef) release() {
 type headRef struct {
 	head *head.Head
 	refs atomic.Int32
-	// tombstones hide rows of a frozen head of a placement that follows: at its leader the rows were in a segment when it took the
+	// tombstones hide rows of a frozen head of a placement that follows: at its leader the rows were in a segment when it accepted the
 	// deletions. Nil: there are none.
 	tombstones atomic.Pointer[[]Tombstone]
 }

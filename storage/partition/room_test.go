@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// tightFS reports free space; each file that is made takes some of it.
+// tightFS reports free space; each file that is made uses some.
 type tightFS struct {
 	vfs.FS
 	free, perFile atomic.Int64

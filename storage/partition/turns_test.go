@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
-// TestRowsAreFlushedWhileACompactionWaitsForItsTurn: writes and a query have all turns. The compaction takes none of their processors, and flushes,
+// TestRowsAreFlushedWhileACompactionWaitsForItsTurn: writes and a query have all turns. The compaction uses none of their processors, and flushes,
 // without which there is soon no room for rows, do not wait behind it.
 func TestRowsAreFlushedWhileACompactionWaitsForItsTurn(t *testing.T) {
 	b := openBench(t, vfs.NewMem(), 1)

@@ -34,7 +34,7 @@ type View struct {
 	present presence        // series that may have rows in [lo, hi]
 }
 
-// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be read, not even its series;
+// View makes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be read, not even its series;
 // Unavailable: a deletion has yet to be carried out. Errors are also those of the log, if it has frames that are not applied yet.
 func (p *Partition) View() (*View, error) {
 	if err := p.catchUp(); err != nil {
@@ -215,7 +215,7 @@ func (v *View) failed(err error, gs ...*segmentRef) error {
 // matchedBytes is the memory of a found series: here, and where series of views are joined.
 const matchedBytes = 160
 
-// matchIndex gives the series in the index that fulfil all matchers. live takes in all of them, also those without rows in the view's time.
+// matchIndex gives the series in the index that fulfil all matchers. live includes all, also those without rows in the view's time.
 func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap, timed bool, live *roaring.Bitmap, expect func(n int) error, f func(Series) error) error {
 	defer v.p.deps.Index.Pin().Unpin() // no ref becomes another series, perhaps one of this view, before it was looked at
 	found, err := v.p.deps.Index.MatchChecked(ms, v.grow)
@@ -283,7 +283,7 @@ func (v *View) Memory() *Memory {
 	return &Memory{segments: v.p.deps.Cache.Memory(), heads: headMemories.Get().(*headMemory)}
 }
 
-// Reset takes back all rows that were read into the memory.
+// Reset invalidates all rows that were read into the memory.
 func (m *Memory) Reset() {
 	m.segments.Reset()
 	m.heads.reset()

@@ -53,7 +53,7 @@ func (p *Partition) warm() error {
 	}
 	for _, g := range segments {
 		if err := load(g); err != nil {
-			known.release() // all or nothing: the next try begins anew
+			known.release() // all or nothing: the next try starts again
 			return fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
 		}
 	}
@@ -75,7 +75,7 @@ func (p *Partition) warm() error {
 // loadSection is how many series enter the index at a time.
 const loadSection = 2048
 
-// load takes in the series that a segment defines.
+// load loads the series that a segment defines.
 func (x *ids) load(g *segmentRef) error {
 	var labels []point.Labels
 	var refs []series.Ref
@@ -129,7 +129,7 @@ func (p *Partition) Cool(now time.Time, idle time.Duration) bool {
 	if old == nil {
 		return false
 	}
-	old.release() // not under the lock: it takes a while for many series
+	old.release() // not under the lock: many series need a while
 	return true
 }
 

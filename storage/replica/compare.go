@@ -74,7 +74,7 @@ func (d Difference) String() string {
 type Comparison struct {
 	// New are differences that were not there before, Over those that are not there any more.
 	New, Over []Difference
-	// Repair: make the leader's segments anew and offer them, since another placement agrees with the leader.
+	// Repair: make the leader's segments again and offer them, since another placement agrees with the leader.
 	Repair bool
 }
 
@@ -92,7 +92,7 @@ func (c *Comparer) Begin(now Time, own Digest, members []Member) {
 	c.asked, c.since, c.own, c.members, c.told = true, now, own, slices.Clone(members), map[Member]Digest{}
 }
 
-// Told takes a member's answer. One for another comparison is late.
+// Told handles a member's answer. One for another comparison is late.
 func (c *Comparer) Told(from Member, d Digest) {
 	if c.asked && d.After == c.own.After && d.End == c.own.End && slices.Contains(c.members, from) {
 		c.told[from] = d

@@ -18,10 +18,10 @@ type Holding struct {
 	Epoch  point.Epoch
 	Chain  []point.SegmentID // oldest first
 	Ends   []point.EpochEnd  // of its segments
-	Leads  bool              // it leads itself: then nothing is taken (C57) but the bytes of its own damaged files
+	Leads  bool              // it leads itself: then nothing is accepted (C57) but the bytes of its own damaged files
 	Absent bool              // it is not here, or is being dropped
-	Later  bool              // it is about to follow the sender's epoch, and takes nothing yet
-	// Broken are segments of the chain whose files are damaged: the same bytes are taken again.
+	Later  bool              // it is about to follow the sender's epoch, and accepts nothing yet
+	// Broken are segments of the chain whose files are damaged: the same bytes are received again.
 	Broken []point.SegmentID
 }
 
@@ -159,7 +159,7 @@ func NewReceiver(set Settings) *Receiver {
 	return &Receiver{set: set}
 }
 
-// Step takes an input and appends the effects.
+// Step handles an input and appends the effects.
 func (r *Receiver) Step(now Time, in ReceiverInput, out []ReceiverEffect) []ReceiverEffect {
 	r.now, r.out = now, out
 	r.expire()
@@ -207,7 +207,7 @@ func (r *Receiver) answered(at Key, reason Reason) {
 	}
 }
 
-// Next returns the latest time for a Tick; ok is false if no slot is taken.
+// Next returns the latest time for a Tick; ok is false if no slot is in use.
 func (r *Receiver) Next() (at Time, ok bool) {
 	for _, s := range r.slots {
 		if !s.adopting && (!ok || s.until < at) {
@@ -273,7 +273,7 @@ func (r *Receiver) refuses(in *Offered) Reason {
 	case slices.Contains(has.Broken, in.Segment.ID):
 	case slices.Contains(has.Chain, in.Segment.ID):
 		return Exists
-	case has.Leads: // followers offer all their segments to a leader with damaged files, and it takes those alone
+	case has.Leads: // followers offer all their segments to a leader with damaged files, and it accepts those alone
 		return StaleEpoch
 	case !in.Segment.Major && !slices.Contains(has.Chain, in.Segment.Base):
 		return OutOfOrder

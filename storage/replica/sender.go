@@ -14,7 +14,7 @@ type Settings struct {
 	AnswerIn time.Duration
 	// RetryMin and RetryMax are the first and the longest pause after a decline; pauses double. Default 500 ms and 30 s.
 	RetryMin, RetryMax time.Duration
-	// SlotsMax is how many segments a server takes at once. Default 4. More: more of the disk is for copying.
+	// SlotsMax is how many segments a server receives at once. Default 4. More: more of the disk is for copying.
 	SlotsMax int
 	// SlotIdle is how long nothing of a segment may arrive before its slot is given to another. Default 30 s.
 	SlotIdle time.Duration
@@ -154,7 +154,7 @@ func NewSender(set Settings) *Sender {
 	return &Sender{set: set}
 }
 
-// Step takes an input and appends the effects.
+// Step handles an input and appends the effects.
 func (s *Sender) Step(now Time, in SenderInput, out []SenderEffect) []SenderEffect {
 	s.now, s.out = now, out
 	switch in := in.(type) {
@@ -169,7 +169,7 @@ func (s *Sender) Step(now Time, in SenderInput, out []SenderEffect) []SenderEffe
 		}
 	case Declined:
 		if p := s.peer(in.From); p != nil && in.Slot == 0 && p.slot == 0 {
-			p.newest, p.level = point.SegmentID{}, point.SegmentID{} // it is offered all again, and takes those that it lacks
+			p.newest, p.level = point.SegmentID{}, point.SegmentID{} // it is offered all again, and accepts those that it lacks
 		} else if p := s.under(in.From, in.Slot); p != nil {
 			s.declined(p, in)
 		}

@@ -23,7 +23,7 @@ const (
 	headMax        = 2 << 20  // head of a block, raw
 )
 
-// HistogramBytesMax bounds one histogram in a segment. It is four times what decoders take (point.HistogramBytesMax): logs of
+// HistogramBytesMax bounds one histogram in a segment. It is four times what decoders accept (point.HistogramBytesMax): logs of
 // earlier versions hold longer ones, which were acked.
 const HistogramBytesMax = 4 << 20
 
@@ -420,7 +420,7 @@ func (r *blockReader) parseParams(c *cursor, ch *chunk) {
 	ch.except = r.except[at:]
 }
 
-// values decodes the values of chunk i into dst, which has the length of the chunk's rows. Chunks must be taken in
+// values decodes the values of chunk i into dst, which has the length of the chunk's rows. Chunks must be decoded in
 // order, each by values, skip or histograms.
 func (r *blockReader) values(i int, dst []float64) {
 	col := r.columns(i)

@@ -188,7 +188,7 @@ func edgeExemplars(rng *rand.Rand) []point.ExemplarRow {
 	}
 }
 
-// TestNewestExemplarsFit takes as many of the newest as a segment takes of one series, and the writer agrees.
+// TestNewestExemplarsFit keeps as many of the newest as a segment holds of one series, and the writer agrees.
 func TestNewestExemplarsFit(t *testing.T) {
 	labels := point.MakeLabels("__name__", "x", "trace", longValue(60_000, 1))
 	for _, n := range []int{0, 1, 278, 279, 280, 400} {

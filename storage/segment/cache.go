@@ -171,7 +171,7 @@ func (c *Cache) putNames(k pageKey, names []labelName) {
 	c.put(&cached{key: k, names: names, bytes: size})
 }
 
-// hash gives a place for the key of a Lookup; keys with one hash take turns there.
+// hash gives a place for the key of a Lookup; keys with one hash alternate there.
 func (c *Cache) hash(key string) point.Nanos { return point.Nanos(maphash.String(c.seed, key)) }
 
 // putAnswer keeps an answer, and returns it or an equal one that another segment gave.

@@ -122,7 +122,7 @@ func FuzzRanks(f *testing.F) {
 	})
 }
 
-// FuzzRecords: for any bytes of a record its parser returns, and takes no more memory than the format allows.
+// FuzzRecords: for any bytes of a record its parser returns, and allocates no more memory than the format allows.
 func FuzzRecords(f *testing.F) {
 	s := withRanks(small())
 	var g group
@@ -189,7 +189,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// consumeBlock opens a block and takes every chunk, as a scan does.
+// consumeBlock opens a block and reads every chunk, as a scan does.
 func consumeBlock(b []byte) {
 	d := newDecoder()
 	defer d.Close()

@@ -74,7 +74,7 @@ func (f *file) acquire() bool {
 			return false
 		}
 		if f.refs.CompareAndSwap(n, n+1) {
-			if f.used.Load() != now { // mostly it is: a store would take the cache line from all others
+			if f.used.Load() != now { // mostly it is: a store would invalidate the cache line of all others
 				f.used.Store(now)
 			}
 			return true

@@ -167,7 +167,7 @@ func TestReadsGoOnWhenTheSystemHasNoDescriptorsLeft(t *testing.T) {
 	c := openCache(t, 64<<10)
 	s, readers := manySegments(t, fs, c, 20)
 	check(t, readers[19].Close())
-	fs.limit.Store(fs.open.Load()) // another part of the process took all the others
+	fs.limit.Store(fs.open.Load()) // another part of the process uses all the others
 	r := openSegment(t, fs, "seg19", readers[19].Info(), c)
 	fs.limit.Store(fs.open.Load())
 	for _, r := range append(readers[:19:19], r) {

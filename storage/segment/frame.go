@@ -30,7 +30,7 @@ type packer struct {
 }
 
 // packers are kept from one segment to the next: the tables of an encoder are 260 kB, more than all else that a small
-// segment takes.
+// segment accepts.
 var packers = sync.Pool{New: func() any { return newPacker() }}
 
 func newPacker() *packer {
@@ -44,7 +44,7 @@ func newPacker() *packer {
 	return &packer{enc: enc, huff: huff0.Scratch{Reuse: huff0.ReusePolicyNone}}
 }
 
-// frameZstdMin is the shortest input worth a zstd frame: its headers alone take 12 bytes.
+// frameZstdMin is the shortest input worth a zstd frame: its headers alone have 12 bytes.
 const frameZstdMin = 24
 
 // append makes a frame of text and heads, in which zstd finds repetitions.
@@ -87,7 +87,7 @@ func (p *packer) zstd(raw []byte) []byte {
 	return p.buf
 }
 
-// shorter takes the zstd frame, if there is one, or raw bytes, or one byte.
+// shorter reads the zstd frame, if there is one, or raw bytes, or one byte.
 func (p *packer) shorter(dst, raw, z []byte) []byte {
 	switch {
 	case len(raw) > 1 && isFill(raw):

@@ -8,7 +8,7 @@ import (
 )
 
 // When a group is full: 32 series, or up to 128 while they are short, since a block of few rows compresses badly; and
-// long before its blocks take much memory.
+// long before its blocks use much memory.
 const (
 	groupSeries   = 32
 	groupRowsFew  = 100 * groupSeries
@@ -167,7 +167,7 @@ func (g *groupRecord) parse(b []byte) error {
 		g.ids = append(g.ids, point.DenseID(prev))
 	}
 	lo := point.Nanos(0)
-	for i := range c.count(len(c.b)) { // a range takes three bytes at least
+	for i := range c.count(len(c.b)) { // a range has three bytes at least
 		old := lo
 		lo += c.varint()
 		r := blockRange{lo: lo, hi: lo + int64(c.uvarint()), rows: c.count(2 * groupSeriesMax * chunkRowsMax)}

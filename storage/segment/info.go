@@ -72,7 +72,7 @@ type Info struct {
 	StampLo point.Stamp `json:"stamp_lo"` // of all rows; 0 when there are none
 	StampHi point.Stamp `json:"stamp_hi"`
 
-	// RankedRows are those with a rank of their own; others count as the highest of their chunk. RankBytes is what that takes. Only the file has them.
+	// RankedRows are those with a rank of their own; others count as the highest of their chunk. RankBytes is their size. Only the file has them.
 	RankedRows uint64 `json:"-"`
 	RankBytes  uint64 `json:"-"`
 }
@@ -164,7 +164,7 @@ func parseHeader(b []byte) (Info, error) {
 	i.Rows, i.Series, i.Definitions, i.Exemplars = c.uvarint(), c.uvarint(), c.uvarint(), c.uvarint()
 	i.TimeLo, i.TimeHi = c.varint(), c.varint()
 	i.StampLo, i.StampHi = point.Stamp(c.uvarint()), point.Stamp(c.uvarint())
-	for range c.count(len(c.b)) { // an end takes two bytes at least
+	for range c.count(len(c.b)) { // an end has two bytes at least
 		i.Ends = append(i.Ends, point.EpochEnd{Epoch: point.Epoch(c.uvarint()), Seq: c.uvarint()})
 		if c.bad {
 			break

@@ -114,7 +114,7 @@ func (r *Reader) Match(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 		return nil, err
 	}
 	var out *roaring.Bitmap
-	var without []*roaring.Bitmap // to be taken away
+	var without []*roaring.Bitmap // to be removed
 	for _, m := range ms {
 		set, negative, err := r.matchOne(names, m)
 		switch {

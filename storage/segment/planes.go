@@ -49,7 +49,7 @@ func (p *planes) pack(dst []byte, pk *packer) []byte {
 	return dst
 }
 
-// planeReader takes columns off opened planes in the order in which they were appended.
+// planeReader reads columns of opened planes in the order in which they were appended.
 type planeReader struct {
 	open [8][]byte // the rest of each plane
 	mem  [8][]byte // memory of opened frames, kept between uses

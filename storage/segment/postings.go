@@ -102,7 +102,7 @@ const (
 	pagePostings    = 64 << 10  // bytes of values and runs at which a page is closed
 	postingsMax     = 128 << 20 // bytes of one page: the runs of a single value can be long
 	valueBytesMax   = pagePostings + point.LabelValueMax
-	pagePostingsMin = 3 // least bytes a value takes
+	pagePostingsMin = 3 // least bytes of a value
 )
 
 // write puts the record of names, the pages of each name in order, and further parts of the record where it is long.
@@ -327,7 +327,7 @@ func valuesOfPage(out []string, b []byte, d *zstd.Decoder) ([]string, error) {
 	return out, nil
 }
 
-// addRuns puts the ids of a posting into a bitmap. Short runs go in together: a range alone makes room for itself in its container, which took
+// addRuns puts the ids of a posting into a bitmap. Short runs go in together: a range alone makes room for itself in its container, which cost
 // two thirds of the time of a look-up of one metric of 10,000 hosts.
 func addRuns(to *roaring.Bitmap, c cursor) error {
 	const short = 16

@@ -70,7 +70,7 @@ func distance(rs []point.Stamp, i int) int64 {
 	return int64(uint64(rs[i])>>gatewayBits) - int64(uint64(rs[i-1])>>gatewayBits)
 }
 
-// bestStep takes the mean distance or the middle one. The mean is that of scrapes with jitter, the middle one that of scrapes of which some are missing, and of
+// bestStep chooses the mean distance or the middle one. The mean is that of scrapes with jitter, the middle one that of scrapes of which some are missing, and of
 // requests with many rows of a series.
 func (p *ranksPage) bestStep(rs []point.Stamp) int64 {
 	n := len(rs)

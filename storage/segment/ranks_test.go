@@ -53,7 +53,7 @@ func readRanks(t *testing.T, fs vfs.FS, info Info, lo, hi point.Nanos) (ranks []
 	return ranks
 }
 
-// TestRanksBelowABoundAreNotKept: those of chunks with older rows alone count as the highest of their chunk, and take no room.
+// TestRanksBelowABoundAreNotKept: those of chunks with older rows alone count as the highest of their chunk, and need no room.
 func TestRanksBelowABoundAreNotKept(t *testing.T) {
 	fs := vfs.NewMem()
 	s := &source{meta: Meta{Table: "t"}}
@@ -86,7 +86,7 @@ func TestRanksBelowABoundAreNotKept(t *testing.T) {
 	}
 }
 
-// TestSeriesOfOneRequestShareTheirRanks, also in other groups: a hundred series take little more room than one.
+// TestSeriesOfOneRequestShareTheirRanks, also in other groups: a hundred series need little more room than one.
 func TestSeriesOfOneRequestShareTheirRanks(t *testing.T) {
 	size := func(series int) uint64 {
 		s := devops(1, 360, 0)

@@ -37,7 +37,7 @@ type Reader struct {
 	closed atomic.Bool
 	spans  atomic.Pointer[[]span] // of groups; nil: not read yet
 
-	opening  sync.Mutex // held while the file is opened or closed; taken before the cache's lock
+	opening  sync.Mutex // held while the file is opened or closed; acquired before the cache's lock
 	modified time.Time  // of the file when it was opened last; guarded by opening
 }
 

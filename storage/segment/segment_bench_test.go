@@ -40,7 +40,7 @@ func cpu(b *testing.B) float64 {
 	return float64(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// perSample reports the processor time a sample took since from, the garbage collector's included.
+// perSample reports the processor time of a sample since from, the garbage collector's included.
 func perSample(b *testing.B, from float64, samples int) {
 	b.ReportMetric((cpu(b)-from)/float64(samples)/float64(b.N), "cpu-ns/sample")
 }

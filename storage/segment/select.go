@@ -17,7 +17,7 @@ func (a *arena[T]) fresh(n int) {
 	a.free = a.mem
 }
 
-// again takes everything back.
+// again frees everything.
 func (a *arena[T]) again() { a.free = a.mem }
 
 // take gives an empty slice with room for n. With reuse it grows so that the next group fits.
@@ -111,7 +111,7 @@ func (s *readState) lastJoin(made []point.Nanos) *join {
 	return nil
 }
 
-// again takes back the memory handed out for reuse.
+// again frees the memory handed out for reuse.
 func (s *readState) again() {
 	s.values.again()
 	s.nanos.again()
@@ -197,7 +197,7 @@ func (c *Cache) Memory() *Memory {
 	return &Memory{c, s}
 }
 
-// Reset takes back all rows that were read into the memory.
+// Reset invalidates all rows that were read into the memory.
 func (m *Memory) Reset() { m.state.again() }
 
 // Close returns the memory to the pool.
@@ -420,7 +420,7 @@ func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey) error {
 }
 
 // takeBlock appends the wanted chunks of a block to s.runs. left is the number of blocks still to come with this one:
-// memory for a series' rows is taken once.
+// memory for a series' rows is allocated once.
 func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left int) error {
 	if err := r.openBlock(t, s, k); err != nil {
 		return err
@@ -452,7 +452,7 @@ func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left in
 	return nil
 }
 
-// wantedFloats is how much memory the wanted series take if each of the blocks that are left is like the first.
+// wantedFloats is how much memory the wanted series need if each of the blocks that are left is like the first.
 func (s *readState) wantedFloats(left int) (n int) {
 	for i := range s.b.chunks {
 		if ch := &s.b.chunks[i]; s.want[ch.slot] >= 0 && ch.form != formHist {

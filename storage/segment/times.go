@@ -130,7 +130,7 @@ func (p *timesPage) divideUnit() int {
 	return 0
 }
 
-// bestStep tries the commonest distance and rounder and rounder forms of the mean, and takes the grid that needs the
+// bestStep tries the commonest distance and rounder and rounder forms of the mean, and chooses the grid that needs the
 // fewest bits for skips and residuals; 0 when there is no grid.
 func (p *timesPage) bestStep() uint64 {
 	n := len(p.dist)

@@ -20,7 +20,7 @@ const (
 	scaleMax   = 15      // decimals; 10^15 times a value of 2^53/10^15 is still exact
 	scaledAbs  = 1 << 53 // integers below it are exact doubles
 	exceptDiv  = 16      // a chunk of n scaled decimals may have 1 + n/exceptDiv exceptions
-	exceptSize = 9       // least bytes an exception takes in the head
+	exceptSize = 9       // least bytes of an exception in the head
 )
 
 // pow10 holds exact powers: every 10^e up to 10^22 is a double.
@@ -263,7 +263,7 @@ func (f *floats) decodeXOR(dst []float64, col *[8][]byte) {
 	}
 }
 
-// decodeDelta spells out the widths that nearly all chunks have: a byte a row takes 1 ns this way and 3 in the loop
+// decodeDelta spells out the widths that nearly all chunks have: a byte a row costs 1 ns this way and 3 in the loop
 // for any width.
 func (f *floats) decodeDelta(dst []float64, col *[8][]byte) {
 	m, mean := int64(f.first), f.mean

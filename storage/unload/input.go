@@ -10,7 +10,7 @@ type Effect interface{ effect() }
 
 // Inputs.
 type (
-	// Begin says that this server leads the partition, sealed for good: no server takes a row into it any more.
+	// Begin says that this server leads the partition, sealed for good: no server accepts its rows any more.
 	Begin struct{}
 	// End says that it does not any more. Whoever has slices drops them.
 	End struct{}
@@ -30,7 +30,7 @@ type (
 		ID uint64
 		OK bool
 	}
-	// Delete asks to take rows out of the partition. It may begin at Permit, and ends with Deleted. The caller numbers deletions. Before Begin and after End it
+	// Delete asks to remove rows from the partition. It may begin at Permit, and ends with Deleted. The caller numbers deletions. Before Begin and after End it
 	// is not heard: the caller refuses it, since the server does not lead.
 	Delete struct{ ID uint64 }
 	// Deleted ends a deletion, also one that failed or was not permitted yet.
@@ -59,7 +59,7 @@ type (
 	Drop struct{ ID uint64 }
 	// Permit lets a deletion begin.
 	Permit struct{ ID uint64 }
-	// Finish says that those that take over have all rows: the partition may be taken out of the map.
+	// Finish says that the successors have all rows: the partition may be removed from the map.
 	Finish struct{}
 )
 

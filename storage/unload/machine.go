@@ -84,7 +84,7 @@ func New(set Settings, lo, hi point.Nanos) *Machine {
 	return &Machine{set: set, lo: lo, hi: hi, next: lo, deletions: map[uint64]bool{}}
 }
 
-// Step takes an input and returns what is to be done. The slice is the caller's until the next call.
+// Step handles an input and returns what is to be done. The slice is the caller's until the next call.
 func (m *Machine) Step(now time.Time, in Input) []Effect {
 	m.out = m.out[:0]
 	switch in := in.(type) {
@@ -161,7 +161,7 @@ func (m *Machine) find(id uint64) *slice {
 
 func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
 
-// read takes the rows of a slice. Where fewer times were read than asked for, the rest is a slice of its own or the next one.
+// read handles the rows of a slice. Where fewer times were read than asked for, the rest is a slice of its own or the next one.
 func (m *Machine) read(now time.Time, in Read) {
 	s := m.find(in.ID)
 	if s == nil || s.phase != reading && s.phase != old {
@@ -199,7 +199,7 @@ func (m *Machine) rest(s *slice, to point.Nanos) {
 	s.to = to
 }
 
-// pace puts the next read off by as long as the bytes take at the rate.
+// pace puts the next read off by as long as the bytes need at the rate.
 func (m *Machine) pace(now time.Time, bytes int64) {
 	if m.set.Rate > 0 {
 		m.readFrom = now.Add(time.Duration(float64(bytes) / float64(m.set.Rate) * float64(time.Second)))
@@ -234,7 +234,7 @@ func (m *Machine) sent(now time.Time, in Sent) {
 	m.remove(s)
 }
 
-// delete begins to wait for what is on its way. What is being read may have rows that the deletion takes out.
+// delete begins to wait for what is on its way. What is being read may have rows that the deletion removes.
 func (m *Machine) delete(id uint64) {
 	if _, known := m.deletions[id]; known {
 		return

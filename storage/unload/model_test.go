@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestNothingIsLostAndNothingComesBack unloads a partition of random rows while those that take over get writes, series are deleted, slices fail after some of their rows
+// TestNothingIsLostAndNothingComesBack unloads a partition of random rows while its successors get writes, series are deleted, slices fail after some of their rows
 // arrived, and leaders die with slices on their way, which arrive at any moment of the next SendWithin. At each moment parent and heir together, by rank, have the
 // rows acked last and no deleted one; and at Finish the heir has them alone.
 func TestNothingIsLostAndNothingComesBack(t *testing.T) {
@@ -182,7 +182,7 @@ func (w *unloadWorld) erase(t *rapid.T) {
 	w.step(Delete{w.erasure.id})
 }
 
-// carry takes the next step of a deletion: the parent, then the heir.
+// carry does the next step of a deletion: the parent, then the heir.
 func (w *unloadWorld) carry(t *rapid.T) {
 	e := w.erasure
 	covers := func(at point.Nanos, _ ranked) bool { return at >= e.lo && at <= e.hi }

@@ -127,14 +127,14 @@ func (c *Copier) askedToCompare(p lease.Partition, from lease.Member, to point.P
 	})
 }
 
-// toldToCompare takes a follower's digest.
+// toldToCompare handles a follower's digest.
 func (c *Copier) toldToCompare(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.CompareTell) {
 	if s := c.senders[p]; s != nil && s.copy.Epoch == epoch && s.copy.Self.Placement == to {
 		s.comparer.Told(from, replica.Digest{After: m.After, End: m.End, Segments: m.Segments, Log: m.Log, Frames: m.Frames})
 	}
 }
 
-// compared reports the result of a comparison, and has the partition repaired: the frames of the log become a segment, all segments become one, and every member is asked anew what it has.
+// compared reports the result of a comparison, and has the partition repaired: the frames of the log become a segment, all segments become one, and every member is asked again what it has.
 func (c *Copier) compared(s *sending, out replica.Comparison) {
 	c.metrics.compared.Inc()
 	p := s.copy.Partition.String()

@@ -24,7 +24,7 @@ func (n *node) put(v float64) {
 	n.must(n.Append(&partition.Rows{Epoch: epoch, Stamp: n.stamp, Refs: []series.Ref{ref}, Times: []point.Nanos{point.Nanos(n.stamp)}, Values: []float64{v}}))
 }
 
-// follow takes the frames of another node that this one lacks.
+// follow copies the frames of another node that this one lacks.
 func (n *node) follow(from *node) {
 	n.t.Helper()
 	n.must(from.EachFrame(n.Last(), func(_ point.Serial, rec []byte) error {

@@ -295,12 +295,12 @@ func TestATransferGoesOnWhereItStopped(t *testing.T) {
 	}
 }
 
-// TestASegmentThatIsDamagedAtItsLeaderIsNamed: no follower takes it, and the leader finds the damage.
+// TestASegmentThatIsDamagedAtItsLeaderIsNamed: no follower accepts it, and the leader finds the damage.
 func TestASegmentThatIsDamagedAtItsLeaderIsNamed(t *testing.T) {
 	p := newPair(t, Settings{Machine: replica.Settings{RetryMin: 10 * time.Millisecond, RetryMax: 20 * time.Millisecond}})
 	p.leader.write(100, ramp)
 	p.within("the follower has the first", p.same)
-	p.follows.joined.Store(false) // nothing is taken until the file is damaged
+	p.follows.joined.Store(false) // nothing is accepted until the file is damaged
 	p.leader.write(1000, noise)
 	id := p.leader.breaks(1)
 	p.follows.joined.Store(true)
@@ -333,7 +333,7 @@ func TestADamagedSegmentAtAFollowerIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// TestADamagedSegmentAtTheLeaderIsFetchedFromAFollower: each segment in turn, found by a read. Meanwhile the leader takes rows.
+// TestADamagedSegmentAtTheLeaderIsFetchedFromAFollower: each segment in turn, found by a read. Meanwhile the leader accepts rows.
 func TestADamagedSegmentAtTheLeaderIsFetchedFromAFollower(t *testing.T) {
 	p := newPair(t, Settings{BrokenEvery: 20 * time.Millisecond, Machine: replica.Settings{RetryMin: 10 * time.Millisecond, RetryMax: 20 * time.Millisecond}})
 	for range 3 {

@@ -10,7 +10,7 @@
 //
 // All machines belong to the loop. What waits for a disk or for a link runs beside it, and reports to the loop.
 //
-// Bounds (I5): a server takes Settings.SlotsMax of the machine at once, pieces on their way are bounded by the link's window, each
+// Bounds (I5): a server receives Settings.SlotsMax of the machine at once, pieces on their way are bounded by the link's window, each
 // transfer has one buffer of a piece, and all of a server's transfers together send BytesPerSecond. Frames of chains go before pieces on
 // a link.
 //

@@ -51,7 +51,7 @@ type incoming struct {
 		sync.Mutex
 		pieces    []piece // bounded by the link's window
 		committed bool
-		over      bool // no piece is taken any more
+		over      bool // no piece is accepted any more
 	}
 
 	// Owned by run.
@@ -73,7 +73,7 @@ func newIncoming(c *Copier, e replica.Accept) *incoming {
 	return f
 }
 
-// push takes a piece that arrived; it does not wait.
+// push queues a piece that arrived; it does not wait.
 func (f *incoming) push(offset uint64, data peer.Body) {
 	f.mu.Lock()
 	over := f.mu.over

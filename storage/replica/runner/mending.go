@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/replica"
 )
 
-// A leader with a damaged file asks its followers, which have the same bytes. They offer it their segments, and it takes the damaged ones.
+// A leader with a damaged file asks its followers, which have the same bytes. They offer it their segments, and it accepts the damaged ones.
 //
 //	leader   Broken ── SegmentDecline, slot 0 ─▶ ◀─ offers, oldest first ── exists, exists, accept ─▶ ◀─ pieces, commit ── Adopt: mended
 //	follower           mend: a sender with the leader as its only member; it ends a while after the leader has asked last

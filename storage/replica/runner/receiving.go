@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// offered takes an offer of a leader.
+// offered handles an offer of a leader.
 func (c *Copier) offered(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.SegmentOffer) {
 	if copy, ok := c.deps.Chains.Copy(p, to); !ok || !copy.Leads {
 		c.leaders[keyOf(p, to)] = leader{from, epoch}

@@ -84,7 +84,7 @@ func (c *Copier) renew(s *sending, others []lease.Member) {
 	}
 }
 
-// linked returns the members that can be reached now: one that comes back is asked anew which segments it has.
+// linked returns the members that can be reached now: one that comes back is asked again which segments it has.
 func (c *Copier) linked(others []lease.Member) (members []lease.Member) {
 	for _, m := range others {
 		if l, ok := c.links[string(m.Server)]; ok && chains.StoreOf(l.Peer().Store) == m.Store {
@@ -237,7 +237,7 @@ func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replic
 	}
 }
 
-// answer takes a placement's answer to an offer. Answers to offers of another epoch are late.
+// answer handles a placement's answer to an offer. Answers to offers of another epoch are late.
 func (c *Copier) answer(p lease.Partition, to point.PlacementID, epoch point.Epoch, in replica.SenderInput) {
 	if d, ok := in.(replica.Declined); ok && d.Slot == 0 {
 		c.mend(p, to, epoch, d.From)

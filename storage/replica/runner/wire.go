@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/replica"
 )
 
-// Handler takes the messages about segments off links and passes all others to Next. Before Join they are lost.
+// Handler handles the messages about segments and passes all others to Next. Before Join they are lost.
 type Handler struct {
 	Next peer.LinkHandler
 	to   atomic.Pointer[Copier]

@@ -91,7 +91,7 @@ func (m *mover) end() {
 	}
 }
 
-// settle returns the partition, of which no row is taken any more.
+// settle returns the partition, of which no row is accepted any more.
 func (m *mover) settle() (*topology.Partition, error) {
 	for {
 		tm, _ := m.u.deps.Ways.Map(m.p.Table)

@@ -191,7 +191,7 @@ func (m *mover) readSlice(from, to point.Nanos) (*slice, point.Nanos, error) {
 			return nil, 0, err
 		}
 		s := &slice{bytesMax: m.u.settings.Machine.SliceBytes, loan: loan, open: map[point.Stamp]*building{}}
-		if end == from+1 { // one time's rows go together, whatever they take
+		if end == from+1 { // one time's rows go together, whatever their size
 			s.bytesMax = 0
 		}
 		err = m.u.deps.Partitions.Rows(ctx, m.p, m.epoch, from, end-1, s.take)
@@ -209,7 +209,7 @@ func (m *mover) readSlice(from, to point.Nanos) (*slice, point.Nanos, error) {
 	}
 }
 
-// heirsTake reports whether, by a map, the partition unloads and those that take over from it take rows. One of them that unloads itself goes first: its rows are
+// heirsTake reports whether, by a map, the partition unloads and its successors accept rows. One that unloads itself goes first: its rows are
 // newer, and where they lie beside other rows the old ones would win.
 func (m *mover) heirsTake(tm *topology.Map) bool {
 	at, ok := tm.ByID(m.p.ID)

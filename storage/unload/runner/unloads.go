@@ -29,7 +29,7 @@ type Ways interface {
 
 // Partitions are the partitions of this server.
 type Partitions interface {
-	// EndWrites makes a partition act in an epoch in which it is led here. When it returns, no row is taken under an earlier one, and no change is under way.
+	// EndWrites makes a partition act in an epoch in which it is led here. When it returns, no row is accepted under an earlier one, and no change is under way.
 	EndWrites(ctx context.Context, p lease.Partition, epoch point.Epoch) error
 	// Bounds returns the times of the first and last row; false: there is none.
 	Bounds(p lease.Partition) (lo, hi point.Nanos, ok bool)
@@ -45,14 +45,14 @@ type Series struct {
 	Exemplars []point.ExemplarRow
 }
 
-// Take takes a series' rows.
+// Take receives a series' rows.
 type Take func(*Series) error
 
 // Deps are the parts that Unloads uses.
 type Deps struct {
 	Ways       Ways
 	Partitions Partitions
-	// Finished is called once the partitions that take over have all rows of a partition.
+	// Finished is called once the successors have all rows of a partition.
 	Finished func(p lease.Partition, epoch point.Epoch)
 	// Borrow begins the loan of a slice.
 	Borrow     func(ctx context.Context) (context.Context, *budget.Loan, error)
