@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/segment"
 	"github.com/spillwaydb/spillway/storage/series"
 )
@@ -203,6 +204,9 @@ func (p *Partition) withoutDeleted(r *Rows) (undeleted, error) {
 // appendForeign is Append of rows that another server ordered. Rows that a deletion hides are acked when all placements have the deletion: else another
 // leader might lack both.
 func (p *Partition) appendForeign(r *Rows) error {
+	if !r.Missing { // those of another partition are older than what was written here, whatever their ranks
+		p.tellOld(r.Stamp, time.Now())
+	}
 	for {
 		u, err := p.withoutDeleted(r)
 		if err != nil {
@@ -226,6 +230,23 @@ func (p *Partition) appendForeign(r *Rows) error {
 		if err != errDeleted && err != errFrozen {
 			return err
 		}
+	}
+}
+
+// tellOld warns, once a minute, of rows that come so late that ranks of their time are not kept any more.
+func (p *Partition) tellOld(stamp point.Stamp, now time.Time) {
+	if stamp >= p.settings.ranksFrom(now) {
+		return
+	}
+	p.mu.Lock()
+	told := now.Sub(p.mu.toldOld) < time.Minute
+	if !told {
+		p.mu.toldOld = now
+	}
+	p.mu.Unlock()
+	if !told {
+		p.log.Warn("rows come that another server received long ago: where their time has a value that came before them, that one may still be read",
+			"received", at(rank.Time(stamp)), "exact_for", p.settings.ExactRanksFor)
 	}
 }
 

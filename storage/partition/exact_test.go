@@ -1,6 +1,8 @@
 package partition
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,4 +109,25 @@ func counted(n int) map[point.Nanos]float64 {
 		out[point.Nanos(i)] = float64(i)
 	}
 	return out
+}
+
+// TestRowsThatComeTooLateForTheirRanksAreNamed in the log, once a minute: an overwrite among them may lose.
+func TestRowsThatComeTooLateForTheirRanksAreNamed(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	var log strings.Builder
+	b.log = slog.New(slog.NewTextHandler(&log, nil))
+	told := func() int { return strings.Count(log.String(), "received long ago") }
+	now := time.Now()
+	b.must(b.forward(rank.At(now.Add(-71*time.Hour).UnixNano()), "a", 1, 1))
+	b.must(b.inherit(rank.At(now.Add(-80*time.Hour).UnixNano()), "a", map[point.Nanos]float64{2: 1}))
+	if told() != 0 {
+		t.Errorf("the log says\n%s", log.String())
+	}
+	for range 3 {
+		b.must(b.forward(rank.At(now.Add(-73*time.Hour).UnixNano()), "a", 1, 1))
+	}
+	if told() != 1 {
+		t.Errorf("the log names late rows %d times:\n%s", told(), log.String())
+	}
 }
