@@ -345,6 +345,7 @@ func (x *link) cut(e chain.Cut) {
 		s.w.n.surplus += n
 		s.w.mark(surplusCut)
 		s.w.say("%s cuts %d frames of %s behind %v", s.id, n, x.id, e.After)
+		s.handsOver(x.id)
 	}
 	s.disk.sync(s.proc, nil, func() { x.step(chain.WasCut{After: e.After}) })
 }

@@ -321,6 +321,9 @@ func (w *world) needsDead(t *truth, p *topology.Partition) bool {
 // copiesNotWhole reports a partition with rows that is not in sync on all of its placements; "" if there is none.
 func (w *world) copiesNotWhole() string {
 	w.wakeChains()
+	if why := w.surplusWaits(); why != "" && w.without == "" {
+		return why
+	}
 	for _, table := range w.tables {
 		t := w.check.at(table)
 		if w.copied[table] == 0 || t.m == nil || w.without != "" {

@@ -10,6 +10,7 @@ var brokenChains = []brokenRule{
 	{rule: reportsUnsynced, faults: allFaults, copies: 3, says: "I1", lives: 50, from: 1},
 	{rule: epochNotRaised, faults: allFaults, copies: 3, says: "I3", lives: 20, from: 1},
 	{rule: surplusStays, faults: allFaults, copies: 3, says: "I6|not whole", lives: 100, from: 1},
+	{rule: surplusWins, faults: allFaults, copies: 3, says: "I|H|not whole", lives: 100, from: 1},
 	{rule: gapsTaken, faults: allFaults, copies: 3, says: "I6", lives: 50, from: 1},
 	{rule: listUnanswered, faults: allFaults, copies: 3, says: "I1|not whole", lives: 100, from: 1},
 	{rule: shrinksToOne, faults: allFaults, copies: 3, says: "I1", lives: 50, from: 1},

@@ -60,6 +60,7 @@ type replica struct {
 	suspect    int      // cells that the disk changed; 0: verifying them finds nothing
 	closed     bool     // damage was found: nothing of it is read
 	incomplete bool     // damaged rows were set aside by the operator: reads report it
+	surplus    []row    // set aside, and not handed over yet
 	log        *journal // of a partition with copies; nil: this placement alone has its rows
 }
 

@@ -119,13 +119,17 @@ func (d *disk) cutFrames(r *replica, after point.Serial) int {
 	for n > 0 && after.Less(j.records[n-1].serial) {
 		n--
 	}
-	was, rows, high := *j, r.rows, r.high
+	was, rows, high, surplus := *j, r.rows, r.high, r.surplus
 	gone := len(j.records) - n
+	r.surplus = slices.Clone(surplus)
+	for _, rec := range j.records[n:] {
+		r.surplus = append(r.surplus, rec.row)
+	}
 	j.records, j.all = slices.Clone(j.records[:n]), slices.Clone(j.all[:len(j.all)-gone])
 	r.rebuild()
 	d.wrote(func() {
 		j.records, j.all = was.records, was.all
-		r.rows, r.high = rows, high
+		r.rows, r.high, r.surplus = rows, high, surplus
 	})
 	return gone
 }

@@ -125,6 +125,7 @@ const (
 	reportsUnsynced  rule = "a member reports a frame before it is synced"
 	epochNotRaised   rule = "a member follows an epoch without raising it durably"
 	surplusStays     rule = "surplus frames stay in the log"
+	surplusWins      rule = "surplus that is handed over counts as new"
 	gapsTaken        rule = "a member takes a frame that does not follow its last one"
 	listUnanswered   rule = "a head takes a list for changed that it asked for"
 	shrinksToOne     rule = "a list shrinks below the minimum in sync"

@@ -53,6 +53,7 @@ type server struct {
 	// Segments, segments.go.
 	senders  map[lease.Partition]*sending
 	receiver *replicas.Receiver
+	handing  map[lease.Partition]bool // partitions of which rows are to be handed over that were set aside
 	incoming []*incoming
 
 	// Rows of partitions that unload, unload.go.
@@ -103,7 +104,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, seen: map[lease.Partition]*rank.Seen{}, registered: map[topology.ServerID]registry.Server{}, beats: map[topology.ServerID]lease.Time{},
+		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, handing: map[lease.Partition]bool{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, seen: map[lease.Partition]*rank.Seen{}, registered: map[topology.ServerID]registry.Server{}, beats: map[topology.ServerID]lease.Time{},
 	}
 	if fresh || s.disk == nil {
 		name := lease.StoreID(fmt.Sprintf("dir%d", w.boots))
@@ -177,6 +178,11 @@ func (s *server) begin() {
 	if w.stages {
 		s.stager = newStager(s)
 		s.stager.begin()
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(s.disk.copies), comparePartitions) {
+		if len(s.disk.copies[id].surplus) > 0 {
+			s.handsOver(id)
+		}
 	}
 	s.every(10*time.Second, "reconcile", func() {
 		for _, table := range w.tables {

@@ -105,7 +105,7 @@ type counts struct {
 	lost, stuck, moved, steps, byOlder, forgone                                                int
 	selects, warned, olds, young, skewed, failed, named                                        int
 	drops, remade, rots, found, torn, fsyncs, fulls                                            int
-	kept, surplus, demands, made, staged                                                       int
+	kept, surplus, handed, demands, made, staged                                               int
 }
 
 // tableNames are drawn from for a run's tables.

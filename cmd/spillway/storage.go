@@ -38,6 +38,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/overlay"
 	"github.com/spillwaydb/spillway/storage/server"
 	staging "github.com/spillwaydb/spillway/storage/staging/runner"
+	"github.com/spillwaydb/spillway/storage/surplus"
 	unloads "github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
@@ -111,8 +112,9 @@ type storage struct {
 	copies   copies
 	lead     *lead.Lead
 	server   *server.Server
-	staging  *staging.Store   // nil: storage.staging is off, and nothing is left
-	unloads  *unloads.Unloads // nil: rows of partitions that were split stay where they are
+	staging  *staging.Store    // nil: storage.staging is off, and nothing is left
+	surplus  *surplus.Handover // nil: no copies are kept
+	unloads  *unloads.Unloads  // nil: rows of partitions that were split stay where they are
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
 	self     selfWriter
@@ -247,6 +249,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 		return err
 	}
 	p.copies.serve(p)
+	p.surplus = p.openSurplus()
 	if p.accounts, err = openAccounts(int64(p.cfg.Storage.MemoryBytes), p.registerer); err != nil {
 		return err
 	}
@@ -313,6 +316,9 @@ func (p *storage) run(ctx context.Context) error {
 	g.Add(actor(ctx, p.drain))
 	if p.frozen != "" {
 		g.Add(actor(ctx, p.cfg.untilRoom))
+	}
+	if p.surplus != nil {
+		g.Add(actor(ctx, p.surplus.Run))
 	}
 	g.Add(actor(ctx, p.files.Run))
 	p.view.actors(ctx, &g)

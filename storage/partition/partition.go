@@ -50,6 +50,8 @@ type Partition struct {
 
 	// ids are put under mu and read without it. A partition that warms or cools gets new ones; views keep theirs.
 	ids atomic.Pointer[ids]
+	// surplus says that there may be surplus files.
+	surplus atomic.Bool
 
 	// compactMu is held by the one compaction that runs, and by Close. Acquired before flushMu.
 	compactMu  sync.Mutex

@@ -22,6 +22,7 @@ import (
 // inserted anywhere. FORMAT.md draws it. It stays until ForgetSurplus removes it.
 type Surplus struct {
 	After  point.Serial // the frame behind which the log was cut
+	No     int          // of several that were cut behind it, from 0
 	Path   string
 	Frames int
 	Bytes  int64
@@ -34,19 +35,25 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func (p *Partition) surplusPath(after point.Serial) string {
+func (p *Partition) surplusPath(after point.Serial, no int) string {
 	fs := p.deps.Brick.FS()
-	return fs.PathJoin(p.deps.Brick.SegmentDir(p.ident.Placement), fmt.Sprintf("%d-%d%s", after.Epoch, after.Seq, surplusSuffix))
+	name := fmt.Sprintf("%d-%d%s", after.Epoch, after.Seq, surplusSuffix)
+	if no > 0 {
+		name = fmt.Sprintf("%d-%d.%d%s", after.Epoch, after.Seq, no, surplusSuffix)
+	}
+	return fs.PathJoin(p.deps.Brick.SegmentDir(p.ident.Placement), name)
 }
 
-// setAside writes the frames behind a serial into a file of their own, durably. Cut twice, the same frames make the same file.
+// setAside writes the frames behind a serial into a file of their own, durably. Cut twice, the same frames make the same file. Other frames, of a later epoch that
+// ended at once too, make another.
 func (p *Partition) setAside(after point.Serial) (*Surplus, error) {
 	b := p.deps.Brick
 	if err := b.MakeSegmentDir(p.ident.Placement); err != nil {
 		return nil, err
 	}
-	s := &Surplus{After: after, Path: p.surplusPath(after)}
-	f, err := b.FS().Create(s.Path+".tmp", vfs.WriteCategoryUnspecified)
+	s := &Surplus{After: after, Path: p.surplusPath(after, 0)}
+	tmp := s.Path + ".tmp"
+	f, err := b.FS().Create(tmp, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "create %s", s.Path)
 	}
@@ -55,13 +62,32 @@ func (p *Partition) setAside(after point.Serial) (*Surplus, error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = b.FS().Rename(s.Path+".tmp", s.Path)
+		err = p.nameSurplus(s, tmp)
 	}
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "write %s", s.Path)
 	}
+	p.surplus.Store(true)
 	return s, b.SyncSegmentDir(p.ident.Placement)
 }
+
+// nameSurplus gives a file its name: the first of those behind its serial that is free, or has the same content.
+func (p *Partition) nameSurplus(s *Surplus, tmp string) error {
+	fs := p.deps.Brick.FS()
+	b, err := readAll(fs, tmp)
+	for ; err == nil; s.No++ {
+		s.Path = p.surplusPath(s.After, s.No)
+		var there []byte
+		there, err = readAll(fs, s.Path)
+		if oserror.IsNotExist(err) || err == nil && bytes.Equal(there, b) {
+			return fs.Rename(tmp, s.Path)
+		}
+	}
+	return err
+}
+
+// HasSurplus reports whether there may be surplus files.
+func (p *Partition) HasSurplus() bool { return p.surplus.Load() }
 
 // writeSurplus writes the whole file but for its fsync.
 func (p *Partition) writeSurplus(to io.Writer, s *Surplus) error {
@@ -172,6 +198,12 @@ func (p *Partition) defining(f *frame.Frame) *frame.Frame {
 // SurplusFiles lists the surplus files that were not removed, also those from before the process started.
 func (p *Partition) SurplusFiles() (list []Surplus, err error) {
 	b := p.deps.Brick
+	p.surplus.Store(false) // first: one that comes meanwhile sets it again
+	defer func() {
+		if err != nil || len(list) > 0 {
+			p.surplus.Store(true)
+		}
+	}()
 	names, err := b.FS().List(b.SegmentDir(p.ident.Placement))
 	if oserror.IsNotExist(err) {
 		return nil, nil
@@ -181,8 +213,10 @@ func (p *Partition) SurplusFiles() (list []Surplus, err error) {
 	}
 	for _, name := range names {
 		var s Surplus
-		if n, err := fmt.Sscanf(name, "%d-%d"+surplusSuffix, &s.After.Epoch, &s.After.Seq); n == 2 && err == nil && p.surplusPath(s.After) == b.FS().PathJoin(b.SegmentDir(p.ident.Placement), name) {
-			s.Path = p.surplusPath(s.After)
+		if n, _ := fmt.Sscanf(name, "%d-%d.%d", &s.After.Epoch, &s.After.Seq, &s.No); n < 2 {
+			continue
+		}
+		if s.Path = p.surplusPath(s.After, s.No); s.Path == b.FS().PathJoin(b.SegmentDir(p.ident.Placement), name) {
 			list = append(list, s)
 		}
 	}

@@ -110,6 +110,7 @@ func (p *Partition) tidyFile(path string, strict bool) error {
 	case strings.HasSuffix(path, segment.TempSuffix): // never published, so nothing depends on it
 		return p.removeLeftover(path, "of a segment that was not finished")
 	case isSurplus(path):
+		p.surplus.Store(true)
 		return nil // its owner hands it over and removes it
 	case p.isAdopting(path):
 		return p.removeLeftover(path, "of a leader that was not adopted yet")

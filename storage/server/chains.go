@@ -56,6 +56,18 @@ func (s *Server) followNobody() error {
 	return nil
 }
 
+// WithSurplus returns the placements here with frames set aside that a leader never had.
+func (s *Server) WithSurplus() (all []*partition.Partition) {
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			if p.HasSurplus() {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
 // chained reports whether, by a map, a partition may have copies elsewhere.
 func chained(m *topology.Map, id point.PartitionID) bool {
 	at, ok := m.ByID(id)
