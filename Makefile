@@ -51,7 +51,7 @@ SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos attack overload page page-check test-browser
+.PHONY: size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear plot-smear compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -218,9 +218,6 @@ etcd:
 cluster: build etcd ## etcd, storage servers and gateways on this machine, to try out; CLUSTER_STORAGE=3 CLUSTER_GATEWAYS=2 CLUSTER_PORT=28600 CLUSTER_ARGS=-h
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/cluster} -storage $${CLUSTER_STORAGE:-3} -gateways $${CLUSTER_GATEWAYS:-2} -etcd $${CLUSTER_ETCD:-1} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
-
-demo: ## a cluster as of `make cluster` that may smear rows; docs/smear.md has what to do with it
-	@$(MAKE) cluster CLUSTER_ARGS='-env SPILLWAY_STORAGE_STAGING=true -env SPILLWAY_INTAKE_STAGING=true -env SPILLWAY_INTAKE_SMEAR=true $(CLUSTER_ARGS)'
 
 test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s
 	@$(call has,./cmd/spillway,TestCluster)

@@ -13,7 +13,7 @@ import (
 func TestClusterTableIsSetAsAdvised(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: smears})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
 	c.table("load", 24*time.Hour, 1)
 	c.command("table", "set", "load", "--retention=3d")
 	if out, err := c.try("table", "advise", "load"); err == nil || !strings.Contains(out, "--rows-per-second") {

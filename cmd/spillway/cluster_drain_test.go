@@ -134,7 +134,7 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 func TestClusterTakesOverWhatADeadServerHadNoRowsOf(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: unstaged})
 	all, rows, written := c.single(60)
 	empty := without(c.led(all, "s1"), rows["s1"])
 	others := without(without(all, empty), rows["s1"])

@@ -41,7 +41,7 @@ func (c *crowd) ontoSmallDisk(p *processes.Process, bytes int) *smallDisk {
 func TestClusterServerWithAFullDiskIsRead(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: unstaged})
 	all, rows, written := c.single(60)
 	mine, empty := rows["s1"], without(c.led(all, "s1"), rows["s1"])
 	s1 := c.server("s1")

@@ -19,7 +19,7 @@ import (
 func TestClusterReadersMaySkipStagedRows(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: smears})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("narrow", 10*time.Second, 1)
 	c.command("table", "set", "narrow", "--smear=30s")
 	l := c.flow("narrow", 160)

@@ -18,15 +18,12 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// smears are the settings of a cluster that smears rows.
-var smears = append(slices.Clone(stages), "SPILLWAY_INTAKE_SMEAR=true")
-
 // TestClusterSmearSpreadsTheLoad writes rows of now into partitions of ten seconds, on three servers, each of which accepts all rows for ten seconds. Then the table
 // is smeared: in any ten seconds the busiest server accepts little more than the mean. All the while both gateways are asked for all rows, and find each once.
 func TestClusterSmearSpreadsTheLoad(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: smears})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("narrow", 10*time.Second, 1)
 	l := c.flow("narrow", 160)
 	defer l.stop()
@@ -62,7 +59,7 @@ func TestClusterSmearSpreadsTheLoad(t *testing.T) {
 func TestClusterSmearLosesNothing(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: smears})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("narrow", 10*time.Second, 3)
 	c.command("table", "set", "narrow", "--smear=auto")
 	l := c.flow("narrow", 160)

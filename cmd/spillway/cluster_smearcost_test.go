@@ -21,7 +21,7 @@ func TestClusterSmearCost(t *testing.T) {
 		t.Skip("the cost of smeared rows is measured by `make bench-smear`")
 	}
 	needsCluster(t)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: smears})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
 	windows := []string{"off", "auto"}
 	if w := os.Getenv("SMEAR_WINDOW"); w != "" {
 		windows = append(windows, w)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ import (
 func TestClusterDeletedRowsStayHiddenThoughTheyWait(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: append(slices.Clone(smears), "SPILLWAY_API_ADMIN=true")})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_API_ADMIN=true"}})
 	c.table("narrow", 10*time.Second, 3)
 	c.command("table", "set", "narrow", "--smear=60s")
 	w := &deletions{c: c, series: 16}

@@ -14,14 +14,14 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// stages are the settings of a cluster that stages rows.
-var stages = []string{"SPILLWAY_STORAGE_STAGING=true", "SPILLWAY_INTAKE_STAGING=true"}
+// unstaged are the settings of a cluster in which rows wait for their leader at their senders.
+var unstaged = []string{"SPILLWAY_INTAKE_STAGING=false"}
 
 // TestClusterWritesDoNotWaitForALeader kills the server that leads a table, freezes the next one, and writes all the while: every write is acked at once, and is
 // read through both gateways before another server leads. When one does, nothing is staged any more, and every row is there once.
 func TestClusterWritesDoNotWaitForALeader(t *testing.T) {
 	needsCluster(t)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: stages})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
 	w.write(100)
@@ -58,7 +58,7 @@ func TestClusterWritesDoNotWaitForALeader(t *testing.T) {
 
 // stagesAlone begins a cluster in which the only server with a table's copy was killed, and rows were written since.
 func stagesAlone(t *testing.T, servers, rows int) (c *crowd, w *copiesWriter, only topology.ServerID) {
-	c = newCrowd(t, processes.Plan{Etcd: 1, Storage: servers, Gateways: 2, Env: stages})
+	c = newCrowd(t, processes.Plan{Etcd: 1, Storage: servers, Gateways: 2})
 	c.table("copied", 24*time.Hour, 1)
 	w = &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
 	w.write(1)
@@ -124,7 +124,7 @@ func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
 func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: stages})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 2})
 	c.table("copied", 24*time.Hour, 2)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
 	w.write(20)

@@ -23,7 +23,7 @@ import (
 func TestClusterGoesOnWithoutALostDisk(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true, Env: unstaged})
 	c.table("burnt", 24*time.Hour, 1)
 	c.acks("burnt", "m v=1")
 	p := c.partitions("burnt")[0]

@@ -35,6 +35,7 @@ import (
 // refused: a mistyped limit must not go unnoticed.
 type config struct {
 	file       string                 // the file it was read from; "": none
+	role       string                 // of the process; "": it is not for one
 	again      func() (config, error) // reads and completes it again
 	level      *slog.LevelVar         // in force; set by complete
 	processors int                    // of the machine; set by spread
@@ -107,8 +108,8 @@ type intakeConfig struct {
 	InFlightBytesMax      size     `yaml:"in_flight_bytes_max" auto:"1/16 of storage.memory_bytes, 96MiB to 1GiB" for:"standalone gateway" help:"Bound of bodies and batches of all requests together; it must hold one whole request. Beyond: 503 with Retry-After." price:"More: less memory for everything else."`
 	KafkaInFlightBytesMax size     `yaml:"kafka_in_flight_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
 	ConnsMax              int      `yaml:"conns_max" auto:"half of what RLIMIT_NOFILE leaves, at most 16384" for:"standalone gateway" help:"Bound of open connections. Beyond: 503, closed."`
-	Staging               bool     `yaml:"staging" for:"gateway" help:"Rows whose leader is away for half a second are kept by other storage servers, which need storage.staging, and are acked and readable at once."`
-	Smear                 bool     `yaml:"smear" for:"gateway" help:"Rows of tables with a smearing window (spillway table set --smear) wait in staging on their way to narrow partitions. Needs intake.staging."`
+	Staging               bool     `yaml:"staging" default:"true" for:"gateway" help:"Rows whose leader is away for half a second are kept by other storage servers, which need storage.staging, and are acked and readable at once."`
+	Smear                 bool     `yaml:"smear" default:"true" for:"gateway" help:"Rows of tables with a smearing window (spillway table set --smear) wait in staging on their way to narrow partitions. Without intake.staging they do not."`
 	FutureMax             duration `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
 	RowsMax               int      `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
 	SeriesMax             int      `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory. Beyond: 503 for new ones of tables above their share."`
@@ -161,7 +162,7 @@ type storageConfig struct {
 	Copies               bool     `yaml:"copies" default:"true" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
 	UnloadBytesPerSecond size     `yaml:"unload_bytes_per_second" for:"storage" default:"4MiB" help:"Rate at which a server moves rows of partitions that were split or merged to the partitions that took over, all together, 24 bytes a row. 0: they stay where they are until retention, and are read beside the others." price:"Less: queries read parents beside their halves for longer. More: less of processor, disk and network is left for rows that come in."`
 	CopyBytesPerSecond   size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
-	Staging              bool     `yaml:"staging" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
+	Staging              bool     `yaml:"staging" default:"true" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
 	StagingBytesMax      size     `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 2GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
 	NoScrub              bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
@@ -231,9 +232,6 @@ func (c *config) validate() error {
 	var errs []error
 	errs = append(errs, c.table().Validate(), fault.Annotate(c.self().Validate(), "self"), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
-	if c.Intake.Smear && !c.Intake.Staging {
-		errs = append(errs, fault.Errorf(fault.Invalid, "intake.smear needs intake.staging: smeared rows wait there"))
-	}
 	if every := time.Duration(c.Self.ScrapeInterval); every != 0 && every < selfIntervalMin {
 		errs = append(errs, fault.Errorf(fault.Invalid, "self.scrape_interval is %s: choose 0, for never, or %s at least", every, selfIntervalMin))
 	}

@@ -98,7 +98,6 @@ func TestMistakesInSettingsNameThem(t *testing.T) {
 		"storage: {flush_age: soon}\nquery: {lookback: 1x}": {"line 1", "line 2"},
 		"storage: {flush_bytes: -1}":                        {`"-1" is no size`},
 		"storage: {minors_max: -1}\nlog_level: loud":        {"storage.minors_max is -1, and must be 1 at least", `log_level "loud"`},
-		"intake: {smear: true}":                             {"intake.smear needs intake.staging"},
 		"storage: {flush_agee: 1s}":                         {"flush_agee"},
 		"limits: {defaults: {weight: 1001}}":                {"limits.defaults.weight is 1001"},
 	} {

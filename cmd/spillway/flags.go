@@ -25,7 +25,8 @@ type processFlags struct {
 	ConfigFile string       `name:"config.file" help:"YAML file with settings; spillway config reference lists them." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	Settings   kong.Plugins `embed:""`
 
-	given []givenFlag // constant after newProcessFlags
+	role  string      // constant after newProcessFlags
+	given []givenFlag // as role
 }
 
 // givenFlag is where the parser puts the text of one setting's flag.
@@ -39,7 +40,7 @@ func newProcessFlags(role string) processFlags {
 	var (
 		c      = defaultConfig()
 		fields []reflect.StructField
-		f      processFlags
+		f      = processFlags{role: role}
 	)
 	for _, s := range setting.List(&c) {
 		if !s.Scalar() || !s.Is(role) {
@@ -83,6 +84,7 @@ func (f *processFlags) config() (config, error) {
 	if err != nil {
 		return c, err
 	}
+	c.role = f.role
 	by := map[string]*setting.Setting{}
 	for _, s := range setting.List(&c) {
 		by[s.Key] = &s

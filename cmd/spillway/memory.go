@@ -65,7 +65,7 @@ func (c *config) budget(machine int64) error {
 	}
 	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - size(c.Intake.SeriesMax)*seriesBytes
 	heads := min(all/8*3, left)
-	if c.Storage.Staging {
+	if c.role == roleStorage && c.Storage.Staging {
 		heads -= c.Storage.StagingBytesMax
 	}
 	share(&c.Storage.HeadBytesMax, heads, headLeast, math.MaxInt64)

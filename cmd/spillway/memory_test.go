@@ -36,7 +36,7 @@ func TestBudgetFollowsMemory(t *testing.T) {
 			t.Errorf("machine of %d: %d bytes of staged rows in a budget of %d", machine, staging, all)
 		}
 		staging := defaultConfig()
-		staging.Storage.Staging = true
+		staging.role = roleStorage
 		if err := staging.budget(machine); err != nil || staging.Storage.HeadBytesMax > max(c.Storage.HeadBytesMax-staging.Storage.StagingBytesMax, headLeast) {
 			t.Errorf("machine of %d: staged rows are beyond the budget: %+v, %v", machine, staging.Storage, err)
 		}
