@@ -14,6 +14,9 @@ import (
 type Decoder struct {
 	// JoinDefs makes the definitions of a frame parts of one string, which each of them keeps: for readers that release all definitions at once.
 	JoinDefs bool
+	// KnownDefs leaves out the check that definitions are well formed, half of their price: what is decoded was encoded by this process, or decoded before.
+	// Checksums are verified all the same.
+	KnownDefs bool
 
 	r reader
 }
@@ -50,7 +53,7 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
 	case Freeze:
 		return nil
 	}
-	d.r = reader{padded: f.body, end: h.bodyBytes, join: d.JoinDefs, joined: d.r.joined[:0], ends: d.r.ends[:0]}
+	d.r = reader{padded: f.body, end: h.bodyBytes, join: d.JoinDefs, known: d.KnownDefs, joined: d.r.joined[:0], ends: d.r.ends[:0]}
 	r := &d.r
 	f.FirstDef = point.DenseID(r.count(1<<32-1, 0))
 	defs := r.count(RowsMax, 2)
@@ -116,6 +119,8 @@ type reader struct {
 	padded  []byte // the body and padding bytes of zero
 	at, end int
 	err     error
+
+	known bool // definitions were checked before
 
 	// Definitions, where they are parts of one string.
 	join   bool

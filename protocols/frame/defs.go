@@ -139,7 +139,7 @@ func (r *reader) split(defs []point.Labels) {
 }
 
 func (r *reader) checkDef(l point.Labels) {
-	if !l.ValidSeries() {
+	if !r.known && !l.ValidSeries() {
 		r.fail("the labels of a definition are malformed")
 	}
 }

@@ -28,14 +28,14 @@ type Scratch struct {
 
 var scratches = sync.Pool{New: func() any {
 	s := new(Scratch)
-	s.decoder.JoinDefs = true
+	s.decoder.JoinDefs, s.decoder.KnownDefs = true, true
 	return s
 }}
 
 // Get returns scratch memory.
 func Get() *Scratch { return scratches.Get().(*Scratch) }
 
-// Decode fills the frame from its encoding.
+// Decode fills the frame from its encoding, which this process made or decoded before.
 func (s *Scratch) Decode(body []byte) error { return s.decoder.Decode(body, &s.Frame) }
 
 // The rows and series, and the partitions, of a frame whose scratch is kept.

@@ -60,29 +60,27 @@ func (st *stream) stage(ctx context.Context, in *peer.Insert) error {
 // container is scratch memory for a frame that defines every series of its rows.
 type container struct {
 	frame   frame.Frame
-	numbers map[series.Ref]point.DenseID
+	numbers numbers
 }
 
-var containers = sync.Pool{New: func() any { return &container{numbers: map[series.Ref]point.DenseID{}} }}
+var containers = sync.Pool{New: func() any { return new(container) }}
 
 // containerSeriesMax bounds the series of a frame whose scratch is kept.
 const containerSeriesMax = 1 << 14
 
 func (c *container) put() {
-	if len(c.numbers) > containerSeriesMax || len(c.frame.IDs) > containerSeriesMax {
+	if len(c.frame.Defs) > containerSeriesMax || len(c.frame.IDs) > containerSeriesMax {
 		return
 	}
 	clear(c.frame.Defs) // a scratch keeps no series
-	clear(c.numbers)
+	c.numbers.reset()
 	c.frame = frame.Frame{IDs: c.frame.IDs, Defs: c.frame.Defs}
 	containers.Put(c)
 }
 
 func (c *container) number(x *series.Index, ref series.Ref) point.DenseID {
-	n, ok := c.numbers[ref]
-	if !ok {
-		n = point.DenseID(len(c.frame.Defs))
-		c.numbers[ref] = n
+	n, known := c.numbers.of(ref)
+	if !known {
 		c.frame.Defs = append(c.frame.Defs, x.Labels(ref))
 	}
 	return n

@@ -379,6 +379,18 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 	return due
 }
 
+// Next returns when the first smeared frame that waits is due; zero: none waits. wait is true if there are frames that wait for something else, such as their leader, another holder or the end
+// of a pause: those are to be looked at from time to time. Without them Due returns none before that.
+func (m *Machine) Next() (at time.Time, wait bool) {
+	for _, t := range m.tables {
+		wait = wait || len(t.queue) > t.gone || m.leaving && len(t.later) > 0
+		if len(t.later) > 0 && (at.IsZero() || t.later[0].Due.Before(at)) {
+			at = t.later[0].Due
+		}
+	}
+	return at, wait
+}
+
 // Postponed records that a frame could not be forwarded: its leader is away, or has too much to do.
 func (m *Machine) Postponed(now time.Time, id ID) {
 	e, ok := m.frames[id]

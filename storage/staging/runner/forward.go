@@ -36,7 +36,7 @@ type Ways interface {
 }
 
 const (
-	lookPeriod = 50 * time.Millisecond // between looks at frames that wait for a leader
+	lookPeriod = 50 * time.Millisecond // between looks at frames that wait for a leader; those that are due later are looked at when they are
 	beatPeriod = time.Second           // between looks at the other holders
 	// forwardTimeout bounds one try of one frame.
 	forwardTimeout = 10 * time.Second
@@ -63,16 +63,37 @@ func (s *Store) Run(ctx context.Context) error {
 		}
 		s.endDropped(begun)
 		s.mu.Lock()
-		due := s.mu.machine.Due(time.Now())
-		waiting := len(s.mu.held) > 0
+		now := time.Now()
+		due := s.mu.machine.Due(now)
+		next := s.lookLocked(now)
 		s.mu.Unlock()
 		for i := range due {
 			running.Go(func() { s.forward(ctx, &due[i]) })
 		}
-		if waiting {
-			look.Reset(lookPeriod)
+		if next > 0 {
+			look.Reset(next)
+		} else {
+			look.Stop()
 		}
 	}
+}
+
+// lookLocked chooses when Run looks again if nothing wakes it, and remembers it; 0: not before the next beat.
+func (s *Store) lookLocked(now time.Time) time.Duration {
+	at, wait := s.mu.machine.Next()
+	soon := now.Add(lookPeriod)
+	if wait || !at.IsZero() && at.Before(soon) {
+		at = soon
+	}
+	if s.mu.looks = at; at.IsZero() {
+		return 0
+	}
+	return at.Sub(now)
+}
+
+// looksBeforeLocked reports whether Run looks before a moment by itself.
+func (s *Store) looksBeforeLocked(at time.Time) bool {
+	return !s.mu.looks.IsZero() && !s.mu.looks.After(at)
 }
 
 // endDropped ends the frames of tables that were dropped. It looks at all frames of a table unless seen has the first map of that table already.

@@ -36,7 +36,7 @@ func (s *Store) Read(q *Query) ([]peer.Series, error) {
 	}
 	made := map[staging.ID]filter{}
 	defer s.keepFilters(made)
-	var d frame.Decoder
+	d := frame.Decoder{KnownDefs: true}
 	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi, labels) {
 		if err := q.Take(int64(h.Rows)*rowBytes + h.Bytes); err != nil {
 			return nil, err

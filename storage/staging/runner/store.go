@@ -55,6 +55,7 @@ type Store struct {
 		held      map[staging.ID]*held
 		given     map[staging.ID]*held // given to other servers lately
 		filters   int64                // bytes of the filters of held
+		looks     time.Time            // when Run looks at frames by itself; zero: it is woken
 		pending   map[string]int       // frames being logged, by table
 		announced map[string]time.Time // tables, and when each was last known to have frames
 		known     bool                 // announced is as in the registry
@@ -188,7 +189,7 @@ func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 		s.mu.announced[f.Table] = time.Now()
 	}
 	s.metrics.staged.Add(float64(f.Rows))
-	if f.Due.IsZero() || len(s.mu.held) == 1 { // Run looks from time to time while there are any
+	if f.Due.IsZero() || !s.looksBeforeLocked(f.Due) {
 		s.rouse()
 	}
 	return nil
