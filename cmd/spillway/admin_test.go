@@ -114,6 +114,20 @@ func (tw *town) write(key string, value []byte) {
 	}
 }
 
+// transfer has a server report rows on their way.
+func (tw *town) transfer(f []string) {
+	tw.t.Helper()
+	var n [4]uint64
+	for i, at := range []int{1, 3, 4, 5} {
+		var err error
+		if n[i], err = strconv.ParseUint(strings.TrimPrefix(f[at], "p"), 10, 64); err != nil {
+			tw.t.Fatal(err)
+		}
+	}
+	x := peer.Transfer{To: strings.TrimPrefix(f[2], "-"), Done: n[1], Total: n[2], BytesPerSecond: n[3], Since: time.Now().UnixNano()}
+	tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(n[0]), Transfers: []peer.Transfer{x}}}
+}
+
 // beat renews the heartbeats of running servers, and the master's row if there is a master.
 func (tw *town) beat(master string) {
 	tw.n++
@@ -215,6 +229,7 @@ func steady(s string) string {
 //	cover     table and times: as if writes came there
 //	lease     partition, state, holder, in sync: as package lease would write the row
 //	damage    server, partition, the damage it reports
+//	transfer  server, partition, the server or - for those that take over, bytes that are there, of how many, bytes a second: as a leader reports it
 //	cut       from now on no server can be dialled
 //	delete    a row
 //	write     a row, with the text as its value
@@ -250,6 +265,9 @@ func TestAdmin(t *testing.T) {
 					t.Fatal(err)
 				}
 				tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Differs: f[2]}}
+				return ""
+			case "transfer":
+				tw.transfer(strings.Fields(d.Input))
 				return ""
 			case "cut": // no server can be dialled
 				tw.cut = true

@@ -204,6 +204,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			if l, ok := v.leaders.Lease(key); ok && l.Offline != nil {
 				p.Offline = l.Offline.Reason
 			}
+			v.describeTransfers(key, p)
 		}
 	}
 	for _, r := range v.registry.All() {
@@ -225,6 +226,23 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			s.Problems = append(s.Problems, silentServer(string(r.ID))+fmt.Sprintf("at %s shows no heartbeat; the sizes of what it holds are not known.", r.Addr))
 		}
 		s.Servers = append(s.Servers, one)
+	}
+}
+
+// describeTransfers adds to a partition's transfers where they come from.
+func (v *clusterView) describeTransfers(key lease.Partition, p *ui.Partition) {
+	if len(p.Transfers) == 0 {
+		return
+	}
+	for i := range p.Transfers {
+		p.Transfers[i].From = p.Leader
+	}
+	m, ok := v.tables.Get(key.Table)
+	if !ok {
+		return
+	}
+	if at, ok := m.ByID(key.ID); ok {
+		left(p.Transfers, at, leaves(at, key.Table, v.registry.Get))
 	}
 }
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
@@ -166,6 +169,77 @@ func TestClusterAPartitionMovesToTheServerNamed(t *testing.T) {
 		}
 	}
 	c.report(senders)
+}
+
+// TestClusterAMoveShowsHowFarItIs moves a partition at a few bytes a second: `partition show` and the page of each gateway say where from and to, how far it is, and
+// how long it takes yet.
+func TestClusterAMoveShowsHowFarItIs(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c := newCrowd(t, movesPlan("SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=4096"))
+	c.table("slow", time.Hour, 1)
+	p := c.cover("slow", time.Now().Truncate(time.Hour).Add(-3*time.Hour), time.Hour, 1)[0]
+	m, _ := c.view.tables.Get(p.Table)
+	at, _ := m.ByID(p.ID)
+	lines := make([]string, 20_000)
+	for i := range lines { // no two values are alike: some 200 KB of segment
+		lines[i] = fmt.Sprintf("m,i=%d v=%v %d", i%100, rand.Float64(), at.TimeLo/int64(time.Millisecond)+int64(i))
+	}
+	if status, text, err := putLine(c.doors[0], p.Table, strings.Join(lines, "\n")); err != nil || status != http.StatusNoContent {
+		t.Fatalf("the rows: %d %s %v", status, text, err)
+	}
+	on, to := c.placesOf(p)
+	name := fmt.Sprintf("p%d", p.ID)
+	if out, code := c.cli("partition", "move", p.Table, name, "--to="+string(to), "--reason=hot"); code != 0 {
+		t.Fatalf("move ended with %d: %s", code, out)
+	}
+	c.within(2*patience, "it is shown how far the move is", func() bool {
+		return c.shownOnItsWay(p, func(x ui.Transfer) bool {
+			return x.From == string(on[0]) && x.To == string(to) && x.Done > 0 && x.Done < x.Total && x.BytesPerSecond > 0 && x.Left != nil
+		})
+	})
+	if out, code := c.cli("partition", "show", p.Table, name); code != 0 || !strings.Contains(out, fmt.Sprintf("%s → %s: ", on[0], to)) {
+		t.Errorf("partition show ended with %d:\n%s", code, out)
+	}
+	if out, code := c.cli("partition", "move", p.Table, name, "--cancel", "--reason=enough"); code != 0 {
+		t.Errorf("the end of the move ended with %d: %s", code, out)
+	}
+	c.within(2*patience, "nothing is on its way", func() bool {
+		return c.moved([]lease.Partition{p}, 1, to)() && !c.shownOnItsWay(p, func(ui.Transfer) bool { return true })
+	})
+}
+
+// shownOnItsWay reports whether `partition show` and the page of each gateway have rows of a partition on their way that are as wanted.
+func (c *crowd) shownOnItsWay(p lease.Partition, wanted func(ui.Transfer) bool) bool {
+	c.t.Helper()
+	var row partitionRow
+	out, code := c.cli("partition", "show", p.Table, fmt.Sprintf("p%d", p.ID), "--output=json")
+	if code != 0 || json.Unmarshal([]byte(out), &row) != nil {
+		c.t.Fatalf("partition show ended with %d: %s", code, out)
+	}
+	if !slices.ContainsFunc(row.Transfers, wanted) {
+		return false
+	}
+	for _, door := range c.doors {
+		var page struct{ Data ui.Status }
+		resp, err := http.Get("http://" + door.addr + ui.Path + "?table=" + p.Table)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		err = json.NewDecoder(resp.Body).Decode(&page)
+		_ = resp.Body.Close()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if !slices.ContainsFunc(page.Data.Tables, func(m ui.Table) bool {
+			return slices.ContainsFunc(m.Partitions, func(x ui.Partition) bool {
+				return x.ID == uint64(p.ID) && slices.ContainsFunc(x.Transfers, wanted)
+			})
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // placesOf returns the servers that a partition is on, and the first one that it is not on.

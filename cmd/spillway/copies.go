@@ -81,6 +81,14 @@ func (c *copies) differs(table string, p point.PartitionID) string {
 	return c.segments.Differs(lease.Partition{Table: table, ID: p})
 }
 
+// transfers says how far the copies are that lack segments of a partition that is led here.
+func (c *copies) transfers(table string, p point.PartitionID) []peer.Transfer {
+	if c.segments == nil {
+		return nil
+	}
+	return c.segments.Transfers(lease.Partition{Table: table, ID: p})
+}
+
 // heldBytes is the memory of segments that are being copied.
 func (c *copies) heldBytes() int64 {
 	if c.segments == nil {

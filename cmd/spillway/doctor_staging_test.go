@@ -57,7 +57,7 @@ func TestTheStatusShowsRowsThatWait(t *testing.T) {
 	}
 	now := time.Unix(1700000000, 0)
 	held := []peer.StagedStats{{Server: "s1", Rows: 9, Bytes: 100, Later: 2, Sole: 1, Oldest: 5e9, Overdue: now.Add(-time.Minute).UnixNano()}, {Server: "s2", Rows: 3, Later: 3, Oldest: 6e9}}
-	got := tableStatus(found{of: m, stats: &peer.Stats{Staged: held}}).Staged
+	got := tableStatus(found{of: m, stats: &peer.Stats{Staged: held}}, now).Staged
 	if len(got) != 2 || got[0].Server != "s1" || got[0].Rows != 9 || got[0].Later != 2 || got[0].Sole != 1 || got[0].Overdue == nil || got[1].Overdue != nil || !got[1].Oldest.Equal(time.Unix(6, 0)) {
 		t.Errorf("%+v", got)
 	}

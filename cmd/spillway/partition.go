@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
@@ -89,6 +90,8 @@ type partitionRow struct {
 	Lease     string   `json:"lease"` // new, held, free, offline, lost, unreadable
 	Empty     bool     `json:"empty"` // no row was ever acked
 	Note      string   `json:"note,omitempty"`
+	// Transfers are its rows on their way; of partition show alone.
+	Transfers []ui.Transfer `json:"transfers,omitempty"`
 }
 
 func showPartition(s *master.State, table string, p *topology.Partition) partitionRow {
@@ -226,6 +229,8 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 	}
 	r := showPartition(&s, c.Table, p)
 	l := s.Leases[c.key()]
+	var moving error
+	r.Transfers, moving = a.transfers(ctx, c.Table, p, topology.ServerID(r.Leader))
 	return a.print(struct {
 		partitionRow
 		Row *lease.Lease `json:"lease_row,omitempty"`
@@ -239,6 +244,12 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 		}
 		for _, child := range p.Children() {
 			fmt.Fprintf(w, "child\t%s\n", child)
+		}
+		for _, x := range r.Transfers {
+			fmt.Fprintf(w, "on its way\t%s\n", transferText(x))
+		}
+		if moving != nil {
+			fmt.Fprintf(w, "on its way\tnot known: %v\n", moving)
 		}
 		switch r.Lease {
 		case "new":
@@ -266,6 +277,24 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 			fmt.Fprintf(w, "note\t%s\n", r.Note)
 		}
 	})
+}
+
+// transfers asks the leader of a partition whose rows are on their way how far they are. Errors are those of the leader, and Unavailable (it cannot be dialled).
+func (a *admin) transfers(ctx context.Context, table string, p *topology.Partition, leader topology.ServerID) ([]ui.Transfer, error) {
+	if len(p.Joining) == 0 && p.State != topology.Unload || leader == "" {
+		return nil, nil
+	}
+	st, ok := a.peers.Server(leader)
+	if !ok {
+		return nil, fault.Errorf(fault.Unavailable, "server %s cannot be dialled", leader)
+	}
+	stats, err := st.Stats(ctx, table, 0)
+	if err != nil {
+		return nil, err
+	}
+	all := transfers(p, leader, transfersOf(p.ID, stats), time.Now())
+	left(all, p, leaves(p, table, a.servers.Get))
+	return all, nil
 }
 
 // showAlone shows a partition of a process that is alone: it leads all, without leases.

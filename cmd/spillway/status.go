@@ -38,7 +38,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 		for _, text := range f.lacks {
 			causes.add(someSizes+" of table %s are not known: "+text, f.of.Table)
 		}
-		t := tableStatus(f)
+		t := tableStatus(f, s.Now)
 		for _, p := range t.Partitions {
 			if p.Damaged != "" {
 				causes.add("A segment of partition %s is damaged, and the partition is not read: "+p.Damaged+".", fmt.Sprint(t.Name, "/", p.ID))
@@ -158,11 +158,12 @@ func (p *problems) texts() []string {
 	return out
 }
 
-func tableStatus(f found) ui.Table {
-	sizes := map[point.PartitionID]peer.PartitionStats{}
+func tableStatus(f found, now time.Time) ui.Table {
+	sizes, moving := map[point.PartitionID]peer.PartitionStats{}, map[point.PartitionID][]peer.Transfer{}
 	if f.stats != nil {
 		for _, p := range f.stats.ByPartition {
 			sizes[p.ID] = p
+			moving[p.ID] = append(moving[p.ID], p.Transfers...)
 		}
 	}
 	m := f.of
@@ -183,6 +184,9 @@ func tableStatus(f found) ui.Table {
 		}
 		for _, pl := range p.Placements {
 			one.Servers = append(one.Servers, string(pl.Server))
+		}
+		if f.stats != nil {
+			one.Transfers = transfers(p, "", moving[p.ID], now)
 		}
 		// A server that answered and does not name a partition has no rows there; one that did not may have.
 		if size, held := sizes[p.ID]; held || f.err == nil && len(f.lacks) == 0 {

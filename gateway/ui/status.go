@@ -194,6 +194,20 @@ type Partition struct {
 	Servers   []string `json:"servers"`
 	Rows      *uint64  `json:"rows"`  // nil: unknown
 	Bytes     *uint64  `json:"bytes"` // nil: unknown
+	// Transfers are its rows on their way: to servers that are to have it, or to the partitions that take over from it.
+	Transfers []Transfer `json:"transfers,omitempty"`
+}
+
+// Transfer is how far rows of a partition are on their way.
+type Transfer struct {
+	From           string         `json:"from"`           // the server that the partition leaves; else its leader
+	To             string         `json:"to,omitempty"`   // a server; "": Into
+	Into           []uint64       `json:"into,omitempty"` // the partitions that take over, after a split or a merge
+	Done           uint64         `json:"done_bytes"`
+	Total          uint64         `json:"total_bytes"`
+	BytesPerSecond uint64         `json:"bytes_per_second"` // since it began; 0: not known yet
+	Since          time.Time      `json:"since"`
+	Left           *time.Duration `json:"left_ns"` // at that rate; nil: not known yet
 }
 
 // Topic is one Kafka partition that this process reads.

@@ -220,6 +220,16 @@ type PartitionStats struct {
 	Damaged          string // which segment cannot be read and the remedy; "": all can
 	Differs          string // which copies hold something else than this server, which leads it, and what; "": none that was compared
 	Unflushed        string // why its rows cannot be written into a segment, and since when; "": the last flush went well
+	// Transfers are the rows on their way from this server, which leads the partition. Nil: none.
+	Transfers []Transfer
+}
+
+// Transfer is how far the rows of a partition are on their way from its leader.
+type Transfer struct {
+	To             string      // the server that is filled; "": the partitions that take over from it, after a split or a merge
+	Done, Total    uint64      // bytes, of segments; of a move to other partitions: what the rows that are there take here
+	BytesPerSecond uint64      // mean since Since; 0: not known yet
+	Since          point.Nanos // when this leader began
 }
 
 // NameCount is one line of a top list.

@@ -227,6 +227,33 @@ func (s *Sender) Owing() (n int) {
 	return n
 }
 
+// Behind is how far a placement is that lacks segments of the chain.
+type Behind struct {
+	Member Member
+	Slot   uint64 // of the segment that was offered last, whose bytes may be on their way; 0: none
+	Done   uint64 // bytes of the chain that it has
+	Total  uint64 // bytes of the chain
+}
+
+// Behind lists the placements that lack segments of the chain.
+func (s *Sender) Behind() (all []Behind) {
+	for _, p := range s.peers {
+		next := s.owed(p)
+		if next < 0 {
+			continue
+		}
+		b := Behind{Member: p.member, Slot: p.slot}
+		for i := range s.chain {
+			b.Total += s.chain[i].Size
+			if i < next && p.newest != (point.SegmentID{}) {
+				b.Done += s.chain[i].Size
+			}
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
 func (s *Sender) do(e SenderEffect) { s.out = append(s.out, e) }
 
 func (s *Sender) peer(m Member) *peerState {

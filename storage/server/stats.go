@@ -7,9 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/staging"
+	"github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
 var _ peer.StagedCounter = (*Server)(nil)
@@ -52,6 +54,7 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 			one.Rows += g.Rows
 			one.Bytes += uint64(g.Size)
 		}
+		one.Transfers = s.transfers(name, &one)
 		st.ByPartition = append(st.ByPartition, one)
 	}
 	slices.SortFunc(st.ByPartition, func(a, b peer.PartitionStats) int { return cmp.Compare(a.ID, b.ID) })
@@ -59,6 +62,30 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 		st.MinTime, st.MaxTime = 0, 0
 	}
 	return &st, nil
+}
+
+// transfers returns how far the rows of a partition are on their way from here, if it is led here.
+func (s *Server) transfers(table string, of *peer.PartitionStats) (all []peer.Transfer) {
+	if s.deps.Transfers != nil {
+		all = slices.Clone(s.deps.Transfers(table, of.ID))
+	}
+	if s.deps.Unloads == nil || of.Rows == 0 {
+		return all
+	}
+	if at, ok := s.deps.Unloads.Of(lease.Partition{Table: table, ID: of.ID}); ok {
+		all = append(all, unloadTransfer(at, of))
+	}
+	return all
+}
+
+// unloadTransfer is a move of rows to other partitions in bytes: what the rows that are there take here.
+func unloadTransfer(at runner.Progress, of *peer.PartitionStats) peer.Transfer {
+	width := float64(of.Bytes) / float64(of.Rows)
+	x := peer.Transfer{Done: min(uint64(float64(at.Rows)*width), of.Bytes), Total: of.Bytes, BytesPerSecond: uint64(at.PerSecond * width), Since: at.Since.UnixNano()}
+	if at.Finished {
+		x.Done = x.Total
+	}
+	return x
 }
 
 // stagedStats returns the numbers of a table's rows staged here: one entry, or none.

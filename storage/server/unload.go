@@ -16,6 +16,8 @@ import (
 type Unloads interface {
 	// Delete calls f, which deletes in a partition that unloads here, while none of its rows are on their way. Errors are Unavailable and Canceled, and those of f.
 	Delete(ctx context.Context, p lease.Partition, f func() error) error
+	// Of returns how far a partition is; false: its rows are not being moved here.
+	Of(p lease.Partition) (runner.Progress, bool)
 }
 
 var _ runner.Partitions = (*Server)(nil)

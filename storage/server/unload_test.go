@@ -110,6 +110,9 @@ func TestAllRowsOfACutPartitionAreInItsHalves(t *testing.T) {
 	if rows := u.Progress()[0].Rows; rows < series*100 {
 		t.Errorf("%d rows were moved, want %d", rows, series*100)
 	}
+	if at, ok := u.Of(lease.Partition{Table: "t", ID: 1}); !ok || at.Rows < series*100 || at.PerSecond <= 0 {
+		t.Errorf("the progress of the partition: %v %+v", ok, at)
+	}
 	q := &peer.Select{Table: "t", Partitions: []point.PartitionID{6, 7}, Lo: math.MinInt64, Hi: math.MaxInt64}
 	set, err := p.server.Select(t.Context(), q)
 	if err != nil {

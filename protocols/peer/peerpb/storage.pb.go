@@ -1272,6 +1272,7 @@ type PartitionStats struct {
 	Damaged       string                 `protobuf:"bytes,6,opt,name=damaged,proto3" json:"damaged,omitempty"`
 	Unflushed     string                 `protobuf:"bytes,7,opt,name=unflushed,proto3" json:"unflushed,omitempty"`
 	Differs       string                 `protobuf:"bytes,8,opt,name=differs,proto3" json:"differs,omitempty"`
+	Transfers     []*Transfer            `protobuf:"bytes,9,rep,name=transfers,proto3" json:"transfers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1363,89 @@ func (x *PartitionStats) GetDiffers() string {
 	return ""
 }
 
+func (x *PartitionStats) GetTransfers() []*Transfer {
+	if x != nil {
+		return x.Transfers
+	}
+	return nil
+}
+
+type Transfer struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	To             string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"` // server; empty: to the partitions that take over
+	Done           uint64                 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	Total          uint64                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	BytesPerSecond uint64                 `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"` // 0: not known
+	Since          int64                  `protobuf:"zigzag64,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Transfer) Reset() {
+	*x = Transfer{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transfer) ProtoMessage() {}
+
+func (x *Transfer) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
+func (*Transfer) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Transfer) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Transfer) GetDone() uint64 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *Transfer) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Transfer) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Transfer) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 type Nothing struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1370,7 +1454,7 @@ type Nothing struct {
 
 func (x *Nothing) Reset() {
 	*x = Nothing{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1466,7 @@ func (x *Nothing) String() string {
 func (*Nothing) ProtoMessage() {}
 
 func (x *Nothing) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1479,7 @@ func (x *Nothing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nothing.ProtoReflect.Descriptor instead.
 func (*Nothing) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
 }
 
 var File_protocols_peer_peerpb_storage_proto protoreflect.FileDescriptor
@@ -1513,7 +1597,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"later_rows\x18\x05 \x01(\x03R\tlaterRows\x12\x1b\n" +
 	"\tsole_rows\x18\x06 \x01(\x03R\bsoleRows\x12\x16\n" +
 	"\x06oldest\x18\a \x01(\x12R\x06oldest\x12\x18\n" +
-	"\aoverdue\x18\b \x01(\x12R\aoverdue\"\xd2\x01\n" +
+	"\aoverdue\x18\b \x01(\x12R\aoverdue\"\x8c\x02\n" +
 	"\x0ePartitionStats\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x14\n" +
@@ -1522,7 +1606,14 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\bmax_time\x18\x05 \x01(\x12R\amaxTime\x12\x18\n" +
 	"\adamaged\x18\x06 \x01(\tR\adamaged\x12\x1c\n" +
 	"\tunflushed\x18\a \x01(\tR\tunflushed\x12\x18\n" +
-	"\adiffers\x18\b \x01(\tR\adiffers\"\t\n" +
+	"\adiffers\x18\b \x01(\tR\adiffers\x128\n" +
+	"\ttransfers\x18\t \x03(\v2\x1a.spillway.peer.v1.TransferR\ttransfers\"\x84\x01\n" +
+	"\bTransfer\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\x12(\n" +
+	"\x10bytes_per_second\x18\x04 \x01(\x04R\x0ebytesPerSecond\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x12R\x05since\"\t\n" +
 	"\aNothingB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
 
 var (
@@ -1537,7 +1628,7 @@ func file_protocols_peer_peerpb_storage_proto_rawDescGZIP() []byte {
 	return file_protocols_peer_peerpb_storage_proto_rawDescData
 }
 
-var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Fault)(nil),           // 0: spillway.peer.v1.Fault
 	(*MapAt)(nil),           // 1: spillway.peer.v1.MapAt
@@ -1557,7 +1648,8 @@ var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Stats)(nil),           // 15: spillway.peer.v1.Stats
 	(*StagedStats)(nil),     // 16: spillway.peer.v1.StagedStats
 	(*PartitionStats)(nil),  // 17: spillway.peer.v1.PartitionStats
-	(*Nothing)(nil),         // 18: spillway.peer.v1.Nothing
+	(*Transfer)(nil),        // 18: spillway.peer.v1.Transfer
+	(*Nothing)(nil),         // 19: spillway.peer.v1.Nothing
 }
 var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	1,  // 0: spillway.peer.v1.Fault.newest:type_name -> spillway.peer.v1.MapAt
@@ -1573,11 +1665,12 @@ var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	14, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
 	17, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
 	16, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	18, // 13: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_protocols_peer_peerpb_storage_proto_init() }
@@ -1591,7 +1684,7 @@ func file_protocols_peer_peerpb_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_protocols_peer_peerpb_storage_proto_rawDesc), len(file_protocols_peer_peerpb_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

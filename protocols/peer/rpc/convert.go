@@ -155,7 +155,10 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		}),
 		ByPartition: mapped(s.ByPartition, func(p peer.PartitionStats) *peerpb.PartitionStats {
 			return &peerpb.PartitionStats{Id: uint64(p.ID), Rows: p.Rows, Bytes: p.Bytes, MinTime: p.MinTime, MaxTime: p.MaxTime,
-				Damaged: strings.ToValidUTF8(p.Damaged, "?"), Unflushed: strings.ToValidUTF8(p.Unflushed, "?"), Differs: strings.ToValidUTF8(p.Differs, "?")}
+				Damaged: strings.ToValidUTF8(p.Damaged, "?"), Unflushed: strings.ToValidUTF8(p.Unflushed, "?"), Differs: strings.ToValidUTF8(p.Differs, "?"),
+				Transfers: mapped(p.Transfers, func(x peer.Transfer) *peerpb.Transfer {
+					return &peerpb.Transfer{To: strings.ToValidUTF8(x.To, "?"), Done: x.Done, Total: x.Total, BytesPerSecond: x.BytesPerSecond, Since: x.Since}
+				})}
 		}),
 	}
 }
@@ -172,7 +175,10 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		}),
 		ByPartition: mapped(p.GetByPartition(), func(p *peerpb.PartitionStats) peer.PartitionStats {
 			return peer.PartitionStats{ID: point.PartitionID(p.GetId()), Rows: p.GetRows(), Bytes: p.GetBytes(), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
-				Damaged: p.GetDamaged(), Unflushed: p.GetUnflushed(), Differs: p.GetDiffers()}
+				Damaged: p.GetDamaged(), Unflushed: p.GetUnflushed(), Differs: p.GetDiffers(),
+				Transfers: mapped(p.GetTransfers(), func(x *peerpb.Transfer) peer.Transfer {
+					return peer.Transfer{To: x.GetTo(), Done: x.GetDone(), Total: x.GetTotal(), BytesPerSecond: x.GetBytesPerSecond(), Since: x.GetSince()}
+				})}
 		}),
 	}
 }

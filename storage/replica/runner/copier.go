@@ -84,6 +84,8 @@ type Copier struct {
 	held     atomic.Int64  // bytes of buffers
 	noRoom   atomic.Pointer[[]lease.Partition]
 	differs  atomic.Pointer[map[lease.Partition]string] // for people
+	// transfers are those of partitions that are led here, for people.
+	transfers atomic.Pointer[map[lease.Partition][]peer.Transfer]
 
 	mu struct {
 		sync.Mutex
@@ -134,6 +136,14 @@ func (c *Copier) Differs(p lease.Partition) string {
 		return (*all)[p]
 	}
 	return ""
+}
+
+// Transfers returns how far the placements are that lack segments of a partition that is led here, for each of them. The caller does not change it.
+func (c *Copier) Transfers(p lease.Partition) []peer.Transfer {
+	if all := c.transfers.Load(); all != nil {
+		return (*all)[p]
+	}
+	return nil
 }
 
 // HeldBytes is the memory of the buffers of transfers under way.

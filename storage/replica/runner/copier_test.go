@@ -282,6 +282,10 @@ func TestATransferGoesOnWhereItStopped(t *testing.T) {
 	}
 	received := p.follows.copier.metrics.receivedBytes
 	p.within("a part has arrived", func() bool { return testutil.ToFloat64(received) > size/3 })
+	p.within("the leader says how far it is", func() bool {
+		all := p.leader.copier.Transfers(p.leader.copy.Partition)
+		return len(all) == 1 && all[0].To == "b" && float64(all[0].Total) == size && float64(all[0].Done) > size/3 && all[0].BytesPerSecond > 0
+	})
 	l, ok := p.leader.links.Link("b")
 	if !ok {
 		t.Fatal("there is no link")
@@ -289,6 +293,7 @@ func TestATransferGoesOnWhereItStopped(t *testing.T) {
 	p.leader.copier.limit.SetLimit(1 << 30)
 	l.Close("a test")
 	p.within("the follower has the segment", p.same)
+	p.within("nothing is on its way", func() bool { return len(p.leader.copier.Transfers(p.leader.copy.Partition)) == 0 })
 	// The parts since the last report to the machine, one second or one MiB, and those that were on their way.
 	if n := testutil.ToFloat64(received); n > size*5/3 {
 		t.Errorf("%v bytes received for a segment of %v", n, size)

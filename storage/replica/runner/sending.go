@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -20,9 +22,10 @@ type sending struct {
 	machine *replica.Sender
 	state   *partition.State // whose segments the machine has
 	members []lease.Member
-	moving  map[uint64]context.CancelFunc // transfers by slot
-	making  bool                          // a flush or compaction that the machine requested is under way
-	until   replica.Time                  // of a follower's
+	moving  map[uint64]*transit    // transfers by slot
+	begun   map[lease.Member]begun // of members that are behind
+	making  bool                   // a flush or compaction that the machine requested is under way
+	until   replica.Time           // of a follower's
 
 	// Of a leader's.
 	comparer *replica.Comparer
@@ -30,13 +33,20 @@ type sending struct {
 	rests    replica.Time // since when it is the last
 }
 
+// transit is the transfer of a segment.
+type transit struct {
+	stop context.CancelFunc
+	at   atomic.Uint64 // bytes of the segment that are sent
+}
+
 func newSending(copy chains.Copy, set replica.Settings) *sending {
-	return &sending{copy: copy, machine: replica.NewSender(set), moving: map[uint64]context.CancelFunc{}}
+	return &sending{copy: copy, machine: replica.NewSender(set), moving: map[uint64]*transit{}, begun: map[lease.Member]begun{}}
 }
 
 // lookAtLeading begins and ends the senders of epochs, and gives them the segments and members that changed.
 func (c *Copier) lookAtLeading() {
 	behind := 0
+	transfers := map[lease.Partition][]peer.Transfer{}
 	led := map[lease.Partition]bool{}
 	for _, copy := range c.deps.Chains.Leading() {
 		led[copy.Partition] = true
@@ -52,7 +62,10 @@ func (c *Copier) lookAtLeading() {
 		}
 		c.renew(s, copy.Others)
 		c.lookAtDoubted(copy)
-		behind += s.machine.Owing()
+		if all := s.transfers(c.deps.Clock(), time.Now()); len(all) > 0 {
+			behind += len(all)
+			transfers[copy.Partition] = all
+		}
 	}
 	for key, s := range c.senders {
 		if !led[key] {
@@ -60,13 +73,44 @@ func (c *Copier) lookAtLeading() {
 			delete(c.senders, key)
 		}
 	}
+	c.transfers.Store(&transfers)
 	c.metrics.behind.Set(float64(behind))
+}
+
+// begun is when a member was first seen behind, and how many bytes it had then.
+type begun struct {
+	at   replica.Time
+	wall point.Nanos
+	had  uint64
+}
+
+// transfers returns how far the members are that lack segments.
+func (s *sending) transfers(now replica.Time, wall time.Time) (all []peer.Transfer) {
+	was := s.begun
+	s.begun = map[lease.Member]begun{}
+	for _, b := range s.machine.Behind() {
+		x := peer.Transfer{To: string(b.Member.Server), Done: b.Done, Total: b.Total}
+		if t := s.moving[b.Slot]; t != nil {
+			x.Done += t.at.Load()
+		}
+		from, ok := was[b.Member]
+		if !ok || x.Done < from.had { // a compaction made other segments: it begins again
+			from = begun{at: now, wall: wall.UnixNano(), had: x.Done}
+		}
+		s.begun[b.Member] = from
+		x.Since = from.wall
+		if took := (now - from.at).Seconds(); took > 0 {
+			x.BytesPerSecond = uint64(float64(x.Done-from.had) / took)
+		}
+		all = append(all, x)
+	}
+	return all
 }
 
 // end stops all transfers of an epoch that is over.
 func (s *sending) end() {
-	for _, stop := range s.moving {
-		stop()
+	for _, t := range s.moving {
+		t.stop()
 	}
 }
 
@@ -123,15 +167,17 @@ func (c *Copier) perform(s *sending, e replica.SenderEffect) {
 		c.send(e.To, s.route(e.To), &peer.SegmentOffer{Slot: e.Slot, ID: g.ID, Base: g.Base, Major: g.Major, Size: g.Size, Checksum: g.Checksum, Ends: g.Ends})
 	case replica.Transit:
 		ctx, stop := context.WithCancel(c.ctx)
-		s.moving[e.Slot] = stop
+		t := &transit{stop: stop}
+		t.at.Store(e.Offset)
+		s.moving[e.Slot] = t
 		l := c.links[string(e.To.Server)]
 		c.work.Go(func() {
-			ok := c.transit(ctx, s, l, e)
+			ok := c.transit(ctx, s, l, e, t)
 			c.post(func() { c.sent(s, e, ok) })
 		})
 	case replica.Stop:
-		if stop := s.moving[e.Slot]; stop != nil {
-			stop()
+		if t := s.moving[e.Slot]; t != nil {
+			t.stop()
 		}
 	case replica.Flush:
 		c.make(s, func() error { return at.Flush(c.ctx, partition.ByRequest) })
@@ -188,8 +234,8 @@ func (c *Copier) suspect(p lease.Partition, at *partition.Partition, id point.Se
 
 // sent reports the end of a transfer to its sender, if its epoch goes on.
 func (c *Copier) sent(s *sending, e replica.Transit, ok bool) {
-	if stop := s.moving[e.Slot]; stop != nil {
-		stop()
+	if t := s.moving[e.Slot]; t != nil {
+		t.stop()
 		delete(s.moving, e.Slot)
 	}
 	if c.sender(s.copy.Partition) == s {
@@ -198,10 +244,10 @@ func (c *Copier) sent(s *sending, e replica.Transit, ok bool) {
 }
 
 // transit sends the bytes of a segment, then the commit.
-func (c *Copier) transit(ctx context.Context, s *sending, l peer.Link, e replica.Transit) bool {
+func (c *Copier) transit(ctx context.Context, s *sending, l peer.Link, e replica.Transit, t *transit) bool {
 	err := fault.Errorf(fault.Unavailable, "there is no link to %s", e.To.Server)
 	if l != nil {
-		err = c.sendFile(ctx, s, l, e)
+		err = c.sendFile(ctx, s, l, e, t)
 	}
 	if err != nil && ctx.Err() == nil {
 		c.deps.Log.Info("a segment is not sent whole; it is tried again", "partition", s.copy.Partition.String(), "segment", e.ID.String(), "server", string(e.To.Server), "error", err)
@@ -209,7 +255,7 @@ func (c *Copier) transit(ctx context.Context, s *sending, l peer.Link, e replica
 	return err == nil
 }
 
-func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replica.Transit) error {
+func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replica.Transit, t *transit) error {
 	f, err := s.copy.At.OpenSegment(e.ID)
 	if err != nil {
 		return err
@@ -234,6 +280,7 @@ func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replic
 		}
 		c.metrics.sentBytes.Add(float64(n))
 		at += uint64(n)
+		t.at.Store(at)
 	}
 }
 

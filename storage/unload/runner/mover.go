@@ -31,6 +31,8 @@ type mover struct {
 	mu struct {
 		sync.Mutex
 		progress     Progress
+		first        time.Time // when the first slice was acked
+		firstRows    int64     // of it
 		lastDeletion uint64
 		width        point.Nanos // of the next slice; 0: not known yet
 		owed         int64       // bytes read, not yet paid at the limit
@@ -168,6 +170,9 @@ func (m *mover) count(in unload.Sent) {
 	defer m.mu.Unlock()
 	m.mu.progress.Rows += int64(s.rows)
 	m.mu.progress.Moved = time.Now()
+	if m.mu.first.IsZero() {
+		m.mu.first, m.mu.firstRows = m.mu.progress.Moved, m.mu.progress.Rows
+	}
 }
 
 func (m *mover) delete(ctx context.Context, f func() error) error {

@@ -159,6 +159,8 @@ type Progress struct {
 	Moved     time.Time   // when a slice was last acked; zero: none yet
 	UpTo      point.Nanos // the time before which all rows are there
 	Rows      int64       // moved under this epoch
+	// PerSecond is the mean rate of rows since the first slice was acked; 0: not known yet.
+	PerSecond float64
 	Finished  bool
 }
 
@@ -172,6 +174,23 @@ func (u *Unloads) Progress() (all []Progress) {
 		m.mu.Unlock()
 	}
 	return all
+}
+
+// Of returns the progress of one partition; false: its rows are not being moved here.
+func (u *Unloads) Of(p lease.Partition) (Progress, bool) {
+	u.mu.Lock()
+	m := u.mu.movers[p]
+	u.mu.Unlock()
+	if m == nil {
+		return Progress{}, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.mu.progress
+	if took := time.Since(m.mu.first).Seconds(); !m.mu.first.IsZero() && took > 0 {
+		at.PerSecond = float64(at.Rows-m.mu.firstRows) / took
+	}
+	return at, true
 }
 
 // errEnded ends what waits for a mover.

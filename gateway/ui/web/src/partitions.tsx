@@ -3,10 +3,10 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { get, type Answer } from './api';
 import { about, bytes, count, time, UNKNOWN } from './format';
 import { COLOURS } from './plot';
-import { Button, Choice, Empty, Icon, Known, Loading, Problem } from './parts';
+import { Bar, Button, Choice, Empty, Icon, Known, Loading, Problem } from './parts';
 import { alter, dark, usePoll, useUTC, useValue, useWidth } from './store';
 import { timeAxis, toShare, toTime, type Axis } from './timeaxis';
-import type { Partition, Server, Status } from './types';
+import type { Partition, Server, Status, Transfer } from './types';
 
 type Paint = 'leader' | 'rows' | 'bytes';
 
@@ -66,6 +66,7 @@ export function Partitions({ status, table, params }: { status: Status; table: s
         )}
       </section>
       {one && <Detail r={one} servers={servers} whole={status.whole} onClose={() => choose(null)} step={(by) => { const i = rects.indexOf(one) + by; if (rects[i]) choose(rects[i]); }} />}
+      <Transfers rects={rects} choose={choose} />
       {rects.length > 0 && (
         <section class="card">
           <div class="scroll">
@@ -90,6 +91,39 @@ export function Partitions({ status, table, params }: { status: Status; table: s
     </main>
   );
 }
+
+/** Transfers lists the rows on their way, those that take longest first; nothing where there are none. */
+function Transfers({ rects, choose }: { rects: Rect[]; choose: (r: Rect) => void }) {
+  const all = rects.flatMap((r) => (r.p.transfers ?? []).map((x) => ({ r, x })));
+  if (all.length === 0) return null;
+  all.sort((a, b) => (b.x.left_ns ?? Infinity) - (a.x.left_ns ?? Infinity) || a.r.p.id - b.r.p.id);
+  const more = all.length - LISTED;
+  return (
+    <section class="card" id="transfers">
+      <h2>Rows on their way</h2>
+      <div class="scroll">
+        <table>
+          <thead><tr><th>partition</th><th>from</th><th>to</th><th>done</th><th class="n">bytes</th><th class="n">rate</th><th class="n">time left</th></tr></thead>
+          <tbody>
+            {all.slice(0, LISTED).map(({ r, x }) => (
+              <tr key={`${r.p.id} ${x.to}`} data-partition={r.p.id}>
+                <td><button type="button" class="sort link" onClick={() => choose(r)}>{r.p.id}</button></td>
+                <td>{x.from}</td><td>{target(x)}</td>
+                <td><Bar share={x.total_bytes > 0 ? Math.min(1, x.done_bytes / x.total_bytes) : 0} /></td>
+                <td class="n">{bytes(x.done_bytes)} of {bytes(x.total_bytes)}</td>
+                <td class="n"><Known text={x.bytes_per_second > 0 ? bytes(x.bytes_per_second) + '/s' : UNKNOWN} /></td>
+                <td class="n"><Known text={x.left_ns === null ? UNKNOWN : about(x.left_ns / 1e9)} /></td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {more > 0 && <p class="dim">and {count(more)} more</p>}
+    </section>
+  );
+}
+
+const target = (x: Transfer) => x.to ?? `partitions ${(x.into ?? []).join(', ')}`;
 
 const ring = (p: Partition) => (p.ring_lo === 0 && p.ring_hi === 1 ? 'all' : `${p.ring_lo.toFixed(4)} – ${p.ring_hi.toFixed(4)}`);
 
@@ -118,6 +152,7 @@ function matcher(text: string, utc: boolean): (p: Partition) => boolean {
       case 'unknown': return p.rows === null;
       case 'empty': return p.rows === 0;
       case 'ahead': return !!p.ahead;
+      case 'moving': return (p.transfers ?? []).length > 0;
       case 'dead': case 'trouble': return unled(p) || !!p.offline || p.rows === null || !!p.damaged || !!p.unflushed;
     }
     if (/^\d{1,8}$/.test(w) && String(p.id) === w) return true;

@@ -95,6 +95,19 @@ export interface Partition {
   servers: string[] | null;
   rows: number | null;
   bytes: number | null;
+  transfers?: Transfer[];
+}
+
+/** Transfer is how far rows of a partition are on their way. */
+export interface Transfer {
+  from: string;
+  to?: string; // a server; else into
+  into?: number[]; // the partitions that take over
+  done_bytes: number;
+  total_bytes: number;
+  bytes_per_second: number; // 0: not known yet
+  since: string;
+  left_ns: number | null;
 }
 
 export interface Topic {
