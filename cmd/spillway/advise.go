@@ -22,7 +22,7 @@ type tableAdviseCmd struct {
 	Table      string  `arg:"" help:"Name."`
 	Rows       float64 `name:"rows-per-second" help:"The load to go by, for a table that has none yet. Default: the most that is forecast for the next day." placeholder:"N"`
 	RowBytes   float64 `name:"row-bytes" help:"Bytes of a row at rest. Default: as measured, else 2." placeholder:"N"`
-	ServerRows float64 `name:"server-rows" help:"Rows a second that one storage server should take for this table." default:"200000"`
+	ServerRows float64 `name:"server-rows" help:"Rows a second that one storage server should accept for this table." default:"200000"`
 	SplitBytes size    `name:"split-bytes" help:"tables.split_bytes of the storage servers." default:"1GiB"`
 	Whole      bool    `name:"whole-ranges" help:"Keep each range of time on one server: narrow partitions and smearing instead of columns of the ring."`
 	Apply      bool    `name:"apply" help:"Change the table so."`

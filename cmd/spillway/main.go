@@ -17,7 +17,7 @@ var version = "dev"
 
 type cli struct {
 	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
-	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster: takes writes and queries, keeps nothing."`
+	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
 	Storage    storageCmd    `cmd:"" help:"Run a storage server of a cluster."`
 	Query      queryCmd      `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
 	Write      writeCmd      `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`

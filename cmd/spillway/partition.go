@@ -24,11 +24,11 @@ type partitionCmd struct {
 	Show      partitionShowCmd      `cmd:"" help:"Show all that is known of a partition."`
 	Split     partitionSplitCmd     `cmd:"" help:"Cut a partition in two."`
 	Merge     partitionMergeCmd     `cmd:"" help:"Make one of neighbours whose time has passed, with their rows."`
-	Bump      partitionBumpCmd      `cmd:"" help:"Have its leader let go at once, so that it is loaded anew."`
+	Bump      partitionBumpCmd      `cmd:"" help:"Have its leader let go at once, so that it is loaded again."`
 	Move      partitionMoveCmd      `cmd:"" help:"Have it moved from a server to another, with its rows."`
 	Prohibit  partitionProhibitCmd  `cmd:"" help:"Keep a partition off a server."`
 	Allow     partitionAllowCmd     `cmd:"" help:"Take a prohibition back."`
-	Offline   partitionOfflineCmd   `cmd:"" help:"Keep everybody from leading a partition."`
+	Offline   partitionOfflineCmd   `cmd:"" help:"Keep all servers from leading a partition."`
 	Online    partitionOnlineCmd    `cmd:"" help:"Let it be led again."`
 	Restore   partitionRestoreCmd   `cmd:"" help:"Put a deleted lease row back."`
 	ForceJoin partitionForceJoinCmd `cmd:"" help:"Let it go on with one server although the disks that hold its rows are gone: they are lost."`
@@ -474,7 +474,7 @@ func (c *partitionBumpCmd) run(ctx context.Context, a *admin) error {
 type partitionOfflineCmd struct {
 	tableFlags   `embed:""`
 	partitionArg `embed:""`
-	Reason       string `name:"reason" required:"" help:"Why: it is shown to everybody who misses the partition."`
+	Reason       string `name:"reason" required:"" help:"Why: it is shown in errors of the partition."`
 }
 
 // Run sets a partition offline (C123).

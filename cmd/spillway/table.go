@@ -28,7 +28,7 @@ type tableCmd struct {
 	Advise tableAdviseCmd `cmd:"" help:"Compute partition width, columns and smearing from a table's load, and say why."`
 	Drop   tableDropCmd   `cmd:"" help:"Delete a table with all its rows."`
 	Repair tableRepairCmd `cmd:"" help:"Go by the newest map that a majority of its servers hold: the coordination store was restored from an older backup."`
-	Top    tableTopCmd    `cmd:"" help:"Show which tables take most of a running process, and what their limits refuse."`
+	Top    tableTopCmd    `cmd:"" help:"Show which tables use most of a running process, and what their limits refuse."`
 }
 
 // tableRow is a table as shown.
@@ -208,7 +208,7 @@ type tableSettings struct {
 	Replicas       *int      `name:"replicas" help:"How many servers keep each row; of a new table 3, if not given. As many as there are while the cluster has fewer."`
 	MinInSync      *int      `name:"min-in-sync" help:"How many servers must have a row on their disks before it is acked as kept by all; while fewer are in sync, rows are refused with 503, or wait in staging. 0: 2 of 2 and 3 replicas, more than half of more, and fewer while the cluster has fewer servers."`
 	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
-	Smear          *string   `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers take rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
+	Smear          *string   `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers accept rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
 	SmearBelow     *duration `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
 	SmearMax       *duration `name:"smear-max" help:"The longest wait that --smear=auto may choose; 0: 2m."`
 }

@@ -20,7 +20,7 @@ func newMetrics(reg prometheus.Registerer, g *Guard) *metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_access_refused_requests_total",
 			Help: "Requests refused for who sent them."}, []string{"reason"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_access_reloads_total",
-			Help: "Times that the files for TLS, users and tokens were found changed, and times that they could not be taken."}, []string{"result"}),
+			Help: "Times that the files for TLS, users and tokens were found changed, and times that they could not be used."}, []string{"result"}),
 		hashed: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_access_hashed_passwords_total",
 			Help: "Passwords that were not known and had to be hashed."}),
 	}
@@ -29,7 +29,7 @@ func newMetrics(reg prometheus.Registerer, g *Guard) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_access_" + name, Help: help}, f)
 	}
 	reg.MustRegister(m.refused, m.reloads, m.hashed,
-		gauge("last_reload_successful", "1 while what is in force is what the files say, 0 while they cannot be taken.", func() float64 {
+		gauge("last_reload_successful", "1 while what is in force is what the files say, 0 while they cannot be used.", func() float64 {
 			if m.inForce.Load() {
 				return 1
 			}

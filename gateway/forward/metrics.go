@@ -93,10 +93,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_forward_leaderless_shares_total", Help: "Shares whose partition had no leader when they came.",
 		}),
 		full: f.NewCounter(prometheus.CounterOpts{
-			Name: "spillway_forward_dictionaries_full_total", Help: "Dictionaries that could take no more series: rows of further ones are refused for some minutes. Raise storage.memory_bytes, or intake.series_max.",
+			Name: "spillway_forward_dictionaries_full_total", Help: "Dictionaries that had no room for more series: rows of further ones are refused for some minutes. Raise storage.memory_bytes, or intake.series_max.",
 		}),
 		dropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "spillway_forward_relabel_dropped_samples_total", Help: "Samples taken and not stored, since write_relabel_configs drop their series.",
+			Name: "spillway_forward_relabel_dropped_samples_total", Help: "Samples accepted and not stored, since write_relabel_configs drop their series.",
 		}),
 		refusedSeries: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_refused_series_total", Help: "New series refused because their table has its share of those that there is memory for.",

@@ -58,7 +58,7 @@ func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metr
 	}
 	m := &metrics{
 		requests:         counters("requests_total", "Requests answered.", "protocol", "status"),
-		refused:          counters("rows_refused_total", "Rows not taken, by what was wrong with them.", "protocol", "reason"),
+		refused:          counters("rows_refused_total", "Rows refused, by the reason.", "protocol", "reason"),
 		connsRefused:     counter("connections_refused_total", "Connections closed because too many were open."),
 		handedOver:       counter("connections_handed_over_total", "Connections that went from fasthttp to net/http."),
 		handshakesFailed: counter("failed_tls_handshakes_total", "Connections that ended in their TLS handshake."),

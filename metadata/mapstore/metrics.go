@@ -41,7 +41,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		stores: f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_mapstore_stores_total",
 			Help: "METADATA files that others asked to store here, by result."}, []string{"result"}),
 		swept: f.NewCounter(prometheus.CounterOpts{Name: "spillway_mapstore_swept_files_total",
-			Help: "METADATA files deleted because they were old or nobody decided about them."}),
+			Help: "METADATA files deleted because they were old or never decided."}),
 		caughtUp: f.NewCounter(prometheus.CounterOpts{Name: "spillway_mapstore_caught_up_files_total",
 			Help: "METADATA files fetched from another server because the coordinator's did not arrive."}),
 		alarms: f.NewCounter(prometheus.CounterOpts{Name: "spillway_mapstore_alarms_total",

@@ -34,7 +34,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		r.MustRegister(c)
 		return c
 	}
-	m.rows = counter("rows_total", "Samples taken as the leader of their partition, those of staging included.")
+	m.rows = counter("rows_total", "Samples accepted as the leader of their partition, those of staging included.")
 	m.scrubBytes = counter("scrub_read_bytes_total", "Bytes of segments that were read again to see that they are whole; opening a file counts for 16 KiB.")
 	m.scrubSegments = counter("scrub_segments_total", "Segments that were read again and held against the catalogue's checksums.")
 	m.scrubDamaged = counter("scrub_damaged_segments_total", "Segments that turned out to be damaged.")

@@ -20,7 +20,7 @@ func newMetrics(r prometheus.Registerer, t *Tracker) *metrics {
 		return float64(t.mu.machine.Len())
 	})
 	return &metrics{
-		duplicates: f.NewCounter(prometheus.CounterOpts{Name: "spillway_tracker_duplicate_samples_total", Help: "Samples taken and not stored, since another replica of their pair is elected."}),
+		duplicates: f.NewCounter(prometheus.CounterOpts{Name: "spillway_tracker_duplicate_samples_total", Help: "Samples accepted and not stored, since another replica of their pair is elected."}),
 		refused:    f.NewCounter(prometheus.CounterOpts{Name: "spillway_tracker_refused_samples_total", Help: "Samples of pairs beyond ha.clusters_max, which are refused."}),
 		elections:  f.NewCounter(prometheus.CounterOpts{Name: "spillway_tracker_elections_total", Help: "Times this process began to keep the rows of another replica of a pair."}),
 		commits:    f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_tracker_store_commits_total", Help: "Transactions of elections and signs of life in the coordination store."}, []string{"outcome"}),

@@ -44,7 +44,7 @@ func newMetrics(c *Consumer) *metrics {
 	m.rebalances = vec("rebalances_total", "Changes of our partitions.", "cluster", "event")
 	m.retries = vec("write_retries_total", "Work that failed for a passing reason and is tried again.", "cluster", "kind")
 	m.brokerErrors = vec("broker_errors_total", "Connections and requests that failed, a refused login among them; they are tried again.", "cluster")
-	m.commits = counter("commits_total", "Commits of offsets that brokers took.")
+	m.commits = counter("commits_total", "Commits of offsets that brokers accepted.")
 	m.commitErrors = counter("commit_errors_total", "Commits of offsets that failed, in whole or in part; they are tried again.")
 	m.fetchErrors = counter("fetch_errors_total", "Partitions that could not be read.")
 	m.groupErrors = counter("group_errors_total", "Failures to join or keep a group.")

@@ -31,6 +31,6 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Requests to the coordination store."}, []string{"priority", "outcome"}),
 		leads:   f.NewCounter(prometheus.CounterOpts{Name: "spillway_keeper_leads_total", Help: "Times this process began to lead a partition."}),
 		stops:   f.NewCounter(prometheus.CounterOpts{Name: "spillway_keeper_stops_total", Help: "Times this process ceased to lead a partition."}),
-		relists: f.NewCounter(prometheus.CounterOpts{Name: "spillway_keeper_relists_total", Help: "Times the watch had to begin anew with a list."}),
+		relists: f.NewCounter(prometheus.CounterOpts{Name: "spillway_keeper_relists_total", Help: "Times the watch had to start again with a list."}),
 	}
 }

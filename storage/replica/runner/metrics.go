@@ -32,7 +32,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		offers: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_offers_total",
 			Help: "Segments that this server, as the leader of their partitions, offered to other placements."}),
 		declines: f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_replica_declines_total",
-			Help: "Offers of this server that were declined, by the reason. `exists` is usual after a link was made anew."}, []string{"reason"}),
+			Help: "Offers of this server that were declined, by the reason. `exists` is usual after a link was made again."}, []string{"reason"}),
 		adopted: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_segments_adopted_total",
 			Help: "Segments of other servers that are part of a placement here."}),
 		mended: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_segments_mended_total",
@@ -57,7 +57,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m.differed = f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_differences_found_total",
 		Help: "Copies that were found to hold something else than their leader here, by two comparisons in a row."})
 	m.repairs = f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_repairs_total",
-		Help: "Partitions whose segments were made anew, because one copy differed from the leader here and another did not."})
+		Help: "Partitions whose segments were made again, because one copy differed from the leader here and another did not."})
 	m.differences = f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_different_placements",
 		Help: "Copies of partitions led here that hold something else than their leader, by the last comparisons."})
 	for r := replica.Exists; r <= replica.NoSpace; r++ {

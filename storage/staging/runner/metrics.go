@@ -20,11 +20,11 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 	m := &metrics{
 		staged:    counter("rows_total", "Rows that were staged here: the leader of their partition was away, or they are smeared."),
 		refused:   counter("refused_total", "Frames that were not staged here because there was no room."),
-		forwarded: counter("forwarded_rows_total", "Rows staged here that their leader took from this server."),
+		forwarded: counter("forwarded_rows_total", "Rows staged here that their leader accepted from this server."),
 		restaged:  counter("restaged_total", "Frames that were staged on another server because a holder was away, or this one was drained or stopped."),
 		expired:   counter("expired_rows_total", "Staged rows that were older than the retention of their table when they were forwarded."),
 		dropped:   counter("dropped_rows_total", "Staged rows that are gone with their table, which was dropped."),
-		deleted:   counter("deleted_rows_total", "Staged rows that deletions took out of their frames on this server."),
+		deleted:   counter("deleted_rows_total", "Staged rows that deletions removed from their frames on this server."),
 		aside:     counter("set_aside_total", "Staged frames that a leader refused as invalid, and that were written into a file beside the log."),
 	}
 	if r == nil {
