@@ -29,7 +29,7 @@ type Deps struct {
 	Room func(bytes int64) error
 	// Announce makes the tables known to gateways and other servers as those of which this server has staged rows, durably.
 	Announce func(ctx context.Context, tables []string) error
-	// Ways to other servers, and their states. Only Run uses them.
+	// Ways to other servers, and their states.
 	Ways       Ways
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: none

@@ -482,3 +482,19 @@ func TestAServerThatLeavesHoldsNothing(t *testing.T) {
 		t.Errorf("a server that stops stages a row: %v", err)
 	}
 }
+
+// TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName although nobody has looked at them since.
+func TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{})
+	l := &leaderless{}
+	s.deps.Ways = l
+	h.must(h.stage(s, "t", 1))
+	h.want(s, "t", 1)
+	l.begun = 2
+	h.want(s, "t")
+	table, of, g := row("t", 2)
+	h.must(s.Stage(t.Context(), table, 2, of, g))
+	h.want(s, "t", 2)
+	h.must(s.Close())
+}
