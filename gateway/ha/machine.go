@@ -364,6 +364,8 @@ type PairStatus struct {
 	Other         string  `json:"other,omitempty"`
 	OtherSeconds  float64 `json:"other_silent_seconds,omitempty"`
 	Agreed        bool    `json:"agreed"` // the row in the coordination store names the same replica
+	// SpareSeconds is how long no replica but the elected one has sent rows here; where none did, since this process began.
+	SpareSeconds float64 `json:"-"`
 }
 
 // Status lists all pairs.
@@ -371,7 +373,7 @@ func (m *Machine) Status(now Time) []PairStatus {
 	all := []PairStatus{}
 	for _, e := range m.sorted(func(*entry) bool { return true }) {
 		s := PairStatus{Table: e.pair.Table, Cluster: e.pair.Cluster, Replica: e.acts, SilentSeconds: (now - max(e.seen, e.alive)).Seconds(),
-			Other: e.rival, Agreed: m.alone || e.rev != 0 && e.row.Replica == e.acts}
+			Other: e.rival, Agreed: m.alone || e.rev != 0 && e.row.Replica == e.acts, SpareSeconds: (now - e.heard).Seconds()}
 		if e.rival != "" {
 			s.OtherSeconds = (now - e.heard).Seconds()
 		}

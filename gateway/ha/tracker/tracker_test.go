@@ -131,6 +131,46 @@ func TestAGatewayElectsWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
+// TestAPairWithoutASpareIsSeen: nobody would know before the elected replica dies that no other takes over.
+func TestAPairWithoutASpareIsSeen(t *testing.T) {
+	s := ha.Settings{Enabled: true}
+	s.SetDefaults()
+	registry := prometheus.NewRegistry()
+	tr, err := Open(t.Context(), Deps{Log: slog.New(slog.DiscardHandler), Registerer: registry, Rand: rand.New(rand.NewPCG(1, 2))}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := func() (seconds float64, pairs int) {
+		t.Helper()
+		all, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			if f.GetName() == "spillway_tracker_spare_silent_seconds" {
+				return f.GetMetric()[0].GetGauge().GetValue(), len(f.GetMetric())
+			}
+		}
+		return 0, 0
+	}
+	if _, pairs := silent(); pairs != 0 {
+		t.Errorf("%d pairs before any row", pairs)
+	}
+	if !sends(t, tr, "a") {
+		t.Error("the first row is not kept")
+	}
+	if seconds, pairs := silent(); pairs != 1 || seconds < 1 { // the tracker's clock begins at one
+		t.Errorf("one replica sends: %v s, %d pairs", seconds, pairs)
+	}
+	within(t, "rows of the other replica are not seen", func() bool {
+		if sends(t, tr, "b") {
+			t.Fatal("rows of both replicas are kept")
+		}
+		seconds, pairs := silent()
+		return pairs == 1 && seconds < 1
+	})
+}
+
 // TestSettingsAreReloaded, all or nothing.
 func TestSettingsAreReloaded(t *testing.T) {
 	tr := run(t, nil, ha.Settings{})
