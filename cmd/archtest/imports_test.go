@@ -63,7 +63,7 @@ var importLaw = []rule{
 		because: "one logger, log/slog, with stable keys"},
 	{who: "...", not: "flag", except: "cmd/...",
 		because: "settings come through Settings; a flag of a package is a global variable"},
-	{who: "...", not: "testing/... pgregory.net/rapid", except: "metadata/coord/coordtest protocols/peer/peertest gateway/query/promqlsuite gateway/intake/kafka/kafkatest cmd/clienttest/...",
+	{who: "...", not: "testing/... pgregory.net/rapid", except: "metadata/coord/coordtest protocols/peer/peertest protocols/trace/tracetest gateway/query/promqlsuite gateway/intake/kafka/kafkatest cmd/clienttest/...",
 		because: "the product is not a test; suites that packages share live in packages of their own"},
 	{who: "...", not: "math/rand",
 		because: "math/rand/v2 has the better generator and no global seed"},

@@ -51,6 +51,7 @@ type config struct {
 	Intake  intakeConfig  `yaml:"intake"`
 	Influx  influxConfig  `yaml:"influx" for:"standalone gateway"`
 	OTLP    otlpConfig    `yaml:"otlp" for:"standalone gateway"`
+	Traces  tracesConfig  `yaml:"traces"`
 	Self    selfConfig    `yaml:"self"`
 	Storage storageConfig `yaml:"storage" for:"standalone storage"`
 
@@ -133,6 +134,12 @@ type otlpConfig struct {
 	ConvertHistogramsToNHCB           bool     `yaml:"convert_histograms_to_nhcb" help:"Store explicit histograms as native histograms with custom buckets."`
 	TargetInfo                        bool     `yaml:"target_info" default:"true" help:"Make the series target_info."`
 	Delta                             string   `yaml:"delta" default:"refuse" one_of:"refuse convert keep" help:"Delta temporality: refuse it, convert it to cumulative (summed in this process), or keep it as it is."`
+}
+
+// tracesConfig is about spans for OpenTelemetry.
+type tracesConfig struct {
+	Endpoint string `yaml:"endpoint" help:"Receiver of OpenTelemetry traces over HTTP, such as http://127.0.0.1:4318; without a path: /v1/traces. Spans of writes, queries and the calls between processes go there. None: there are none."`
+	OneIn    int    `yaml:"one_in" default:"100" min:"1" help:"One request of so many begins a trace. One with the header traceparent follows its sender's choice." price:"A smaller number: more spans to make and to send."`
 }
 
 // selfConfig is about the process's own metrics in table scrape.Table.
@@ -232,6 +239,7 @@ func (c *config) validate() error {
 	var errs []error
 	errs = append(errs, c.table().Validate(), fault.Annotate(c.self().Validate(), "self"), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
+	errs = append(errs, c.traces("", "").Validate())
 	if every := time.Duration(c.Self.ScrapeInterval); every != 0 && every < selfIntervalMin {
 		errs = append(errs, fault.Errorf(fault.Invalid, "self.scrape_interval is %s: choose 0, for never, or %s at least", every, selfIntervalMin))
 	}

@@ -84,6 +84,7 @@ var referenceChapters = map[string]string{
 	"coord":   "The coordination store of a cluster.",
 	"api":     "The HTTP API of Prometheus.",
 	"query":   "PromQL.",
+	"traces":  "What single requests do, step by step, for OpenTelemetry: a span of each write and query at the gateway, and one of each call to a storage server, which sends one of its own for all calls but inserts. Off without an endpoint.",
 	"self":    "The metrics of the process, written into the table `_spillway`: [metrics.md](metrics.md).",
 	"tables":  "Tables that writes make. `spillway table set` changes one that exists.",
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lane"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // door is the part of any gateway's process that faces users: writes, queries, pages. A standalone process has one and
@@ -51,6 +52,7 @@ type door struct {
 	guard    *access.Guard
 	listener net.Listener
 	admin    net.Listener
+	tracer   *trace.Tracer // nil: there are no spans
 	accounts *accounts
 	behind   gatewayDeps
 	limits   *limits.Registry
@@ -144,6 +146,9 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if d.accounts, err = openAccounts(int64(d.cfg.Storage.MemoryBytes), d.registry); err != nil {
 		return err
 	}
+	if d.tracer, err = trace.Open(ctx, d.cfg.traces(d.role, d.listener.Addr().String()), d.log, d.registry); err != nil {
+		return err
+	}
 	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry, Exists: d.exists}, d.cfg.Limits); err != nil {
 		return err
 	}
@@ -165,7 +170,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Drop: behind.drop, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Drop: behind.drop, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
@@ -252,6 +257,7 @@ func (d *door) close() error {
 	if d.admin != nil {
 		_ = d.admin.Close()
 	}
+	d.tracer.Close()
 	if d.forward != nil {
 		return d.forward.Close()
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/trace"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/lead"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
@@ -118,7 +119,8 @@ type storage struct {
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
 	self     selfWriter
-	frozen   string // why the store is on an overlay and accepts no writes; "": it is not
+	tracer   *trace.Tracer // nil: there are no spans
+	frozen   string        // why the store is on an overlay and accepts no writes; "": it is not
 }
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
@@ -253,7 +255,10 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if p.accounts, err = openAccounts(int64(p.cfg.Storage.MemoryBytes), p.registerer); err != nil {
 		return err
 	}
-	p.rpc, err = rpc.NewServer(rpc.Deps{
+	if p.tracer, err = trace.Open(ctx, p.cfg.traces("storage", string(p.id)), p.log, p.registerer); err != nil {
+		return err
+	}
+	p.rpc, err = rpc.NewServer(rpc.Deps{Tracer: p.tracer,
 		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Links: p.copies.links, Log: p.log, Registerer: p.registerer,
 	}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
@@ -399,6 +404,7 @@ func (p *storage) drain(ctx context.Context) error {
 // close closes everything that was opened, in the opposite order.
 func (p *storage) close() error {
 	var errs []error
+	p.tracer.Close()
 	if p.listener != nil {
 		_ = p.listener.Close() // rpc has closed it, if it was passed on
 	}

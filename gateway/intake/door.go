@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // door is one of our paths.
@@ -102,12 +103,26 @@ func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery stri
 	start := time.Now()
 	c := &call{protocol: d.protocol, words: d.words, charge: charge{of: &f.inFlight}}
 	defer f.leave(c)
+	ctx, span := f.trace(ctx, method, path, from)
 	resp := f.enter(ctx, d, c, method, path, rawQuery, from)
+	if c.Request != nil {
+		span.Text("spillway.table", c.Table)
+	}
+	span.Answered(resp.Status)
 	f.metrics.answered(c.protocol, resp.Status, time.Since(start))
 	if resp.Status >= http.StatusBadRequest || c.partly != "" {
 		f.noteRefusal(c, &resp)
 	}
 	return resp
+}
+
+// trace begins the span of a request, if there are any.
+func (f *Front) trace(ctx context.Context, method, path string, from source) (context.Context, trace.Span) {
+	if f.tracer == nil {
+		return ctx, trace.Span{}
+	}
+	_, rest, _ := tablename.Cut(path)
+	return f.tracer.Server(ctx, method+" "+rest, from.header(trace.ParentHeader))
 }
 
 // noteRefusal lists a refusal for the status page. Table names are listed only from senders with good credentials.

@@ -24,6 +24,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/otlp"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // Deps are a Front's dependencies.
@@ -38,6 +39,7 @@ type Deps struct {
 	Drop       Drop                  // drops tables; nil: this process cannot
 	Replicas   Replicas              // removes the rows of replicas that are not elected; nil: there are none
 	Processors int                   // there are; 0: as many as Go's scheduler uses
+	Tracer     *trace.Tracer         // nil: requests have no spans
 }
 
 // Front is one HTTP port for everything. Make it with New, pass it listeners with Serve, end it with Shutdown.
@@ -50,6 +52,7 @@ type Front struct {
 	writer   Writer
 	drop     Drop
 	replicas Replicas // nil: none
+	tracer   *trace.Tracer
 	limits   *limits.Registry
 	fallback http.Handler
 	access   *access.Guard
@@ -94,7 +97,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, drop: d.Drop, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, drop: d.Drop, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, tracer: d.Tracer, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

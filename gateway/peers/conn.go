@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // conn is the connection to one server, behind its breaker.
@@ -84,7 +85,12 @@ func (s *stream) Define(ctx context.Context, defs []peer.Def) error {
 
 // Insert implements peer.Stream.
 func (s *stream) Insert(ctx context.Context, in *peer.Insert) error {
-	return s.c.write(answered, func() error { return s.inner.Insert(ctx, in) })
+	ctx, span := trace.Client(ctx, "peer Insert")
+	span.Text("server.address", s.c.addr)
+	span.Count("spillway.rows", len(in.IDs)+len(in.Hists))
+	err := s.c.write(answered, func() error { return s.inner.Insert(ctx, in) })
+	span.End(err)
+	return err
 }
 
 // answered reports whether the Unavailable of an insert is the server's own word.

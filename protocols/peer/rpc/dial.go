@@ -13,10 +13,12 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // Peer is a server at an address, called over one connection at a time. While it is away, calls are Unavailable at
@@ -287,12 +289,18 @@ func (p *Peer) open(ctx context.Context, l *line, method string) (grpc.ClientStr
 
 // openAs is open for a stream of another form.
 func (p *Peer) openAs(ctx context.Context, l *line, desc grpc.StreamDesc) (grpc.ClientStream, context.CancelCauseFunc, error) {
+	ctx, span := trace.Client(ctx, "peer "+desc.StreamName)
+	span.Text("server.address", p.addr)
+	if h := trace.Header(ctx); h != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, trace.ParentHeader, h)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
 	cs, err := l.conn.NewStream(ctx, &desc, fullMethod(desc.StreamName))
 	end := func(cause error) {
 		stop()
 		cancel(cause)
+		span.End(cause)
 	}
 	if err != nil {
 		end(nil)

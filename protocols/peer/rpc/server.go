@@ -13,12 +13,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // Deps are the parts that a server serves.
@@ -29,6 +31,7 @@ type Deps struct {
 	Links      *Links        // nil: this server has no copies, links to it are Unavailable
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: none
+	Tracer     *trace.Tracer         // nil: calls have no spans
 }
 
 // Server answers gateways and other servers. It serves one listener or several.
@@ -199,12 +202,41 @@ func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStr
 		err = errStopping
 	default:
 		if err = s.allow(name, ss.Context()); err == nil {
-			err = f(ss)
+			err = s.traced(name, ss, f)
 		}
 	}
 	s.metrics.calls.WithLabelValues(name, kindLabel(err)).Inc()
 	return err
 }
+
+// traced serves a call in a span, if its caller has one.
+func (s *Server) traced(name string, ss grpc.ServerStream, f func(grpc.ServerStream) error) error {
+	if s.deps.Tracer == nil {
+		return f(ss)
+	}
+	parent := ""
+	if md, ok := metadata.FromIncomingContext(ss.Context()); ok {
+		if all := md.Get(trace.ParentHeader); len(all) > 0 {
+			parent = all[0]
+		}
+	}
+	if parent == "" {
+		return f(ss)
+	}
+	ctx, span := s.deps.Tracer.Remote(ss.Context(), "peer "+name, parent)
+	err := f(&tracedStream{ss, ctx})
+	span.End(err)
+	return err
+}
+
+// tracedStream is a stream whose context has a span.
+type tracedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context returns the stream's context with its span.
+func (s *tracedStream) Context() context.Context { return s.ctx }
 
 // answer makes a handler from a function: one request of at most that many bytes, one answer.
 func answer[Q any, A proto.Message, P interface {
