@@ -100,3 +100,62 @@ func TestNarrowPartitionsWithRowsAreMergedByTheHour(t *testing.T) {
 		})
 	}
 }
+
+// TestATableOfMinutesStaysSmall plays 60 days of a table with partitions of a minute, each with rows: what was merged is emptied within the hour. Hours become days from 1,000 partitions
+// on, so that the days of ten years and the hours before them are below 5,000.
+func TestATableOfMinutesStaysSmall(t *testing.T) {
+	const days = 60
+	day := int64(20_000) * 24 * int64(time.Hour)
+	w := narrowTable(t, day, time.Minute, 60, 1000)
+	rng := rand.New(rand.NewPCG(1, 1))
+	most := 0
+	for hour := int64(1); hour < days*24; hour++ {
+		lo := day + hour*int64(time.Hour)
+		w.Now = lo + int64(time.Hour)
+		m := w.Tables[0]
+		var ops []topology.Op
+		var minutes topology.Create
+		for p := range m.All() {
+			if p.State == topology.Unload {
+				ops = append(ops, topology.UnloadFinal{Partition: p.ID})
+			}
+		}
+		for i := range int64(60) {
+			minutes.Partitions = append(minutes.Partitions, topology.Partition{ID: m.NextID + point.PartitionID(i), TimeLo: lo + i*int64(time.Minute), TimeHi: lo + (i+1)*int64(time.Minute),
+				Placements: []topology.Placement{{ID: point.PlacementID(rng.Uint64()), Server: w.Servers[i%3].ID}}})
+		}
+		ops = append(ops, minutes)
+		m, err := m.Apply(ops...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range Plan(w.with(m), w.set, rng) {
+			for _, op := range s.Ops {
+				if merge, ok := op.(topology.Merge); ok {
+					if m, err = m.Apply(merge); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		w.with(m)
+		most = max(most, m.Len())
+	}
+	if most > 1100 {
+		t.Errorf("the table had %d partitions after %d days; those of minutes and hours are to stay below 1100", most, days)
+	}
+}
+
+// with makes a map the table's, of which every partition is led and has rows.
+func (w *world) with(m *topology.Map) State {
+	w.Tables[0] = m
+	clear(w.Leases)
+	clear(w.Born)
+	clear(w.Sizes)
+	for p := range m.All() {
+		key, pl := lease.Partition{Table: m.Table, ID: p.ID}, p.Placements[0]
+		w.Leases[key] = lease.Lease{State: lease.Held, Boot: "b", Epoch: 3, Holder: pl.Server, InSync: []lease.Member{{Placement: pl.ID, Server: pl.Server}}}
+		w.Born[key], w.Sizes[key] = true, Size{Bytes: 1000, Rows: 10, MinTime: p.TimeLo, MaxTime: p.TimeHi - 1}
+	}
+	return w.State
+}
