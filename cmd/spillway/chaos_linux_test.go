@@ -265,6 +265,7 @@ func (x *chaos) check() {
 	x.within(2*patience, "all records of Kafka are committed", func() bool {
 		return x.records.kafka.Lag(chaosGroup, chaosTopic, chaosPartitions) == 0
 	})
+	x.within(2*patience, "nothing is staged", func() bool { return x.waiting() == 0 })
 	at := time.Now().Add(time.Minute)
 	for _, d := range x.doors {
 		x.answers("default", x.witness.metric+"_v")

@@ -93,9 +93,22 @@ func (s *Source) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Ma
 // DeleteSeries implements query.Source. It deletes everywhere or returns an error: after an error some rows may be deleted, and
 // doing it again is right.
 func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	waits, err := s.stagersAnswer(ctx, q.Table)
+	if err != nil {
+		return err
+	}
+	// A deletion that fails half way must not show values again that later ones replaced, which may be the staged ones. So partitions delete before them too: mostly
+	// a deletion fails because a leader is away, and then rows are staged.
+	if err := s.deleteInPartitions(ctx, q); err != nil || !waits {
+		return err
+	}
 	if err := s.deleteStaged(ctx, q); err != nil {
 		return err
 	}
+	return s.deleteInPartitions(ctx, q)
+}
+
+func (s *Source) deleteInPartitions(ctx context.Context, q *peer.Select) error {
 	// Rows may be on their way from a partition that unloads to its successors. It waits for these rows before it deletes, and sends none of the deleted ones
 	// afterwards; so the successors delete once more after it did, and where they unload themselves, their successors again.
 	deep := s.unloadsDeep(q)

@@ -45,6 +45,7 @@ type storage struct {
 	asked  int
 	staged *querytest.Store // the rows that wait there
 	cuts   int              // deletions in them
+	keeps  error            // of deletions in its partitions
 	marked int              // questions for their watermark
 	away   error            // its answer to them
 }
@@ -62,6 +63,9 @@ func (s *storage) StagedStats(context.Context, string) (*peer.Stats, error) {
 
 func (s *storage) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if q.Copies != peer.StagedDeletes {
+		if s.keeps != nil {
+			return s.keeps
+		}
 		return s.Store.DeleteSeries(ctx, q)
 	}
 	s.w.mu.Lock()

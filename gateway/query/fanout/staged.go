@@ -113,8 +113,8 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 	})
 }
 
-// Deletions go to the servers with staged rows first, and to partitions when all these have deleted: rows forwarded later do not match, and rows
-// forwarded before are in the partitions. A row that moves from one server with staged rows to another meanwhile is found in the next round; the last round is one
+// Deletions go to the servers with staged rows, and to partitions when all these have deleted: rows forwarded later do not match, and rows
+// forwarded before are in the partitions. They go to partitions before, too (DeleteSeries). A row that moves from one server with staged rows to another meanwhile is found in the next round; the last round is one
 // without a new server. A server that is away refuses the deletion: it has rows on its disk.
 
 const (
@@ -123,7 +123,37 @@ const (
 	stagedRoundsMax     = 5
 )
 
-// deleteStaged deletes in the staged rows of all servers. Errors are Unavailable: nothing is deleted in partitions then.
+// stagersAnswer asks the servers with staged rows of a table whether they are there, before a deletion begins. false: there are none. Errors are Unavailable: nothing
+// was deleted.
+func (s *Source) stagersAnswer(ctx context.Context, table string) (waits bool, err error) {
+	if s.deps.Stagers == nil {
+		return false, nil
+	}
+	at, err := s.deps.Stagers(ctx, table)
+	if err != nil {
+		return false, fault.Wrap(err, fault.Unavailable, "find the servers with staged rows of table %q, in which deletions remove rows too", table)
+	}
+	ctx, stop := context.WithTimeout(ctx, stagedTimeout)
+	defer stop()
+	var g errgroup.Group
+	for _, id := range at {
+		g.Go(func() error {
+			_, err := one(ctx, s, id, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
+				if c, ok := st.(peer.StagedCounter); ok {
+					return c.StagedStats(ctx, table)
+				}
+				return nil, nil // deleteStaged reports what it lacks
+			})
+			if s.metrics.request(err); err != nil && !fault.Is(err, fault.Invalid) { // it is there, and older
+				return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q and does not answer: nothing was deleted; do it again when it does", id, table)
+			}
+			return nil
+		})
+	}
+	return len(at) > 0, g.Wait()
+}
+
+// deleteStaged deletes in the staged rows of all servers. Errors are Unavailable: some rows may be deleted.
 func (s *Source) deleteStaged(ctx context.Context, q *peer.Select) error {
 	if s.deps.Stagers == nil {
 		return nil
@@ -134,7 +164,7 @@ func (s *Source) deleteStaged(ctx context.Context, q *peer.Select) error {
 	for range stagedRoundsMax {
 		at, err := s.deps.Stagers(ctx, q.Table)
 		if err != nil {
-			return fault.Wrap(err, fault.Unavailable, "find the servers with staged rows of table %q, in which the deletion begins", q.Table)
+			return fault.Wrap(err, fault.Unavailable, "find the servers with staged rows of table %q, in which deletions remove rows too", q.Table)
 		}
 		var g errgroup.Group
 		g.SetLimit(s.settings.ParallelMax)
@@ -149,7 +179,7 @@ func (s *Source) deleteStaged(ctx context.Context, q *peer.Select) error {
 		}
 		asked = at
 	}
-	return fault.Errorf(fault.Unavailable, "rows of table %q that wait for the leaders of their partitions keep moving from server to server: nothing was deleted, do it again", q.Table)
+	return fault.Errorf(fault.Unavailable, "rows of table %q that wait for the leaders of their partitions keep moving from server to server: some may be left, do it again", q.Table)
 }
 
 func (s *Source) deleteStagedAt(ctx context.Context, id topology.ServerID, q *peer.Select) error {
@@ -163,7 +193,7 @@ func (s *Source) deleteStagedAt(ctx context.Context, id topology.ServerID, q *pe
 	case err == nil || ctx.Err() != nil:
 		return err
 	case fault.Is(err, fault.Invalid): // the matchers are compiled here too: it does not know this kind of deletion
-		return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q and is too old to delete in them: upgrade it; nothing was deleted in partitions", id, q.Table)
+		return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q and is too old to delete in them: upgrade it, and do it again", id, q.Table)
 	}
-	return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q, and did not delete in them: nothing was deleted in partitions; do it again when the server answers", id, q.Table)
+	return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q, and did not delete in them: do it again when the server answers", id, q.Table)
 }
