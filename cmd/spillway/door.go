@@ -134,7 +134,7 @@ func buildInfo() prometheus.Collector {
 // makeLane makes the lane, before the first part that uses turns.
 func (d *door) makeLane() {
 	if d.lane == nil {
-		d.lane = lane.New(func() bool { return d.front != nil && d.front.Writing() }, cmp.Or(d.cfg.processors, runtime.GOMAXPROCS(0)))
+		d.lane = lane.New(func() bool { return d.front != nil && d.front.Writing() || d.kafka != nil && d.kafka.Writing() }, cmp.Or(d.cfg.processors, runtime.GOMAXPROCS(0)))
 	}
 }
 

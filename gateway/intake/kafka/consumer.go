@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -37,6 +38,8 @@ type Consumer struct {
 	metrics  *metrics
 	members  []*member
 
+	jobs atomic.Int64 // as many as running has
+
 	// turning is held while pauses are computed and passed to a client, so that an older decision never follows a newer
 	// one. It is acquired before mu.
 	turning sync.Mutex
@@ -48,6 +51,9 @@ type Consumer struct {
 	running map[*job]struct{} // guarded by mu
 	changed chan struct{}     // guarded by mu; closed and replaced when there may be work
 }
+
+// Writing reports whether records are being decoded and written, or wait for a disk.
+func (c *Consumer) Writing() bool { return c.jobs.Load() > 0 }
 
 // job is the work of one worker.
 type job struct {
@@ -141,6 +147,7 @@ func (c *Consumer) take(ctx context.Context) (context.Context, *job) {
 			ctx, cancel := context.WithCancel(ctx)
 			j := &job{work: w, cancel: cancel, done: make(chan struct{})}
 			c.running[j] = struct{}{}
+			c.jobs.Store(int64(len(c.running)))
 			c.mu.Unlock()
 			return ctx, j
 		}
@@ -186,6 +193,7 @@ func (c *Consumer) finish(j *job, err error) {
 		func(b *batch) { c.tracker.finish(b.ticket) },
 		func(b *batch) { c.shares.add(b.ticket.partition, -b.bytes) })
 	delete(c.running, j)
+	c.jobs.Store(int64(len(c.running)))
 	c.wakeLocked()
 	c.mu.Unlock()
 	j.cancel()

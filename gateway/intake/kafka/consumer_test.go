@@ -491,11 +491,17 @@ func TestWorkIsFinishedBeforeAPartitionMoves(t *testing.T) {
 	w.produce("metrics", 0, line("a", 1))
 	r := w.start(m)
 	eventually(t, "work", func() (bool, any) { r.mu.Lock(); defer r.mu.Unlock(); return len(r.running) == 1, nil })
+	if !r.Writing() {
+		t.Error("queries beside it are not held to half of the processors")
+	}
 	go func() {
 		time.Sleep(50 * time.Millisecond)
 		close(tab.stall)
 	}()
 	r.stop()
+	if r.Writing() {
+		t.Error("it has ended, and still counts as writing")
+	}
 	if c := w.committed("g"); c["metrics/0"] != 1 {
 		t.Errorf("committed %v: the work under way was not finished", c)
 	}
