@@ -1,6 +1,8 @@
 package forward_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -152,4 +154,26 @@ func TestRowsThatDoNotWait(t *testing.T) {
 	f("partitions are wide", smear.Rule{Mode: smear.Auto, Threshold: 10e9}, holders{}, 0, "", nothing)
 	f("no server has room", auto, holders{full: true}, 0, "full", nothing)
 	f("the write is atomic", auto, holders{}, 0, "", func(b *point.Batch) { b.Atomic = true })
+}
+
+// TestASlowHolderStaysReadable: a server takes longer than a second to stage rows. Another one has them then, and nothing says that the slow one does not answer: a deadline would, and its
+// partitions would not be read for a moment (gateway/peers).
+func TestASlowHolderStaysReadable(t *testing.T) {
+	h := &holders{}
+	c := smeared(t, smear.Rule{Mode: smear.Fixed, Window: point.Nanos(20 * time.Second)}, h)
+	mute := make(chan struct{})
+	c.change(func() { c.servers["n1"].mute = mute })
+	if _, _, err := c.put(time.Now(), func(b *point.Batch) {}); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(mute)
+	slow := c.servers["n1"]
+	if len(slow.gaveUp) == 0 || slices.ContainsFunc(slow.gaveUp, func(err error) bool { return !errors.Is(err, context.Canceled) }) {
+		t.Errorf("callers gave up by %v", slow.gaveUp)
+	}
+	if !slices.ContainsFunc(c.staged, func(s staged) bool { return s.at == "n3" }) {
+		t.Errorf("staged are %v", c.staged)
+	}
 }

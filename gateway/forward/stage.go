@@ -30,6 +30,8 @@ type Staging interface {
 // holderTimeout is how long one holder may need to keep a frame before another one is chosen.
 const holderTimeout = time.Second
 
+var errHolderSlow = fault.Errorf(fault.Unavailable, "no answer in %v", holderTimeout)
+
 // labelsBound makes shorten count the labels of each row: their longest length on each holder's stream is not the same.
 const labelsBound = 1 << 20
 
@@ -148,18 +150,25 @@ func (w *attempt) hold(ctx context.Context, in *peer.Insert, at uint64, avoid []
 }
 
 func (w *attempt) holdAt(ctx context.Context, id topology.ServerID, in *peer.Insert) error {
-	ctx, stop := context.WithTimeout(ctx, holderTimeout)
-	defer stop()
+	// Not by a deadline: a server that is slow for a second, as one that makes many partitions, would count as one that does not answer, and reads would pass it over.
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	late := time.AfterFunc(holderTimeout, func() { stop(errHolderSlow) })
+	defer late.Stop()
 	storage, ok := w.t.f.deps.Servers.Server(id)
 	if !ok {
 		return fault.Errorf(fault.Unavailable, "storage server %q is not known here", id)
 	}
-	return w.on(ctx, id, storage, func(l *link) error {
+	err := w.on(ctx, id, storage, func(l *link) error {
 		if err := l.define(ctx, w.g.dict, in); err != nil {
 			return err
 		}
 		return l.stream.Insert(ctx, in)
 	})
+	if err != nil && errors.Is(context.Cause(ctx), errHolderSlow) {
+		return errHolderSlow
+	}
+	return err
 }
 
 // away lists the servers that failed in a try: they hold no frame of it.

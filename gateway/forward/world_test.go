@@ -55,14 +55,15 @@ type staged struct {
 // server is one storage server: it accepts rows of the partitions it leads.
 type server struct {
 	peer.Storage
-	id    topology.ServerID
-	c     *cluster
-	boots int           // streams of an earlier boot are broken
-	mute  chan struct{} // not nil: it answers nothing until this is closed
-	err   error         // it answers this
-	store *querytest.Store
-	seen  rank.Seen
-	late  int // inserts that were sent back
+	id     topology.ServerID
+	c      *cluster
+	boots  int           // streams of an earlier boot are broken
+	mute   chan struct{} // not nil: it answers nothing until this is closed
+	err    error         // it answers this
+	store  *querytest.Store
+	seen   rank.Seen
+	late   int     // inserts that were sent back
+	gaveUp []error // why callers of a mute server gave up
 }
 
 func newCluster(t *testing.T, set forward.Settings, servers ...topology.ServerID) *cluster {
@@ -177,6 +178,9 @@ func (s *server) answers(ctx context.Context) error {
 		select {
 		case <-mute:
 		case <-ctx.Done():
+			s.c.mu.Lock()
+			defer s.c.mu.Unlock()
+			s.gaveUp = append(s.gaveUp, ctx.Err())
 			return ctx.Err()
 		}
 	}
