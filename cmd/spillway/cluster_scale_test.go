@@ -52,6 +52,7 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 		t.Errorf("%d series are there", len(got))
 	}
 
+	c.within(patience, "nothing is staged", func() bool { return c.waiting() == 0 })
 	time.Sleep(2 * time.Second) // the effects of the rows are over
 	_, rev, err := c.view.coord.List(t.Context(), "nothing/")
 	c.must(err)

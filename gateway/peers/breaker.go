@@ -12,7 +12,7 @@ import (
 
 // Bounds of how long a server that does not answer gets no calls.
 const (
-	failuresMax = 3 // in a row
+	failuresMax = 3 // in a row, each of a call that began after the one before had failed
 	pauseMin    = 100 * time.Millisecond
 	pauseMax    = 2 * time.Second
 )
@@ -31,7 +31,8 @@ type breaker struct {
 		pause    time.Duration // of the last opening; 0: closed
 		until    time.Time     // open until then
 		probing  bool
-		last     string // the last failure
+		last     string    // the last failure
+		lastAt   time.Time // when it was counted
 	}
 }
 
@@ -54,8 +55,9 @@ func (b *breaker) enter(now time.Time) error {
 	return nil
 }
 
-// leave records the end of a call. random is in [0, 1).
-func (b *breaker) leave(now time.Time, err error, random float64) {
+// leave records the end of a call that began at some time. random is in [0, 1). Calls that fail together count once: the inserts of one request end at its deadline
+// at one moment, which shows a slow server as well as one that is away.
+func (b *breaker) leave(began, now time.Time, err error, random float64) {
 	failed := fault.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded)
 	if !failed && !b.troubled.Load() {
 		return
@@ -68,10 +70,12 @@ func (b *breaker) leave(now time.Time, err error, random float64) {
 	case !failed:
 		b.mu.failures, b.mu.pause, b.mu.last = 0, 0, ""
 		b.troubled.Store(false)
+	case b.mu.failures > 0 && began.Before(b.mu.lastAt):
+		b.mu.last = err.Error()
 	default:
 		b.troubled.Store(true)
 		b.mu.failures++
-		b.mu.last = err.Error()
+		b.mu.last, b.mu.lastAt = err.Error(), now
 		if b.mu.failures >= failuresMax {
 			b.mu.pause = min(max(2*b.mu.pause, pauseMin), pauseMax)
 			b.mu.until = now.Add(time.Duration((0.5 + random/2) * float64(b.mu.pause)))

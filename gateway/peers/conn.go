@@ -32,12 +32,13 @@ var (
 
 // call makes one call through the breaker. Errors name the server.
 func (c *conn) call(f func() error) error {
-	if err := c.breaker.enter(time.Now()); err != nil {
+	began := time.Now()
+	if err := c.breaker.enter(began); err != nil {
 		c.metrics.refused.Inc()
 		return fault.Annotate(err, "server %s at %s", c.id, c.addr)
 	}
 	err := f()
-	c.breaker.leave(time.Now(), err, rand.Float64())
+	c.breaker.leave(began, time.Now(), err, rand.Float64())
 	if fault.Is(err, fault.Unavailable) {
 		c.metrics.failed.Inc()
 	}

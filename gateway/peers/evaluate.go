@@ -30,7 +30,8 @@ func (c *conn) EvaluateAll(ctx context.Context, all []*peer.Evaluation) {
 		}
 		return
 	}
-	if err := c.breaker.enter(time.Now()); err != nil {
+	began := time.Now()
+	if err := c.breaker.enter(began); err != nil {
 		c.metrics.refused.Inc()
 		for _, e := range all {
 			e.End(fault.Annotate(err, "server %s at %s", c.id, c.addr))
@@ -47,7 +48,7 @@ func (c *conn) EvaluateAll(ctx context.Context, all []*peer.Evaluation) {
 	}
 	at.EvaluateAll(ctx, mine)
 	err := together.error()
-	c.breaker.leave(time.Now(), err, rand.Float64())
+	c.breaker.leave(began, time.Now(), err, rand.Float64())
 	if fault.Is(err, fault.Unavailable) {
 		c.metrics.failed.Inc()
 	}

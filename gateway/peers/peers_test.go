@@ -325,6 +325,27 @@ func TestReadersOfAServerThatRefusesDescriptionsAreAnswered(t *testing.T) {
 	})
 }
 
+// TestASlowServerStaysReadableAfterARequestRanOutOfTime: many inserts of one request end at its deadline. Calls that begin later, and fail too, do close the door.
+func TestASlowServerStaysReadableAfterARequestRanOutOfTime(t *testing.T) {
+	var b breaker
+	began := time.Unix(1000, 0)
+	late := fault.Wrap(context.DeadlineExceeded, fault.Unavailable, "no answer in time")
+	ended := began.Add(5 * time.Second)
+	for range 10 {
+		b.leave(began, ended, late, 0.9)
+	}
+	if err := b.enter(ended); err != nil {
+		t.Errorf("after one request: %v", err)
+	}
+	for range failuresMax - 1 {
+		began, ended = ended, ended.Add(5*time.Second)
+		b.leave(began, ended, late, 0.9)
+	}
+	if err := b.enter(ended); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("after as many as may fail: %v", err)
+	}
+}
+
 // TestOneCallLooksWhetherAServerIsBack: the others fail at once meanwhile.
 func TestOneCallLooksWhetherAServerIsBack(t *testing.T) {
 	var b breaker
@@ -334,7 +355,7 @@ func TestOneCallLooksWhetherAServerIsBack(t *testing.T) {
 		if err := b.enter(now); err != nil {
 			t.Fatal(err)
 		}
-		b.leave(now, away, 0.9)
+		b.leave(now, now, away, 0.9)
 	}
 	now = now.Add(pauseMin)
 	if err := b.enter(now); err != nil {
@@ -343,7 +364,7 @@ func TestOneCallLooksWhetherAServerIsBack(t *testing.T) {
 	if err := b.enter(now); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("a second call while one looks: %v", err)
 	}
-	b.leave(now, nil, 0)
+	b.leave(now, now, nil, 0)
 	for range 2 {
 		if err := b.enter(now); err != nil {
 			t.Error(err)
