@@ -36,7 +36,7 @@ const (
 
 // deletedMargin is how far below a deletion's rank a foreign row's must be for the deletion to hide it: twice what the clocks of two gateways may differ. Ranks are their clocks'
 // times, so a row that was acked just after the deletion may have a lower one, and must not be lost. Rows received that shortly before the deletion are
-// removed from the frames of the servers that stage them, as all are, before partitions delete; only one of a server that was away and unregistered then comes back.
+// removed from the frames of the servers that stage them, as all are, before partitions delete; only one that a server staged which was away and unregistered then comes back.
 const deletedMargin = point.Stamp(10 * time.Second)
 
 // remember adds a deletion, and reports whether that changed the state. Frames of before deletions had ranks have rank 0.
@@ -89,14 +89,23 @@ func (p *Partition) remembered() (out []segment.Deletion) {
 	return out
 }
 
-// hidesRank reports whether a deletion of one rank hides foreign rows of another.
-func hidesRank(deletion, row point.Stamp) bool {
-	return deletion > row && deletion-row > deletedMargin
+// hidesRank reports whether a deletion of one rank hides foreign rows of another, of which it must be above by more than a margin.
+func hidesRank(deletion, row, margin point.Stamp) bool {
+	return deletion > row && deletion-row > margin
+}
+
+// marginOf is the margin of foreign rows. Missing ones have the rank that an earlier leader of this part of the keyspace gave them, which was above all it had
+// accepted: a deletion of a higher rank came later, however little later.
+func marginOf(r *Rows) point.Stamp {
+	if r.Missing {
+		return 0
+	}
+	return deletedMargin
 }
 
 // deletedAbove returns the deletions that hide rows of a rank.
-func (s *State) deletedAbove(rank point.Stamp) []Deleted {
-	i := slices.IndexFunc(s.Deleted, func(d Deleted) bool { return hidesRank(d.Rank, rank) })
+func (s *State) deletedAbove(rank, margin point.Stamp) []Deleted {
+	i := slices.IndexFunc(s.Deleted, func(d Deleted) bool { return hidesRank(d.Rank, rank, margin) })
 	if i < 0 {
 		return nil
 	}
@@ -104,21 +113,21 @@ func (s *State) deletedAbove(rank point.Stamp) []Deleted {
 }
 
 // settledDeletions returns the deletions that hide rows of a rank, once none is under way. newest is the highest rank of a deletion, remembered or in a head.
-func (p *Partition) settledDeletions(rank point.Stamp) (above []Deleted, newest point.Stamp) {
+func (p *Partition) settledDeletions(rank, margin point.Stamp) (above []Deleted, newest point.Stamp) {
 	p.mu.Lock()
 	newest = p.newestDeletionLocked()
 	p.mu.Unlock()
-	if !hidesRank(newest, rank) {
+	if !hidesRank(newest, rank, margin) {
 		return nil, newest
 	}
 	p.flushMu.Lock() // a deletion holds it until it is durable and remembered
 	defer p.flushMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	above = slices.Clone(p.mu.state.deletedAbove(rank))
+	above = slices.Clone(p.mu.state.deletedAbove(rank, margin))
 	for _, d := range p.deletionsLocked() { // not remembered: its placements did not answer in time
 		t := tombstoneOf(&d.Deletion, d.at)
-		if hidesRank(d.rank, rank) && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
+		if hidesRank(d.rank, rank, margin) && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
 			above = append(above, Deleted{t, d.rank})
 		}
 	}
@@ -145,7 +154,7 @@ type undeleted struct {
 
 // withoutDeleted leaves out the foreign rows that deletions hide. Exemplars stay, as they do at a deletion. The result shares columns with r, which is unchanged.
 func (p *Partition) withoutDeleted(r *Rows) (undeleted, error) {
-	above, newest := p.settledDeletions(r.Stamp)
+	above, newest := p.settledDeletions(r.Stamp, marginOf(r))
 	u := undeleted{rows: r, newest: newest}
 	if len(above) == 0 {
 		return u, nil

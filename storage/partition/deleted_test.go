@@ -195,11 +195,11 @@ func TestTheNewestDeletionsAreRemembered(t *testing.T) {
 	if n := len(s.Deleted); n != deletedMax || s.Deleted[n-1].Rank != 3*deletedMax || s.Deleted[0].Rank != 2*deletedMax+1 {
 		t.Errorf("%d are remembered", n)
 	}
-	if n := len(s.deletedAbove(0)); n != 0 {
+	if n := len(s.deletedAbove(0, deletedMargin)); n != 0 {
 		t.Errorf("%d are far above a rank of the same second", n)
 	}
 	s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: "x"}}, Hi: 2}, 3*deletedMax+deletedMargin)
-	if n := len(s.deletedAbove(3*deletedMax - 1)); n != 1 || len(s.deletedAbove(3*deletedMax)) != 0 {
+	if n := len(s.deletedAbove(3*deletedMax-1, deletedMargin)); n != 1 || len(s.deletedAbove(3*deletedMax, deletedMargin)) != 0 {
 		t.Errorf("%d are far above the rank of the last but one", n)
 	}
 	if s.remember(Tombstone{}, 0) {

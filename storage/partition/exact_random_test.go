@@ -213,7 +213,7 @@ func (w *rankedWorld) insert(foreign bool) {
 
 // take makes rows part of the model.
 func (w *rankedWorld) take(name string, times []point.Nanos, ones []oneRow, rank point.Stamp) {
-	if slices.ContainsFunc(w.gone, func(g goneRows) bool { return g.name == name && hidesRank(g.rank, rank) }) {
+	if slices.ContainsFunc(w.gone, func(g goneRows) bool { return g.name == name && hidesRank(g.rank, rank, deletedMargin) }) {
 		return
 	}
 	if w.model[name] == nil {

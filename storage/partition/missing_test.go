@@ -97,3 +97,18 @@ func TestRowsThatAreHereAreNotTakenAgain(t *testing.T) {
 	}
 	b.want("a 1:1")
 }
+
+// TestDeletedRowsDoNotComeBackFromAFormerLeader: it accepted them a second before they were deleted, and hands over what only it has when it returns. The deletion was ranked above all
+// rows of before: clocks have no part in that, and what was written since stays.
+func TestDeletedRowsDoNotComeBackFromAFormerLeader(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.must(b.putAs(rank.At(noon), "b", 1, 1))
+	b.RankAbove(rank.At(noon + second))
+	b.must(b.DeleteLate(t.Context(), 0, only("a"), 0, 100))
+	b.must(b.inherit(rank.At(noon), "a", map[point.Nanos]float64{1: 10, 200: 20}))
+	b.want("a 200:20; b 1:1")
+	b.must(b.putAs(rank.At(noon+2*second), "a", 1, 30))
+	b.must(b.inherit(rank.At(noon), "a", map[point.Nanos]float64{1: 10}))
+	b.want("a 1:30 200:20; b 1:1")
+}

@@ -174,7 +174,7 @@ func (s *Server) deleteHere(ctx context.Context, t *table, p *partition.Partitio
 		return s.notLed(t.name, id)
 	}
 	del := p.Delete
-	if late || s.deps.Staging != nil {
+	if late || s.deps.Staging != nil || s.kept(t.name, id) { // of copies: what a former leader set aside comes back to the one that leads
 		del = p.DeleteLate
 	}
 	err := del(ctx, epoch, q.Matchers, q.Lo, q.Hi)
