@@ -50,6 +50,7 @@ type chainInput struct {
 // waiter is a row that waits for all of the list to have it.
 type waiter struct {
 	upto point.Serial
+	soon bool // it waits no longer than the chain goes on
 	done func(bool)
 }
 
@@ -203,6 +204,10 @@ func (x *link) perform(in chainInput, e chain.Effect) {
 		if x.epoch == e.Epoch {
 			x.acknowledge(e.Upto)
 		}
+	case chain.Stall:
+		if x.epoch == e.Epoch {
+			x.settle(func(q waiter) bool { return q.soon }, false)
+		}
 	case chain.Over:
 		w.mark(chainOvertaken)
 		w.say("%s: epoch %d of %s is over: %s", s.id, e.Epoch, x.id, e.Why)
@@ -255,7 +260,7 @@ func (x *link) settle(which func(waiter) bool, ok bool) {
 const awaitMax = 10 * time.Second
 
 // await calls done when all of the list have the frames up to a serial, or with false when that is not to be.
-func (x *link) await(upto point.Serial, done func(bool)) {
+func (x *link) await(upto point.Serial, soon bool, done func(bool)) {
 	over := false
 	end := func(ok bool) {
 		if !over {
@@ -269,7 +274,7 @@ func (x *link) await(upto point.Serial, done func(bool)) {
 	case !x.acked.Less(upto):
 		end(true)
 	default:
-		x.waiting = append(x.waiting, waiter{upto, end})
+		x.waiting = append(x.waiting, waiter{upto, soon, end})
 		x.s.after(awaitMax, "not acked", func() { end(false) })
 	}
 }
@@ -459,6 +464,19 @@ func (s *server) takingCopied(id lease.Partition, epoch point.Epoch, done func(*
 	})
 }
 
+// soon reports whether a row waits for no server that is away: its gateway stages it.
+func (s *server) soon(in insertion) bool { return s.w.stages && !in.inherited }
+
+// isStalled reports whether a row is refused because it would wait for a server that is away.
+func (s *server) isStalled(id lease.Partition, in insertion) bool {
+	x := s.links[id]
+	if !s.soon(in) || x == nil || x.m.Stalled(s.clock()) == nil {
+		return false
+	}
+	s.w.mark(chainStalls)
+	return true
+}
+
 // appendAlone logs a row of a partition that has no chain: a table of one replica has none but while a partition is moved. done is called when the frame is
 // fsynced.
 func (s *server) appendAlone(id lease.Partition, r *replica, in insertion, epoch point.Epoch) (rank point.Stamp, done func()) {
@@ -513,7 +531,12 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 			}
 		})
 	}
-	x.await(upto, func(ok bool) {
+	x.await(upto, s.soon(in), func(ok bool) {
+		if !ok && s.isStalled(id, in) {
+			s.w.n.unconfirmed++
+			end(answer{stalled: true})
+			return
+		}
 		if ok {
 			s.w.check.onAll(x, upto)
 		}

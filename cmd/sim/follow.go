@@ -165,8 +165,9 @@ func leaderless(at *topology.Partition) follow.Failure {
 // writing is a row that a gateway brings to a leader: a client sends it until it is acked.
 type writing struct {
 	following
-	in   row
-	anew int // stamps that were refused
+	in    row
+	anew  int       // stamps that were refused
+	asked time.Time // when the last try began
 }
 
 // write begins a request for a row. A client that got no ack comes again.
@@ -187,7 +188,7 @@ func (g *gateway) write(v *view, in row) {
 // fails waits for a better moment after a try by the map of seq failed.
 func (w *writing) fails(seq uint64, f follow.Failure) {
 	if w.g.w.stages {
-		f.Since = w.g.absence.Failed(w.g.now(), follow.PartitionOf{Table: w.v.table, ID: uint64(f.Partitions[0].ID)}, f.Deaf)
+		f.Since = w.g.absence.Failed(w.g.now(), w.asked, follow.PartitionOf{Table: w.v.table, ID: uint64(f.Partitions[0].ID)}, &f)
 	}
 	w.await(seq, []follow.Failure{f})
 }
@@ -199,6 +200,7 @@ func (w *writing) again() {
 
 func (w *writing) try() {
 	g, v := w.g, w.v
+	w.asked = g.now()
 	if v.m == nil {
 		g.last = "there is no table " + v.table
 		w.again()
@@ -243,6 +245,8 @@ func (w *writing) try() {
 				g.stamped = max(g.stamped, a.above)
 				w.in.rank = g.stamp()
 				answered(errAnew)
+			case a.stalled:
+				answered(errStalled)
 			case !a.acked:
 				answered(g.w.servers[to].named(v.table, errStale))
 			default:

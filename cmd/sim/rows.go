@@ -61,6 +61,8 @@ type answer struct {
 	store lease.StoreID
 	at    time.Duration // when it was acked
 	above point.Stamp   // not 0: it needs a stamp above this one
+	// The row waits for a server that is away, or would: its gateway may stage it.
+	stalled bool
 }
 
 // insert stores a row, as storage/server does:
@@ -86,9 +88,9 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	}
 	copied := s.kept(id)
 	s.taking(id, epoch, func(r *replica) {
-		if r == nil {
+		if r == nil || copied && s.isStalled(id, in) {
 			s.w.n.refused++
-			end(answer{})
+			end(answer{stalled: r != nil})
 			return
 		}
 		s.after(s.think(), "append", func() { s.append(id, r, in, epoch, copied, end) })

@@ -170,7 +170,7 @@ var broken = []brokenRule{
 // brokenStaging are the rules of staging, each with the promise that its lives break.
 var brokenStaging = []brokenRule{
 	{rule: forgottenUnacked, faults: allFaults, says: "I1|H", lives: 100, from: 1},
-	{rule: notAnnounced, faults: allFaults, says: "H", lives: 200, from: 40},
+	{rule: notAnnounced, faults: allFaults, says: "H", lives: 200, from: 1715},
 	{rule: stagedOnOne, faults: allFaults, says: "H", lives: 200, from: 1, copies: 3},
 	{rule: silentStagers, faults: allFaults, says: "H", lives: 100, from: 1},
 	{rule: directoryIgnored, faults: allFaults, says: "H", lives: 1000, from: 42},

@@ -263,6 +263,8 @@ func (r *runTxn) step(in mapstore.Input) {
 	}
 }
 
+var errStalled = fault.Errorf(fault.Unavailable, "a copy is away")
+
 var errSilent = fault.Errorf(fault.Unavailable, "no answer")
 
 func (r *runTxn) perform(e mapstore.Effect) {

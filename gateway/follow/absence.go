@@ -32,8 +32,9 @@ const (
 // Len is the number of partitions with leaders that are away.
 func (a *Absence) Len() int { return len(a.of) }
 
-// Failed records that a partition's leader could not accept rows. It returns since when.
-func (a *Absence) Failed(now time.Time, p PartitionOf, deaf bool) (since time.Time) {
+// Failed records that a partition's leader did not accept the rows of a try that began at a time. It returns since when the leader is away: a leader that answered
+// after a while that it cannot act was away for that while, too.
+func (a *Absence) Failed(now, began time.Time, p PartitionOf, f *Failure) (since time.Time) {
 	at := a.of[p]
 	if at == nil || now.Sub(at.last) > absenceFor {
 		if at == nil && len(a.of) >= absencesMax {
@@ -43,15 +44,18 @@ func (a *Absence) Failed(now time.Time, p PartitionOf, deaf bool) (since time.Ti
 			}
 		}
 		at = &absent{since: now, probed: now}
-		if deaf {
+		switch {
+		case f.Deaf:
 			at.since = now.Add(-SilenceMax) // it was silent for so long before
+		case f.Sent && f.Reason == Unanswered && began.Before(now):
+			at.since = began
 		}
 		if a.of == nil {
 			a.of = map[PartitionOf]*absent{}
 		}
 		a.of[p] = at
 	}
-	at.last, at.deaf = now, deaf
+	at.last, at.deaf = now, f.Deaf
 	return at.since
 }
 

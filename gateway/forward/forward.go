@@ -147,6 +147,7 @@ type Forwarder struct {
 
 	budget  budget
 	absence absence
+	slow    slowServers
 	series  *share.Pool  // that are active, of all tables: GenerationSeriesMax of them
 	wanted  atomic.Int64 // unix nanoseconds when a table within its share was last refused a series
 

@@ -159,7 +159,7 @@ func (w *attempt) stageLane(ctx context.Context, l *waiting, at uint64) bool {
 		in := peer.Insert{MapSeq: w.m.Seq, Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64(), Due: l.due}}
 		rest.first(&in, set.InsertRowsMax)
 		shorten(&in, set.InsertBytesMax, labelsBound, w.g.dict)
-		if err := w.hold(ctx, &in, at, nil); err != nil {
+		if err := w.hold(ctx, &in, at, holderTimeout, unwanted{}); err != nil {
 			w.t.f.deps.Log.Debug("smeared rows could not be staged: they go to the leaders of their partitions", "table", w.t.name, "error", err)
 			return false
 		}

@@ -60,6 +60,7 @@ type server struct {
 	boots  int           // streams of an earlier boot are broken
 	mute   chan struct{} // not nil: it answers nothing until this is closed
 	err    error         // it answers this
+	stalls time.Duration // it accepts rows for partitions that it leads, and after so long answers that they wait for a copy; 0: it does not
 	store  *querytest.Store
 	seen   rank.Seen
 	late   int     // inserts that were sent back
@@ -239,6 +240,10 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	}
 	if err := st.Stream.Insert(ctx, in); err != nil {
 		return err
+	}
+	if st.s.stalls > 0 {
+		time.Sleep(st.s.stalls)
+		return peer.Answer(fault.Errorf(fault.Unavailable, "a copy is away"))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -215,7 +215,7 @@ func missing(m *topology.Map, uncovered []point.Nanos, most int) (times []point.
 // send sends one share to its leader. A failure that may pass is recorded, and is no error.
 func (w *attempt) send(ctx context.Context, s *route.Share) error {
 	rest := pieces{ids: s.IDs, times: s.Times, values: s.Values, hists: s.Hists, exemplars: s.Exemplars}
-	try := w.request.Try()
+	began, try := time.Now(), w.request.Try()
 	lead, storage, err := w.t.f.server(w.t.name, s.Partition, try)
 	if err != nil {
 		if try == 0 {
@@ -224,7 +224,7 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 		if w.t.f.follow.Policy.Alone || !fault.Is(err, fault.Unavailable) {
 			return err
 		}
-		w.fail(s.Partition, follow.Failure{Asked: lead.Server, Reason: follow.Leaderless, Err: err}, &rest)
+		w.fail(s.Partition, began, follow.Failure{Asked: lead.Server, Reason: follow.Leaderless, Err: err}, &rest)
 		return nil
 	}
 	if !w.t.f.follow.Policy.Alone {
@@ -232,7 +232,7 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 	}
 	at := partitionOf(w.t.name, s.Partition)
 	if w.t.f.stages() && w.t.f.absence.skip(at) {
-		w.fail(s.Partition, follow.Failure{Asked: lead.Server, Reason: follow.Unanswered,
+		w.fail(s.Partition, began, follow.Failure{Asked: lead.Server, Reason: follow.Unanswered,
 			Err: fault.Wrap(runner.ErrSilent, fault.Unavailable, "partition %s/%d: %s", w.t.name, s.Partition.ID, lead.Server)}, &rest)
 		return nil
 	}
@@ -253,7 +253,7 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 		return err
 	}
 	full := reason == follow.Unanswered && !deaf && !lead.Guess && !errors.Is(err, peer.ErrStreamBroken) && w.t.f.full(lead.Server)
-	w.fail(s.Partition, follow.Failure{Asked: lead.Server, Sent: true, Deaf: deaf, Full: full, Reason: reason, Err: err}, &rest)
+	w.fail(s.Partition, began, follow.Failure{Asked: lead.Server, Sent: true, Deaf: deaf, Full: full, Reason: reason, Err: err}, &rest)
 	return nil
 }
 
@@ -315,11 +315,11 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 	return nil
 }
 
-// fail records a share with its rows without an ack, as a copy: shares live in memory that the next cut uses again.
-func (w *attempt) fail(p *topology.Partition, f follow.Failure, rest *pieces) {
+// fail records a share that was sent from began on with its rows without an ack, as a copy: shares live in memory that the next cut uses again.
+func (w *attempt) fail(p *topology.Partition, began time.Time, f follow.Failure, rest *pieces) {
 	f.Partitions = []*topology.Partition{p}
 	if w.t.f.stages() {
-		f.Since = w.t.f.absence.failed(partitionOf(w.t.name, p), f.Deaf)
+		f.Since = w.t.f.absence.failed(began, partitionOf(w.t.name, p), &f)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -57,6 +57,7 @@ type peer struct {
 	answered Time   // when the newest ping of ours that it answered was sent, or the order began that it follows
 	version  uint64 // of the order that it follows; 0: it has not joined
 	own, end point.Serial
+	got      Time // when end last rose
 	invited  Time
 	settled  bool // it has everything that was acknowledged, and counts for later frames
 	granted  Time // when an answer last said how long it may be sure
@@ -242,6 +243,62 @@ func (m *Machine) Takes() error {
 	return nil
 }
 
+// Stalled returns nil if frames are acknowledged soon, as far as this head can tell, else the reason as an Unavailable: a member does not answer, or one that
+// left the chain may still be listed or sure. Frames are accepted (Takes), and wait for up to two seconds; writers that can keep their rows elsewhere need not.
+// A member that answers, and is slow, stalls nothing here: rows are not to be kept elsewhere because servers have too much to do.
+func (m *Machine) Stalled(now Time) error {
+	h := &m.head
+	if m.role != leading || h.quiet {
+		return nil
+	}
+	for _, x := range m.order[1:] {
+		if now-m.heardOf(x) >= m.set.StalledAfter {
+			return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and rows wait for it", x.Placement, x.Server)
+		}
+	}
+	if x := m.unreached(now, m.set.StalledAfter); x != nil {
+		return fault.Errorf(fault.Unavailable, "no row has reached placement %s on server %s for %v, and it answers", x.Placement, x.Server, m.set.StalledAfter)
+	}
+	for _, o := range h.owed {
+		long := o.until-now >= m.set.StalledAfter/2
+		if o.until == 0 { // its removal from the list is not committed
+			long = now-h.ordered >= m.set.StalledAfter || now-m.heardOf(o.member) >= m.set.StalledAfter
+		}
+		if long {
+			return fault.Errorf(fault.Unavailable, "placement %s on server %s is away, and may still be listed, or read as one that has all rows", o.member.Placement, o.member.Server)
+		}
+	}
+	return nil
+}
+
+// unreached returns the member that no frame reached for a time, though the one before it in the chain has some for it: the link between the two is cut, or the one
+// way of it that frames take. A member that is busy, or has a slow disk, gets frames and is late with reports.
+func (m *Machine) unreached(now Time, within time.Duration) *Member {
+	h := &m.head
+	if len(h.unacked) == 0 || now-h.progress < within {
+		return nil
+	}
+	first := h.unacked[0].upto
+	for _, x := range m.order[1:] {
+		if p := m.known(x); p == nil || p.end.Less(first) {
+			if p == nil || p.version != m.version || now-max(p.got, p.since) < within {
+				return nil
+			}
+			return &x
+		}
+	}
+	return nil
+}
+
+// heardOf is since when a member is silent.
+func (m *Machine) heardOf(x Member) Time {
+	since := max(m.head.began, m.head.woke)
+	if p := m.known(x); p != nil {
+		since = max(p.heard, p.since, m.head.woke)
+	}
+	return since
+}
+
 // fewest is the minimum size of the chain and the list: min_in_sync, once they had that size. A list that was shorter from the start was
 // shortened by a person, or is of before chains: it goes on as it is, and grows.
 func (m *Machine) fewest() int { return max(1, min(m.head.min, len(m.head.list))) }
@@ -294,6 +351,9 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 		return
 	}
 	p := m.peer(from)
+	if p.end.Less(msg.End) {
+		p.got = m.now
+	}
 	p.heard, p.version, p.own, p.end, p.leaving = m.now, msg.Version, msg.Own, msg.End, false
 	if p.rests > 0 || msg.Version == 0 { // it was quiet, and is not: a read needs it to be sure, or its process is a new one
 		m.wake()
@@ -404,6 +464,11 @@ func (m *Machine) tendChain() {
 	m.takeOut()
 	m.takeIn()
 	m.keepList()
+	if len(h.unacked) > 0 {
+		if why := m.Stalled(m.now); why != nil {
+			m.do(Stall{m.epoch, why})
+		}
+	}
 }
 
 // takeOut removes a member from the chain that is silent, or that holds everything up.
@@ -431,21 +496,34 @@ func (m *Machine) takeOut() {
 		}
 	}
 	h := &m.head
-	if m.now-h.progress < m.set.SlowAfter || len(h.unacked) == 0 || len(h.owed) > 0 {
+	if len(h.owed) > 0 {
+		return
+	}
+	if x := m.unreached(m.now, m.set.SilentAfter); x != nil {
+		m.dropSlow(*x)
+		return
+	}
+	if m.now-h.progress < m.set.SlowAfter || len(h.unacked) == 0 {
 		return
 	}
 	if first := h.unacked[0].upto; !m.own.Less(first) { // this placement itself is not the slow one
 		for _, x := range m.order[1:] {
 			if p := m.peer(x); p.own.Less(first) {
-				if m.now-p.since > m.set.RelistMax {
-					p.pause = 0 // it was well for long
-				}
-				p.pause = min(max(2*p.pause, m.set.RelistAfter), m.set.RelistMax)
-				m.drop(x, Slow)
+				m.dropSlow(x)
 				return
 			}
 		}
 	}
+}
+
+// dropSlow removes a member that answers and holds everything up. It must keep up for a while before it is added again, twice as long each time.
+func (m *Machine) dropSlow(x Member) {
+	p := m.peer(x)
+	if m.now-p.since > m.set.RelistMax {
+		p.pause = 0 // it was well for long
+	}
+	p.pause = min(max(2*p.pause, m.set.RelistAfter), m.set.RelistMax)
+	m.drop(x, Slow)
 }
 
 // unmapped reports whether the map has a placement no more. It may be listed, and have every row, and must be removed from the list before its server

@@ -140,6 +140,11 @@ type (
 		Epoch point.Epoch
 		Upto  point.Serial
 	}
+	// Stall: frames wait, and not because servers have much to do (Machine.Stalled says why). Writers that can keep their rows elsewhere wait no longer; the frames stay.
+	Stall struct {
+		Epoch point.Epoch
+		Why   error
+	}
 	// Over ends the epoch that this placement leads: it was overtaken, or its log failed behind frames that it passed on. Nothing is
 	// accepted or acknowledged in that epoch any more, and the lease is released.
 	Over struct {
@@ -183,6 +188,7 @@ func (Raise) effect()   {}
 func (Cut) effect()     {}
 func (SetList) effect() {}
 func (Acked) effect()   {}
+func (Stall) effect()   {}
 func (Over) effect()    {}
 func (Behind) effect()  {}
 func (Note) effect()    {}

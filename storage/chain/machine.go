@@ -160,11 +160,7 @@ func (m *Machine) Silent(now Time) (silent []Member) {
 		return nil
 	}
 	for _, x := range m.mayBeListed() {
-		since := m.head.began
-		if p := m.known(x); p != nil {
-			since = max(p.heard, p.since, m.head.woke)
-		}
-		if x != m.self && now-since >= m.set.SilentAfter {
+		if x != m.self && now-m.heardOf(x) >= m.set.SilentAfter {
 			silent = append(silent, x)
 		}
 	}

@@ -9,6 +9,9 @@ type Settings struct {
 	// SilentAfter is the silence of a member after which the head removes it from the chain. Default 2 s. Larger: longer write
 	// stalls when a server dies; smaller: a pause of a healthy server costs a copy.
 	SilentAfter time.Duration
+	// StalledAfter is the silence of a member after which writers that can keep their rows elsewhere are refused (Stalled). Default 750 ms. Smaller: rows of a
+	// healthy chain are staged where a server is too busy to answer a ping.
+	StalledAfter time.Duration
 	// SlowAfter is how long nothing may be acknowledged before the member that delays is removed. Default 4 s.
 	SlowAfter time.Duration
 	// RelistAfter is how long a member that was slow must keep up before it is added again; doubled each time up to RelistMax.
@@ -38,6 +41,7 @@ const (
 func (s *Settings) setDefaults() {
 	def(&s.PingEvery, 250*time.Millisecond)
 	def(&s.SilentAfter, 2*time.Second)
+	def(&s.StalledAfter, 750*time.Millisecond)
 	def(&s.SlowAfter, 4*time.Second)
 	def(&s.RelistAfter, 30*time.Second)
 	def(&s.RelistMax, 10*time.Minute)

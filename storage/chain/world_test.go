@@ -90,6 +90,7 @@ type node struct {
 	raise  point.Epoch
 	cutTo  *Cut
 	taken  *Lead
+	waits  string      // why its writers were last told that rows wait
 	led    point.Epoch // highest that it led with this directory
 	failed bool
 	// A process that was started has no part in the chain until a head invites it, or it leads.
@@ -215,6 +216,11 @@ func (n *node) perform(in Input, e Effect) {
 		w.asks = append(w.asks, listAsk{n, n.boot, n.m.epoch, e})
 	case Acked:
 		n.acked(e)
+	case Stall:
+		if why := e.Why.Error(); n.waits != why {
+			n.waits = why
+			w.say("%s: writers need not wait: %s", n.name, why)
+		}
 	case Over:
 		w.say("%s: epoch %d is over: %s", n.name, e.Epoch, e.Why)
 	case Behind:

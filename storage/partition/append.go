@@ -28,6 +28,8 @@ type Rows struct {
 	Once  bool
 	Now   point.Nanos
 	Level point.Level
+	// Soon says that the writer can keep the rows elsewhere: it does not wait for copies on servers that are away. The error is Unavailable, and the rows are kept here.
+	Soon bool
 	// Epoch is the epoch of the lease that the caller checked; 0: any epoch in which the partition is led.
 	Epoch point.Epoch
 	// Waits is called before Append waits for a disk, perhaps more than once. Nil: no callback.
@@ -97,10 +99,14 @@ func (p *Partition) append(r *Rows, newest point.Stamp, beside *headRef) error {
 		return err
 	}
 	waits()
-	if chain != nil && r.Level == point.All {
+	switch {
+	case chain == nil || r.Level != point.All:
+		return wait.Wait()
+	case r.Soon:
+		return chain.AwaitSoon(context.Background(), serial)
+	default:
 		return chain.Await(context.Background(), serial) // its own fsync is one of those waited for
 	}
-	return wait.Wait()
 }
 
 // errDeleted says that a deletion came after foreign rows were compared with those before.

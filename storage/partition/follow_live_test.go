@@ -27,6 +27,8 @@ func (c *live) Pass(_, _ point.Serial, rec []byte, _ brick.Wait) { c.frames <- b
 
 func (c *live) HandOn() {}
 
+func (c *live) AwaitSoon(ctx context.Context, s point.Serial) error { return c.Await(ctx, s) }
+
 func (c *live) Await(ctx context.Context, s point.Serial) error {
 	for {
 		c.mu.Lock()

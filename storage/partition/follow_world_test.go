@@ -29,6 +29,8 @@ func (c *byHand) Pass(_, _ point.Serial, rec []byte, own brick.Wait) {
 
 func (c *byHand) HandOn() {}
 
+func (c *byHand) AwaitSoon(ctx context.Context, s point.Serial) error { return c.Await(ctx, s) }
+
 func (c *byHand) Await(_ context.Context, s point.Serial) error {
 	if c.await == nil {
 		return c.own.Wait()

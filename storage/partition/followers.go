@@ -19,6 +19,8 @@ type Followers interface {
 	// Await does what HandOn does, and returns nil when every listed placement has fsynced and applied all frames up to s, and an error when this can no
 	// longer happen, at the end of the leader's epoch at the latest.
 	Await(ctx context.Context, s point.Serial) error
+	// AwaitSoon is Await for a writer that can keep its rows elsewhere: it returns an Unavailable, too, while placements that are away hold the frames up.
+	AwaitSoon(ctx context.Context, s point.Serial) error
 }
 
 // passLocked passes a frame of the log on.

@@ -19,6 +19,8 @@ type Chains interface {
 	Lead(ctx context.Context, p lease.Partition, at *partition.Partition, epoch point.Epoch) error
 	// Takes returns the reason why a partition that is led here refuses rows now. Errors are Unavailable, Throttled and Stale.
 	Takes(p lease.Partition) error
+	// Stalled returns the reason why rows would wait for a placement that is away. Errors are Unavailable.
+	Stalled(p lease.Partition) error
 	// Wake has placements that are quiet, and not sure for that alone, become sure. It waits a moment for that at most.
 	Wake(ctx context.Context, ps []lease.Partition)
 	// Sure reports whether the placement here surely has every acknowledged row.

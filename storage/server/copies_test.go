@@ -29,6 +29,7 @@ func (c *copied) Wanted(string, point.PartitionID)        {}
 func (c *copied) Why(string, point.PartitionID) string    { return "n2 leads it" }
 func (c *copied) Kept(string, point.PartitionID) bool     { return c.kept }
 func (c *copied) Takes(lease.Partition) error             { return nil }
+func (c *copied) Stalled(lease.Partition) error           { return nil }
 func (c *copied) Sure(lease.Partition) bool               { return c.sure }
 func (c *copied) Wake(context.Context, []lease.Partition) { c.sure = c.sure || c.quiet }
 func (c *copied) Once(lease.Partition) bool               { return c.once }

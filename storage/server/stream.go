@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -123,11 +124,17 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 			return err
 		}
 	}
+	soon := !forwarded && in.Level == point.All && st.s.deps.Staging != nil // the gateway stages them
+	if soon && st.s.kept(st.t.name, in.Partition) {
+		if err := st.s.deps.Chains.Stalled(lease.Partition{Table: st.t.name, ID: in.Partition}); err != nil {
+			return err
+		}
+	}
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
 		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
 		r.Foreign, r.Once, r.Missing = forwarded, !forwarded, forwarded && in.Staging.Do == peer.Inherit
-		r.Now = st.s.now()
+		r.Soon, r.Now = soon, st.s.now()
 		err = p.Append(r)
 	}
 	if err == nil {

@@ -458,5 +458,5 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 		at, rest, err := cutMapAt(b[length:])
 		return seq, peer.WithMap(fault.Errorf(fault.Stale, "%s", b[:length]), at), rest, err
 	}
-	return seq, fault.Errorf(remote(kindCodes[code]), "%s", b[:length]), b[length:], nil
+	return seq, peer.Answer(fault.Errorf(remote(kindCodes[code]), "%s", b[:length])), b[length:], nil
 }

@@ -284,6 +284,17 @@ func (c *Chains) Takes(key lease.Partition) error {
 	return fault.Annotate(x.mu.machine.Takes(), "partition %v", key)
 }
 
+// Stalled returns why rows of a partition that is led here would wait for a placement that is away, or nil. Errors are Unavailable.
+func (c *Chains) Stalled(key lease.Partition) error {
+	x := c.find(key)
+	if x == nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return fault.Annotate(x.mu.machine.Stalled(c.deps.Clock()), "partition %v", key)
+}
+
 // Once reports whether a placement led, or its head answered it as a listed one, since this process started.
 func (c *Chains) Once(key lease.Partition) bool {
 	x := c.find(key)

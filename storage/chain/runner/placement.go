@@ -83,6 +83,7 @@ type appended struct {
 // waiting is a row's writer.
 type waiting struct {
 	upto point.Serial
+	soon bool // it waits no longer than the chain goes on
 	done chan error
 }
 
@@ -313,6 +314,8 @@ func (x *placement) perform(e chain.Effect) {
 		x.c.deps.Leases.Relist(x.key, epoch, e.Ask, e.Members)
 	case chain.Acked:
 		x.acked(e)
+	case chain.Stall:
+		x.stalled(e)
 	case chain.Over:
 		x.c.deps.Log.Warn("this server does not lead a partition's copies any more", "partition", x.key.String(), "epoch", e.Epoch, "reason", e.Why)
 		x.over(e.Epoch, fault.Errorf(fault.Stale, "partition %v: %s; the row may be kept and is not acked", x.key, e.Why))
@@ -508,7 +511,14 @@ func (x *placement) passOnLater(e chain.PassOn, epoch point.Epoch) {
 var errEnough = errors.New("enough")
 
 // Await implements partition.Followers.
-func (x *placement) Await(ctx context.Context, s point.Serial) error {
+func (x *placement) Await(ctx context.Context, s point.Serial) error { return x.await(ctx, s, false) }
+
+// AwaitSoon implements partition.Followers.
+func (x *placement) AwaitSoon(ctx context.Context, s point.Serial) error {
+	return x.await(ctx, s, true)
+}
+
+func (x *placement) await(ctx context.Context, s point.Serial, soon bool) error {
 	x.drain()
 	x.mu.Lock()
 	switch {
@@ -519,7 +529,7 @@ func (x *placement) Await(ctx context.Context, s point.Serial) error {
 		x.mu.Unlock()
 		return nil
 	}
-	w := waiting{s, make(chan error, 1)}
+	w := waiting{s, soon, make(chan error, 1)}
 	x.mu.waiting = append(x.mu.waiting, w)
 	x.mu.Unlock()
 	limit := time.NewTimer(awaitMax)
@@ -547,6 +557,16 @@ func (x *placement) acked(e chain.Acked) {
 	}
 	x.mu.acked = e.Upto
 	x.settle(func(w waiting) (bool, error) { return !e.Upto.Less(w.upto), nil })
+}
+
+// stalled ends the waits of writers that can keep their rows elsewhere.
+func (x *placement) stalled(e chain.Stall) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.epoch == e.Epoch {
+		why := fault.Annotate(e.Why, "partition %v: the row is kept here and not acked", x.key)
+		x.settle(func(w waiting) (bool, error) { return w.soon, why })
+	}
 }
 
 // over ends the waits for an epoch.

@@ -73,7 +73,8 @@ func (alone) Pass(point.Serial, point.Serial, []byte, brick.Wait) {}
 
 func (alone) HandOn() {}
 
-func (alone) Await(context.Context, point.Serial) error { return nil }
+func (alone) Await(context.Context, point.Serial) error     { return nil }
+func (alone) AwaitSoon(context.Context, point.Serial) error { return nil }
 
 const epoch point.Epoch = 3
 
