@@ -27,11 +27,14 @@ func (s *sender) erase(series string) {
 		f.values = append(f.values, erased)
 	}
 	q := url.Values{"match[]": {fmt.Sprintf("%s{i=%q}", s.metric, series)}}
+	began := time.Now()
 	status, text, err := s.p.do(http.MethodPost, "/api/v1/admin/tsdb/delete_series?"+q.Encode(), nil, nil)
+	took := time.Since(began)
+	s.last, s.slowErase = s.last.Add(took), max(s.slowErase, took) // deletions are not staged, and wait for a leader
 	if err != nil {
 		return
 	}
-	s.note(status)
+	s.codes[status]++
 	if status/100 != 2 {
 		if status/100 != 5 {
 			s.p.t.Errorf("deletion of %s: %d %s", series, status, text)

@@ -40,8 +40,8 @@ type tally struct{ acked, records, erasures, kills, answers, refused, warned int
 
 // worst are the longest times of one kind of blow.
 type worst struct {
-	blows                  int
-	stall, query, relisted time.Duration
+	blows                         int
+	stall, erase, query, relisted time.Duration
 }
 
 // chaosEra is how many blows the rows of an era outlive; then new series begin, so that a check does not read all rows since the beginning.
@@ -176,7 +176,7 @@ func (x *chaos) load() (stop func()) {
 	quit := make(chan struct{})
 	var all sync.WaitGroup
 	for _, s := range x.senders {
-		s.last, s.gap = time.Now(), 0
+		s.last, s.gap, s.slowErase = time.Now(), 0, 0
 		all.Go(func() { s.run(quit) })
 	}
 	all.Go(func() { x.records.produce(x.kafkaMetric(), quit) })
@@ -244,14 +244,14 @@ func (x *chaos) figures(b blow, relisted time.Duration, i int) {
 		w = &worst{}
 		x.worst[b.kind] = w
 	}
-	stall := time.Duration(0)
+	stall, erase := time.Duration(0), time.Duration(0)
 	for _, s := range x.senders {
-		stall = max(stall, s.gap, time.Since(s.last))
+		stall, erase = max(stall, s.gap, time.Since(s.last)), max(erase, s.slowErase)
 	}
 	v := x.witness
-	x.t.Logf("blow %d: in sync again %v after healing; longest time without an ack %v; %d answers, %d refused, %d with a warning, slowest %v",
-		i+1, relisted.Round(time.Millisecond), stall.Round(time.Millisecond), v.answers, v.refused, v.warned, v.slowest.Round(time.Millisecond))
-	w.blows, w.stall, w.query, w.relisted = w.blows+1, max(w.stall, stall), max(w.query, v.slowest), max(w.relisted, relisted)
+	x.t.Logf("blow %d: in sync again %v after healing; longest time without an ack %v, slowest deletion %v; %d answers, %d refused, %d with a warning, slowest %v",
+		i+1, relisted.Round(time.Millisecond), stall.Round(time.Millisecond), erase.Round(time.Millisecond), v.answers, v.refused, v.warned, v.slowest.Round(time.Millisecond))
+	w.blows, w.stall, w.erase, w.query, w.relisted = w.blows+1, max(w.stall, stall), max(w.erase, erase), max(w.query, v.slowest), max(w.relisted, relisted)
 	x.sum.answers, x.sum.refused, x.sum.warned = x.sum.answers+v.answers, x.sum.refused+v.refused, x.sum.warned+v.warned
 	for _, wrong := range v.wrong {
 		x.t.Error(wrong)
@@ -348,8 +348,8 @@ func (x *chaos) record() {
 		x.sum.acked, x.sum.records, x.sum.erasures, x.sum.kills, x.sum.answers, x.sum.refused, x.sum.warned)
 	for _, kind := range slices.Sorted(maps.Keys(x.worst)) {
 		w := x.worst[kind]
-		x.t.Logf("%-28s %4d times; longest without an ack %v, slowest query %v, in sync again %v after healing", kind, w.blows,
-			w.stall.Round(time.Millisecond), w.query.Round(time.Millisecond), w.relisted.Round(time.Millisecond))
+		x.t.Logf("%-28s %4d times; longest without an ack %v, slowest deletion %v, slowest query %v, in sync again %v after healing", kind, w.blows,
+			w.stall.Round(time.Millisecond), w.erase.Round(time.Millisecond), w.query.Round(time.Millisecond), w.relisted.Round(time.Millisecond))
 	}
 	if x.sum.acked == 0 || x.sum.records == 0 || x.sum.answers == 0 {
 		x.t.Error("the load was too light to prove anything")

@@ -102,10 +102,12 @@ type sender struct {
 	sent   map[string]map[int64]*fate // by series and millisecond
 
 	// Of a cluster only.
-	doors []*process  // the gateways, one of which is asked each time
-	codes map[int]int // how often each status came; with doors, 5xx is an answer that may come
-	last  time.Time   // of the last ack
-	gap   time.Duration
+	doors []*process    // the gateways, one of which is asked each time
+	codes map[int]int   // how often each status came; with doors, 5xx is an answer that may come
+	last  time.Time     // of the last ack
+	gap   time.Duration // the longest, of writes
+	// slowErase is how long the slowest deletion took.
+	slowErase time.Duration
 
 	erases   bool // it deletes series, too
 	erasures int  // acked ones
