@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/klauspost/compress/zstd"
@@ -30,6 +31,7 @@ type Cache struct {
 	}
 	pagesMax int64
 	seed     maphash.Seed
+	labels   labelTable // of the pages of definitions
 
 	files files
 }
@@ -43,6 +45,7 @@ func NewCache(size int64) *Cache {
 		size = CacheBytes
 	}
 	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4, seed: maphash.MakeSeed()}
+	c.labels.seed, c.labels.of = c.seed, map[uint64][]*sharedLabels{}
 	c.scratch.New = func() any { return new(readState) }
 	c.mu.pages, c.mu.order, c.mu.answers = map[pageKey]*list.Element{}, list.New(), map[uint64][]*answer{}
 	c.files.max = FilesMax
@@ -56,6 +59,7 @@ func (c *Cache) Close() {
 	defer c.mu.Unlock()
 	clear(c.mu.pages)
 	clear(c.mu.answers)
+	clear(c.labels.of)
 	c.mu.order.Init()
 	c.mu.bytes = 0
 }
@@ -80,7 +84,7 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
 // first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of names: namesGroup;
-// or the answer to a Lookup: answersGroup, and at is the hash of its key.
+// or the answer to a Lookup: answersGroup, and at is the hash of its key; or the series that one matcher selects: setsGroup, and at is its hash.
 type pageKey struct {
 	reader      *Reader
 	group, page uint32
@@ -91,6 +95,7 @@ const (
 	definitionsGroup = groupsMax // no group has this number
 	namesGroup       = groupsMax + 1
 	answersGroup     = groupsMax + 2
+	setsGroup        = groupsMax + 3
 	blockPage        = 1<<32 - 1
 	ranksAt          = 1 // of a page of times it is 0
 )
@@ -99,11 +104,14 @@ const (
 type cached struct {
 	key   pageKey
 	cols  [][]point.Nanos
-	defs  []definition
+	defs  *definitions
 	block *openBlock
 	ranks *openRanks
 	names []labelName
-	asked string // the key of a Lookup, of which the answer is
+	asked string // the key of a Lookup, of which the answer is, or a matcher, of which the set is
+
+	set      *roaring.Bitmap // of series
+	negative bool            // the matcher holds for the others
 	*answer
 	bytes int64 // its own: without those of the answer
 }
@@ -144,12 +152,17 @@ func (c *Cache) putTimes(k pageKey, cols [][]point.Nanos) {
 	c.put(&cached{key: k, cols: cols, bytes: size})
 }
 
-func (c *Cache) putDefinitions(k pageKey, defs []definition) {
-	size := int64(64)
-	for i := range defs {
-		size += 24 + int64(len(defs[i].labels))
+// putDefinitions keeps a page, and returns it with labels that it shares with pages of other segments.
+func (c *Cache) putDefinitions(k pageKey, defs *definitions) *definitions {
+	shared, grown := c.labels.share(defs)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.bytes += grown
+	p := &cached{key: k, defs: shared, bytes: shared.bytes()}
+	if !c.putLocked(p) {
+		c.mu.bytes -= c.labels.release(shared)
 	}
-	c.put(&cached{key: k, defs: defs, bytes: size})
+	return shared
 }
 
 func (c *Cache) putRanks(k pageKey, o *openRanks) {
@@ -169,6 +182,10 @@ func (c *Cache) putNames(k pageKey, names []labelName) {
 		}
 	}
 	c.put(&cached{key: k, names: names, bytes: size})
+}
+
+func (c *Cache) putSet(k pageKey, asked string, set *roaring.Bitmap, negative bool) {
+	c.put(&cached{key: k, asked: asked, set: set, negative: negative, bytes: 256 + int64(len(asked)) + int64(set.GetSizeInBytes())})
 }
 
 // hash gives a place for the key of a Lookup; keys with one hash alternate there.
@@ -226,15 +243,17 @@ func (c *Cache) put(p *cached) {
 	c.putLocked(p)
 }
 
-func (c *Cache) putLocked(p *cached) {
+// putLocked reports whether a page is kept; one that is, is known already, or is too large.
+func (c *Cache) putLocked(p *cached) bool {
 	if _, ok := c.mu.pages[p.key]; ok || p.bytes > c.pagesMax {
-		return
+		return false
 	}
 	c.mu.pages[p.key] = c.mu.order.PushFront(p)
 	c.mu.bytes += p.bytes
-	for c.mu.bytes > c.pagesMax {
+	for c.mu.bytes > c.pagesMax && c.mu.order.Len() > 0 {
 		c.dropLocked(c.mu.order.Back())
 	}
+	return true
 }
 
 func (c *Cache) dropLocked(e *list.Element) {
@@ -243,6 +262,9 @@ func (c *Cache) dropLocked(e *list.Element) {
 	c.mu.bytes -= entry.bytes
 	if entry.answer != nil {
 		c.leaveLocked(entry.answer)
+	}
+	if entry.defs != nil {
+		c.mu.bytes -= c.labels.release(entry.defs)
 	}
 }
 

@@ -68,10 +68,9 @@ func (r *Reader) definedRange() (first, last point.DenseID, err error) {
 	if t.seek([]byte{keyDefinitions}) && len(t.key) == 5 && t.key[0] == keyDefinitions {
 		first = point.DenseID(binary.BigEndian.Uint32(t.key[1:]))
 		defs, derr := r.definitionsAt(t, maxID, true)
-		if n := len(defs); n > 0 {
-			last = defs[n-1].id
+		if err = derr; err == nil {
+			last, _ = defs.last()
 		}
-		err = derr
 	}
 	if cerr := t.close(); err == nil {
 		err = cerr

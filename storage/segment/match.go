@@ -2,8 +2,8 @@ package segment
 
 import (
 	"encoding/binary"
-	"slices"
 	"sort"
+	"strconv"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
@@ -30,11 +30,8 @@ func (r *Reader) Labels(id point.DenseID) (l point.Labels, ok bool, err error) {
 	if err != nil {
 		return "", false, err
 	}
-	i, ok := slices.BinarySearchFunc(defs, id, func(d definition, id point.DenseID) int { return int(int64(d.id) - int64(id)) })
-	if !ok {
-		return "", false, nil
-	}
-	return defs[i].labels, true, nil
+	l, ok = defs.find(id)
+	return l, ok, nil
 }
 
 // EachLabels calls f with those of the series that have their labels here, in rising order of ids. Each page of
@@ -61,32 +58,56 @@ func (r *Reader) visitLabels(ids *roaring.Bitmap, keep bool, f func(id point.Den
 }
 
 func (r *Reader) eachLabels(t *tableIter, ids *roaring.Bitmap, keep bool, f func(id point.DenseID, l point.Labels) error) error {
-	var defs []definition // of the page that holds the id before, from there on
+	defs := &definitions{} // the page that holds the id before
 	for it := ids.Iterator(); it.HasNext(); {
 		id := point.DenseID(it.Next())
-		if n := len(defs); n == 0 || defs[n-1].id < id {
-			var err error
-			if defs, err = r.definitionsAt(t, id, keep); err != nil {
+		if last, ok := defs.last(); !ok || last < id {
+			next, err := r.after(defs, id), error(nil)
+			if next == nil {
+				next, err = r.definitionsAt(t, id, keep)
+			}
+			if err != nil {
 				return err
 			}
+			defs = next
 		}
-		i, ok := slices.BinarySearchFunc(defs, id, func(d definition, id point.DenseID) int { return int(int64(d.id) - int64(id)) })
-		defs = defs[i:]
+		l, ok := defs.find(id)
 		if !ok {
 			continue
 		}
-		if err := f(id, defs[0].labels); err != nil {
+		if err := f(id, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// afterMost is how many pages after looks at: each costs a third of a seek in the file's index.
+const afterMost = 3
+
+// after returns the page of id if the Cache has it and those between it and defs, else nil. Pages mostly follow one another without a gap.
+func (r *Reader) after(defs *definitions, id point.DenseID) *definitions {
+	for range afterMost {
+		last, ok := defs.last()
+		if !ok || last == maxID {
+			return nil
+		}
+		p, ok := r.cache.page(pageKey{reader: r, group: definitionsGroup, page: uint32(last + 1)})
+		if !ok {
+			return nil
+		}
+		if defs = p.defs; defs.from(id) < defs.len() {
+			return defs
+		}
+	}
+	return nil
+}
+
 // definitionsAt opens the page that holds the definition of id, if any does: the last that begins at or before it.
-func (r *Reader) definitionsAt(t *tableIter, id point.DenseID, keep bool) ([]definition, error) {
+func (r *Reader) definitionsAt(t *tableIter, id point.DenseID, keep bool) (*definitions, error) {
 	kv := t.it.SeekLT(key32(nil, keyDefinitions, uint32(id)+1), 0)
 	if kv == nil || len(kv.K.UserKey) != 5 || kv.K.UserKey[0] != keyDefinitions {
-		return nil, t.failed()
+		return &definitions{}, t.failed()
 	}
 	k := pageKey{reader: r, group: definitionsGroup, page: binary.BigEndian.Uint32(kv.K.UserKey[1:])}
 	if p, ok := r.cache.page(k); ok {
@@ -100,10 +121,11 @@ func (r *Reader) definitionsAt(t *tableIter, id point.DenseID, keep bool) ([]def
 	if err != nil {
 		return nil, r.corrupt(kv.K.UserKey, err)
 	}
+	page := newDefinitions(defs)
 	if keep {
-		r.cache.putDefinitions(k, defs)
+		page = r.cache.putDefinitions(k, page)
 	}
-	return defs, nil
+	return page, nil
 }
 
 // Match returns the series, among those defined here, for which all matchers hold; an absent label has the value "". No
@@ -116,14 +138,14 @@ func (r *Reader) Match(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 	var out *roaring.Bitmap
 	var without []*roaring.Bitmap // to be removed
 	for _, m := range ms {
-		set, negative, err := r.matchOne(names, m)
+		set, negative, err := r.matching(names, m)
 		switch {
 		case err != nil:
 			return nil, err
 		case negative:
 			without = append(without, set)
 		case out == nil:
-			out = set
+			out = set.Clone()
 		default:
 			out.And(set)
 		}
@@ -137,6 +159,22 @@ func (r *Reader) Match(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 		out.AndNot(set)
 	}
 	return out, nil
+}
+
+// matching is matchOne with an answer that may be the Cache's: read only. Queries of narrow partitions ask each of many segments the same.
+func (r *Reader) matching(names []labelName, m *labels.Matcher) (set *roaring.Bitmap, negative bool, err error) {
+	if len(m.Name)+len(m.Value) > lookupKeyMax {
+		return r.matchOne(names, m)
+	}
+	asked := strconv.Itoa(len(m.Name)) + m.Type.String() + m.Name + m.Value // names may have any character
+	k := pageKey{reader: r, group: setsGroup, at: r.cache.hash(asked)}
+	if p, ok := r.cache.page(k); ok && p.asked == asked {
+		return p.set, p.negative, nil
+	}
+	if set, negative, err = r.matchOne(names, m); err == nil {
+		r.cache.putSet(k, asked, set, negative)
+	}
+	return set, negative, err
 }
 
 // matchOne gives the series for which m holds, or, when m holds for "" too, those for which it does not (negative).
