@@ -122,7 +122,7 @@ func failing(s *spread) *failingServers {
 		return on
 	}
 	f.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: s.leaders, Servers: f, Copies: copies, Log: slog.New(slog.DiscardHandler), Registerer: f.reg},
-		fanout.Settings{Patience: time.Second, HedgeAfter: 20 * time.Millisecond})
+		fanout.Settings{Patience: time.Second, HedgeAfter: 20 * time.Millisecond, StretchTime: time.Nanosecond})
 	return f
 }
 

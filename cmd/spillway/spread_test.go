@@ -155,7 +155,7 @@ func openSpreadOf(tb testing.TB, n int, far bool, width time.Duration, columns, 
 	s.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: forward.NewClock(0), Log: log, Registerer: s.reg},
 		forward.Settings{PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20})
 	s.leaders = lead
-	s.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, fanout.Settings{Patience: 100 * time.Millisecond})
+	s.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, fanout.Settings{Patience: 100 * time.Millisecond, StretchTime: time.Nanosecond}) // a plan is divided at every edge
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() { s.ended <- s.view.Run(ctx) }()

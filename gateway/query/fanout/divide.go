@@ -20,7 +20,7 @@ var _ query.Divider = (*Source)(nil)
 // of a stretch's partitions, any that surely has every row evaluates it, and the next is asked after an error or beside a late one. A stretch that no
 // server surely has, or with a server that does not know the plan, is read as rows.
 func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*query.Divided, error) {
-	d := &division{q: q, of: of, together: begin(ctx), ticketsMax: s.settings.ParallelMax}
+	d := &division{q: q, of: of, together: begin(ctx), ticketsMax: s.settings.ParallelMax, stretchTime: s.settings.StretchTime}
 	defer d.leave()
 	if !of.Plan.Requestable() || len(s.stagedFor(ctx, q)) > 0 { // staged rows are merged with those of partitions, row by row
 		return nil, nil
@@ -38,6 +38,8 @@ func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request
 type division struct {
 	q  *peer.Select
 	of *columns.Request
+
+	stretchTime time.Duration // Settings.StretchTime
 
 	// Of the map asked by, constant while servers are asked.
 	stretches []stretch
@@ -73,7 +75,7 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 		targets[p.ID] = t
 	}
 	p := &d.of.Plan
-	all := stretches(p, ps, func(p *topology.Partition) []topology.ServerID {
+	all := stretches(p, ps, d.stretchTime, func(p *topology.Partition) []topology.ServerID {
 		t := targets[p.ID]
 		return t.servers()
 	})

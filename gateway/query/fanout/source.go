@@ -79,11 +79,17 @@ type Settings struct {
 	HedgeAfter time.Duration
 	// LeaderOnly asks leaders alone, if the request does not choose (query.LeaderOnly).
 	LeaderOnly bool
+	// StretchTime is how long the stretches of a plan must be on average for servers to evaluate it, if it has more than a few. Default 20 min. Longer: more
+	// rows travel; shorter: narrow partitions cost an evaluation each.
+	StretchTime time.Duration
 }
 
 func (s *Settings) setDefaults() {
 	if s.Patience == 0 {
 		s.Patience = 2 * time.Second
+	}
+	if s.StretchTime == 0 {
+		s.StretchTime = 20 * time.Minute
 	}
 	if s.ParallelMax == 0 {
 		s.ParallelMax = 64

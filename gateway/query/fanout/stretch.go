@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/columns"
@@ -32,6 +33,9 @@ type unit struct {
 const (
 	stretchPartitions = 1024
 	stretchesMax      = 128
+	// stretchesFew are evaluated however short they are; of more the mean must be as long as Settings.StretchTime: of shorter ones the rows of a series are so
+	// few that reading them costs less than one more evaluation of it.
+	stretchesFew = 8
 )
 
 // stretches cuts the steps of a plan. A step is evaluated by servers if each ring point's partitions that its window touches are on one
@@ -39,8 +43,8 @@ const (
 // partitions of the same servers. Where partitions have copies, a server that has copies of all is one server. Steps with windows that touch no
 // partition are in no stretch. Nil: it is not worth it.
 //
-// ps are sorted by time; on returns the servers that have a partition, any of which may be asked; nil if there is none.
-func stretches(p *columns.Plan, ps []*topology.Partition, on func(*topology.Partition) []topology.ServerID) []stretch {
+// ps are sorted by time; mean is how long many stretches must be; on returns the servers that have a partition, any of which may be asked; nil if there is none.
+func stretches(p *columns.Plan, ps []*topology.Partition, mean time.Duration, on func(*topology.Partition) []topology.ServerID) []stretch {
 	if len(ps) == 0 || len(ps) > stretchPartitions {
 		return nil
 	}
@@ -66,6 +70,9 @@ func stretches(p *columns.Plan, ps []*topology.Partition, on func(*topology.Part
 		}
 	}
 	if 2*rows > all || len(out) > stretchesMax {
+		return nil
+	}
+	if length := time.Duration(all) * time.Duration(p.Grid.Step) * time.Millisecond; len(out) > stretchesFew && length < time.Duration(len(out))*mean {
 		return nil
 	}
 	return out

@@ -22,7 +22,7 @@ func TestStretches(t *testing.T) {
 		}
 		ps, on := drawn(t, partitions)
 		var got []string
-		for _, s := range stretches(p, ps, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }) {
+		for _, s := range stretches(p, ps, 0, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }) {
 			line := fmt.Sprintf("%d+%d", s.first, s.steps)
 			if s.units == nil {
 				line += " rows"
@@ -120,7 +120,29 @@ func TestTooManyPartitionsAreNotDivided(t *testing.T) {
 	}
 	p := &columns.Plan{Grid: columns.Grid{End: 10 * stretchesMax * 60_000, Step: 60_000}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate")}}
 	ps, on := drawn(t, strings.Join(text, " "))
-	if got := stretches(p, ps, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }); got != nil {
+	if got := stretches(p, ps, 0, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }); got != nil {
 		t.Errorf("%d stretches", len(got))
 	}
+}
+
+// TestManyShortStretchesAreRead: an hour of partitions of ten minutes is read, twelve hours of partitions of an hour are evaluated.
+func TestManyShortStretchesAreRead(t *testing.T) {
+	f := func(what string, minutes, partitions, steps int, want bool) {
+		t.Helper()
+		var text []string
+		for i := range partitions {
+			text = append(text, fmt.Sprintf("%d@%c[%d,%d)", i+1, 'a'+i%2, minutes*i, minutes*(i+1)))
+		}
+		p := &columns.Plan{Grid: columns.Grid{End: int64(steps-1) * 60_000, Step: 60_000}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate")}}
+		ps, on := drawn(t, strings.Join(text, " "))
+		got := stretches(p, ps, 20*time.Minute, func(p *topology.Partition) []topology.ServerID { return on[p.ID] })
+		if (got != nil) != want {
+			t.Errorf("%s: %d stretches", what, len(got))
+		}
+	}
+	f("an hour of ten minutes each", 10, 7, 61, false)
+	f("half an hour of ten minutes each", 10, 4, 31, true)
+	f("six hours of half an hour each", 30, 12, 361, false)
+	f("twelve hours of an hour each", 60, 12, 721, true)
+	f("thirty days", 1440, 30, 30*1440, true)
 }
