@@ -3,6 +3,8 @@ package rpc
 import (
 	"context"
 	"errors"
+	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -60,14 +62,48 @@ func ofStatus(err error) error {
 	}
 	switch s.Code() {
 	case codes.ResourceExhausted:
-		return fault.Errorf(fault.TooLarge, "peer: %s", s.Message())
+		return fault.Errorf(fault.TooLarge, "peer: %s", plainText(s.Message()))
 	case codes.Internal, codes.Unknown:
-		return fault.Errorf(fault.Internal, "peer: %s", s.Message())
+		return fault.Errorf(fault.Internal, "peer: %s", plainText(s.Message()))
 	}
 	if s.Code() == codes.Unimplemented {
-		return fault.Wrap(errOlder, fault.Unavailable, "peer: %s", s.Message())
+		return fault.Wrap(errOlder, fault.Unavailable, "peer: %s", plainText(s.Message()))
 	}
-	return fault.Errorf(fault.Unavailable, "peer: %s", s.Message())
+	return fault.Errorf(fault.Unavailable, "peer: %s", plainText(s.Message()))
+}
+
+// plainTexts are sentences for what gRPC says of connections, the longest of a beginning first.
+var plainTexts = []struct{ theirs, ours string }{
+	{"error reading from server: EOF", "the connection ended"},
+	{"error reading from server: ", "the connection broke: "},
+	{"error reading server preface: ", "it does not answer as a peer does: "},
+	{"transport is closing", "the connection is being closed"},
+	{"authentication handshake failed: ", "the TLS handshake failed: "},
+	{"Error while dialing: ", ""},
+	{"write tcp ", "the connection broke: write tcp "},
+}
+
+// plainText is a message of gRPC without its layers: `connection error: desc = "transport: Error while dialing: dial tcp HOST: connect: connection refused"` is
+// "dial tcp HOST: connect: connection refused". Other messages stay as they are.
+func plainText(text string) string {
+	for _, layer := range []string{"last connection error: ", "last resolver error: "} {
+		if i := strings.Index(text, layer); i >= 0 {
+			text = text[i+len(layer):]
+		}
+	}
+	text = strings.TrimPrefix(text, "connection error: ")
+	if quoted, ok := strings.CutPrefix(text, "desc = "); ok {
+		if inner, err := strconv.Unquote(quoted); err == nil {
+			text = inner
+		}
+	}
+	text = strings.TrimPrefix(text, "transport: ")
+	for _, p := range plainTexts {
+		if rest, ok := strings.CutPrefix(text, p.theirs); ok {
+			return p.ours + rest
+		}
+	}
+	return text
 }
 
 // ofFault puts on an error the marks that came with it, and that it came.
