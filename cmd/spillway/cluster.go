@@ -214,6 +214,9 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 		if one.Live {
 			load := v.leaders.Load(r.ID)
 			one.Load = &load
+			if room := v.leaders.Room(r.ID); room > 0 {
+				one.Room = &room
+			}
 			if why := v.leaders.ReadOnly(r.ID); why != "" {
 				s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s takes no rows: %s.", r.ID, r.Addr, why))
 			}

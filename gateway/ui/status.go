@@ -79,6 +79,7 @@ type Server struct {
 	Bytes    *uint64  `json:"bytes"`           // of the partitions it leads; nil: unknown
 	Damaged  *int     `json:"damaged"`         // partitions that it leads and that are not read; nil: unknown
 	Disk     *Disk    `json:"disk,omitempty"`  // nil: unknown
+	Room     *int64   `json:"room,omitempty"`  // for how many more bytes its disk has room beside the reserve; nil: unknown, or Disk says more
 	Scrub    *Scrub   `json:"scrub,omitempty"` // nil: unknown
 }
 

@@ -34,6 +34,7 @@ type beat struct {
 	load  float64
 	// readOnly is the reason why it accepts no rows; "": it accepts them.
 	readOnly string
+	room     int64 // 0: not known
 }
 
 func newBoard(takeAfter time.Duration) *board {
@@ -139,7 +140,7 @@ func (b *board) learn(r coord.Row) (changed bool) {
 	}
 	wasLive := b.live(s)
 	hb, _ := lease.DecodeBeat(r.Value) // an unreadable row names no boot: the server counts as not alive
-	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load, readOnly: hb.ReadOnly}
+	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load, readOnly: hb.ReadOnly, room: hb.Room}
 	return was.boot != hb.Boot || !wasLive
 }
 

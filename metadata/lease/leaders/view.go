@@ -198,6 +198,13 @@ func (v *View) Load(s topology.ServerID) float64 {
 	return v.mu.board.beats[s].load
 }
 
+// Room is for how many more bytes a server's disk has room beside its reserve, by its newest heartbeat; 0: it is not known.
+func (v *View) Room(s topology.ServerID) int64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.board.beats[s].room
+}
+
 // ReadOnly is the reason why a server accepts no rows, by its newest heartbeat; "": it accepts them.
 func (v *View) ReadOnly(s topology.ServerID) string {
 	v.mu.RLock()

@@ -29,6 +29,11 @@ export function count(v: Maybe): string {
   return v === null || v === undefined ? UNKNOWN : grouped.format(Math.round(v));
 }
 
+/** some writes a number of things. */
+export function some(v: Maybe, what: string): string {
+  return `${count(v)} ${what}${v === 1 ? '' : 's'}`;
+}
+
 const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
 
 export function bytes(v: Maybe): string {

@@ -1,7 +1,7 @@
 // Partitions of one table as rectangles over time and ring, with search and a look into each.
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { get, type Answer } from './api';
-import { about, bytes, count, time, UNKNOWN } from './format';
+import { about, bytes, count, some, time, UNKNOWN } from './format';
 import { COLOURS } from './plot';
 import { Bar, Button, Choice, Empty, Icon, Known, Loading, Problem } from './parts';
 import { alter, dark, usePoll, useUTC, useValue, useWidth } from './store';
@@ -47,7 +47,7 @@ export function Partitions({ status, table, params }: { status: Status; table: s
       <section class="card">
         <div class="toolbar">
           <label class="search"><Icon name="search" /><input type="search" id="find" value={find} placeholder="number, server, date, dead, damaged, unknown…" aria-label="Search partitions" onInput={(e) => { setFind(e.currentTarget.value); alter({ find: e.currentTarget.value }); }} /></label>
-          <span class="dim" id="found">{find ? `${count(found.length)} of ${count(rects.length)}` : count(rects.length)} partitions</span>
+          <span class="dim" id="found">{find ? `${count(found.length)} of ` : ''}{some(rects.length, 'partition')}</span>
           {trouble.length > 0 && <Button small icon="warn" label={`${count(trouble.length)} need a look`} onClick={() => setFind('trouble')} />}
           <span class="grow" />
           <Choice<Paint> label="Colour by" value={paint} options={[['leader', 'Leader'], ['rows', 'Rows'], ['bytes', 'Size']]} onChange={setPaint} />
@@ -229,7 +229,7 @@ function RingMap(p: MapProps) {
     <div class="map" ref={ref}>
       <div class="map-side dim" aria-hidden="true"><span>1</span><span>ring</span><span>0</span></div>
       <canvas ref={canvas} id="map" style={{ width: width + 'px', height: HEIGHT + 'px' }} tabIndex={0} role="img"
-        aria-label={`${p.rects.length} partitions over time and ring. Arrow keys choose one, + and - zoom, 0 shows all.`} onKeyDown={keys}
+        aria-label={`${some(p.rects.length, 'partition')} over time and ring. Arrow keys choose one, + and - zoom, 0 shows all.`} onKeyDown={keys}
         onPointerDown={(e) => { const [px] = position(e); setDrag([px, px]); (e.currentTarget as HTMLElement).setPointerCapture(e.pointerId); }}
         onPointerMove={(e) => { const [px, py] = position(e); if (drag) setDrag([drag[0], px]); const r = under(px, py); setHover(r ? { r, x: px, y: py } : null); }}
         onPointerUp={(e) => {

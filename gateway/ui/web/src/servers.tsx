@@ -1,5 +1,5 @@
 // Storage servers: are they there, how full, is anything damaged.
-import { about, bytes, count, perSecond, short, time } from './format';
+import { about, bytes, count, perSecond, short, some, time } from './format';
 import { Bar, Known } from './parts';
 import { useUTC } from './store';
 import type { Server, Status, Topic } from './types';
@@ -24,9 +24,9 @@ function ServerCard({ s }: { s: Server }) {
       <p class="dim">{[s.addr, s.host && `host ${s.host}`, s.zone && `zone ${s.zone}`].filter(Boolean).join(' · ') || 'in this process'}</p>
       <dl>
         <dt>memory for new rows</dt><dd>{s.load === null ? <Known text="unknown" /> : <><Bar share={s.load} kind={s.load > 0.9 ? 'bad' : s.load > 0.75 ? 'warn' : undefined} />{(s.load * 100).toFixed(0)} %</>}</dd>
-        <dt>leads</dt><dd>{count(s.leads)} partitions</dd>
+        <dt>leads</dt><dd>{some(s.leads, 'partition')}</dd>
         <dt>their size</dt><dd><Known text={bytes(s.bytes)} /></dd>
-        <dt>disk</dt><dd>{s.disk ? <><Bar share={used} kind={used > 0.95 ? 'bad' : used > 0.85 ? 'warn' : undefined} />{bytes(s.disk.free)} free of {bytes(s.disk.total)}</> : <Known text="unknown" />}</dd>
+        <dt>disk</dt><dd>{s.disk ? <><Bar share={used} kind={used > 0.95 ? 'bad' : used > 0.85 ? 'warn' : undefined} />{bytes(s.disk.free)} free of {bytes(s.disk.total)}</> : s.room ? `room for ${bytes(s.room)}` : <Known text="unknown" />}</dd>
         <dt>damaged partitions</dt><dd>{s.damaged === null ? <Known text="unknown" /> : s.damaged > 0 ? <b class="bad-text">{count(s.damaged)}</b> : 'none'}</dd>
         {s.scrub && <><dt>scrub</dt><dd><Bar share={s.scrub.segments > 0 ? s.scrub.checked / s.scrub.segments : 0} />{count(s.scrub.checked)} of {count(s.scrub.segments)} segments · {bytes(s.scrub.bytes_per_second)}/s{!s.scrub.pass_ended.startsWith('0001') && <span class="dim"> · last whole pass {time(Date.parse(s.scrub.pass_ended), utc)}</span>}</dd></>}
       </dl>

@@ -24,6 +24,8 @@ export interface Server {
   bytes: number | null;
   damaged: number | null;
   disk?: { free: number; total: number } | null;
+  /** bytes for which the disk has room beside the reserve */
+  room?: number | null;
   scrub?: { pass_began: string; pass_ended: string; segments: number; checked: number; bytes_per_second: number; damaged: number };
 }
 
