@@ -2,7 +2,6 @@ package partition
 
 import (
 	"math"
-	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -68,7 +67,6 @@ func (c *cut) appendRest(dst []rows.Run, r rows.Run) []rows.Run {
 		before := r
 		before.Cut(math.MinInt64, c.lo-1)
 		if before.Len() > 0 {
-			before.Values = slices.Clip(before.Values) // the memory behind is after's
 			dst = append(dst, before)
 		}
 	}

@@ -124,8 +124,8 @@ type joined struct {
 
 const joinsMax = 8
 
-// Merge is like the function of that name, but the times of the result are read only, and its values may share the memory of the
-// first run, with the others' appended: the spare capacity behind a run's values must be the run's own.
+// Merge is like the function of that name, but the times of the result are read only, and its values may be those of the first run,
+// with the others' behind them in its room. So runs that have room are merged once.
 func (m *Merger) Merge(runs []Run) Run {
 	if len(runs) < 2 {
 		return Merge(runs)
@@ -141,13 +141,11 @@ func (m *Merger) Merge(runs []Run) Run {
 
 // append appends the values of runs that have these times together.
 func (m *Merger) append(times []point.Nanos, runs []Run) Run {
-	out := Run{Times: times, Values: runs[0].Values, StampLo: runs[0].StampLo, StampHi: runs[0].StampHi}
-	if cap(out.Values) < len(times) {
-		out.Values = append(make([]float64, 0, len(times)), out.Values...)
-	}
+	out := Run{Times: times, Values: runs[0].Values, StampLo: runs[0].StampLo, StampHi: runs[0].StampHi, spare: runs[0].spare}
+	into := out.Extend(len(times)-len(out.Values), 0)
 	for i := 1; i < len(runs); i++ {
 		r := &runs[i]
-		out.Values = append(out.Values, r.Values...)
+		into = into[copy(into, r.Values):]
 		out.StampLo, out.StampHi = min(out.StampLo, r.StampLo), max(out.StampHi, r.StampHi)
 	}
 	return out

@@ -19,6 +19,8 @@ type Run struct {
 	Ranks, HistRanks []point.Stamp
 
 	StampLo, StampHi point.Stamp // bounds of all rows' stamps, wider than needed after Cut; both 0 when the run is empty
+
+	spare int // values that fit behind Values in memory of the run's own, if that is its capacity still: see room.go
 }
 
 // Rank assigns the n rows that come next, floats or histograms, a rank.
@@ -68,7 +70,7 @@ func (r *Run) Bounds() (lo, hi point.Nanos, ok bool) {
 	return lo, hi, ok
 }
 
-// Cut narrows the run to [lo, hi] without copying; the run is empty when lo > hi.
+// Cut narrows the run to [lo, hi] without copying; the run is empty when lo > hi. One that loses rows at its end has no room (Extend).
 func (r *Run) Cut(lo, hi point.Nanos) {
 	from := sort.Search(len(r.Times), func(i int) bool { return r.Times[i] >= lo })
 	to := from + sort.Search(len(r.Times)-from, func(i int) bool { return r.Times[from+i] > hi })

@@ -207,7 +207,7 @@ func (m *Memory) Close() {
 }
 
 // ReadInto is Read into m, which is of the reader's cache, and f gets the index into ids. Runs stay good until m is reset.
-// Behind the values of each run there is room for spare more.
+// Each run has room for spare more values (rows.Run.Extend).
 func (r *Reader) ReadInto(m *Memory, ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	m.state.spare = spare
 	return r.read(m.state, ids, lo, hi, f)
@@ -496,15 +496,14 @@ func (s *readState) takeFloats(i int, ts []point.Nanos, run *rows.Run, left int)
 	n, more := len(run.Times), len(ts)
 	switch {
 	case n == 0:
-		run.Times, run.Values = ts, s.values.take(more*left+s.spare, !s.keep)
+		run.Times = ts
+		run.Reserve(s.values.take(more*left+s.spare, !s.keep))
 	case run.Times[n-1] >= ts[0]:
 		return errForm("block: times of a series do not rise")
 	default:
 		run.Times = s.join(run.Times, ts, left)
-		run.Values = slices.Grow(run.Values, more)
 	}
-	run.Values = run.Values[:n+more]
-	s.b.values(i, run.Values[n:])
+	s.b.values(i, run.Extend(more, more*(left-1)+s.spare))
 	return nil
 }
 
