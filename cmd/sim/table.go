@@ -49,11 +49,11 @@ func (g *gateway) remake(v *view) {
 
 // drop drops a table, as `spillway table drop` does:
 //
-//	doom ─▶ drop all partitions ─▶ wait until no lease is held ─▶ drop
+//	mark as being dropped ─▶ drop all partitions ─▶ wait until no lease is held ─▶ drop
 //
 // The command may die after each; then the master ends it. It also sweeps the lease rows.
 func (g *gateway) drop(v *view) {
-	g.workOn(func() { v.run(mapstore.NewDoom(v.table), g.dropped(v, g.emptyTable)) })
+	g.workOn(func() { v.run(mapstore.NewBeginDrop(v.table), g.dropped(v, g.emptyTable)) })
 }
 
 // workOn has the command do its next step, unless it dies.

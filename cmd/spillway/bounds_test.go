@@ -90,12 +90,12 @@ func (p *path) write(e *edges, truth map[string]string) {
 		} else {
 			p.must(line.Decode([]byte(e.lines()), 1, b))
 		}
-		homeless := b.RefusedRows
+		refused := b.RefusedRows
 		p.must(table.Write(p.t.Context(), b, point.All))
-		homeless = b.RefusedRows - homeless
+		refused = b.RefusedRows - refused
 		note := func(id point.SeriesID, at point.Nanos, v string) {
 			if at == math.MaxInt64 { // partitions end before it
-				homeless--
+				refused--
 				return
 			}
 			truth[rowKey(b.Dict.Labels(id), at)] = v
@@ -106,8 +106,8 @@ func (p *path) write(e *edges, truth map[string]string) {
 		for _, h := range b.Hists {
 			note(h.ID, h.Time, string(h.H))
 		}
-		if homeless != 0 {
-			p.t.Errorf("%d rows too many or too few were refused after they were decoded: %v", homeless, b.Refused[len(b.Refused)-1])
+		if refused != 0 {
+			p.t.Errorf("%d rows too many or too few were refused after they were decoded: %v", refused, b.Refused[len(b.Refused)-1])
 		}
 		b.Put()
 	}

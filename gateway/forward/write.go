@@ -86,9 +86,9 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 			return late(asked, ctx, err)
 		}
 		w.m = m
-		homeless, err := w.run(ctx)
-		if homeless > 0 && err == nil {
-			b.Refuse(homeless, point.Refusal{Kind: fault.Invalid, Reason: fmt.Sprintf("no partition can hold the time %d ns, the last there is", int64(math.MaxInt64))})
+		unplaced, err := w.run(ctx)
+		if unplaced > 0 && err == nil {
+			b.Refuse(unplaced, point.Refusal{Kind: fault.Invalid, Reason: fmt.Sprintf("no partition can hold the time %d ns, the last there is", int64(math.MaxInt64))})
 		}
 		if err == nil && len(w.failed) == 0 {
 			return w.fresh.err(&t.f.settings, t.name)
@@ -145,9 +145,9 @@ type attempt struct {
 	pieces int          // of one of them, the most
 }
 
-// run routes and sends by one map. homeless counts the rows for which no partition can be made. An error is final; shares
+// run routes and sends by one map. unplaced counts the rows for which no partition can be made. An error is final; shares
 // that may be retried are in failed.
-func (w *attempt) run(ctx context.Context) (homeless int, err error) {
+func (w *attempt) run(ctx context.Context) (unplaced int, err error) {
 	t := w.t
 	c, _ := t.cutters.Get().(*route.Cutter)
 	if c == nil {

@@ -94,10 +94,10 @@ func (c *Coordinator) Create(ctx context.Context, m *topology.Map, servers []top
 	return c.run(ctx, m.Table, NewCreate(c.NewTxnID(), m, servers))
 }
 
-// Doom marks a table as being dropped: from then on a change that makes partitions is Stale. One that is marked, or
-// dropped, is fine. Errors are those of NewDoom's transaction: NotFound, Unavailable or Canceled.
-func (c *Coordinator) Doom(ctx context.Context, table string) (Done, error) {
-	return c.run(ctx, table, NewDoom(table))
+// BeginDrop marks a table as being dropped: from then on a change that makes partitions is Stale. One that is marked, or
+// dropped, is fine. Errors are those of NewBeginDrop's transaction: NotFound, Unavailable or Canceled.
+func (c *Coordinator) BeginDrop(ctx context.Context, table string) (Done, error) {
+	return c.run(ctx, table, NewBeginDrop(table))
 }
 
 // Drop marks a table as dropped, if at is still its committed transaction. Its partitions should be gone by then. Errors

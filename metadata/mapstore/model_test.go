@@ -170,7 +170,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		"remove":          func(w *world) *Txn { return NewRemove(cpu, "s2") },
 		"remove itself":   func(w *world) *Txn { return NewRemove(cpu, "s1") },
 		"drop":            func(w *world) *Txn { return NewDrop(cpu, w.row().Txn) },
-		"doom":            func(w *world) *Txn { return NewDoom(cpu) },
+		"begin-drop":      func(w *world) *Txn { return NewBeginDrop(cpu) },
 		"change, s3 away": func(w *world) *Txn { w.servers[2].away = true; return w.cover("new", w.row().Txn, 1) },
 		"change, s2 lags": func(w *world) *Txn {
 			w.servers[1].disk, w.servers[1].shelf, w.wiped = map[peer.TxnID]*peer.File{}, NewShelf(nil), true
@@ -241,7 +241,7 @@ func TestRandomWorldsOfADrop(t *testing.T) {
 		n, trouble := 0, 5+rng.IntN(40)
 		for i := range 120 {
 			if i == 40 {
-				w.begin("doom", w.servers[rng.IntN(len(w.servers))], NewDoom(cpu))
+				w.begin("begin-drop", w.servers[rng.IntN(len(w.servers))], NewBeginDrop(cpu))
 			}
 			randomStep(w, rng, &n, trouble)
 		}
@@ -250,7 +250,7 @@ func TestRandomWorldsOfADrop(t *testing.T) {
 		}
 		w.run()
 		w.catchUp()
-		r := w.begin("doom again", w.servers[0], NewDoom(cpu))
+		r := w.begin("begin to drop again", w.servers[0], NewBeginDrop(cpu))
 		w.run()
 		if r.done == nil || r.done.Err != nil || !w.row().Dropping {
 			w.fail("the table cannot be marked: %+v", r.done)

@@ -20,7 +20,7 @@ import (
 //	propose t2 on=s1                 a day more, on the committed map, by coordinator s1; nothing is done yet
 //	again t2 on=s2                   the same proposal elsewhere
 //	join s4 on=s1 | remove s2 on=s1 | touch on=s1 | rule-out on=s1
-//	doom on=s1 | clear on=s1 | drop on=s1   the table is being dropped; its partitions go; it is dropped
+//	begin-drop on=s1 | clear on=s1 | drop on=s1   the table is being dropped; its partitions go; it is dropped
 //	run                              performs every waiting effect, in order, with its consequences
 //	do store on s2                   the first waiting effect of that description; t2 may stand before it
 //	lose … | lose-answer … | late …  its request is lost; its answer is; its answer comes when it is done again
@@ -71,8 +71,8 @@ func (w *world) command(d *datadriven.TestData) error {
 		w.begin("join of "+args[0], at, NewJoin(cpu, server()))
 	case "remove":
 		w.begin("removal of "+args[0], at, NewRemove(cpu, server()))
-	case "doom":
-		w.begin("doom", at, NewDoom(cpu))
+	case "begin-drop":
+		w.begin("begin-drop", at, NewBeginDrop(cpu))
 	case "clear": // all partitions go
 		var ids []point.PartitionID
 		for p := range w.mapOf(w.row().Txn).All() {

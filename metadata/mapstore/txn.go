@@ -71,7 +71,7 @@ const (
 	remove
 	drop
 	touch
-	doom
+	beginDrop
 	ruleOut
 )
 
@@ -136,8 +136,8 @@ func NewRemove(table string, s topology.ServerID) *Txn {
 	return &Txn{goal: remove, table: table, subject: s}
 }
 
-// NewDoom marks a table as being dropped: from then on no transaction makes its partitions.
-func NewDoom(table string) *Txn { return &Txn{goal: doom, table: table} }
+// NewBeginDrop marks a table as being dropped: from then on no transaction makes its partitions.
+func NewBeginDrop(table string) *Txn { return &Txn{goal: beginDrop, table: table} }
 
 // NewDrop marks a table as dropped, if at is still its committed transaction.
 func NewDrop(table string, at peer.TxnID) *Txn { return &Txn{goal: drop, table: table, base: at} }
@@ -266,7 +266,7 @@ func (t *Txn) decide() {
 		t.end(fault.Errorf(fault.Invalid, "%s is the only metadata server of table %q: let another one join first", t.subject, t.table))
 	case t.goal == join && len(t.row.Servers) >= ServersMax:
 		t.end(fault.Errorf(fault.Invalid, "table %q has %d metadata servers, the most there may be", t.table, ServersMax))
-	case t.goal == doom:
+	case t.goal == beginDrop:
 		t.next = t.row
 		t.next.Dropping = true
 		t.swap(nil, nil)
@@ -294,7 +294,7 @@ func (t *Txn) reached() bool {
 		return t.row.has(t.subject)
 	case remove:
 		return !t.row.has(t.subject)
-	case doom:
+	case beginDrop:
 		return t.row.Dropping || t.row.Dropped
 	case drop:
 		return t.row.Dropped

@@ -54,8 +54,8 @@ type planner struct {
 	moves   int
 	// uncopied are the partitions that should be copied, by the server that has their rows and keeps no copies.
 	uncopied map[topology.ServerID][]lease.Partition
-	// homeless are those with rows for which no server has room.
-	homeless []homeless
+	// unplaced are those with rows for which no server has room.
+	unplaced []unplaced
 	keeping  int                          // changes of metadata servers
 	kept     map[topology.ServerID]int    // tables by server that keeps their METADATA files
 	next     map[string]point.PartitionID // ids given out in this plan, by table

@@ -54,8 +54,8 @@ func (v *view) full(s topology.ServerID, key lease.Partition) string {
 	return ""
 }
 
-// homeless is a partition with rows for which no server has room.
-type homeless struct {
+// unplaced is a partition with rows for which no server has room.
+type unplaced struct {
 	part lease.Partition
 	most *standing // of the servers that may have it otherwise, the one with most room
 }
@@ -76,20 +76,20 @@ func (p *planner) roomless(w where) {
 		}
 	}
 	if most != nil {
-		p.homeless = append(p.homeless, homeless{w.part, most})
+		p.unplaced = append(p.unplaced, unplaced{w.part, most})
 	}
 }
 
 // roomAlarm reports the partitions for which no server has room.
 func (p *planner) roomAlarm() {
-	if len(p.homeless) == 0 {
+	if len(p.unplaced) == 0 {
 		return
 	}
-	largest := slices.MaxFunc(p.homeless, func(a, b homeless) int {
+	largest := slices.MaxFunc(p.unplaced, func(a, b unplaced) int {
 		return cmp.Or(cmp.Compare(p.Sizes[a.part].Bytes, p.Sizes[b.part].Bytes), comparePartitions(b.part, a.part))
 	})
 	bytes := p.Sizes[largest.part].Bytes
-	p.alarm(largest.part.Table, largest.part.ID, fmt.Sprintf("no server has room for %d partitions with rows", len(p.homeless)),
+	p.alarm(largest.part.Table, largest.part.ID, fmt.Sprintf("no server has room for %d partitions with rows", len(p.unplaced)),
 		"%s has %s, for which %s must be free beside the reserve; most is on %s, %s: make room on disks, or start a server",
 		largest.part, Bytes(bytes), Bytes(withSpare(bytes)), largest.most.ID, Bytes(largest.most.Beat.Room))
 }

@@ -453,7 +453,7 @@ func (t *Tables) beginDrop(ctx context.Context, name string) (*topology.Map, err
 	if m, ok := t.Get(name); ok && m.Len() == 0 && t.Dropping(name) {
 		return m, nil
 	}
-	d, err := t.creator.Doom(ctx, name)
+	d, err := t.creator.BeginDrop(ctx, name)
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil
 	}

@@ -103,8 +103,8 @@ func (s *Store) Err() error {
 	}
 }
 
-// doom fails the store: no transaction becomes durable any more.
-func (s *Store) doom(err error) {
+// failWith fails the store: no transaction becomes durable any more.
+func (s *Store) failWith(err error) {
 	s.fail.Do(func() {
 		s.why = s.fault(err, "writing")
 		close(s.failed)
@@ -142,7 +142,7 @@ func (s *Store) open(readOnly bool) (*pebble.DB, error) {
 		FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize:       1 << 20,
 		Logger:             quiet{s},
-		EventListener:      &pebble.EventListener{BackgroundError: s.doom}, // pebble would try again at once, and for ever
+		EventListener:      &pebble.EventListener{BackgroundError: s.failWith}, // pebble would try again at once, and for ever
 	})
 }
 
@@ -219,20 +219,20 @@ func (s *Store) persist(rev coord.Revision, writes []coord.Write) error {
 			return err
 		}
 		if err := s.write(); err != nil {
-			s.doom(err)
+			s.failWith(err)
 			return err
 		}
 		s.log.Info("the coordination rows take changes again")
 	}
 	if err := s.apply(rev, writes); err != nil {
-		s.doom(err)
+		s.failWith(err)
 		return s.Err()
 	}
 	if err := s.Err(); err != nil { // a commit that fails comes back as success, and as a message
 		return err
 	}
 	if err := s.witness.note(rev, writes); err != nil {
-		s.doom(err)
+		s.failWith(err)
 	}
 	return s.Err()
 }
@@ -295,9 +295,9 @@ func (q quiet) Errorf(format string, args ...any) {
 func (q quiet) Fatalf(format string, args ...any) {
 	for _, a := range args {
 		if err, ok := a.(error); ok { // keeps its Kind
-			q.s.doom(err)
+			q.s.failWith(err)
 			return
 		}
 	}
-	q.s.doom(fmt.Errorf(format, args...))
+	q.s.failWith(fmt.Errorf(format, args...))
 }
