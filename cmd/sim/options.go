@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"strconv"
@@ -91,20 +90,6 @@ func (o *Options) again() string {
 		line += fmt.Sprintf(" ARGS=%q", strings.Join(args, " "))
 	}
 	return line
-}
-
-// parseAgain reads the output of again.
-func parseAgain(line string) (o Options, err error) {
-	fs := optionFlags(&o, flag.NewFlagSet("again", flag.ContinueOnError))
-	var args []string
-	line, rest, _ := strings.Cut(line, " ARGS=")
-	for _, word := range strings.Fields(line) {
-		if name, value, ok := strings.Cut(word, "="); ok {
-			args = append(args, "-"+strings.ToLower(name), value)
-		}
-	}
-	args = append(args, strings.Fields(strings.Trim(strings.TrimSpace(rest), `"`))...)
-	return o, errors.Join(fs.Parse(args), o.check())
 }
 
 // only lists decisions as the flag reads them.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -208,6 +210,20 @@ func (b brokenRule) seen(t *testing.T, events int) {
 		return
 	}
 	t.Errorf("%d lives, and no checker noticed", b.lives)
+}
+
+// parseAgain reads the output of again.
+func parseAgain(line string) (o Options, err error) {
+	fs := optionFlags(&o, flag.NewFlagSet("again", flag.ContinueOnError))
+	var args []string
+	line, rest, _ := strings.Cut(line, " ARGS=")
+	for _, word := range strings.Fields(line) {
+		if name, value, ok := strings.Cut(word, "="); ok {
+			args = append(args, "-"+strings.ToLower(name), value)
+		}
+	}
+	args = append(args, strings.Fields(strings.Trim(strings.TrimSpace(rest), `"`))...)
+	return o, errors.Join(fs.Parse(args), o.check())
 }
 
 // TestReplayLineIsWhatMakeTakes: the line of a failure names seed, events and faults as they are read back.

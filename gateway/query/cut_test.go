@@ -292,7 +292,7 @@ func (e *expression) source() string {
 	}
 	f := e.pick("range function", "rate", "rate", "increase", "delta", "irate", "idelta", "last_over_time",
 		"count_over_time", "present_over_time", "sum_over_time", "avg_over_time", "min_over_time", "max_over_time",
-		"stddev_over_time", "stdvar_over_time", "changes", "resets", "deriv", "quantile_over_time")
+		"stddev_over_time", "stdvar_over_time", "changes", "resets", "first_over_time", "deriv", "quantile_over_time")
 	e.chain = e.chain && f != "deriv"
 	if f == "quantile_over_time" {
 		return f + "(" + e.pick("quantile", "0.5", "0", "1", "0.99", "-1", "NaN", "2") + ", " + of + ")"

@@ -57,6 +57,13 @@ func (w *world) tellAll(i int) {
 	}
 }
 
+// sweepOf returns the writes with which the master deletes the rows of a partition that neither the map of transaction seq nor any later one
+// has. The commit compares the lease row, after the master saw that no server holds it. An acquisition by an older map, which finds no row
+// any more, finds the Swept row. (metadata/master sweeps many at a time, so that first acquisitions under way conflict once.)
+func sweepOf(p Partition, seq uint64) []coord.Write {
+	return []coord.Write{{Key: RowKey(p), Delete: true}, {Key: bornKey(p), Delete: true}, {Key: SweptKey(p.Table), Value: Swept{Seq: seq}.Encode()}}
+}
+
 // forget deletes a dropped partition's rows once no server holds it, as the master does; it reports whether they are gone.
 func (w *world) forget(part Partition) bool {
 	row, ok, _ := w.store.Get(context.Background(), RowKey(part))
@@ -69,7 +76,7 @@ func (w *world) forget(part Partition) bool {
 			return false
 		}
 	}
-	writes := Forget(part, w.txn)
+	writes := sweepOf(part, w.txn)
 	if w.broken == unguarded {
 		writes = writes[:2]
 	}

@@ -265,10 +265,3 @@ func Prohibit(p Partition, s topology.ServerID, n Note) coord.Write {
 func Allow(p Partition, s topology.ServerID) coord.Write {
 	return coord.Write{Key: ProhibitKey(p, s), Delete: true}
 }
-
-// Forget returns the writes that delete the rows of a partition that neither the map of transaction seq nor any later one has.
-// The commit compares the lease row, after the writer saw that no server holds it. A taker with an older map, which finds no row any more,
-// finds the Swept row. First takes under way conflict once, so sweep many at a time, and rarely.
-func Forget(p Partition, seq uint64) []coord.Write {
-	return []coord.Write{{Key: RowKey(p), Delete: true}, {Key: bornKey(p), Delete: true}, {Key: SweptKey(p.Table), Value: Swept{Seq: seq}.Encode()}}
-}

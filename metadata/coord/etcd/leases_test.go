@@ -189,7 +189,7 @@ func (c *figures) births() {
 	}
 	for _, row := range rows {
 		if p, ok := lease.ParseRowKey(row.Key); ok {
-			s.Commit(c.t.Context(), nil, lease.Forget(p, c.seq))
+			s.Commit(c.t.Context(), nil, []coord.Write{{Key: row.Key, Delete: true}, {Key: lease.BornKey(p), Delete: true}, {Key: lease.SweptKey(p.Table), Value: lease.Swept{Seq: c.seq}.Encode()}})
 		}
 	}
 }
