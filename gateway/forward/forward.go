@@ -229,7 +229,7 @@ type Table struct {
 
 	merged struct {
 		sync.Mutex
-		told map[string]bool // metrics
+		warned map[string]bool // metrics
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 // shown holds the values of one table label. Its counters only grow, whichever tables have a label of their own.
 type shown struct {
 	numbers
-	told numbers // up to where the table's counters are in numbers of some shown
-	own  bool
+	counted numbers // up to where the table's counters are in numbers of some shown
+	own     bool
 }
 
 // collector makes metrics of the counters. Labels: table is one of at most MetricsTablesMax names, or (other); limit is a
@@ -71,13 +71,13 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	for _, t := range r.mu.tables {
 		is := t.counts.read()
 		if own[t] {
-			t.view.shown.add(&t.view.shown.told, &is)
+			t.view.shown.add(&t.view.shown.counted, &is)
 			lines = append(lines, line{t.name, t.view.shown.numbers, t.series.Load()})
 		} else {
-			r.mu.other.add(&t.view.shown.told, &is)
+			r.mu.other.add(&t.view.shown.counted, &is)
 			active += t.series.Load()
 		}
-		t.view.shown.told = is
+		t.view.shown.counted = is
 	}
 	lines = append(lines, line{otherTable, r.mu.other.numbers, active})
 	tables := len(r.mu.tables)

@@ -12,10 +12,10 @@ import (
 // Query bounds what one query uses of its table: it holds the limits in force when the query began. A nil Query has no
 // limits. Safe for concurrent use.
 type Query struct {
-	name   string
-	table  *Table // nil: the table may not exist
-	values *Values
-	told   [limitsNum]atomic.Bool // counted as refused
+	name    string
+	table   *Table // nil: the table may not exist
+	values  *Values
+	refused [limitsNum]atomic.Bool // counted as refused
 }
 
 type queryKey struct{}
@@ -28,7 +28,7 @@ func QueryOf(ctx context.Context) *Query {
 
 // refuse counts a refusal once a query, and is nil in dry run.
 func (q *Query) refuse(l Limit, format string, args ...any) error {
-	if !q.told[l].Swap(true) {
+	if !q.refused[l].Swap(true) {
 		q.table.Refused(l, 0)
 	}
 	if q.values.DryRun {
