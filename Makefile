@@ -18,6 +18,7 @@ MEMORY  ?= 512MiB
 FOR     ?= 5s
 ONLY    ?= .
 GOODPUT ?= 0.9
+LATENCY ?= -latency
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
@@ -208,9 +209,9 @@ attack: build ## hostile requests of every kind against one process, while a bys
 	go build -o bin/attack ./cmd/attack
 	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '$(ONLY)' $(ARGS)
 
-overload: build ## three times what one process takes, by three protocols, beside slow readers; MEMORY= FOR=5s GOODPUT=0.9, the part of its capacity that it still takes; ARGS="-server-cpus 0,1"
+overload: build ## three times what one process takes, by three protocols, beside slow readers; MEMORY= FOR=5s GOODPUT=0.9, the part of its capacity that it still takes; LATENCY= judges no latency; ARGS="-server-cpus 0,1"
 	go build -o bin/attack ./cmd/attack
-	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '^overload/' -goodput $(GOODPUT) -latency $(ARGS)
+	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '^overload/' -goodput $(GOODPUT) $(LATENCY) $(ARGS)
 
 etcd:
 	CGO_ENABLED=0 go build -trimpath -o bin/etcd ./cmd/etcd
