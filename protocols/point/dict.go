@@ -178,7 +178,6 @@ func (d *Dict) numberSeries(labels []byte, owned Labels, first Hash, limited boo
 		labels, owned = []byte(out), "" // it may lie within a larger set
 	}
 	ch := maphash.Bytes(d.seeds[0], labels)
-	seen := d.series.len()
 	if id, ok := d.canon.get(ch, labels, &d.series); ok {
 		return SeriesID(id), nil
 	}
@@ -189,10 +188,8 @@ func (d *Dict) numberSeries(labels []byte, owned Labels, first Hash, limited boo
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.series.len() != seen { // another goroutine may have been quicker
-		if id, ok := d.canon.get(ch, labels, &d.series); ok {
-			return SeriesID(id), nil
-		}
+	if id, ok := d.canon.get(ch, labels, &d.series); ok { // another goroutine was quicker
+		return SeriesID(id), nil
 	}
 	if limited {
 		if err := d.askLocked(labels); err != nil {

@@ -241,6 +241,34 @@ func TestDictIsSharedByManyDecoders(t *testing.T) {
 	}
 }
 
+// TestASeriesOfSeveralSendersIsNumberedOnce: senders that begin with the same series at the same moment, as the replicas of a pair do, do not
+// make two series of one.
+func TestASeriesOfSeveralSendersIsNumberedOnce(t *testing.T) {
+	const series, senders, rounds = 300, 4, 40
+	labels := make([]point.Labels, series)
+	for i := range labels {
+		labels[i] = point.MakeLabels("__name__", fmt.Sprint("m", i))
+	}
+	for range rounds {
+		d := point.NewDict(0)
+		var wg sync.WaitGroup
+		for range senders {
+			wg.Go(func() {
+				for _, l := range labels {
+					if _, err := d.Intern(d.Hash([]byte(l)), l); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if d.Len() != series {
+			t.Fatalf("%d series, want %d", d.Len(), series)
+		}
+	}
+}
+
 func TestKnownSeriesAllocateNothing(t *testing.T) {
 	d := point.NewDict(0)
 	raw := []byte("cpu,host=a usage")
