@@ -192,3 +192,35 @@ func (f *Frame) Measure(g *frame.Frame) error {
 func EndsEarly(b []byte) bool {
 	return len(b) < recordLen || int64(binary.LittleEndian.Uint32(b)) > int64(len(b)-recordLen)
 }
+
+// sumsMax bounds the bytes that Torn computes checksums of: rows whose values look like records may make it try many.
+const sumsMax = 1 << 30
+
+// Torn reports whether b, which EndsEarly, is what a killed writer leaves: the beginning of one record, which was never acked. It is not where
+// only the length is wrong, which no checksum covers: it is beyond the bound, the rest of b has the sum of the header, or a whole record follows.
+func Torn(b []byte) bool {
+	if !EndsEarly(b) {
+		return false
+	}
+	if len(b) < recordLen {
+		return true
+	}
+	if binary.LittleEndian.Uint32(b) > RecordBytesMax || crc32.Checksum(b[8:], castagnoli) == binary.LittleEndian.Uint32(b[4:]) {
+		return false
+	}
+	sums := int64(0)
+	for at := 1; at+recordLen <= len(b); at++ {
+		r := b[at:]
+		n := int64(binary.LittleEndian.Uint32(r))
+		if r[8] < recordFrame || r[8] > recordLater || r[9]|r[10]|r[11] != 0 || n > RecordBytesMax || n > int64(len(r)-recordLen) {
+			continue
+		}
+		if sums += n; sums > sumsMax {
+			return false // in doubt it is damage, which is kept
+		}
+		if crc32.Checksum(r[8:recordLen+int(n)], castagnoli) == binary.LittleEndian.Uint32(r[4:]) {
+			return false
+		}
+	}
+	return true
+}

@@ -92,7 +92,7 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 }
 
 // read reads one file to its end, or to the first record that is damaged. The last record of a file that was written when the process was killed may
-// end early, and was never acked. Anything else is damage: the file is kept for a person to look at, and the frames behind it are at
+// end early, and was never acked; a person is told, as a disk that lost an acked end leaves the same. Anything else is damage: the file is kept for a person to look at, and the frames behind it are at
 // their other holders.
 func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forget func(staging.ID)) error {
 	path := j.path(f.number, fileSuffix)
@@ -102,7 +102,8 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 	}
 	f.bytes = int64(len(b))
 	if len(b) < len(staging.FileMagic) {
-		return nil // it was being made
+		j.sayTorn(f, 0) // it was being made
+		return nil
 	}
 	if string(b[:len(staging.FileMagic)]) != staging.FileMagic {
 		return j.keepDamaged(f, fault.Errorf(fault.Corrupt, "it begins with %q, not with %q", b[:len(staging.FileMagic)], staging.FileMagic))
@@ -111,7 +112,8 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 		var r staging.Record
 		at := len(b) - len(rest)
 		if r, rest, err = staging.CutRecord(rest); err != nil {
-			if staging.EndsEarly(b[at:]) {
+			if staging.Torn(b[at:]) {
+				j.sayTorn(f, at)
 				return nil
 			}
 			return j.keepDamaged(f, fault.Wrap(err, fault.Corrupt, "at byte %d of %d", at, len(b)))
@@ -125,6 +127,12 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 		}
 	}
 	return nil
+}
+
+// sayTorn logs that a file ends within the record at a byte.
+func (j *journal) sayTorn(f *file, at int) {
+	j.log.Warn("a log of staged frames ends within a record: the process was killed while it wrote it, or the disk lost the end of the file",
+		"file", j.path(f.number, fileSuffix), "at", at, "bytes_not_read", f.bytes-int64(at))
 }
 
 // keepDamaged links a damaged file under another name, which nothing removes.
