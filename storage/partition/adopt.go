@@ -11,8 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Adopt makes a segment of the leader part of the placement: it moves the file at path, on the store's file system. It checks
-// every byte of the file first. A minor goes on top of its base and replaces minors of an earlier leader if it holds their frames
+// Adopt makes a segment of the leader part of the placement: it moves the file at path, on the store's file system. It compares
+// the file's checksum and checks what queries need of it first. A minor goes on top of its base and replaces minors of an earlier leader if it holds their frames
 // (C66); a major replaces all segments. Heads with all frames in the segment are released, and so is the log they came from.
 //
 //	verify → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
@@ -81,16 +81,16 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 	return nil
 }
 
-// Verified reads the whole file and returns the description in it, deletions included. It holds no lock. Errors: Corrupt (the file is
-// not as info says in its id, size and checksum, or is another partition's), Unavailable.
+// Verified compares the checksum of the whole file with the one that its sender sealed it with, and returns the description in it, deletions included. It checks
+// header, definitions and postings, and decodes no rows (segment.DescribeCopy). It holds no lock. Errors: Corrupt (the file is not as info says in its id, size
+// and checksum, or is another partition's), Unavailable.
 func (p *Partition) Verified(info segment.Info, path string) (segment.Info, error) {
-	found, err := segment.Describe(p.deps.Brick.FS(), path, p.deps.Cache)
+	found, err := segment.DescribeCopy(p.deps.Brick.FS(), path, info.Checksum, info.Size, p.deps.Cache)
 	if err != nil {
 		return info, err
 	}
-	if found.Checksum != info.Checksum || found.Size != info.Size || found.ID != info.ID {
-		return info, fault.Errorf(fault.Corrupt, "segment %s: %v of %d bytes with checksum %016x instead of %v of %d with %016x; it has to be fetched again",
-			path, found.ID, found.Size, found.Checksum, info.ID, info.Size, info.Checksum)
+	if found.ID != info.ID {
+		return info, fault.Errorf(fault.Corrupt, "segment %s is %v instead of %v; it has to be fetched again", path, found.ID, info.ID)
 	}
 	if found.Table != p.ident.Table || found.Partition != p.ident.Partition {
 		return info, fault.Errorf(fault.Corrupt, "segment %s is of partition %s/%d, not of %s/%d", path, found.Table, found.Partition, p.ident.Table, p.ident.Partition)

@@ -3,6 +3,8 @@ package segment
 import (
 	"io"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +113,48 @@ func TestEveryBitFlipIsSeen(t *testing.T) {
 	if unseen > len(whole)/5 {
 		t.Errorf("reads miss %d of %d flips", unseen, len(whole))
 	}
+}
+
+// TestACopyThatIsNotTheSealedFileIsRefused cuts, lengthens and flips copies at every byte, rows included, which DescribeCopy does not decode.
+func TestACopyThatIsNotTheSealedFileIsRefused(t *testing.T) {
+	fs := vfs.NewMem()
+	s := withRanks(small())
+	info := s.write(t, fs, "seg")
+	whole := readFile(t, fs, "seg")
+	c := openCache(t, 1<<20)
+	got, err := DescribeCopy(fs, "seg", info.Checksum, info.Size, c)
+	check(t, err)
+	want, err := Describe(fs, "seg", c)
+	check(t, err)
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("the sealed file is %+v, want %+v", got, want)
+	}
+	refused := func(what string, at int, b []byte) {
+		t.Helper()
+		writeFile(t, fs, "seg", b)
+		_, err := DescribeCopy(fs, "seg", info.Checksum, info.Size, c)
+		wantCorrupt(t, what, at, err)
+	}
+	for i := range whole {
+		refused("truncation", i, whole[:i])
+		flipped := slices.Clone(whole)
+		flipped[i] ^= 1 << (i % 8)
+		refused("flip", i, flipped)
+	}
+	refused("a byte more", len(whole), append(slices.Clone(whole), 0))
+	check(t, fs.Remove("seg"))
+	_, err = DescribeCopy(fs, "seg", info.Checksum, info.Size, c)
+	wantCorrupt(t, "no file", 0, err)
+}
+
+// TestASealedFileThatCannotBeReadIsRefused has the right checksum and no segment in it.
+func TestASealedFileThatCannotBeReadIsRefused(t *testing.T) {
+	fs := vfs.NewMem()
+	writeFile(t, fs, "seg", []byte("no segment at all"))
+	sum, size, err := Checksum(fs, "seg")
+	check(t, err)
+	_, err = DescribeCopy(fs, "seg", sum, size, openCache(t, 0))
+	wantCorrupt(t, "not a segment", 0, err)
 }
 
 func TestAnotherSegmentsFileIsRefused(t *testing.T) {
