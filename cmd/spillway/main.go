@@ -55,7 +55,7 @@ func main() {
 	c := newCLI()
 	k, err := kong.New(&c,
 		kong.Name("spillway"),
-		kong.Description("A time-series store that takes Prometheus remote-write and Influx line protocol, keeps every acked sample, and answers PromQL."),
+		kong.Description("A time-series store that takes Prometheus remote write, Influx line protocol, OTLP and Kafka topics, keeps every acked sample, and answers PromQL."),
 	)
 	if err != nil {
 		panic(err) // the struct above is wrong

@@ -88,7 +88,7 @@ func (d *door) pages(promAPI http.Handler) http.Handler {
 	for _, p := range d.publicPages(promAPI) {
 		mux.Handle(p.pattern, d.guard.Handler(p.need, p.handler))
 	}
-	return mux
+	return pointElsewhere(mux)
 }
 
 // adminPages serves admin.listen.

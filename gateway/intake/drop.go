@@ -15,14 +15,19 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// errDropElsewhere is the answer to DROP DATABASE where this process cannot drop tables, or may not.
-var errDropElsewhere = errors.New("DROP DATABASE is not done from here: `spillway table drop` does it")
+// The answers to DROP DATABASE where this process cannot drop tables, or may not.
+var (
+	errDropElsewhere = errors.New("DROP DATABASE is not done from here: `spillway table drop` does it")
+	errDropOff       = errors.New("DROP DATABASE is switched off here: --enable-delete switches it on, and `spillway table drop` does it without")
+)
 
 // dropDatabase drops a table with all its rows. As with the original it is no error that there is none.
 func (f *Front) dropDatabase(ctx context.Context, ts []token, by asker) error {
 	switch {
-	case f.drop == nil || !f.settings.Delete:
+	case f.drop == nil:
 		return errDropElsewhere
+	case !f.settings.Delete:
+		return errDropOff
 	case len(ts) == 0:
 		return errors.New("error parsing query: found EOF, expected identifier")
 	case len(ts) > 1:

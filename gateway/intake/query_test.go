@@ -39,7 +39,7 @@ func TestInfluxQL(t *testing.T) {
 	ask(`CREATE DATABASE "no name"`, `{"results":[{"statement_id":0,"error":"table name \"no name\": only letters, digits, '_', '.' and '-' are taken"}]}`)
 	ask(`CREATE DATABASE`, `{"results":[{"statement_id":0,"error":"error parsing query: found EOF, expected identifier"}]}`)
 	ask(`CREATE DATABASE a; SHOW DATABASES LIMIT 1;DROP DATABASE a`,
-		`{"results":[{"statement_id":0},{"statement_id":1,"error":"LIMIT is not supported here"},{"statement_id":2,"error":"DROP DATABASE is not done from here: `+"`spillway table drop`"+` does it"}]}`)
+		`{"results":[{"statement_id":0},{"statement_id":1,"error":"LIMIT is not supported here"},{"statement_id":2,"error":"DROP DATABASE is switched off here: --enable-delete switches it on, and `+"`spillway table drop`"+` does it without"}]}`)
 	promql := func(q, want string) {
 		t.Helper()
 		form(q).want(t, 200, `SELECT is not supported here: ask in PromQL, at /api/v1/query or /api/v1/query_range`+want+`"}]}`)
@@ -49,6 +49,13 @@ func TestInfluxQL(t *testing.T) {
 	promql(`SELECT mean("usage") FROM "cpu" WHERE host='a' GROUP BY time(1m)`, `, as in avg_over_time(cpu_usage[1m])`)
 	promql(`SELECT median(usage) FROM cpu`, `, as in quantile_over_time(0.5, cpu_usage[5m])`)
 	promql(`SELECT 1`, ``)
+	policy := func(q, want string) {
+		t.Helper()
+		form(q).want(t, 200, ` RETENTION POLICY is not done from here: a table has one policy, autogen, and `+"`spillway table set "+want+"`"+` sets how long it keeps its rows"}]}`)
+	}
+	policy(`ALTER RETENTION POLICY "autogen" ON "seen" DURATION 90d SHARD DURATION 1d DEFAULT`, `seen --retention 90d`)
+	policy(`CREATE RETENTION POLICY month ON seen DURATION INF REPLICATION 1`, `seen --retention 0`)
+	policy(`DROP RETENTION POLICY`, `default --retention 30d`)
 	ask(`SHOW TAG VALUES ON seen WITH KEY = "host"`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["key","value"],"values":[["host","a"]]}]}]}`)
 	ask(`SHOW TAG VALUES ON seen FROM cpu WITH KEY IN (zone, "host") LIMIT 1`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["key","value"],"values":[["host","a"]]}]}]}`)
 	ask(`SHOW TAG VALUES ON seen FROM mem_used WITH KEY = host`, `{"results":[{"statement_id":0}]}`)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -182,4 +183,23 @@ func selectHint(ts []token) string {
 		metric = "0.5, " + metric
 	}
 	return ask + ", as in " + function + "(" + metric + ")"
+}
+
+// policyHint is the answer to a statement that would change a retention policy, with the command that does: a table has one policy, autogen.
+// ALTER RETENTION POLICY autogen ON hosts DURATION 30d is spillway table set hosts --retention 30d.
+func policyHint(ts []token, by asker) string {
+	table, keep := by.Table, "30d"
+	for i, t := range ts[:len(ts)-1] {
+		switch next := ts[i+1].text; {
+		case t.is("ON") && tablename.Check(next) == nil:
+			table = next
+		case t.is("DURATION") && !ts[i-1].is("SHARD"):
+			if d, ok := parseInfluxDuration(next); ok && d == 0 {
+				keep = "0"
+			} else if ok {
+				keep = next
+			}
+		}
+	}
+	return strings.ToUpper(ts[0].text) + " RETENTION POLICY is not done from here: a table has one policy, autogen, and `spillway table set " + table + " --retention " + keep + "` sets how long it keeps its rows"
 }

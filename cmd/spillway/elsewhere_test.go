@@ -1,0 +1,36 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestAToolThatAsksForWhatIsNotServedIsToldWhatIs: a query in Flux, a push of a job, traces, and the administration's paths had "404 page not
+// found", which says neither what is wrong nor what to do.
+func TestAToolThatAsksForWhatIsNotServedIsToldWhatIs(t *testing.T) {
+	w := openGuarded(t)
+	for _, c := range []struct{ method, path, want string }{
+		{"POST", "/api/v2/query?org=o", `"code":"not found","error":"Flux, SQL and InfluxQL are not evaluated here: ask in PromQL`},
+		{"POST", "/t/tenant-a/api/v2/query", "ask in PromQL"},
+		{"GET", "/api/v3/query_sql?q=select", "ask in PromQL"},
+		{"PUT", "/metrics/job/backup/instance/a", "this is no Pushgateway"},
+		{"POST", "/v1/traces", "only metrics are kept here"},
+		{"POST", "/api/v1/import/prometheus", "spillway import"},
+		{"POST", "/-/reload", "admin.listen"},
+		{"GET", "/api/v1/admin/tables", "admin.listen"},
+		{"DELETE", "/api/v1/admin/tables/tenant-a", "admin.listen"},
+		{"GET", "/debug/pprof/heap", "admin.listen"},
+	} {
+		for _, as := range []string{"", "reader-a", "admin"} {
+			if code, text := w.with(t, w.front, as, c.method, c.path, ""); code != 404 || !strings.Contains(text, c.want) {
+				t.Errorf("%s %s as %q: %d %s, want 404 and %q", c.method, c.path, as, code, text, c.want)
+			}
+		}
+	}
+	// What no tool is known to ask for, and what is served, is as before.
+	for path, want := range map[string]int{"/nothing": 404, "/metrics/jobs": 404, "/-/ready": 200, "/metrics": 401} {
+		if code, text := w.with(t, w.front, "", "GET", path, ""); code != want || strings.Contains(text, "admin.listen") || strings.Contains(text, "Pushgateway") {
+			t.Errorf("GET %s: %d %s, want %d", path, code, text, want)
+		}
+	}
+}
