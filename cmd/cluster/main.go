@@ -104,7 +104,7 @@ const (
 	endsMax, endsSoon = 3, 10 * time.Second
 )
 
-// supervise starts processes again when they end, until ctrl-C. It returns an error when one does not live.
+// supervise starts processes again when they end, until ctrl-C. It returns an error when one keeps ending.
 func supervise(ctx context.Context, c *processes.Cluster, say func(format string, args ...any)) error {
 	ended := make(chan *processes.Process, len(c.All()))
 	watch := func(p *processes.Process) {

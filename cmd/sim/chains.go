@@ -94,7 +94,7 @@ func (s *server) uptime() chain.Time {
 	return time.Hour + chain.Time(float64(s.w.now)*s.rate)
 }
 
-// alive reports whether the placement is still here, in a process that lives.
+// alive reports whether the placement is still here, in a running process.
 func (x *link) alive() bool { return !x.s.dead && !x.gone }
 
 // tickLinks has time go by for all chains of the server.

@@ -13,8 +13,8 @@ import (
 	replicas "github.com/spillwaydb/spillway/storage/replica"
 )
 
-// drawCopies chooses the tables with copies: of half of the lives none, of the others one or all, of two or three replicas. The other tables
-// of such a life have one. It draws from a source of its own: a life without copies is as it was before there were any.
+// drawCopies chooses the tables with copies: of half of the runs none, of the others one or all, of two or three replicas. The other tables
+// of such a run have one. It draws from a source of its own: a run without copies is as it was before there were any.
 func (w *world) drawCopies() {
 	w.copied = map[string]int{}
 	rng := rand.New(rand.NewPCG(w.opt.Seed, 0xc0b1e5))

@@ -303,9 +303,9 @@ func (v *view) takeNamed(at peer.MapAt) {
 	for _, s := range at.Servers {
 		servers = append(servers, topology.ServerID(s))
 	}
-	life := v.lives
+	start := v.starts
 	v.load(mapstore.Wanted{Table: v.table, Txn: at.Txn, Seq: at.Seq, Servers: servers}, func(s *stored) {
-		if s == nil || v.lives != life || v.m == nil || s.m.Seq <= v.m.Seq {
+		if s == nil || v.starts != start || v.m == nil || s.m.Seq <= v.m.Seq {
 			return
 		}
 		v.p.w.n.named++

@@ -9,9 +9,9 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// In a third of the lives with copies people set how many placements must keep a row: at first, and again now and then.
+// In a third of the runs with copies people set how many placements must keep a row: at first, and again now and then.
 
-// drawDemands chooses whether it is such a life. Its draws come from a source of its own, so that the other lives are as they are.
+// drawDemands chooses whether it is such a run. Its draws come from a source of its own, so that the other runs are as they are.
 func (w *world) drawDemands() {
 	w.demands = rand.New(rand.NewPCG(w.opt.Seed, 0x1d5ac))
 	w.demanded = map[string]int{}

@@ -43,7 +43,7 @@ type term struct {
 	planned bool
 }
 
-// masterSettings draws the master's settings. Times are shorter than the product's, or nothing would move within a life.
+// masterSettings draws the master's settings. Times are shorter than the product's, or nothing would move within a run.
 func masterSettings(rng *rand.Rand) (s master.Settings) {
 	either := func(a, b time.Duration) time.Duration { return []time.Duration{a, b}[rng.IntN(2)] }
 	s.EmptyAfter, s.DeadAfter = either(4500*time.Millisecond, 10*time.Second), either(12*time.Second, 40*time.Second)
@@ -57,7 +57,7 @@ func masterSettings(rng *rand.Rand) (s master.Settings) {
 	s.CreateMax = []int{1, 256}[rng.IntN(2)]
 	s.DropMax = []int{256, 16_384}[rng.IntN(2)]
 	s.RoomFrom = []int{6, 0}[rng.IntN(2)]
-	if s.MergeFrom = -1; s.DropMax == 256 { // no draw of its own: lives and scripts are as they were
+	if s.MergeFrom = -1; s.DropMax == 256 { // no draw of its own: runs and scripts are as they were
 		s.MergeFrom, s.MergeInto = 2, [2]time.Duration{3 * time.Hour, 7 * time.Hour}
 	}
 	s.SetDefaults()
@@ -540,7 +540,7 @@ func (s *server) register() {
 
 var copiesOf = map[bool]string{true: registry.CopiesOn, false: registry.CopiesOff}
 
-// zone is the zone of a server: in half of the lives there are two zones.
+// zone is the zone of a server: in half of the runs there are two zones.
 func (w *world) zone(id topology.ServerID) string {
 	if !w.zones {
 		return ""

@@ -49,7 +49,7 @@ func (w *world) send(from, to int, twice bool, what string, f func()) {
 // ask sends a request to another process, whichever runs there when it arrives. done receives the answer, or ok false
 // when none came within timeout by the asker's clock; never both, never twice.
 func ask[T any](p *proc, to int, timeout time.Duration, what string, handle func(answer func(T)), done func(v T, ok bool)) {
-	w, over, life := p.w, false, p.lives
+	w, over, start := p.w, false, p.starts
 	limit := p.after(timeout, "no answer", func() {
 		if !over {
 			over = true
@@ -60,7 +60,7 @@ func ask[T any](p *proc, to int, timeout time.Duration, what string, handle func
 	answer := func(v T) {
 		w.send(to, p.node, true, "answer", func() {
 			p.do(func() {
-				if !over && p.lives == life {
+				if !over && p.starts == start {
 					over = true
 					limit.stop()
 					done(v, true)

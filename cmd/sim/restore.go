@@ -47,7 +47,7 @@ func (w *world) restoreFrom(b *backup) {
 			w.mark(ranThroughRestore)
 			continue
 		}
-		g.proc.lives++
+		g.proc.starts++
 		for _, v := range g.views.of { // each by itself: the order does not matter
 			v.forget()
 		}
@@ -56,7 +56,7 @@ func (w *world) restoreFrom(b *backup) {
 
 // forget leaves a gateway with the knowledge of a fresh start about a table. Its clients bring their rows again.
 func (v *view) forget() {
-	v.lives++
+	v.starts++
 	v.known, v.row, v.rev, v.m, v.mapRev = tables.Machine{}, mapstore.Row{}, 0, nil, 0
 	clear(v.last)
 }
@@ -209,7 +209,7 @@ func (c *checker) restored(b *backup) {
 	}
 }
 
-// plansRestore has the store restored once, in some lives: the backup is made at one time, and put back later.
+// plansRestore has the store restored once, in some runs: the backup is made at one time, and put back later.
 func (w *world) plansRestore() {
 	if !w.opt.Faults.has(restore) || w.rng.IntN(4) > 0 {
 		return

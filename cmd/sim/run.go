@@ -186,7 +186,7 @@ func (w *world) heal() time.Duration {
 	return w.untilWhole(began)
 }
 
-// leaveDead chooses, in some lives, a server that stays dead when all else is well: everything that does not need
+// leaveDead chooses, in some runs, a server that stays dead when all else is well: everything that does not need
 // it must go on. A majority of each table's metadata servers has its file without it.
 func (w *world) leaveDead() {
 	if !w.opt.Faults.has(crash) || len(w.servers) < 3 || w.rng.IntN(3) > 0 || w.marks[storeRestored] > 0 { // leases of a backup may need the dead one

@@ -25,7 +25,7 @@ func report(t *testing.T, r Result) {
 	t.Log(r)
 }
 
-// TestSeeds plays a few fixed lives and one with a new seed; SIM_EVENTS=1000000 for longer ones.
+// TestSeeds plays a few fixed runs and one with a new seed; SIM_EVENTS=1000000 for longer ones.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	events := 12_000
@@ -123,60 +123,60 @@ type brokenRule struct {
 	rule   rule
 	faults faults
 	says   string // how the broken promise begins; one of several, after |
-	lives  int    // how many are played at most
+	runs   int    // how many are played at most
 	from   uint64 // the seed of the first
 	copies int
 }
 
 var broken = []brokenRule{
-	{rule: brickEpochOff, faults: slow | people | pause | rogue, says: "", lives: 400, from: 1}, // I3, or H where a read comes first
-	{rule: validFromAnswer, faults: allFaults, says: "I3", lives: 100, from: 11},
-	{rule: casWithoutMajority, faults: allFaults, says: "I7", lives: 10, from: 1},
-	{rule: sweepCommitted, faults: allFaults, says: "I7", lives: 10, from: 1},
-	{rule: heartbeatNotCompared, faults: compact | people, says: "I", lives: 400, from: 34},
-	{rule: storeBeforeSync, faults: allFaults, says: "I7", lives: 100, from: 1},
-	{rule: ackBeforeSync, faults: crash | slow, says: "I1", lives: 100, from: 1},
-	{rule: noHold, faults: allFaults, says: "I1", lives: 100, from: 1},
-	{rule: markStays, faults: allFaults, says: "I1", lives: 100, from: 1},
-	{rule: moveBlind, faults: allFaults, says: "I", lives: 100, from: 11},
-	{rule: alarmRemoves, faults: allFaults, says: "I1", lives: 100, from: 4},
-	{rule: plansLate, faults: allFaults, says: "I2", lives: 400, from: 6},
-	{rule: notRuledOut, faults: allFaults, says: "I2", lives: 400, from: 1},
-	{rule: planByOthers, faults: allFaults, says: "I1", lives: 200, from: 4},
-	{rule: repairFromOne, faults: allFaults | restore, says: "I", lives: 200, from: 94},
-	{rule: actedIgnored, faults: allFaults | restore, says: "", lives: 400, from: 26}, // I2, or I1
-	{rule: leasesLost, faults: allFaults | restore, says: "I", lives: 200, from: 17},
-	{rule: rankNotGiven, faults: versions, says: "H", lives: 400, from: 16},
-	{rule: fsyncIgnored, faults: fsync | crash, says: "I", lives: 100, from: 1},
-	{rule: lateTaken, faults: allFaults, says: "H", lives: 200, from: 1},
-	{rule: lateTryLogged, faults: allFaults, says: "H", lives: 200, from: 6},
-	{rule: ranksNotRaised, faults: allFaults, says: "I1|H", lives: 100, from: 1},
-	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", lives: 1500, from: 16},
-	{rule: oneOfTwoLayers, faults: allFaults, says: "H", lives: 100, from: 1},
-	{rule: ageNotSaid, faults: allFaults, says: "H", lives: 100, from: 20},
-	{rule: dropUnemptied, faults: drops | crash, says: "I1", lives: 100, from: 1},
-	{rule: otherFile, faults: allFaults, says: "I4", lives: 100, from: 1},
-	{rule: nextIgnored, faults: allFaults, says: "H", lives: 100, from: 1},
-	{rule: readUnled, faults: allFaults, says: "I1", lives: 100, from: 1},
-	{rule: incompleteNotSaid, faults: rot | crash, says: "I1", lives: 100, from: 1},
-	{rule: damageCut, faults: rot | crash, says: "I1", lives: 100, from: 1},
-	{rule: unknownIsYes, faults: loss | outage, says: "I1", lives: 100, from: 1},
-	{rule: renewalsAssumed, faults: allFaults, says: "I3", lives: 200, from: 1},
-	{rule: lowestRank, faults: allFaults, says: "H", lives: 100, from: 1},
-	{rule: sweepUntouched, faults: allFaults, says: "I7", lives: 200, from: 1},
-	{rule: movedUnacked, faults: loss | crash, says: "I1", lives: 100, from: 1},
-	{rule: inheritedWins, faults: allFaults, says: "", lives: 100, from: 1},
-	{rule: sumsIgnored, faults: rot | crash, says: "", lives: 100, from: 1}, // H, or I1 where a damaged row is missing first
+	{rule: brickEpochOff, faults: slow | people | pause | rogue, says: "", runs: 400, from: 1}, // I3, or H where a read comes first
+	{rule: validFromAnswer, faults: allFaults, says: "I3", runs: 100, from: 11},
+	{rule: casWithoutMajority, faults: allFaults, says: "I7", runs: 10, from: 1},
+	{rule: sweepCommitted, faults: allFaults, says: "I7", runs: 10, from: 1},
+	{rule: heartbeatNotCompared, faults: compact | people, says: "I", runs: 400, from: 34},
+	{rule: storeBeforeSync, faults: allFaults, says: "I7", runs: 100, from: 1},
+	{rule: ackBeforeSync, faults: crash | slow, says: "I1", runs: 100, from: 1},
+	{rule: noHold, faults: allFaults, says: "I1", runs: 100, from: 1},
+	{rule: markStays, faults: allFaults, says: "I1", runs: 100, from: 1},
+	{rule: moveBlind, faults: allFaults, says: "I", runs: 100, from: 11},
+	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 4},
+	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 6},
+	{rule: notRuledOut, faults: allFaults, says: "I2", runs: 400, from: 1},
+	{rule: planByOthers, faults: allFaults, says: "I1", runs: 200, from: 4},
+	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 94},
+	{rule: actedIgnored, faults: allFaults | restore, says: "", runs: 400, from: 26}, // I2, or I1
+	{rule: leasesLost, faults: allFaults | restore, says: "I", runs: 200, from: 17},
+	{rule: rankNotGiven, faults: versions, says: "H", runs: 400, from: 16},
+	{rule: fsyncIgnored, faults: fsync | crash, says: "I", runs: 100, from: 1},
+	{rule: lateTaken, faults: allFaults, says: "H", runs: 200, from: 1},
+	{rule: lateTryLogged, faults: allFaults, says: "H", runs: 200, from: 6},
+	{rule: ranksNotRaised, faults: allFaults, says: "I1|H", runs: 100, from: 1},
+	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", runs: 1500, from: 16},
+	{rule: oneOfTwoLayers, faults: allFaults, says: "H", runs: 100, from: 1},
+	{rule: ageNotSaid, faults: allFaults, says: "H", runs: 100, from: 20},
+	{rule: dropUnemptied, faults: drops | crash, says: "I1", runs: 100, from: 1},
+	{rule: otherFile, faults: allFaults, says: "I4", runs: 100, from: 1},
+	{rule: nextIgnored, faults: allFaults, says: "H", runs: 100, from: 1},
+	{rule: readUnled, faults: allFaults, says: "I1", runs: 100, from: 1},
+	{rule: incompleteNotSaid, faults: rot | crash, says: "I1", runs: 100, from: 1},
+	{rule: damageCut, faults: rot | crash, says: "I1", runs: 100, from: 1},
+	{rule: unknownIsYes, faults: loss | outage, says: "I1", runs: 100, from: 1},
+	{rule: renewalsAssumed, faults: allFaults, says: "I3", runs: 200, from: 1},
+	{rule: lowestRank, faults: allFaults, says: "H", runs: 100, from: 1},
+	{rule: sweepUntouched, faults: allFaults, says: "I7", runs: 200, from: 1},
+	{rule: movedUnacked, faults: loss | crash, says: "I1", runs: 100, from: 1},
+	{rule: inheritedWins, faults: allFaults, says: "", runs: 100, from: 1},
+	{rule: sumsIgnored, faults: rot | crash, says: "", runs: 100, from: 1}, // H, or I1 where a damaged row is missing first
 }
 
-// brokenStaging are the rules of staging, each with the promise that its lives break.
+// brokenStaging are the rules of staging, each with the promise that its runs break.
 var brokenStaging = []brokenRule{
-	{rule: forgottenUnacked, faults: allFaults, says: "I1|H", lives: 100, from: 1},
-	{rule: notAnnounced, faults: allFaults, says: "H", lives: 200, from: 1715},
-	{rule: stagedOnOne, faults: allFaults, says: "H", lives: 200, from: 1, copies: 3},
-	{rule: silentStagers, faults: allFaults, says: "H", lives: 100, from: 1},
-	{rule: directoryIgnored, faults: allFaults, says: "H", lives: 1000, from: 42},
-	{rule: stagersNotProven, faults: partition, says: "H", lives: 300, from: 101},
+	{rule: forgottenUnacked, faults: allFaults, says: "I1|H", runs: 100, from: 1},
+	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 1715},
+	{rule: stagedOnOne, faults: allFaults, says: "H", runs: 200, from: 1, copies: 3},
+	{rule: silentStagers, faults: allFaults, says: "H", runs: 100, from: 1},
+	{rule: directoryIgnored, faults: allFaults, says: "H", runs: 1000, from: 42},
+	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 101},
 }
 
 // TestBrokenRulesOfStagingAreSeen does the same for staged rows.
@@ -186,7 +186,7 @@ func TestBrokenRulesOfStagingAreSeen(t *testing.T) {
 	}
 }
 
-// TestBrokenRulesAreSeen removes one rule after the other: without it some life breaks the promise that it keeps. A
+// TestBrokenRulesAreSeen removes one rule after the other: without it some run breaks the promise that it keeps. A
 // checker that never reports anything would prove nothing.
 func TestBrokenRulesAreSeen(t *testing.T) {
 	for _, b := range broken {
@@ -194,9 +194,9 @@ func TestBrokenRulesAreSeen(t *testing.T) {
 	}
 }
 
-// seen plays lives without the rule until a checker reports it.
+// seen plays runs without the rule until a checker reports it.
 func (b brokenRule) seen(t *testing.T, events int) {
-	for seed := b.from; seed < b.from+uint64(b.lives); seed++ {
+	for seed := b.from; seed < b.from+uint64(b.runs); seed++ {
 		o := options(seed, events)
 		o.broken, o.Faults, o.Copies = b.rule, b.faults, b.copies
 		r := Run(o, nil)
@@ -209,7 +209,7 @@ func (b brokenRule) seen(t *testing.T, events int) {
 		t.Logf("seed %d, event %d: %s", seed, r.Events, r.Broken)
 		return
 	}
-	t.Errorf("%d lives, and no checker noticed", b.lives)
+	t.Errorf("%d runs, and no checker noticed", b.runs)
 }
 
 // parseAgain reads the output of again.

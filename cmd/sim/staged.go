@@ -62,9 +62,9 @@ func (g *gateway) followRegistry() {
 		}
 	})
 	g.every(time.Second, "prove servers", func() {
-		asked, life := g.clock(), g.lives
+		asked, start := g.clock(), g.starts
 		g.list(registry.Prefix, storeTimeout, func(l listed, ok bool) {
-			if !ok || g.lives != life {
+			if !ok || g.starts != start {
 				return
 			}
 			for _, row := range l.rows {
@@ -191,7 +191,7 @@ func (x *selection) askStaged(then func()) {
 		return
 	}
 	g.w.mark(askedStaged)
-	life, keys := g.lives, slices.Clone(x.keys)
+	start, keys := g.starts, slices.Clone(x.keys)
 	for _, id := range x.holders {
 		to := g.w.indexOf(id)
 		ask(g.proc, to, stageTimeout, "select staged", func(say func([]row)) {
@@ -199,7 +199,7 @@ func (x *selection) askStaged(then func()) {
 				say(y.rowsOf(x.v.table, keys))
 			}
 		}, func(rows []row, ok bool) {
-			if g.lives != life {
+			if g.starts != start {
 				return
 			}
 			if !ok {

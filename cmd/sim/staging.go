@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
-// drawStaging chooses whether rows of leaders that are away are staged, and whether some are smeared: in half of the lives. It draws from a source of its own. A
+// drawStaging chooses whether rows of leaders that are away are staged, and whether some are smeared: in half of the runs. It draws from a source of its own. A
 // backup of the coordination store lacks announcements, which servers make again within a second: restored stores are left out.
 func (w *world) drawStaging() {
 	rng := rand.New(rand.NewPCG(w.opt.Seed, 0x57a6ed))
@@ -114,8 +114,8 @@ func (x *stager) look() {
 	}
 }
 
-// life gives the newest map of a table that is here, and below which number maps are of tables of that name that were dropped.
-func (x *stager) life(table string) (*topology.Map, uint64) {
+// newest gives the newest map of a table that is here, and below which number maps are of tables of that name that were dropped.
+func (x *stager) newest(table string) (*topology.Map, uint64) {
 	v := x.on(table)
 	if v.row.Dropped {
 		return v.m, v.row.Seq + 1
@@ -126,7 +126,7 @@ func (x *stager) life(table string) (*topology.Map, uint64) {
 // endDropped ends the frames of tables that were dropped.
 func (x *stager) endDropped() {
 	for _, table := range x.m.Tables() {
-		_, begun := x.life(table)
+		_, begun := x.newest(table)
 		for _, f := range x.m.End(table, begun) {
 			x.w.mark(stagedEnded)
 			x.drop(f.ID)
@@ -147,7 +147,7 @@ func (x *stager) drop(id staging.ID) {
 // forward gives a frame to the leader of its partition.
 func (x *stager) forward(f staging.Frame) {
 	h, ok := x.held[f.ID]
-	m, begun := x.life(f.Table)
+	m, begun := x.newest(f.Table)
 	postponed := func() {
 		x.after(time.Millisecond, "postponed", func() { x.m.Postponed(x.now(), f.ID) })
 	}
@@ -222,7 +222,7 @@ func (x *stager) beat() {
 	x.m.Leave(leaving)
 	if x.m.Len() > 0 {
 		for _, p := range x.m.Partners() {
-			x.m.Heard(x.now(), p, x.isLive(p))
+			x.m.Answered(x.now(), p, x.isLive(p))
 			if x.w.opt.broken != directoryIgnored {
 				x.m.Began(p, x.registered[p].Since)
 			}
@@ -241,7 +241,7 @@ func (x *stager) beat() {
 	x.retract()
 }
 
-// lives reports whether a server's heartbeat was seen lately.
+// isLive reports whether a server's heartbeat was seen lately.
 func (x *stager) isLive(id topology.ServerID) bool {
 	at, ok := x.beats[id]
 	return ok && time.Duration(x.clock()-at) < takeAfter
@@ -299,7 +299,7 @@ func (s *server) stages(f stagedRow, say func(kept bool)) {
 		say(false)
 		return
 	}
-	if _, begun := x.life(f.Table); f.Before(begun) {
+	if _, begun := x.newest(f.Table); f.Before(begun) {
 		say(false)
 		return
 	}

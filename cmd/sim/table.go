@@ -95,7 +95,7 @@ func (g *gateway) emptyTable(v *view) {
 	}
 }
 
-// isHeld reports whether a server that lives holds a lease of a table.
+// isHeld reports whether a running server holds a lease of a table.
 func (g *gateway) isHeld(table string) bool {
 	for p, l := range g.rows { // any: the order does not matter
 		if p.Table == table && l.State == lease.Held && !g.gone(l) && !g.w.servers[g.w.indexOf(l.Holder)].dead {

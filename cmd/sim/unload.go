@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/unload"
 )
 
-// drawUnloads chooses how the rows of partitions that unload are moved: in a quarter of the lives they stay. It draws from a source of its own.
+// drawUnloads chooses how the rows of partitions that unload are moved: in a quarter of the runs they stay. It draws from a source of its own.
 func (w *world) drawUnloads() {
 	rng := rand.New(rand.NewPCG(w.opt.Seed, 0x0a70ad))
 	if w.opt.scripted || rng.IntN(4) == 0 {

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Two versions of the program run side by side in a third of the lives: some servers and gateways are of the version before, and are upgraded
+// Two versions of the program run side by side in a third of the runs: some servers and gateways are of the version before, and are upgraded
 // one by one. A field that the older version lacks is missing on the wire for this one:
 //
 //	a proposer names no round          its proposal is not ruled out, and may be committed after it was given up (peer.Change.Round)

@@ -84,7 +84,7 @@ type view struct {
 	self    *server // nil at a gateway
 	table   string
 	known   tables.Machine
-	lives   int    // how often its process was started again
+	starts  int    // how often its process was started again
 	changed func() // the map is another one
 	heard   func() // the row is another one
 	last    map[peer.TxnID]*stored
@@ -125,7 +125,7 @@ func (v *view) learn(row coord.Row) {
 func (v *view) refresh() { v.know(tables.Wanted{}) }
 
 func (v *view) know(in tables.Input) {
-	life := v.lives
+	start := v.starts
 	effects := v.known.Step(in, nil)
 	v.row, v.rev = v.known.Newest()
 	v.m, v.mapRev = v.known.At()
@@ -134,7 +134,7 @@ func (v *view) know(in tables.Input) {
 		case tables.Fetch:
 			w := mapstore.Wanted{Table: v.table, Txn: e.Want.Txn, Seq: e.Want.Seq, Servers: e.Want.Servers}
 			v.load(w, func(s *stored) {
-				if v.lives != life {
+				if v.starts != start {
 					return
 				}
 				in := tables.Fetched{ID: e.ID, Err: errSilent}
@@ -149,7 +149,7 @@ func (v *view) know(in tables.Input) {
 			v.changed()
 		case tables.Retry:
 			v.p.after(v.p.w.spread(e.After), "fetch again", func() {
-				if v.lives == life {
+				if v.starts == start {
 					v.know(tables.RetryDue{})
 				}
 			})

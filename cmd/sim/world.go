@@ -124,7 +124,7 @@ func newWorld(o Options) *world {
 	}
 	w.limits = usualLimits
 	if w.rng.IntN(4) == 0 {
-		w.limits = w.limits.tiny(uint8(o.Seed * 0x9e3779b97f4a7c15 >> 60)) // not drawn: all else of a life stays as it is
+		w.limits = w.limits.tiny(uint8(o.Seed * 0x9e3779b97f4a7c15 >> 60)) // not drawn: all else of a run stays as it is
 	}
 	w.master, w.pace = masterSettings(w.rng), []int64{0, 60, 900}[w.rng.IntN(3)]
 	w.dataFrom = w.rng.Int64N(int64(w.widths+4) * width)
@@ -234,7 +234,7 @@ type proc struct {
 	rate    float64       // of its clock
 	origin  time.Duration // real time at which its clock showed 0
 	dead    bool
-	lives   int           // how often a gateway was started again: answers to earlier requests do not reach it
+	starts  int           // how often a gateway was started again: answers to earlier requests do not reach it
 	older   bool          // it runs the version before, version.go
 	paused  time.Duration // until when
 	lags    bool          // it gets no events of the tables' rows

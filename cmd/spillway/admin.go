@@ -202,7 +202,7 @@ func (a *admin) close() error {
 	return errors.Join(a.peers.Close(), a.store.Close())
 }
 
-// serverIDs are the servers that are not drained, also those that do not live: a command has no heartbeats.
+// serverIDs are the servers that are not drained, also silent ones: a command has no heartbeats.
 func (a *admin) serverIDs() []topology.ServerID {
 	var out []topology.ServerID
 	for _, s := range a.servers.All() {

@@ -145,7 +145,7 @@ func (v *clusterView) look() master.State {
 	return s
 }
 
-// takesRows reports whether a storage server lives and accepts writes.
+// takesRows reports whether a storage server is live and accepts writes.
 func (v *clusterView) takesRows(s topology.ServerID) bool {
 	return v.leaders.Live(s) && v.leaders.ReadOnly(s) == ""
 }

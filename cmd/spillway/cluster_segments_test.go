@@ -181,7 +181,7 @@ func TestClusterCopiesCatchUpBySegments(t *testing.T) {
 	w.check()
 }
 
-// flushed reports whether the servers that live have no rows in memory.
+// flushed reports whether the live servers have no rows in memory.
 func (c *crowd) flushed(away *processes.Process) bool {
 	for i, s := range c.Storage {
 		if s != away && metric(c.t, c.Admin[i], "spillway_server_head_rows") > 0 {

@@ -239,7 +239,7 @@ func (e *examination) damaged(ctx context.Context) {
 			}
 			if held.LostFound != "" && !told {
 				told = true
-				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when nobody needs them")
+				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when they are not needed")
 			}
 			for i := range held.Staged {
 				e.staged(m, srv.ID, &held.Staged[i])
@@ -357,7 +357,7 @@ func (e *examination) partitions() {
 				copies = append(copies, p.ID)
 			}
 			if p.Incomplete {
-				e.degraded("incomplete", key.String(), "rows may be missing for good: a person had it go on without those who held them", "restore them from a backup, or accept it")
+				e.degraded("incomplete", key.String(), "rows may be missing for good: a person had it go on without the servers that held them", "restore them from a backup, or accept it")
 			}
 		}
 		if len(few) > 0 {
@@ -373,14 +373,14 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 	name := fmt.Sprintf("%s p%d", key.Table, key.ID)
 	switch {
 	case !ok && e.s.Born[key]:
-		e.broken("missing lease", key.String(), "its lease row was deleted: nobody knows who holds its rows", "spillway partition restore "+name)
+		e.broken("missing lease", key.String(), "its lease row was deleted: it is not known which servers hold its rows", "spillway partition restore "+name)
 	case !ok && !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return e.live[pl.Server] }):
-		e.broken("unowned", key.String(), "nobody led it yet, and none of its servers lives", "start one of "+joinIDs(on(p))+"; the master moves it if another lives")
+		e.broken("unowned", key.String(), "no server led it yet, and none of its servers is live", "start one of "+joinIDs(on(p))+"; the master moves it if another is live")
 	case !ok, l.State == "": // new, or reported as unreadable
 	case l.Offline != nil:
 		e.degraded("offline", key.String(), noted("offline", *l.Offline), "spillway partition online "+name)
 	case l.State == lease.Held && !e.live[l.Holder]:
-		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and nobody took it", l.Holder), e.mayTake(p, l))
+		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and no other server acquired it", l.Holder), e.mayTake(p, l))
 	case l.State == lease.Free && l.Epoch == 0 && following.MayBeUnled(p, time.Now().UnixNano()): // it was moved before it was ever led
 	case l.State == lease.Free:
 		e.broken("unowned", key.String(), "no server leads it", e.mayTake(p, l))

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// fencedEnd is how long a process lives after its store was fenced: its answers could not be trusted, and another
+	// fencedEnd is how long a process runs on after its store was fenced: its answers could not be trusted, and another
 	// process may be waiting for its place.
 	fencedEnd = 2 * time.Second
 	// fencedDrain is the part of that in which its requests may get their answers.

@@ -47,7 +47,7 @@ func (c *partitionForceJoinCmd) run(ctx context.Context, a *admin) error {
 	if err := a.confirm(c.Yes, f.Loses); err != nil {
 		return err
 	}
-	return a.act(ctx, c.Reason, fmt.Sprintf("force-join %s on %s, without those who hold its rows", c.key(), c.Server), func() error {
+	return a.act(ctx, c.Reason, fmt.Sprintf("force-join %s on %s, without the servers that hold its rows", c.key(), c.Server), func() error {
 		return c.force(ctx, a, m, f, beats)
 	})
 }

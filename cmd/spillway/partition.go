@@ -253,7 +253,7 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 		}
 		switch r.Lease {
 		case "new":
-			fmt.Fprintln(w, "lease\tnobody led it yet")
+			fmt.Fprintln(w, "lease\tno server led it yet")
 		case "lost":
 			fmt.Fprintf(w, "lease\tthe row is gone: `spillway partition restore %s p%d` puts it back\n", c.Table, r.Partition)
 		case "unreadable":
@@ -429,7 +429,7 @@ func (a *admin) changeLease(ctx context.Context, p lease.Partition, f func(lease
 			return err
 		}
 		if !ok {
-			return fault.Errorf(fault.NotFound, "%s has no lease row: nobody led it yet, or it was deleted (`spillway partition show %s p%d` tells)", p, p.Table, p.ID)
+			return fault.Errorf(fault.NotFound, "%s has no lease row: no server led it yet, or it was deleted (`spillway partition show %s p%d` tells)", p, p.Table, p.ID)
 		}
 		l, err := lease.DecodeLease(row.Value)
 		if err != nil {
@@ -647,7 +647,7 @@ func (c *partitionRestoreCmd) run(ctx context.Context, a *admin) error {
 		_, ok, err := a.store.Commit(ctx, []coord.Condition{{Key: lease.RowKey(c.key())}, {Key: born.Key, Revision: born.Revision}},
 			[]coord.Write{{Key: lease.RowKey(c.key()), Value: row.Encode()}})
 		if err == nil && !ok {
-			err = fault.Errorf(fault.Stale, "somebody else put the row back meanwhile: look again")
+			err = fault.Errorf(fault.Stale, "another command put the row back meanwhile: look again")
 		}
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 )
 
 type serverCmd struct {
-	List    serverListCmd    `cmd:"" help:"List the storage servers, who lives, and what they hold."`
+	List    serverListCmd    `cmd:"" help:"List the storage servers, which are live, and what they hold."`
 	Show    serverShowCmd    `cmd:"" help:"Show all that is known of a server."`
 	Drain   serverDrainCmd   `cmd:"" help:"Have everything moved away from a server."`
 	Undrain serverUndrainCmd `cmd:"" help:"Let a server be used again."`

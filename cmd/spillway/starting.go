@@ -16,7 +16,7 @@ const startingHeader = "X-Spillway-State"
 // starting answers for a process until it serves. Recovery of a large log takes minutes: without an answer meanwhile, nobody can tell it from a process
 // that hangs, and what watches over containers would end it.
 //
-//	/-/healthy   200: it lives
+//	/-/healthy   200: the process runs
 //	all else     503 with Retry-After, and what it does
 type starting struct {
 	began   time.Time

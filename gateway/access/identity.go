@@ -116,11 +116,11 @@ func (id *Identity) CheckAll(v Verb) error {
 }
 
 func (id *Identity) forbidden(format string, args ...any) error {
-	who := "the request"
+	subject := "the request"
 	if id != nil {
-		who = fmt.Sprintf("%q", id.Name)
+		subject = fmt.Sprintf("%q", id.Name)
 	}
-	return &Refusal{Status: 403, Reason: "forbidden", Text: who + " lacks " + fmt.Sprintf(format, args...)}
+	return &Refusal{Status: 403, Reason: "forbidden", Text: subject + " lacks " + fmt.Sprintf(format, args...)}
 }
 
 type identityKey struct{}

@@ -18,7 +18,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, g *Guard) *metrics {
 	m := &metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_access_refused_requests_total",
-			Help: "Requests refused for who sent them."}, []string{"reason"}),
+			Help: "Requests refused because of the identity of their sender."}, []string{"reason"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_access_reloads_total",
 			Help: "Times that the files for TLS, users and tokens were found changed, and times that they could not be used."}, []string{"result"}),
 		hashed: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_access_hashed_passwords_total",

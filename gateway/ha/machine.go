@@ -86,11 +86,11 @@ type Machine struct {
 
 // entry is one pair.
 type entry struct {
-	pair  Pair
-	acts  string // this gateway keeps the rows of this replica
-	seen  Time   // when it last sent rows here; 0: it has not since it was elected
-	rival string // that sent last of all others
-	heard Time   // when
+	pair      Pair
+	acts      string // this gateway keeps the rows of this replica
+	seen      Time   // when it last sent rows here; 0: it has not since it was elected
+	rival     string // that sent last of all others
+	rivalSeen Time   // when
 
 	row     Row
 	rev     coord.Revision // of the row; 0: there is none
@@ -129,7 +129,7 @@ func (m *Machine) Decide(now Time, p Pair, replica string, out []Effect) (Verdic
 		e.seen = now
 		return Keep, out
 	}
-	e.rival, e.heard = replica, now
+	e.rival, e.rivalSeen = replica, now
 	switch {
 	case e.acts == "": // its row could not be read
 		return Keep, m.elect(e, now, replica, "none was elected", out)
@@ -230,7 +230,7 @@ func (m *Machine) learn(now Time, r coord.Row, out []Effect) []Effect {
 	}
 	from := e.acts
 	if e.rival == e.row.Replica {
-		e.rival, e.heard = from, e.seen
+		e.rival, e.rivalSeen = from, e.seen
 	}
 	e.acts, e.seen = e.row.Replica, 0
 	return append(out, Elected{p, from, e.acts, "another gateway elected it"})
@@ -271,7 +271,7 @@ func (m *Machine) answered(now Time, a Answer) {
 
 // tick forgets pairs, and writes elections and signs of life.
 func (m *Machine) tick(now Time, out []Effect) []Effect {
-	old := func(e *entry) bool { return now-max(e.seen, e.changed, e.heard) >= forgetAfter && !e.busy }
+	old := func(e *entry) bool { return now-max(e.seen, e.changed, e.rivalSeen) >= forgetAfter && !e.busy }
 	for _, e := range m.sorted(func(e *entry) bool { return old(e) && e.rev == 0 }) {
 		m.remove(e)
 	}
@@ -373,9 +373,9 @@ func (m *Machine) Status(now Time) []PairStatus {
 	all := []PairStatus{}
 	for _, e := range m.sorted(func(*entry) bool { return true }) {
 		s := PairStatus{Table: e.pair.Table, Cluster: e.pair.Cluster, Replica: e.acts, SilentSeconds: (now - max(e.seen, e.alive)).Seconds(),
-			Other: e.rival, Agreed: m.alone || e.rev != 0 && e.row.Replica == e.acts, SpareSeconds: (now - e.heard).Seconds()}
+			Other: e.rival, Agreed: m.alone || e.rev != 0 && e.row.Replica == e.acts, SpareSeconds: (now - e.rivalSeen).Seconds()}
 		if e.rival != "" {
-			s.OtherSeconds = (now - e.heard).Seconds()
+			s.OtherSeconds = (now - e.rivalSeen).Seconds()
 		}
 		all = append(all, s)
 	}

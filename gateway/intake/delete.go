@@ -283,7 +283,7 @@ func (f *Front) delete(ctx context.Context, by asker, name string, t Table, d de
 		return err
 	}
 	f.metrics.deletions.Inc()
-	f.log.Info("series deleted", "table", name, "match", fmt.Sprint(ms), "from_ns", int64(d.lo), "to_ns", int64(d.hi), "by", by.who.Name)
+	f.log.Info("series deleted", "table", name, "match", fmt.Sprint(ms), "from_ns", int64(d.lo), "to_ns", int64(d.hi), "by", by.identity.Name)
 	return nil
 }
 

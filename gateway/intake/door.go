@@ -31,7 +31,7 @@ type call struct {
 	protocol protocol // a door may say it more exactly
 	charge   charge
 	words    lineproto.Flavour // as its door's
-	who      *access.Identity
+	identity *access.Identity
 	ticket   limits.Ticket
 	heldBy   *brake // counts it; nil: none
 	taken    bool   // the store accepted its rows
@@ -128,7 +128,7 @@ func (f *Front) trace(ctx context.Context, method, path string, from source) (co
 // noteRefusal lists a refusal for the status page. Table names are listed only from senders with good credentials.
 func (f *Front) noteRefusal(c *call, r *Response) {
 	table := ""
-	if c.Request != nil && c.who != nil {
+	if c.Request != nil && c.identity != nil {
 		table = c.Table
 	}
 	reason := c.partly

@@ -41,7 +41,7 @@ func (f *Front) dropDatabase(ctx context.Context, ts []token, by asker) error {
 	if err := f.allows(by, access.Admin, ts[0].text); err != nil {
 		return err
 	}
-	if err := f.drop(ctx, ts[0].text, by.who.Name); !fault.Is(err, fault.NotFound) {
+	if err := f.drop(ctx, ts[0].text, by.identity.Name); !fault.Is(err, fault.NotFound) {
 		return err
 	}
 	return nil

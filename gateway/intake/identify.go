@@ -15,22 +15,22 @@ import (
 // request with a wrong table name goes on: the door reports that. The error is an *access.Refusal.
 func (f *Front) identify(d *door, c *call) error {
 	if d.need == access.NeedNothing || f.access.Open() {
-		c.who = f.everyone
+		c.identity = f.everyone
 		return nil
 	}
 	shown := access.Credentials{Authorization: c.from.headers("Authorization"), Remote: c.from.remote}
 	if d.words == lineproto.V1 {
 		shown.User, shown.Password = c.Query.Get("u"), c.Query.Get("p")
 	}
-	who, err := f.access.Identify(shown)
+	identity, err := f.access.Identify(shown)
 	if err != nil {
 		return err
 	}
-	c.who = who
+	c.identity = identity
 	if c.TableErr != nil && d.need == access.NeedWrite {
 		return nil
 	}
-	return f.access.Forbidden(d.need.Check(who, c.Table))
+	return f.access.Forbidden(d.need.Check(identity, c.Table))
 }
 
 // refuse answers, in the door's format, a request that access refused.

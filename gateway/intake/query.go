@@ -200,22 +200,22 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 // sender's permissions.
 type asker struct {
 	tablename.Name
-	who     *access.Identity
-	deletes error // why the request may delete nothing; nil: its permissions decide
-	creates error // why it may make no table; nil: its permissions decide
+	identity *access.Identity
+	deletes  error // why the request may delete nothing; nil: its permissions decide
+	creates  error // why it may make no table; nil: its permissions decide
 }
 
-func (c *call) asker() asker { return asker{Name: c.Name, who: c.who} }
+func (c *call) asker() asker { return asker{Name: c.Name, identity: c.identity} }
 
 // allows refuses access to a table that the request does not reach. Errors: Invalid, or an *access.Refusal.
 func (f *Front) allows(by asker, v access.Verb, table string) error {
 	if by.Pinned() && table != by.Table {
 		return fault.Errorf(fault.Invalid, "the request is for the table %q, the statement for %q", by.Table, table)
 	}
-	if by.who.May(v, table) {
+	if by.identity.May(v, table) {
 		return nil
 	}
-	return f.access.Forbidden(by.who.Check(v, table))
+	return f.access.Forbidden(by.identity.Check(v, table))
 }
 
 // list names the tables that the request reaches.
@@ -225,7 +225,7 @@ func (f *Front) list(ctx context.Context, by asker) ([]string, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool {
-		return by.Pinned() && n != by.Table || !by.who.May(access.Read, n) && !by.who.May(access.Write, n)
+		return by.Pinned() && n != by.Table || !by.identity.May(access.Read, n) && !by.identity.May(access.Write, n)
 	}), nil
 }
 

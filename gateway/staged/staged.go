@@ -50,7 +50,7 @@ const notedFor = 10 * time.Second
 // freshTimeout bounds the reading of the registry before a deletion.
 const freshTimeout = 5 * time.Second
 
-// New makes a View. may reports whether a server lives and accepts rows; stages whether this gateway stages rows.
+// New makes a View. may reports whether a server is live and accepts rows; stages whether this gateway stages rows.
 func New(r Registry, may func(topology.ServerID) bool, stages bool) *View {
 	v := &View{registry: r, may: may, stages: stages}
 	v.mu.noted = map[note]time.Time{}
@@ -118,7 +118,7 @@ func (v *View) Stagers(ctx context.Context, now time.Time, table string, fresh f
 	return slices.Compact(all), nil
 }
 
-// Takers counts the servers that live and accept rows.
+// Takers counts the live servers that accept rows.
 func (v *View) Takers() (n int) {
 	for _, s := range v.registry.All() {
 		if s.Drain == nil && v.may(s.ID) {
@@ -128,7 +128,7 @@ func (v *View) Takers() (n int) {
 	return n
 }
 
-// Holders chooses n servers for a frame: in zones of their own, else on hosts of their own, among those that live and are not in avoid. nonce spreads
+// Holders chooses n servers for a frame: in zones of their own, else on hosts of their own, among live ones that are not in avoid. nonce spreads
 // the frames. Errors are Unavailable: there are not so many.
 func (v *View) Holders(n int, nonce uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
 	var all []registry.Server

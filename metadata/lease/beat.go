@@ -36,8 +36,8 @@ type beatRow struct {
 	asOf    coord.Revision
 	rev     coord.Revision // 0: no row
 	beat    Beat
-	since   Time     // of the ear: when this revision was first seen
-	changed Time     // of the ear: when a row of another boot, or none, was last found in its place
+	since   Time     // in reachable time: when this revision was first seen
+	changed Time     // in reachable time: when a row of another boot, or none, was last found in its place
 	waiters []*entry // partitions that it holds and that we acquire when it is silent
 }
 
@@ -174,7 +174,7 @@ func (m *Machine) foundBeat(a Answer) {
 	default:
 		m.lostBeat("another process runs as server " + string(m.self.Server))
 		b.rev = row.rev
-		if m.ear.total-row.since < m.set.TakeAfter {
+		if m.reachable.total-row.since < m.set.TakeAfter {
 			b.found, b.next = false, m.now+m.set.RenewEvery
 		}
 	}

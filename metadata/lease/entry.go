@@ -20,7 +20,7 @@ type entry struct {
 	row        Lease          // the newest seen, also after it was deleted
 	unreadable bool           // no server leads it
 	intact     bool           // the row is gone, and row is certainly its last content
-	since      Time           // of the ear: when this revision was first seen
+	since      Time           // in reachable time: when this revision was first seen
 	born       coord.Revision
 	bornAsOf   coord.Revision
 	everLed    bool // a row showed that it was once led (EverLed)

@@ -29,14 +29,14 @@ type Machine struct {
 	rng  *rand.Rand
 
 	// The store, as last seen.
-	rev     coord.Revision // the highest seen
-	floor   coord.Revision // revision of the last list of all rows: older changes are ignored, though they may come later
-	watched coord.Revision // up to which the watch has shown every change
-	ear     ear
-	beats   map[topology.ServerID]*beatRow
-	entries map[Partition]*entry
-	no      map[string]prohibition // by key
-	tables  map[string]*table
+	rev       coord.Revision // the highest seen
+	floor     coord.Revision // revision of the last list of all rows: older changes are ignored, though they may come later
+	watched   coord.Revision // up to which the watch has shown every change
+	reachable reachable
+	beats     map[topology.ServerID]*beatRow
+	entries   map[Partition]*entry
+	no        map[string]prohibition // by key
+	tables    map[string]*table
 
 	// Our heartbeat, beat.go.
 	beat heartbeat
@@ -363,7 +363,7 @@ func (m *Machine) answer(a Answer) {
 
 // answered records an answer of the store. Entries that needed one to be sure that a holder is silent look again.
 func (m *Machine) answered() {
-	m.ear.answer(m.now, m.gapMax())
+	m.reachable.answer(m.now, m.gapMax())
 	for _, e := range m.unheard {
 		m.touch(e)
 	}
@@ -514,29 +514,29 @@ func (m *Machine) observe(key string, rev coord.Revision, value []byte, present,
 	}
 }
 
-// ear counts the time in which the store answered. Time without answers proves nothing: after the store was away for all,
+// reachable counts the time in which the store answered. Time without answers proves nothing: after the store was away for all,
 // every heartbeat gets its chance first (C119).
-type ear struct {
+type reachable struct {
 	answered bool
 	total    Time // between answers that followed each other closely
 	last     Time // when the last came
 }
 
-func (e *ear) answer(now, gapMax Time) {
-	if e.answered && now-e.last <= gapMax {
-		e.total += now - e.last
+func (r *reachable) answer(now, gapMax Time) {
+	if r.answered && now-r.last <= gapMax {
+		r.total += now - r.last
 	}
-	e.answered, e.last = true, now
+	r.answered, r.last = true, now
 }
 
 // mark is a moment to count from: never before now, whatever the next answer adds to total.
-func (e *ear) mark(now, gapMax Time) Time {
-	if !e.answered || now-e.last > gapMax {
-		return e.total
+func (r *reachable) mark(now, gapMax Time) Time {
+	if !r.answered || now-r.last > gapMax {
+		return r.total
 	}
-	return e.total + now - e.last
+	return r.total + now - r.last
 }
 
 func (m *Machine) gapMax() Time { return 2 * m.set.RenewEvery }
 
-func (m *Machine) mark() Time { return m.ear.mark(m.now, m.gapMax()) }
+func (m *Machine) mark() Time { return m.reachable.mark(m.now, m.gapMax()) }

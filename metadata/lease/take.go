@@ -134,7 +134,7 @@ func (m *Machine) silentFor(e *entry, b *beatRow) bool {
 			since = max(since, b.changed)
 		}
 	}
-	if m.ear.total-since >= m.set.TakeAfter {
+	if m.reachable.total-since >= m.set.TakeAfter {
 		return true
 	}
 	missing := m.set.TakeAfter - (m.mark() - since)
@@ -325,7 +325,7 @@ func (m *Machine) withoutSilent(e *entry, members []Member) (left, dropped []Mem
 	return left, dropped
 }
 
-// Placed are the placements of the map that live, with the directories that their servers have now; this process's own first.
+// Placed are the live placements of the map, with the directories that their servers have now; this process's own first.
 func (m *Machine) Placed(p Partition) []Member {
 	e := m.entries[p]
 	if e == nil || e.assigned == nil {

@@ -245,8 +245,8 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 	}), true
 }
 
-// canRelease reports whether a leader may have its placement join again, so that it releases the lease: it is moved, its server lives and does not
-// drain, and others that live, as many as the table has replicas, have every row and may lead.
+// canRelease reports whether a leader may have its placement join again, so that it releases the lease: it is moved, its server is live and does not
+// drain, and other live ones, as many as the table has replicas, have every row and may lead.
 func (h *held) canRelease(pl topology.Placement) bool {
 	_, asked := h.moveOf(h.key.Table, pl)
 	st, n := h.servers[pl.Server], 0

@@ -25,7 +25,7 @@ type Force struct {
 }
 
 // ForceJoin plans how a partition goes on with one server alone. fresh is the id of its placement, if it has none that it keeps.
-// Errors are NotFound, Invalid and Unavailable: a server that has every acked row lives, or may.
+// Errors are NotFound, Invalid and Unavailable: a server that has every acked row is live, or may be.
 func ForceJoin(s State, table string, id point.PartitionID, to topology.ServerID, fresh point.PlacementID, by, reason string) (Force, error) {
 	v := newView(s, Settings{})
 	key := lease.Partition{Table: table, ID: id}
@@ -47,7 +47,7 @@ func ForceJoin(s State, table string, id point.PartitionID, to topology.ServerID
 	f := Force{Member: lease.Member{Placement: fresh, Server: to, Store: st.Store}}
 	row, known := v.Leases[key]
 	if !known || row.State == "" || len(row.InSync) == 0 {
-		return Force{}, fault.Errorf(fault.Invalid, "the lease row of %s is gone, or says nobody who holds its rows: put it back first, with `spillway partition restore %s p%d`", key, table, id)
+		return Force{}, fault.Errorf(fault.Invalid, "the lease row of %s is gone, or names no server that holds its rows: put it back first, with `spillway partition restore %s p%d`", key, table, id)
 	}
 	var held []string
 	for _, m := range row.InSync {

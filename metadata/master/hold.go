@@ -56,12 +56,12 @@ type Hold struct {
 	self Holder // N is the last number written
 	set  Settings
 
-	asked bool // rev and row hold the last read
-	rev   coord.Revision
-	row   Holder
-	since time.Duration // of the ear: when rev was first seen
-	ear   time.Duration // time in which the store answered without a gap
-	last  time.Duration // of the clock: the last answer
+	asked     bool // rev and row hold the last read
+	rev       coord.Revision
+	row       Holder
+	since     time.Duration // in reachable time: when rev was first seen
+	reachable time.Duration // time in which the store answered without a gap
+	last      time.Duration // of the clock: the last answer
 
 	goodUntil time.Duration
 }
@@ -70,19 +70,19 @@ type Hold struct {
 func NewHold(self Holder, set Settings) Hold { return Hold{self: self, set: set} }
 
 // lookGap is the same for processes that only look at the master's row, every two seconds.
-const lookGap = 2 * earGap
+const lookGap = 2 * answerGap
 
-// earGap is the longest pause between two answers that counts as time in which nothing changed.
-const earGap = 2 * time.Second
+// answerGap is the longest pause between two answers that counts as time in which nothing changed.
+const answerGap = 2 * time.Second
 
 // Saw records an answer: the row as read.
 func (h *Hold) Saw(now time.Duration, row coord.Row) {
 	if gap := now - h.last; gap > 0 && gap <= lookGap {
-		h.ear += gap
+		h.reachable += gap
 	}
 	h.last = now
 	if !h.asked || row.Revision != h.rev {
-		h.since = h.ear
+		h.since = h.reachable
 	}
 	h.asked, h.rev = true, row.Revision
 	h.row, _ = DecodeHolder(row.Value) // a row that cannot be read names no boot: it grows old like any other
@@ -104,7 +104,7 @@ func (h *Hold) Want() (next Holder, rev coord.Revision, ok bool) {
 	if !h.asked {
 		return Holder{}, 0, false
 	}
-	if !h.ours() && h.rev != 0 && h.row.Holder != "" && h.ear-h.since < h.set.TakeAfter {
+	if !h.ours() && h.rev != 0 && h.row.Holder != "" && h.reachable-h.since < h.set.TakeAfter {
 		return Holder{}, 0, false
 	}
 	h.self.N++

@@ -164,8 +164,8 @@ func MergeOf(s State, set Settings, rng *rand.Rand, table string, ids []point.Pa
 func (p *planner) mergeRows(m *topology.Map, r *run) {
 	id := p.takeIDs(m, 1)
 	into := topology.Child{ID: id}
-	like := r.parts[len(r.parts)/2] // of narrow ones each lies on other servers
-	for _, pl := range like.Placements {
+	template := r.parts[len(r.parts)/2] // of narrow ones each lies on other servers
+	for _, pl := range template.Placements {
 		into.Placements = append(into.Placements, p.placement(pl.Server))
 	}
 	var ids []point.PartitionID
@@ -174,7 +174,7 @@ func (p *planner) mergeRows(m *topology.Map, r *run) {
 		p.touched[lease.Partition{Table: m.Table, ID: part.ID}] = true
 	}
 	for _, pl := range into.Placements {
-		p.count(m.Table, like, pl.Server, 1)
+		p.count(m.Table, template, pl.Server, 1)
 	}
 	p.moves++
 	p.add(Step{Kind: Merge, Table: m.Table, Partition: ids[0], Ops: []topology.Op{topology.Merge{Partitions: ids, Into: into, ClosedBefore: p.closed()}},

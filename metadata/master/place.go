@@ -24,7 +24,7 @@ type where struct {
 	// only. 0: any point.
 	turn   uint64
 	narrow bool
-	// settled demands servers that have lived for a while, copies those that keep copies and are being filled with few.
+	// settled demands servers that have been live for a while, copies those that keep copies and are being filled with few.
 	settled, copies bool
 	// bytes are the rows that are copied there.
 	bytes int64

@@ -295,7 +295,7 @@ func (p *planner) sweep() {
 			for _, part := range parts {
 				ids = append(ids, part.ID)
 			}
-			p.add(Step{Kind: Sweep, Table: table, Sweep: parts, What: "forget the lease rows of " + names(ids), Why: "they were dropped, and nobody holds them"})
+			p.add(Step{Kind: Sweep, Table: table, Sweep: parts, What: "forget the lease rows of " + names(ids), Why: "they were dropped, and no server holds them"})
 		}
 	}
 }

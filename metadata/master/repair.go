@@ -40,7 +40,7 @@ func (p *planner) repair() {
 			}
 			hold, known := p.holders(key)
 			if !known {
-				p.alarm(m.Table, part.ID, names([]point.PartitionID{part.ID})+" cannot be led", "its lease row is gone or cannot be read, and it had one: nobody knows who holds its rows; look at `spillway partition show`, then restore")
+				p.alarm(m.Table, part.ID, names([]point.PartitionID{part.ID})+" cannot be led", "its lease row is gone or cannot be read, and it had one: it is not known which servers hold its rows; look at `spillway partition show`, then restore")
 				continue
 			}
 			if !slices.ContainsFunc(hold, func(s topology.ServerID) bool { return !p.silent(s, p.set.EmptyAfter) }) {
@@ -183,7 +183,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	}
 	if len(ops) == 0 {
 		if len(good) == 0 {
-			p.alarm(key.Table, part.ID, fmt.Sprintf("p%d can be led by nobody", part.ID), "%s, and no other server may take it", p.whyLeaves(key.Table, gone[0]))
+			p.alarm(key.Table, part.ID, fmt.Sprintf("no server can lead p%d", part.ID), "%s, and no other server may take it", p.whyLeaves(key.Table, gone[0]))
 		}
 		return
 	}
@@ -197,7 +197,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	p.moves++
 	p.touched[key] = true
 	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},
-		What: describe(part.ID, came, went), Why: why + "; nobody wrote to it yet"})
+		What: describe(part.ID, came, went), Why: why + "; it never had rows"})
 }
 
 // leaving returns the placements that go, while enough stay: those of servers that are gone, then live ones beyond the number of replicas.

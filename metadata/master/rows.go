@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// Rows are the lease table's rows as one process sees them, with how long each server lives or is silent. All methods
+// Rows are the lease table's rows as one process sees them, with how long each server has been live or silent. All methods
 // are safe for concurrent use. It implements coord.Follower for lease.Prefix.
 type Rows struct {
 	// Constant after NewRows.
@@ -23,18 +23,18 @@ type Rows struct {
 
 	mu struct {
 		sync.Mutex
-		leases map[lease.Partition]lease.Lease
-		revs   map[lease.Partition]coord.Revision
-		born   map[lease.Partition]coord.Revision
-		no     map[string]prohibition
-		swept  map[string]sweep // by table
-		bad    map[string]error
-		beats  map[topology.ServerID]*pulse
-		ear    time.Duration // time in which the store answered without a gap
-		last   time.Duration // of the clock: the last answer
-		beatAt time.Duration // of the clock: the last heartbeat that was seen
-		asked  time.Duration // of the clock: when Quiet last returned true
-		listed bool          // the rows were read at least once
+		leases    map[lease.Partition]lease.Lease
+		revs      map[lease.Partition]coord.Revision
+		born      map[lease.Partition]coord.Revision
+		no        map[string]prohibition
+		swept     map[string]sweep // by table
+		bad       map[string]error
+		beats     map[topology.ServerID]*pulse
+		reachable time.Duration // time in which the store answered without a gap
+		last      time.Duration // of the clock: the last answer
+		beatAt    time.Duration // of the clock: the last heartbeat that was seen
+		asked     time.Duration // of the clock: when Quiet last returned true
+		listed    bool          // the rows were read at least once
 		// changes counts changes of rows that are not heartbeats.
 		changes uint64
 	}
@@ -45,7 +45,7 @@ type prohibition struct {
 	server    topology.ServerID
 	note      lease.Note
 	rev       coord.Revision
-	since     time.Duration // of the ear: when it was first seen
+	since     time.Duration // in reachable time: when it was first seen
 }
 
 // after returns the successor of a prohibition: as old as its predecessor if it is the same, or the same written again.
@@ -59,15 +59,15 @@ func (n prohibition) after(old prohibition) prohibition {
 // sweep is a table's Swept row.
 type sweep struct {
 	rev   coord.Revision
-	since time.Duration // of the ear: when it was first seen
+	since time.Duration // in reachable time: when it was first seen
 }
 
 // pulse is one server's heartbeat.
 type pulse struct {
 	rev     coord.Revision
 	beat    lease.Beat
-	changed time.Duration // of the ear: the last change
-	liveAt  time.Duration // of the ear: since when it lives, if it does
+	changed time.Duration // in reachable time: the last change
+	liveAt  time.Duration // in reachable time: since when it is live, if it is
 	moved   bool          // it changed since it was first seen
 }
 
@@ -83,11 +83,11 @@ func NewRows(clock func() time.Duration, takeAfter time.Duration) *Rows {
 	return r
 }
 
-// heardLocked notes that the store answered. Silence of a server counts only while the store answers.
-func (r *Rows) heardLocked() {
+// answeredLocked notes that the store answered. Silence of a server counts only while the store answers.
+func (r *Rows) answeredLocked() {
 	now := r.clock()
-	if gap := now - r.mu.last; gap > 0 && gap <= earGap {
-		r.mu.ear += gap
+	if gap := now - r.mu.last; gap > 0 && gap <= answerGap {
+		r.mu.reachable += gap
 	}
 	r.mu.last = now
 }
@@ -96,7 +96,7 @@ func (r *Rows) heardLocked() {
 func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.heardLocked()
+	r.answeredLocked()
 	r.mu.listed = true
 	r.mu.changes++
 	clear(r.mu.leases)
@@ -132,7 +132,7 @@ func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 func (r *Rows) Changed(events []coord.Event) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.heardLocked()
+	r.answeredLocked()
 	for _, e := range events {
 		if !e.Deleted {
 			r.learnLocked(e.Row)
@@ -157,7 +157,7 @@ func (r *Rows) Changed(events []coord.Event) error {
 func (r *Rows) silenceLocked(s topology.ServerID) {
 	if b := r.mu.beats[s]; b != nil && b.rev != 0 {
 		b.rev = 0
-		b.changed = min(b.changed, r.mu.ear-r.takeAfter)
+		b.changed = min(b.changed, r.mu.reachable-r.takeAfter)
 	}
 }
 
@@ -180,7 +180,7 @@ func (r *Rows) learnLocked(row coord.Row) {
 		return
 	}
 	if p, s, ok := lease.ParseProhibitKey(row.Key); ok {
-		n := prohibition{partition: p, server: s, rev: row.Revision, since: r.mu.ear}
+		n := prohibition{partition: p, server: s, rev: row.Revision, since: r.mu.reachable}
 		if err := json.Unmarshal(row.Value, &n.note); err != nil {
 			r.mu.bad[row.Key] = err // it prohibits all the same
 		}
@@ -191,19 +191,19 @@ func (r *Rows) learnLocked(row coord.Row) {
 		r.beatLocked(s, row)
 	}
 	if table, ok := lease.ParseSweptKey(row.Key); ok {
-		r.mu.swept[table] = sweep{rev: row.Revision, since: r.mu.ear}
+		r.mu.swept[table] = sweep{rev: row.Revision, since: r.mu.reachable}
 	}
 }
 
 func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 	b := r.mu.beats[s]
 	if b == nil { // seen for the first time: a change cannot be seen yet
-		b = &pulse{rev: row.Revision, changed: r.mu.ear, liveAt: r.mu.ear}
+		b = &pulse{rev: row.Revision, changed: r.mu.reachable, liveAt: r.mu.reachable}
 		r.mu.beats[s] = b
 	} else if row.Revision == b.rev {
 		return
-	} else if r.mu.ear-b.changed >= r.takeAfter {
-		b.liveAt = r.mu.ear
+	} else if r.mu.reachable-b.changed >= r.takeAfter {
+		b.liveAt = r.mu.reachable
 	}
 	b.moved = b.moved || b.rev != 0 && b.rev != row.Revision
 	var err error
@@ -211,7 +211,7 @@ func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 		r.mu.bad[row.Key] = err
 		return // a server that writes unreadable heartbeats is silent
 	}
-	b.rev, b.changed = row.Revision, r.mu.ear
+	b.rev, b.changed = row.Revision, r.mu.reachable
 	r.mu.beatAt = r.clock()
 }
 
@@ -226,7 +226,7 @@ func (r *Rows) Ready() bool {
 // that moment conflict, and come a tenth of a second later.
 const sweepEvery = 30 * time.Second
 
-// quietFor is how long no heartbeat may arrive before the store is asked whether there was one. It is less than earGap: time
+// quietFor is how long no heartbeat may arrive before the store is asked whether there was one. It is less than answerGap: time
 // without any heartbeat does not count as silence of a server.
 const quietFor = 1200 * time.Millisecond
 
@@ -247,7 +247,7 @@ func (r *Rows) Quiet() bool {
 func (r *Rows) BeatsRead(rows []coord.Row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.heardLocked()
+	r.answeredLocked()
 	for _, row := range rows {
 		if s, ok := lease.ParseBeatKey(row.Key); ok {
 			r.beatLocked(s, row)
@@ -276,16 +276,16 @@ func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64)
 	defer r.mu.Unlock()
 	s.JustSwept = map[string]bool{}
 	for table, last := range r.mu.swept {
-		s.JustSwept[table] = r.mu.ear-last.since < sweepEvery
+		s.JustSwept[table] = r.mu.reachable-last.since < sweepEvery
 	}
 	s.Servers = nil
 	for _, srv := range servers {
-		one := Server{Server: srv, For: r.mu.ear}
+		one := Server{Server: srv, For: r.mu.reachable}
 		if b := r.mu.beats[srv.ID]; b != nil {
 			one.Beat = b.beat
-			silent := r.mu.ear - b.changed
+			silent := r.mu.reachable - b.changed
 			if one.Live = b.rev != 0 && silent < r.takeAfter; one.Live {
-				one.For = r.mu.ear - b.liveAt
+				one.For = r.mu.reachable - b.liveAt
 			} else {
 				one.For = silent
 			}
@@ -309,7 +309,7 @@ func (r *Rows) OldFences() []coord.Row {
 	defer r.mu.Unlock()
 	var out []coord.Row
 	for key, n := range r.mu.no {
-		if n.note.Who == Fencer && r.mu.ear-n.since >= fenceAge {
+		if n.note.Who == Fencer && r.mu.reachable-n.since >= fenceAge {
 			out = append(out, coord.Row{Key: key, Revision: n.rev})
 		}
 	}

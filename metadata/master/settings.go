@@ -17,7 +17,7 @@ type Settings struct {
 	// EmptyAfter is the same for partitions never written to: moving them costs nothing. Default 30 s. Smaller:
 	// a restart moves partitions to and fro.
 	EmptyAfter time.Duration
-	// SettleAfter is how long a server must have lived before partitions are moved there for balance. Default 1 min.
+	// SettleAfter is how long a server must have been live before partitions are moved there for balance. Default 1 min.
 	// Larger: a server that comes and goes has less effect.
 	SettleAfter time.Duration
 	// Ahead is how far before "now" the partitions of tables in use are made. Default 10 min. Larger: the coordination

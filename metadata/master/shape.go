@@ -61,7 +61,7 @@ func (p *planner) finishEmpty(m *topology.Map, part *topology.Partition, key lea
 	p.moves++
 	p.touched[key] = true
 	p.add(Step{Kind: Split, Table: m.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},
-		What: fmt.Sprintf("finish what began with p%d", part.ID), Why: "nobody wrote to it, so there is nothing to wait for"})
+		What: fmt.Sprintf("finish what began with p%d", part.ID), Why: "it never had rows, so there is nothing to wait for"})
 }
 
 // SplitAt plans a requested split: to cut a partition at a time or a ring point, strictly inside. If it was
@@ -235,7 +235,7 @@ func (p *planner) merge(m *topology.Map, run []*topology.Partition) {
 	}
 	var ops, last []topology.Op
 	var ids []point.PartitionID
-	step := Step{Kind: Merge, Table: m.Table, Partition: run[0].ID, Why: fmt.Sprintf("nobody wrote to them, and they ended more than %v ago", p.set.ClosedAfter)}
+	step := Step{Kind: Merge, Table: m.Table, Partition: run[0].ID, Why: fmt.Sprintf("they never had rows, and ended more than %v ago", p.set.ClosedAfter)}
 	for _, part := range run {
 		ops = append(ops, p.alike(part, run[0].Placements)...)
 		last = append(last, topology.UnloadFinal{Partition: part.ID})
@@ -256,15 +256,15 @@ func (p *planner) merge(m *topology.Map, run []*topology.Partition) {
 }
 
 // alike brings a partition without rows to the servers of another: Merge wants that.
-func (p *planner) alike(part *topology.Partition, like []topology.Placement) (ops []topology.Op) {
-	for _, pl := range like {
+func (p *planner) alike(part *topology.Partition, template []topology.Placement) (ops []topology.Op) {
+	for _, pl := range template {
 		if _, ok := part.On(pl.Server); !ok {
 			fresh := p.placement(pl.Server)
 			ops = append(ops, topology.Join{Partition: part.ID, Placement: fresh}, topology.JoinFinalize{Partition: part.ID, Placement: fresh.ID})
 		}
 	}
 	for _, pl := range part.Placements {
-		if !slices.Contains(on(like), pl.Server) {
+		if !slices.Contains(on(template), pl.Server) {
 			ops = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID})
 		}
 	}
@@ -325,7 +325,7 @@ func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candid
 			Ops: []topology.Op{topology.Join{Partition: c.part.ID, Placement: pl}, topology.JoinFinalize{Partition: c.part.ID, Placement: pl.ID},
 				topology.Remove{Partition: c.part.ID, Placement: c.from.ID}},
 			What: describe(c.part.ID, []topology.ServerID{to.ID}, []topology.ServerID{from.ID}),
-			Why:  fmt.Sprintf("%s has %d placements that take writes, %s has %d; nobody wrote to it yet", from.ID, from.active+1, to.ID, to.active-1)})
+			Why:  fmt.Sprintf("%s has %d placements that take writes, %s has %d; it never had rows", from.ID, from.active+1, to.ID, to.active-1)})
 		return true
 	}
 	return false

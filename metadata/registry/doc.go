@@ -4,6 +4,6 @@
 //	                   ◀─CAS── a person: drain, or remove it for good
 //	                   ──watch──▶ View: gateways, the master, other servers
 //
-// The row changes rarely; a server's heartbeat row (package lease) shows that it lives, not this one. A server that is
+// The row changes rarely; a server's heartbeat row (package lease) shows that it is live, not this one. A server that is
 // gone keeps its row until a person removes it: placements may still name it.
 package registry

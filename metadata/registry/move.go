@@ -14,7 +14,7 @@ type Move struct {
 	Table     string            `json:"table"`
 	Partition point.PartitionID `json:"partition"`
 	Placement point.PlacementID `json:"placement"`
-	// To replaces it, while it lives and is not drained; else the master chooses another.
+	// To replaces it, while it is live and not drained; else the master chooses another.
 	To   topology.ServerID `json:"to"`
 	Note lease.Note        `json:"note"`
 }

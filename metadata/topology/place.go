@@ -180,7 +180,7 @@ type ForceJoin struct {
 
 func (o ForceJoin) apply(t *txn) error {
 	if o.By == "" || o.Reason == "" || len(o.By) > NameMax || len(o.Reason) > NameMax {
-		return fault.Errorf(fault.Invalid, "going on without those who hold %s may lose rows: say who wants it and why, in at most %d bytes each", name(o.Partition), NameMax)
+		return fault.Errorf(fault.Invalid, "going on without the servers that hold %s may lose rows: say who wants it and why, in at most %d bytes each", name(o.Partition), NameMax)
 	}
 	p, err := t.get(o.Partition)
 	if err != nil {

@@ -16,14 +16,14 @@ const (
 
 // ahead is the series of a request that were looked up before they are read.
 type ahead struct {
-	unknown int // in a row, up to now
-	list    []place
-	next    int // of list, to be read
-	hashes  []point.Hash
-	ids     []point.SeriesID
-	fresh   point.Fresh
-	usual   usual // of fresh
-	whose   []int // of list, by set in fresh
+	unknown   int // in a row, up to now
+	list      []place
+	next      int // of list, to be read
+	hashes    []point.Hash
+	ids       []point.SeriesID
+	fresh     point.Fresh
+	canonical canonical // of fresh
+	listAt    []int     // of list, by set in fresh
 }
 
 // place is where a series lies in the body: from its tag on, its labels (packed references in 2.0) and what follows them.
@@ -47,9 +47,9 @@ func (a *ahead) take(at int) (h point.Hash, id point.SeriesID, ok bool) {
 
 func (a *ahead) begin() {
 	a.reset()
-	a.hashes, a.ids, a.whose = a.hashes[:0], a.ids[:0], a.whose[:0]
+	a.hashes, a.ids, a.listAt = a.hashes[:0], a.ids[:0], a.listAt[:0]
 	a.fresh.Reset()
-	a.usual.reset()
+	a.canonical.reset()
 }
 
 func (a *ahead) add(p place, h point.Hash) { a.list, a.hashes = append(a.list, p), append(a.hashes, h) }
@@ -68,14 +68,14 @@ func (a *ahead) number(d *point.Dict, labels func(dst []byte, p place) ([]byte, 
 			continue
 		}
 		a.fresh.End(a.hashes[i])
-		a.whose = append(a.whose, i)
+		a.listAt = append(a.listAt, i)
 	}
-	if len(a.whose) == 0 {
+	if len(a.listAt) == 0 {
 		a.unknown = 0 // found again, or not ours
 		return
 	}
 	_ = d.InternAll(&a.fresh) // a series that finds no room is refused when it is read
 	for i, id := range a.fresh.IDs {
-		a.ids[a.whose[i]] = id
+		a.ids[a.listAt[i]] = id
 	}
 }

@@ -38,12 +38,12 @@ type common struct {
 	accept    bool // false: its labels are refused, its rows are only counted
 	refused   int  // rows of a series that is not accepted
 
-	prev   point.SeriesID // of the series before, for LookupAfter; a hint that may be wrong
-	ahead  ahead          // series that were looked up already
-	usual  usual          // of one new series, into text
-	text   []byte
-	labels point.LabelsBuilder
-	hist   histogramReader
+	prev      point.SeriesID // of the series before, for LookupAfter; a hint that may be wrong
+	ahead     ahead          // series that were looked up already
+	canonical canonical      // of one new series, into text
+	text      []byte
+	labels    point.LabelsBuilder
+	hist      histogramReader
 }
 
 // Taken counts the rows that the last Decode put into the batch, without rows that the sender did not write.
@@ -80,8 +80,8 @@ func (d *common) begin(v Version, body []byte, b *point.Batch) error {
 
 // end counts the accepted rows, or removes them all when the body was bad. It gives err its place and Kind.
 func (d *common) end(err error) error {
-	d.usual.reset() // nothing of the body is kept
-	d.ahead.usual.reset()
+	d.canonical.reset() // nothing of the body is kept
+	d.ahead.canonical.reset()
 	if err != nil {
 		d.begun.restore(d.b)
 		if fault.KindOf(err) == fault.TooLarge {

@@ -92,7 +92,7 @@ func (d *DecoderV1) lookAhead(body []byte, i int) {
 		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) {
 			return dst, false
 		}
-		return d.ahead.usual.labels(dst, body[p.labels:p.rest], usualLabel)
+		return d.ahead.canonical.labels(dst, body[p.labels:p.rest], usualLabel)
 	})
 }
 
@@ -262,8 +262,8 @@ func (d *DecoderV1) intern(raw []byte, h point.Hash) (id point.SeriesID, refusal
 		return 0, errNoLabels, nil
 	}
 	var ok bool
-	d.usual.reset()
-	if d.text, ok = d.usual.labels(d.text[:0], raw, usualLabel); ok {
+	d.canonical.reset()
+	if d.text, ok = d.canonical.labels(d.text[:0], raw, usualLabel); ok {
 		id, refusal = d.b.Dict.InternBytes(h, d.text)
 		return id, refusal, nil
 	}

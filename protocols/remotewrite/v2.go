@@ -159,7 +159,7 @@ func (d *DecoderV2) lookAhead(body []byte, i int) {
 		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) {
 			return dst, false
 		}
-		return d.ahead.usual.labels(dst, body[p.labels:p.rest], d.symbols.usualLabel)
+		return d.ahead.canonical.labels(dst, body[p.labels:p.rest], d.symbols.usualLabel)
 	})
 }
 
@@ -264,8 +264,8 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 		return 0, errNoLabels, nil
 	}
 	var ok bool
-	d.usual.reset()
-	if d.text, ok = d.usual.labels(d.text[:0], packed, d.symbols.usualLabel); ok {
+	d.canonical.reset()
+	if d.text, ok = d.canonical.labels(d.text[:0], packed, d.symbols.usualLabel); ok {
 		id, refusal = d.b.Dict.InternBytes(d.hash, d.text)
 		return id, refusal, nil
 	}

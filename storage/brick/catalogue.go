@@ -106,11 +106,11 @@ func (b *Brick) compareCatalogue(says, is, metadata watermark) error {
 		return err
 	}
 	for _, w := range []struct {
-		who string
-		seq uint64
+		witness string
+		seq     uint64
 	}{{b.witness.path, b.witness.now.catalogue}, {b.mirror.path, mirrored.seq}, {b.metadata.path, kept.seq}} {
 		if says.seq < w.seq {
-			return fault.Errorf(fault.Corrupt, "it ends at %s, but commit %d was durable, as %s knows", says, w.seq, w.who)
+			return fault.Errorf(fault.Corrupt, "it ends at %s, but commit %d was durable, as %s knows", says, w.seq, w.witness)
 		}
 	}
 	if clean && mirrored == says {

@@ -155,7 +155,7 @@ func (b *Brick) countLostFound(now time.Time, expire bool) {
 			if expire && err == nil && b.set.LostFoundKeep > 0 && now.Sub(since) > b.set.LostFoundKeep {
 				_, size := weigh(b.fs, path)
 				if err := b.fs.RemoveAll(path); err == nil || oserror.IsNotExist(err) {
-					b.log.Warn("removed from lost+found: nobody wanted it in all the time", "path", path, "bytes", size, "kept", b.set.LostFoundKeep)
+					b.log.Warn("removed from lost+found: its time is over", "path", path, "bytes", size, "kept", b.set.LostFoundKeep)
 					continue
 				}
 			}

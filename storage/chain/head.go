@@ -51,20 +51,20 @@ const joinLag = time.Second
 
 // peer is a placement that is not the head, in the chain or not.
 type peer struct {
-	member   Member
-	since    Time // when it was invited into the epoch, or added to the chain
-	heard    Time
-	answered Time   // when the newest ping of ours that it answered was sent, or the order began that it follows
-	version  uint64 // of the order that it follows; 0: it has not joined
-	own, end point.Serial
-	got      Time // when end last rose
-	invited  Time
-	settled  bool // it has everything that was acknowledged, and counts for later frames
-	granted  Time // when an answer last said how long it may be sure
-	leaving  bool // its process ends, and is not sure any more
-	rests    Time // Sent of the newest ping that it agreed to be quiet at; 0: none
-	late     bool // its ping of lateSent was answered while this head was not sure
-	lateSent Time
+	member      Member
+	since       Time // when it was invited into the epoch, or added to the chain
+	lastMessage Time
+	answered    Time   // when the newest ping of ours that it answered was sent, or the order began that it follows
+	version     uint64 // of the order that it follows; 0: it has not joined
+	own, end    point.Serial
+	got         Time // when end last rose
+	invited     Time
+	settled     bool // it has everything that was acknowledged, and counts for later frames
+	granted     Time // when an answer last said how long it may be sure
+	leaving     bool // its process ends, and is not sure any more
+	rests       Time // Sent of the newest ping that it agreed to be quiet at; 0: none
+	late        bool // its ping of lateSent was answered while this head was not sure
+	lateSent    Time
 
 	// Of a placement that was slow.
 	near  Time // since when it keeps up; 0: it does not
@@ -178,7 +178,7 @@ func (m *Machine) others() []Member { return append(slices.Clone(m.order[1:]), m
 func (m *Machine) peer(x Member) *peer {
 	p := m.known(x)
 	if p == nil {
-		p = &peer{member: x, since: m.now, heard: m.now, answered: m.now - sureFor}
+		p = &peer{member: x, since: m.now, lastMessage: m.now, answered: m.now - sureFor}
 		m.head.peers = append(m.head.peers, p)
 	}
 	return p
@@ -294,7 +294,7 @@ func (m *Machine) unreached(now Time, within time.Duration) *Member {
 func (m *Machine) heardOf(x Member) Time {
 	since := max(m.head.began, m.head.woke)
 	if p := m.known(x); p != nil {
-		since = max(p.heard, p.since, m.head.woke)
+		since = max(p.lastMessage, p.since, m.head.woke)
 	}
 	return since
 }
@@ -371,7 +371,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	if p.end.Less(msg.End) {
 		p.got = m.now
 	}
-	p.heard, p.version, p.own, p.end, p.leaving = m.now, msg.Version, msg.Own, msg.End, false
+	p.lastMessage, p.version, p.own, p.end, p.leaving = m.now, msg.Version, msg.Own, msg.End, false
 	if p.rests > 0 || msg.Version == 0 { // it was quiet, and is not: a read needs it to be sure, or its process is a new one
 		m.wake()
 	}
@@ -405,7 +405,7 @@ func (m *Machine) grantLate() {
 		return
 	}
 	for _, p := range m.head.peers {
-		if p.late && m.now-p.heard < sureFor {
+		if p.late && m.now-p.lastMessage < sureFor {
 			m.grant(p, p.lateSent)
 		}
 	}
@@ -435,7 +435,7 @@ func (m *Machine) surelyLeads(now Time) Time {
 }
 
 func (m *Machine) silent(p *peer) bool {
-	return !m.head.quiet && m.now-max(p.heard, p.since, m.head.woke) >= m.set.SilentAfter
+	return !m.head.quiet && m.now-max(p.lastMessage, p.since, m.head.woke) >= m.set.SilentAfter
 }
 
 // tendChain maintains the chain as time goes on.
@@ -460,7 +460,7 @@ func (m *Machine) tendChain() {
 			return
 		}
 		for _, x := range m.others() {
-			if p := m.peer(x); p.version != m.version || m.now-p.heard >= 2*m.set.PingEvery { // its process may be a new one, which knows of no chain
+			if p := m.peer(x); p.version != m.version || m.now-p.lastMessage >= 2*m.set.PingEvery { // its process may be a new one, which knows of no chain
 				m.invite(x)
 			}
 			m.send(x, m.ask(m.version))
@@ -680,7 +680,7 @@ func (m *Machine) memberLeaves(from Member, msg Leave) {
 		m.send(from, Left{m.epoch})
 		return
 	}
-	p.heard, p.late = m.now, false
+	p.lastMessage, p.late = m.now, false
 	m.wake()
 	if msg.Echo <= p.granted {
 		m.send(from, m.ask(m.version))

@@ -30,7 +30,7 @@ type (
 		Epoch  point.Epoch
 		GoesOn bool
 	}
-	// Placements are the members that the partition map has on servers that live, with the stores that they have now, and the minimum number of copies
+	// Placements are the members that the partition map has on live servers, with the stores that they have now, and the minimum number of copies
 	// that an acknowledgement means. Demanded: a shorter list accepts no frames; else one that was shorter from the start continues. Mapped are all placements of the map, on live servers or not; nil: not known.
 	Placements struct {
 		All       []Member

@@ -272,7 +272,7 @@ func (m *Machine) pong(from Member, msg Pong) {
 	case msg.Epoch != m.epoch || !slices.Contains(m.asked, msg.Sent): // no ping of this process and role: perhaps of one before a reboot, by another clock
 	case m.role == leading:
 		if p := m.known(from); p != nil {
-			p.heard, p.answered = m.now, max(p.answered, msg.Sent)
+			p.lastMessage, p.answered = m.now, max(p.answered, msg.Sent)
 			if msg.Quiet && msg.Sent >= m.head.quietFrom {
 				p.rests = max(p.rests, msg.Sent)
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestModel plays random histories: messages lost, doubled and out of order, links cut one way, slow disks, crashes that lose
-// unsynced frames, emptied directories, acquisitions at any moment (also while the holder lives and believes that it leads), a
+// unsynced frames, emptied directories, acquisitions at any moment (also while the holder runs and believes that it leads), a
 // coordination store that is away, clocks within 10 % of the truth. The world's checks hold after every event; once the faults stop all placements
 // become equal and accept rows again, unless no listed disk is left.
 func TestModel(t *testing.T) {

@@ -59,7 +59,7 @@ func (m *Machine) agrees(msg Ping) bool {
 	return true
 }
 
-// still reports whether nothing is left for this head to do: the chain is the row's list and all placements that live, and all have everything.
+// still reports whether nothing is left for this head to do: the chain is the row's list and all live placements, and all have everything.
 func (m *Machine) still() bool {
 	h := &m.head
 	if len(h.unacked) > 0 || len(h.owed) > 0 || m.leaving || m.own != m.end || h.acked != m.end || !m.agreed() || !same(m.order, h.placements) {

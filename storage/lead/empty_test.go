@@ -53,7 +53,7 @@ func (w *world) move(id point.PartitionID, to topology.ServerID) {
 }
 
 // TestEmptyPartitionIsLedByWhomTheMapNames: s1 leads three partitions alone and accepts a row for the first. The second is moved to
-// s2 while s1 lives, which lets go; the third when it is dead. The first stays.
+// s2 while s1 is live, which releases it; the third when it is dead. The first stays.
 func TestEmptyPartitionIsLedByWhomTheMapNames(t *testing.T) {
 	w := newWorld(t)
 	s1, s2 := w.start("s1", vfs.NewMem()), w.start("s2", vfs.NewMem())

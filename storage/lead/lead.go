@@ -186,11 +186,11 @@ func (l *Lead) Why(table string, id point.PartitionID) string {
 // Servers gives the registered storage servers. It may be called at any time, from any goroutine.
 func (l *Lead) Servers(all []rules.Server) { l.step(rules.Servers{All: all}) }
 
-// newFor is how long after its start a server waits for others to show signs of life before it refuses a first row because too few live: where a whole cluster
+// newFor is how long after its start a server waits for others to show signs of life before it refuses a first row because too few are live: where a whole cluster
 // starts, each is ready before it has seen the next heartbeat of the others.
 const newFor = 10 * time.Second
 
-// lookAgain is how often a first row that waits looks at which servers live.
+// lookAgain is how often a first row that waits looks at which servers are live.
 const lookAgain = 50 * time.Millisecond
 
 // Hold implements server.Leases: the in-sync list becomes that of the live placements, or this one alone, and the mark that the partition is

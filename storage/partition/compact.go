@@ -152,7 +152,7 @@ func (p *Partition) foldUnlocked(ctx context.Context, info segment.Info, st *Sta
 // state cur. The id of the first result is given up: a new one is written. After an error the first result is removed.
 func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State, v *View, cur *State, turn *lane.Turn) (segment.Info, error) {
 	if v == nil { // closed just now
-		return info, errors.Join(p.goingOn(ctx), p.removeSegmentFile(info.ID))
+		return info, errors.Join(p.stopReason(ctx), p.removeSegmentFile(info.ID))
 	}
 	defer v.Close()
 	if sameSegments(st, cur) {
@@ -278,9 +278,9 @@ func foldedBytes(from []SegmentState) (n int64) {
 	return n + file
 }
 
-// goingOn stops a compaction: Canceled when ctx is cancelled or the partition closed, Unavailable when the disk has only the
+// stopReason says why a compaction must stop, nil if it need not: Canceled when ctx is cancelled or the partition closed, Unavailable when the disk has only the
 // reserve left, which belongs to the log and to flushes.
-func (p *Partition) goingOn(ctx context.Context) error {
+func (p *Partition) stopReason(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -214,7 +214,7 @@ func (p *Partition) withoutDeleted(r *Rows) (undeleted, error) {
 // leader might lack both.
 func (p *Partition) appendForeign(r *Rows) error {
 	if !r.Missing { // those of another partition are older than what was written here, whatever their ranks
-		p.tellOld(r.Stamp, time.Now())
+		p.warnOld(r.Stamp, time.Now())
 	}
 	for {
 		u, err := p.withoutDeleted(r)
@@ -242,18 +242,18 @@ func (p *Partition) appendForeign(r *Rows) error {
 	}
 }
 
-// tellOld warns, once a minute, of rows that come so late that ranks of their time are not kept any more.
-func (p *Partition) tellOld(stamp point.Stamp, now time.Time) {
+// warnOld warns, once a minute, of rows that come so late that ranks of their time are not kept any more.
+func (p *Partition) warnOld(stamp point.Stamp, now time.Time) {
 	if stamp >= p.settings.ranksFrom(now) {
 		return
 	}
 	p.mu.Lock()
-	told := now.Sub(p.mu.toldOld) < time.Minute
-	if !told {
-		p.mu.toldOld = now
+	logged := now.Sub(p.mu.warnedOld) < time.Minute
+	if !logged {
+		p.mu.warnedOld = now
 	}
 	p.mu.Unlock()
-	if !told {
+	if !logged {
 		p.log.Warn("rows come that another server received long ago: where their time has a value that came before them, that one may still be read",
 			"received", at(rank.Time(stamp)), "exact_for", p.settings.ExactRanksFor)
 	}

@@ -117,17 +117,17 @@ func TestRowsThatComeTooLateForTheirRanksAreNamed(t *testing.T) {
 	defer b.close()
 	var log strings.Builder
 	b.log = slog.New(slog.NewTextHandler(&log, nil))
-	told := func() int { return strings.Count(log.String(), "received long ago") }
+	logged := func() int { return strings.Count(log.String(), "received long ago") }
 	now := time.Now()
 	b.must(b.forward(rank.At(now.Add(-71*time.Hour).UnixNano()), "a", 1, 1))
 	b.must(b.inherit(rank.At(now.Add(-80*time.Hour).UnixNano()), "a", map[point.Nanos]float64{2: 1}))
-	if told() != 0 {
+	if logged() != 0 {
 		t.Errorf("the log says\n%s", log.String())
 	}
 	for range 3 {
 		b.must(b.forward(rank.At(now.Add(-73*time.Hour).UnixNano()), "a", 1, 1))
 	}
-	if told() != 1 {
-		t.Errorf("the log names late rows %d times:\n%s", told(), log.String())
+	if logged() != 1 {
+		t.Errorf("the log names late rows %d times:\n%s", logged(), log.String())
 	}
 }

@@ -17,11 +17,11 @@ type excess struct {
 	labels func(point.DenseID) point.Labels
 
 	histograms, exemplarRows int
-	told                     int
+	logged                   int
 }
 
-// excessTold bounds the series that the log names for one flush or compaction.
-const excessTold = 20
+// excessLoggedMax bounds the series that the log names for one flush or compaction.
+const excessLoggedMax = 20
 
 func (p *Partition) newExcess(labels func(point.DenseID) point.Labels) *excess {
 	return &excess{p: p, labels: labels}
@@ -68,7 +68,7 @@ func (x *excess) exemplars(id point.DenseID, ex []point.ExemplarRow) []point.Exe
 }
 
 func (x *excess) tell(id point.DenseID, what string, args ...any) {
-	if x.told++; x.told <= excessTold {
+	if x.logged++; x.logged <= excessLoggedMax {
 		x.p.log.Warn(what, append([]any{"series", fmt.Sprintf("%.300s", x.labels(id).String())}, args...)...)
 	}
 }

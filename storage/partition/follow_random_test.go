@@ -19,15 +19,15 @@ import (
 
 // copiesOf are placements of one partition, one of which leads: frames and segments are carried over when a step says so.
 type copiesOf struct {
-	t     *testing.T
-	rng   *rand.Rand
-	disks []*vfs.MemFS
-	at    []*bench
-	epoch point.Epoch
-	lead  int
-	told  []point.Epoch // per placement, the epoch that it follows or leads
-	acked map[string]float64
-	steps []string
+	t      *testing.T
+	rng    *rand.Rand
+	disks  []*vfs.MemFS
+	at     []*bench
+	epoch  point.Epoch
+	lead   int
+	epochs []point.Epoch // per placement, the epoch that it follows or leads
+	acked  map[string]float64
+	steps  []string
 }
 
 const copiesCount = 3
@@ -55,7 +55,7 @@ func TestCopiesAgreeWhateverHappens(t *testing.T) {
 }
 
 func runCopies(t *testing.T, seed uint64) {
-	c := &copiesOf{t: t, rng: rand.New(rand.NewPCG(seed, 1)), acked: map[string]float64{}, told: make([]point.Epoch, copiesCount)}
+	c := &copiesOf{t: t, rng: rand.New(rand.NewPCG(seed, 1)), acked: map[string]float64{}, epochs: make([]point.Epoch, copiesCount)}
 	for range copiesCount {
 		fs := vfs.NewCrashableMem()
 		c.disks = append(c.disks, fs)
@@ -163,7 +163,7 @@ func (c *copiesOf) elect(i int) {
 	c.epoch++
 	c.lead = i
 	c.say("lead %d in %d", i, c.epoch)
-	c.told[i] = c.epoch
+	c.epochs[i] = c.epoch
 	b := c.at[i]
 	b.must(b.LeadChain(c.epoch, &byHand{await: func(point.Serial) error { c.all(); return nil }}))
 }
@@ -171,9 +171,9 @@ func (c *copiesOf) elect(i int) {
 // follow makes a placement follow the leader, and cuts its surplus.
 func (c *copiesOf) follow(i int) {
 	b := c.at[i]
-	if c.told[i] != c.epoch {
+	if c.epochs[i] != c.epoch {
 		b.must(b.FollowLeader(c.epoch))
-		c.told[i] = c.epoch
+		c.epochs[i] = c.epoch
 		if at := common(b.Ends(), c.at[c.lead].Ends()); at.Less(b.Last()) {
 			c.say("cut %d behind %v", i, at)
 			_, err := b.Cut(at)
@@ -252,7 +252,7 @@ func (c *copiesOf) restart(i int, cut bool) {
 	b.must(b.FollowLeader(0))
 	b.must(b.Tidy(true))
 	b.must(b.Damaged())
-	c.at[i], c.told[i] = b, 0
+	c.at[i], c.epochs[i] = b, 0
 	if i == c.lead {
 		c.elect(i)
 	}

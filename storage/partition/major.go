@@ -75,7 +75,7 @@ func (m *majorWriter) goOn(ctx context.Context) error {
 	if err := m.turn.Yield(ctx); err != nil {
 		return err
 	}
-	return m.p.goingOn(ctx)
+	return m.p.stopReason(ctx)
 }
 
 // define writes all definitions and returns their number and where all stretches but the first begin.

@@ -99,7 +99,7 @@ type Partition struct {
 		first     point.Serial     // of the first of them
 		born      time.Time        // of the first of them
 		lastWrite time.Time
-		toldOld   time.Time       // when it was said that rows came that ranks are not kept of
+		warnedOld time.Time       // when it was said that rows came that ranks are not kept of
 		last      point.Serial    // given to the newest frame
 		applied   point.Serial    // the newest frame in heads or segments; last, unless frames are late
 		late      late            // the frames between the two

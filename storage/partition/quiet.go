@@ -133,24 +133,24 @@ func (p *Partition) reviveLocked(x *ids, ref series.Ref) (point.DenseID, bool) {
 
 // silence records which series had rows, and since when. Guarded by flushMu.
 type silence struct {
-	since time.Time
-	heard *roaring.Bitmap // had rows in a head that was flushed since then
+	since   time.Time
+	written *roaring.Bitmap // had rows in a head that was flushed since then
 }
 
 // listen adds a flushed head's series. It reports whether it is time to release the others.
 func (s *silence) listen(h *headRef, now time.Time, after time.Duration) (due bool) {
-	if s.heard == nil {
-		s.since, s.heard = now, roaring.New()
+	if s.written == nil {
+		s.since, s.written = now, roaring.New()
 	}
-	s.heard.Or(h.head.SeriesIDs())
+	s.written.Or(h.head.SeriesIDs())
 	return now.Sub(s.since) >= after
 }
 
 // hush releases the series without rows since the last time, below the dense id defined, which segments define. It gives up when ctx ends:
 // a walk over ten million series lasts seconds. The flush lock is held.
 func (p *Partition) hush(ctx context.Context, defined int, now time.Time) {
-	heard := p.silence.heard
-	p.silence = silence{since: now, heard: roaring.New()}
+	written := p.silence.written
+	p.silence = silence{since: now, written: roaring.New()}
 	x := p.holdIDs() // the partition may cool meanwhile
 	defer x.release()
 	if x.len() < defined {
@@ -158,14 +158,14 @@ func (p *Partition) hush(ctx context.Context, defined int, now time.Time) {
 	}
 	going := 0
 	for id := range point.DenseID(min(defined, x.len())) {
-		if _, live := x.ref(id); live && !heard.Contains(uint32(id)) {
+		if _, live := x.ref(id); live && !written.Contains(uint32(id)) {
 			going++
 		}
 	}
 	if going < p.settings.QuietSeriesMin || going < int(x.live.Load())/quietShare {
 		return
 	}
-	y, whole := p.without(ctx, x, defined, heard)
+	y, whole := p.without(ctx, x, defined, written)
 	if !whole || !p.swapIDs(x, y, defined) {
 		y.release()
 		return
@@ -186,7 +186,7 @@ func (p *Partition) holdIDs() *ids {
 const quietShare = 16
 
 // without copies x, but for the refs of the series below defined that had no rows; whole is false if ctx ended before.
-func (p *Partition) without(ctx context.Context, x *ids, defined int, heard *roaring.Bitmap) (y *ids, whole bool) {
+func (p *Partition) without(ctx context.Context, x *ids, defined int, written *roaring.Bitmap) (y *ids, whole bool) {
 	y = newIDs(x.index)
 	if y.quiet = x.quiet; y.quiet == nil {
 		y.quiet = newQuiet()
@@ -199,7 +199,7 @@ func (p *Partition) without(ctx context.Context, x *ids, defined int, heard *roa
 		ref, live := x.ref(id)
 		switch {
 		case !live:
-		case heard.Contains(uint32(id)):
+		case written.Contains(uint32(id)):
 			x.index.Retain(ref)
 			y.revive(id, ref)
 		default:

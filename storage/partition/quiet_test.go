@@ -165,14 +165,14 @@ func TestAProcessThatEndsDoesNotWalkOverItsSeries(t *testing.T) {
 	ended, end := context.WithCancel(context.Background())
 	end()
 	before := b.ids.Load()
-	b.silence.heard = roaring.New()
+	b.silence.written = roaring.New()
 	b.flushMu.Lock()
 	b.hush(ended, series, time.Now())
 	b.flushMu.Unlock()
 	if b.ids.Load() != before || int(before.live.Load()) != series {
 		t.Fatalf("%d of %d series are live after a walk that was given up", b.ids.Load().live.Load(), series)
 	}
-	b.silence.heard = roaring.New()
+	b.silence.written = roaring.New()
 	b.index.Sweep()
 	if n := b.index.Len(); n != series {
 		t.Errorf("%d of %d series are in the index", n, series)

@@ -10,7 +10,7 @@ import (
 
 // Comparer compares what the placements of one partition hold with what its leader holds, while no frame comes. It belongs to the leader's epoch.
 //
-//	at rest for CompareAfter ──Begin──▶ asked: all members, from the same frame on ──Told by all, or AnswerWithin──▶ equal: again after CompareEvery
+//	at rest for CompareAfter ──Begin──▶ asked: all members, from the same frame on ──Answered by all, or AnswerWithin──▶ equal: again after CompareEvery
 //	                                                                                                            └▶ one differs: again at once; then Difference,
 //	                                                                                                               and repaired if another agrees with the leader
 //
@@ -23,7 +23,7 @@ type Comparer struct {
 	since   Time
 	own     Digest
 	members []Member
-	told    map[Member]Digest
+	digests map[Member]Digest
 	doubted []Difference // by the last comparison, if it was equal to the one before: found
 	found   []Difference
 	repair  Time // when a repair may be requested again
@@ -89,13 +89,13 @@ func (c *Comparer) Due(now Time) bool { return !c.asked && now >= c.next }
 
 // Begin begins a comparison with the digest of the leader: every member is to be asked for its own.
 func (c *Comparer) Begin(now Time, own Digest, members []Member) {
-	c.asked, c.since, c.own, c.members, c.told = true, now, own, slices.Clone(members), map[Member]Digest{}
+	c.asked, c.since, c.own, c.members, c.digests = true, now, own, slices.Clone(members), map[Member]Digest{}
 }
 
-// Told handles a member's answer. One for another comparison is late.
-func (c *Comparer) Told(from Member, d Digest) {
+// Answered handles a member's answer. One for another comparison is late.
+func (c *Comparer) Answered(from Member, d Digest) {
 	if c.asked && d.After == c.own.After && d.End == c.own.End && slices.Contains(c.members, from) {
-		c.told[from] = d
+		c.digests[from] = d
 	}
 }
 
@@ -108,14 +108,14 @@ func (c *Comparer) Drop(now Time) {
 
 // End returns the result once all have answered, or their time is over. Those that did not answer say nothing.
 func (c *Comparer) End(now Time) (out Comparison, ended bool) {
-	if !c.asked || len(c.told) < len(c.members) && now-c.since < c.set.AnswerWithin {
+	if !c.asked || len(c.digests) < len(c.members) && now-c.since < c.set.AnswerWithin {
 		return out, false
 	}
 	c.asked = false
 	var differ []Difference
 	agree := 0
 	for _, m := range c.members {
-		d, ok := c.told[m]
+		d, ok := c.digests[m]
 		switch x := (Difference{m, d.Segments != c.own.Segments, d.Log != c.own.Log || d.Frames != c.own.Frames}); {
 		case !ok:
 			if i := slices.IndexFunc(c.found, func(f Difference) bool { return f.Member == m }); i >= 0 {

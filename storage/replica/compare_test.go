@@ -48,7 +48,7 @@ func TestADifferenceIsFoundByTwoComparisons(t *testing.T) {
 				case '-':
 					continue
 				}
-				c.Told(m, x)
+				c.Answered(m, x)
 			}
 			got, ended := c.End(now)
 			if all := !strings.ContainsAny(answers, "-x"); ended != all {

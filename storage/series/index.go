@@ -248,7 +248,7 @@ func (x *Index) Labels(ref Ref) point.Labels { return x.entries.at(ref).labels }
 func (x *Index) Retain(refs ...Ref) {
 	for _, ref := range refs {
 		if x.entries.at(ref).count.Add(1) <= 1 {
-			fault.Bug("series %d is retained, but nobody held it", ref)
+			fault.Bug("series %d is retained, but had no reference", ref)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (s *Server) leadsAll(q *peer.Select) error {
 	if ok && q.MapNext > 0 && q.MapNext < m.NextID {
 		for _, p := range m.Overlapping(q.Lo, q.Hi) {
 			if p.ID >= q.MapNext {
-				return fault.Errorf(fault.Stale, "partition %s/%d may have rows of that time by map %d: whoever asked knows partitions below %d only", q.Table, p.ID, m.Seq, q.MapNext)
+				return fault.Errorf(fault.Stale, "partition %s/%d may have rows of that time by map %d: the caller knows partitions below %d only", q.Table, p.ID, m.Seq, q.MapNext)
 			}
 		}
 	}

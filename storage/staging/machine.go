@@ -291,8 +291,8 @@ func (m *Machine) Restore(f Frame) {
 	m.Logged(f.ID)
 }
 
-// Heard records which servers answered, or not, at a moment.
-func (m *Machine) Heard(now time.Time, server topology.ServerID, answered bool) {
+// Answered records which servers answered, or not, at a moment.
+func (m *Machine) Answered(now time.Time, server topology.ServerID, answered bool) {
 	if answered {
 		delete(m.away, server)
 	} else if _, ok := m.away[server]; !ok {

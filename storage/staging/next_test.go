@@ -73,7 +73,7 @@ func step(m *Machine, random *rand.Rand, now time.Time, n int, held *[]ID) {
 	case 5:
 		m.Forget(pick())
 	case 6:
-		m.Heard(now, "B", random.IntN(2) == 0)
+		m.Answered(now, "B", random.IntN(2) == 0)
 	case 7:
 		m.Leave(random.IntN(4) == 0)
 	case 8:

@@ -154,7 +154,7 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 		}
 		s.now = s.now.Add(by)
 	case "away", "back":
-		s.m.Heard(s.now, topology.ServerID(args[0]), cmd == "back")
+		s.m.Answered(s.now, topology.ServerID(args[0]), cmd == "back")
 	case "began":
 		s.m.Began(topology.ServerID(args[0]), s.now)
 	case "due":

@@ -97,7 +97,7 @@ func hint(err error) string {
 	case errors.Is(err, kerr.UnsupportedSaslMechanism):
 		return "the broker does not take this sasl mechanism"
 	case errors.As(err, &authority):
-		return "tls ca_file does not hold who signed the broker's certificate"
+		return "tls ca_file does not hold the issuer of the broker's certificate"
 	case errors.As(err, &name):
 		return "tls server_name has to be a name of the broker's certificate"
 	case errors.As(err, &invalid):

@@ -74,17 +74,17 @@ type commit struct {
 
 func newTracker() *tracker { return &tracker{parts: map[partition]*progress{}} }
 
-var nowhere = position{-1, -1}
+var noOffset = position{-1, -1}
 
 // assign begins a partition's next assignment.
 func (t *tracker) assign(p partition) {
 	t.assignments++
-	t.parts[p] = &progress{assignment: t.assignments, done: nowhere, polled: -1, committed: nowhere}
+	t.parts[p] = &progress{assignment: t.assignments, done: noOffset, polled: -1, committed: noOffset}
 }
 
 // resume records the offset that the group had committed before, if any.
 func (t *tracker) resume(p partition, at position) {
-	if g := t.parts[p]; g != nil && g.committed == nowhere {
+	if g := t.parts[p]; g != nil && g.committed == noOffset {
 		g.committed = at
 	}
 }
@@ -127,7 +127,7 @@ func (t *tracker) drop(p partition) { delete(t.parts, p) }
 func (t *tracker) commits(want func(partition) bool) []commit {
 	var out []commit
 	for p, g := range t.parts {
-		if g.done != nowhere && g.done != g.committed && want(p) {
+		if g.done != noOffset && g.done != g.committed && want(p) {
 			out = append(out, commit{p, g.assignment, g.done})
 		}
 	}

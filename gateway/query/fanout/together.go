@@ -184,7 +184,7 @@ func (t *traveller) give(b []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over {
-		return fault.Wrap(context.Cause(t.ctx), fault.Canceled, "an evaluation that nobody waits for")
+		return fault.Wrap(context.Cause(t.ctx), fault.Canceled, "an evaluation that no request waits for")
 	}
 	return t.take(b)
 }

@@ -16,21 +16,21 @@ type board struct {
 	takeAfter time.Duration
 	rows      map[lease.Partition]row
 	// lost are partitions that were led, and have no rows now: a person deleted them, or they were dropped.
-	lost  map[lease.Partition]struct{}
-	beats map[topology.ServerID]beat
-	ear   ear
+	lost      map[lease.Partition]struct{}
+	beats     map[topology.ServerID]beat
+	reachable reachable
 }
 
 type row struct {
 	lease lease.Lease
 	err   error         // the row cannot be read
-	since time.Duration // of the ear: when this epoch was first seen
+	since time.Duration // in reachable time: when this epoch was first seen
 }
 
 type beat struct {
 	rev   coord.Revision
 	boot  lease.Boot    // "": the row is gone
-	since time.Duration // of the ear: when this revision was first seen
+	since time.Duration // in reachable time: when this revision was first seen
 	load  float64
 	// readOnly is the reason why it accepts no rows; "": it accepts them.
 	readOnly string
@@ -41,8 +41,8 @@ func newBoard(takeAfter time.Duration) *board {
 	return &board{takeAfter: takeAfter, rows: map[lease.Partition]row{}, lost: map[lease.Partition]struct{}{}, beats: map[topology.ServerID]beat{}}
 }
 
-// ear counts the time in which the store answered.
-type ear struct {
+// reachable counts the time in which the store answered.
+type reachable struct {
 	total time.Duration
 	last  time.Time // of the last answer
 }
@@ -50,16 +50,16 @@ type ear struct {
 // gapMax is the longest silence that counts as time in which nothing changed: Run reads when it gets no answer for a second.
 const gapMax = 3 * time.Second
 
-func (e *ear) heard(now time.Time) {
-	if gap := now.Sub(e.last); gap > 0 && gap <= gapMax {
-		e.total += gap
+func (r *reachable) answer(now time.Time) {
+	if gap := now.Sub(r.last); gap > 0 && gap <= gapMax {
+		r.total += gap
 	}
-	e.last = now
+	r.last = now
 }
 
 // list replaces all rows by a complete list; it reports whether leaders changed.
 func (b *board) list(now time.Time, rows []coord.Row) {
-	b.ear.heard(now)
+	b.reachable.answer(now)
 	leases := b.rows
 	b.rows = make(map[lease.Partition]row, len(leases))
 	b.lost = map[lease.Partition]struct{}{}
@@ -89,7 +89,7 @@ func (b *board) list(now time.Time, rows []coord.Row) {
 
 // change applies changes; it reports whether the set of servers that may lead changed.
 func (b *board) change(now time.Time, events []coord.Event) (changed bool) {
-	b.ear.heard(now)
+	b.reachable.answer(now)
 	for _, e := range events {
 		if !e.Deleted {
 			changed = b.learn(e.Row) || changed
@@ -104,7 +104,7 @@ func (b *board) change(now time.Time, events []coord.Event) (changed bool) {
 		} else if p, ok := lease.ParseBornKey(e.Key); ok {
 			delete(b.lost, p)
 		} else if s, ok := lease.ParseBeatKey(e.Key); ok {
-			b.beats[s] = beat{rev: e.Revision, since: b.ear.total}
+			b.beats[s] = beat{rev: e.Revision, since: b.reachable.total}
 		}
 	}
 	return changed
@@ -112,7 +112,7 @@ func (b *board) change(now time.Time, events []coord.Event) (changed bool) {
 
 // beatsRead applies heartbeat rows that were read beside the watch, and may be older than the watch's.
 func (b *board) beatsRead(now time.Time, rows []coord.Row) (changed bool) {
-	b.ear.heard(now)
+	b.reachable.answer(now)
 	for _, r := range rows {
 		changed = b.learn(r) || changed
 	}
@@ -122,7 +122,7 @@ func (b *board) beatsRead(now time.Time, rows []coord.Row) (changed bool) {
 func (b *board) learn(r coord.Row) (changed bool) {
 	if p, ok := lease.ParseRowKey(r.Key); ok {
 		l, err := lease.DecodeLease(r.Value)
-		since := b.ear.total
+		since := b.reachable.total
 		if was, ok := b.rows[p]; ok && err == nil && was.lease.Epoch == l.Epoch {
 			since = was.since
 		}
@@ -140,7 +140,7 @@ func (b *board) learn(r coord.Row) (changed bool) {
 	}
 	wasLive := b.live(s)
 	hb, _ := lease.DecodeBeat(r.Value) // an unreadable row names no boot: the server counts as not alive
-	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load, readOnly: hb.ReadOnly, room: hb.Room}
+	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.reachable.total, load: hb.Load, readOnly: hb.ReadOnly, room: hb.Room}
 	return was.boot != hb.Boot || !wasLive
 }
 
@@ -156,7 +156,7 @@ func (b *board) neverLed(p lease.Partition) bool {
 
 func (b *board) live(s topology.ServerID) bool {
 	hb, ok := b.beats[s]
-	return ok && hb.boot != "" && b.ear.total-hb.since < b.takeAfter
+	return ok && hb.boot != "" && b.reachable.total-hb.since < b.takeAfter
 }
 
 // find returns the server to ask.

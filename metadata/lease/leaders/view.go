@@ -188,7 +188,7 @@ func (v *View) LeadAge(p lease.Partition) time.Duration {
 	if !ok || r.err != nil || r.lease.State != lease.Held {
 		return 0
 	}
-	return v.mu.board.ear.total - r.since
+	return v.mu.board.reachable.total - r.since
 }
 
 // Load is a server's load by its newest heartbeat; 1 is its full capacity.
@@ -216,7 +216,7 @@ func (v *View) ReadOnly(s topology.ServerID) string {
 func (v *View) Age() time.Duration {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return time.Since(v.mu.board.ear.last)
+	return time.Since(v.mu.board.reachable.last)
 }
 
 // Changed returns a channel that is closed when a lease row changes next, or a server comes up. Fetch it before looking.

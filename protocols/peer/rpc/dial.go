@@ -51,9 +51,9 @@ type line struct {
 	ctx  context.Context // ends with the line; its cause is why
 	cut  context.CancelCauseFunc
 
-	active  atomic.Int64 // calls, selects and streams under way
-	heard   atomic.Int64 // when bytes were last received, since Peer.began
-	pinging atomic.Bool
+	active   atomic.Int64 // calls, selects and streams under way
+	received atomic.Int64 // when bytes were last received, since Peer.began
+	pinging  atomic.Bool
 
 	pinged time.Duration // owned by watch: when the peer was asked for a sign of life and had given none since
 }
@@ -118,7 +118,7 @@ func (p *Peer) newLine() (*line, error) {
 			if err != nil {
 				return nil, err
 			}
-			l.heard.Store(int64(p.now()))
+			l.received.Store(int64(p.now()))
 			return &hearing{c, p, l}, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -151,7 +151,7 @@ type hearing struct {
 func (h *hearing) Read(b []byte) (int, error) {
 	n, err := h.Conn.Read(b)
 	if n > 0 {
-		h.l.heard.Store(int64(h.p.now()))
+		h.l.received.Store(int64(h.p.now()))
 	}
 	return n, err
 }
@@ -192,11 +192,11 @@ func (p *Peer) watch(ctx context.Context) {
 		if l.active.Load() == 0 || l.conn.GetState() != connectivity.Ready {
 			continue
 		}
-		now, heard := p.now(), time.Duration(l.heard.Load())
+		now, received := p.now(), time.Duration(l.received.Load())
 		switch {
-		case l.pinged > heard && now-l.pinged > p.settings.SilenceMax*3/4:
-			p.replace(l, now-heard)
-		case l.pinged <= heard && now-heard > p.settings.SilenceMax/4 && l.pinging.CompareAndSwap(false, true):
+		case l.pinged > received && now-l.pinged > p.settings.SilenceMax*3/4:
+			p.replace(l, now-received)
+		case l.pinged <= received && now-received > p.settings.SilenceMax/4 && l.pinging.CompareAndSwap(false, true):
 			l.pinged = now
 			p.running.Go(func() {
 				defer l.pinging.Store(false)

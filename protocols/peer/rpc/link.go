@@ -53,8 +53,8 @@ type link struct {
 	framesOut      atomic.Int64
 	piecesOut      atomic.Int64
 
-	heard  atomic.Int64 // when something was last received, since began
-	silent atomic.Bool
+	received atomic.Int64 // when something was last received, since began
+	silent   atomic.Bool
 
 	// Owned by send.
 	framesLeft int // messages of frames before one of pieces
@@ -428,7 +428,7 @@ func (l *link) receive() error {
 			}
 			return ofStatus(err)
 		}
-		l.heard.Store(int64(l.now()))
+		l.received.Store(int64(l.now()))
 		buf := m.whole()
 		received.Add(float64(buf.Len()))
 		err := l.takeMessage(buf)
@@ -630,7 +630,7 @@ func (l *link) watch() {
 		if late {
 			continue
 		}
-		since := now - time.Duration(l.heard.Load())
+		since := now - time.Duration(l.received.Load())
 		switch silent := since > l.ls.settings.SilenceAfter; {
 		case since > l.ls.settings.GiveUpAfter:
 			l.fail(fault.Errorf(fault.Unavailable, "%s sent nothing for %v; the link is given up", l.other.Server, since.Round(time.Millisecond)))

@@ -356,9 +356,9 @@ func TestTwoServersThatDialEachOtherHaveOneLink(t *testing.T) {
 					time.Sleep(5 * time.Millisecond)
 					b.mu.Lock()
 					n := len(b.messages)
-					heard := n > 0 && bytes.Contains([]byte(b.messages[n-1]), []byte(word))
+					received := n > 0 && bytes.Contains([]byte(b.messages[n-1]), []byte(word))
 					b.mu.Unlock()
-					if heard && settled() {
+					if received && settled() {
 						break
 					}
 				}

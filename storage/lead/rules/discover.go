@@ -13,18 +13,18 @@ import (
 
 // table is the state of one table.
 type table struct {
-	name    string
-	newest  Table
-	looked  looked
-	seen    uint64 // the highest transaction, as recorded
-	seenTxn peer.TxnID
-	carried uint64                      // the highest transaction that was carried out
-	told    map[point.PartitionID]*part // assigned here, as given to the lease machine
-	alarms  map[point.PartitionID]string
+	name     string
+	newest   Table
+	looked   looked
+	seen     uint64 // the highest transaction, as recorded
+	seenTxn  peer.TxnID
+	carried  uint64                      // the highest transaction that was carried out
+	assigned map[point.PartitionID]*part // assigned here, as given to the lease machine
+	alarms   map[point.PartitionID]string
 	// ahead are partitions with a lease row that names a newer map than carried.
 	ahead map[point.PartitionID]*part
 
-	// carriedMap is the map on which told is based. odd are the partitions here that this map does not list.
+	// carriedMap is the map on which assigned is based. odd are the partitions here that this map does not list.
 	carriedMap looked
 	odd        []point.PartitionID
 	// everLed are the partitions of any server that were once led; armed is the time up to which arm has looked.
@@ -293,7 +293,7 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	look := func(at *topology.Partition) {
 		if a, ok := v.serve(at, here); ok && m.awake(t, at, here) {
 			serve = append(serve, a)
-		} else if p := t.told[at.ID]; p != nil {
+		} else if p := t.assigned[at.ID]; p != nil {
 			m.unassign(t, p, r.Map)
 		}
 	}
@@ -301,7 +301,7 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	all := r.full || t.carriedMap.m == nil
 	if all {
 		maps.Copy(ids, t.everLed)
-		for id := range t.told {
+		for id := range t.assigned {
 			ids[id] = struct{}{}
 		}
 		for id := range here {
@@ -330,7 +330,7 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		if at, ok := r.Map.ByID(id); ok {
 			look(at)
-		} else if p := t.told[id]; p != nil {
+		} else if p := t.assigned[id]; p != nil {
 			m.unassign(t, p, r.Map)
 		}
 	}
@@ -380,11 +380,11 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 		m.setLeast(p, t.least.now, tm.Chained(at))
 		m.unload(p)
 		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row, MinInSync: p.least}
-		if full || !sameAssigned(&p.told, &x) {
+		if full || !sameAssigned(&p.assigned, &x) {
 			all = append(all, x)
 		}
-		p.told = x
-		t.told[a.Partition] = p
+		p.assigned = x
+		t.assigned[a.Partition] = p
 	}
 	if len(all) > 0 {
 		m.do(Assign{all})
@@ -408,11 +408,11 @@ func (m *Machine) seal(p *part, closed bool) {
 
 func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
 	m.do(Tell{lease.Unassigned{Partition: p.id}})
-	delete(t.told, p.id.ID)
+	delete(t.assigned, p.id.ID)
 	if p.epoch > 0 {
 		m.seal(p, true) // its rows are not wanted here
 	}
-	p.placement, p.kind, p.told, p.unloads = 0, Serve, lease.Assigned{}, false
+	p.placement, p.kind, p.assigned, p.unloads = 0, Serve, lease.Assigned{}, false
 	m.unload(p)
 	if _, ok := tm.ByID(p.id.ID); !ok {
 		m.garbage[p.id] = true

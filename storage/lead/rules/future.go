@@ -77,7 +77,7 @@ func (m *Machine) wall() point.Nanos {
 func (m *Machine) awake(t *table, at *topology.Partition, here map[point.PartitionID]Held) bool {
 	_, led := t.everLed[at.ID]
 	_, isHere := here[at.ID]
-	return led || isHere || t.told[at.ID] != nil || at.State != topology.Live || isDue(at, m.wall())
+	return led || isHere || t.assigned[at.ID] != nil || at.State != topology.Live || isDue(at, m.wall())
 }
 
 // setClock sets the time, and assigns the partitions that are due.
@@ -99,7 +99,7 @@ func (m *Machine) arm(t *table) {
 	t.armed = wall
 	var ids []point.PartitionID
 	for at := range t.carriedMap.m.Beginning(from, after(wall, aheadMax)) {
-		if t.told[at.ID] == nil && isDue(at, wall) {
+		if t.assigned[at.ID] == nil && isDue(at, wall) {
 			ids = append(ids, at.ID)
 		}
 	}
@@ -112,7 +112,7 @@ func (m *Machine) assignNow(t *table, ids []point.PartitionID) {
 	var actions []Action
 	for _, id := range ids {
 		at, ok := v.Map.ByID(id)
-		if !ok || t.told[id] != nil {
+		if !ok || t.assigned[id] != nil {
 			continue
 		}
 		if a, ok := v.serve(at, nil); ok {
@@ -130,7 +130,7 @@ func (m *Machine) everLed(in EverLed) {
 	for _, p := range in.Led {
 		t := m.table(p.Table)
 		t.everLed[p.ID] = struct{}{}
-		if t.carriedMap.m == nil || t.told[p.ID] != nil {
+		if t.carriedMap.m == nil || t.assigned[p.ID] != nil {
 			continue
 		}
 		if touched[t] == nil {
@@ -149,7 +149,7 @@ func (m *Machine) everLed(in EverLed) {
 // early assigns a partition because a request came.
 func (m *Machine) early(in Early) {
 	t := m.tables[in.Partition.Table]
-	if t == nil || t.carriedMap.m == nil || t.told[in.Partition.ID] != nil {
+	if t == nil || t.carriedMap.m == nil || t.assigned[in.Partition.ID] != nil {
 		return
 	}
 	m.assignNow(t, []point.PartitionID{in.Partition.ID})
@@ -158,7 +158,7 @@ func (m *Machine) early(in Early) {
 // sleeps reports whether a partition has a placement here that is not assigned because its time has not come.
 func (m *Machine) sleeps(id lease.Partition) bool {
 	t := m.tables[id.Table]
-	if t == nil || t.carriedMap.m == nil || t.told[id.ID] != nil {
+	if t == nil || t.carriedMap.m == nil || t.assigned[id.ID] != nil {
 		return false
 	}
 	at, ok := t.carriedMap.m.ByID(id.ID)

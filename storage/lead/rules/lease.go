@@ -15,7 +15,7 @@ type part struct {
 
 	// By the map, as it was last carried out.
 	placement point.PlacementID // assigned; 0: it is not
-	told      lease.Assigned    // as given to the lease machine
+	assigned  lease.Assigned    // as given to the lease machine
 	sealed    bool
 	kind      Kind              // Serve, Split, Unload or Final, where it is assigned
 	low       point.PartitionID // of the split that is to end
@@ -57,7 +57,7 @@ func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
 // kept reports whether rows acknowledged as kept by all are kept by the whole list, through a chain (storage/chain), or else by this placement alone.
 func (p *part) kept() bool { return p.least > 0 && p.listed || p.least == 0 && p.alone }
 
-// setLeast sets the minimum size of the list, which a chain keeps if the map says so. A placement that had a chain has one for as long as the process lives: of a table of one replica
+// setLeast sets the minimum size of the list, which a chain keeps if the map says so. A placement that had a chain has one for as long as the process runs: of a table of one replica
 // a partition has one while it is copied to another server, and its rows may be under way when the copying ends.
 func (m *Machine) setLeast(p *part, least int, chained bool) {
 	if m.set.Copies && chained {
@@ -121,7 +121,7 @@ func (m *Machine) setUnloaded(in Unloaded) {
 // store was restored from an older backup.
 func (m *Machine) offerUnplaced(p *part) {
 	placed := func(x lease.Member) bool {
-		return slices.ContainsFunc(p.told.Placements, func(pl topology.Placement) bool { return pl.ID == x.Placement && pl.Server == x.Server })
+		return slices.ContainsFunc(p.assigned.Placements, func(pl topology.Placement) bool { return pl.ID == x.Placement && pl.Server == x.Server })
 	}
 	if p.leading && p.placement != 0 && !placed(m.self(p)) && slices.ContainsFunc(p.list, placed) {
 		m.do(Tell{lease.Offer{Partition: p.id, Why: "the map does not list this placement, and lists another that is in sync", Misplaced: true}})
@@ -197,7 +197,7 @@ func (m *Machine) hold(p *part, members []lease.Member) {
 	m.do(Tell{lease.SetInSync{Partition: p.id, Members: members}})
 }
 
-// Short returns how many placements must live before a partition accepts its first row, if fewer do: live do.
+// Short returns how many placements must be live before a partition accepts its first row, if fewer are: live are.
 func (m *Machine) Short(id lease.Partition, placed []lease.Member) (live, least int, short bool) {
 	p := m.parts[id]
 	if p == nil || p.least == 0 || p.kept() {
@@ -228,7 +228,7 @@ func (m *Machine) Mapped(id lease.Partition) (all []point.PlacementID) {
 	if p == nil || p.placement == 0 {
 		return nil
 	}
-	for _, pl := range slices.Concat(p.told.Placements, p.told.Joining) {
+	for _, pl := range slices.Concat(p.assigned.Placements, p.assigned.Joining) {
 		all = append(all, pl.ID)
 	}
 	return append(all, p.placement)

@@ -60,15 +60,15 @@ func (m *Machine) lower(t *table) {
 // spreadLeast gives the minimum to all partitions here that have a list kept by a chain.
 func (m *Machine) spreadLeast(t *table) {
 	var all []lease.Assigned
-	for _, id := range slices.Sorted(maps.Keys(t.told)) {
-		p := t.told[id]
+	for _, id := range slices.Sorted(maps.Keys(t.assigned)) {
+		p := t.assigned[id]
 		at, ok := t.carriedMap.m.ByID(id)
 		if !ok || p.least == 0 || p.least == t.least.now || !has(at, p.placement) {
 			continue // the round under way removes it, or has no chain for it
 		}
 		m.setLeast(p, t.least.now, true)
-		p.told.MinInSync, p.told.Seq, p.told.TableRow = p.least, t.carriedMap.m.Seq, t.carriedMap.row
-		all = append(all, p.told)
+		p.assigned.MinInSync, p.assigned.Seq, p.assigned.TableRow = p.least, t.carriedMap.m.Seq, t.carriedMap.row
+		all = append(all, p.assigned)
 	}
 	if len(all) > 0 {
 		m.do(Assign{all})

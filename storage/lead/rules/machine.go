@@ -201,7 +201,7 @@ func (m *Machine) jitter(d time.Duration) time.Duration {
 func (m *Machine) table(name string) *table {
 	t := m.tables[name]
 	if t == nil {
-		t = &table{name: name, told: map[point.PartitionID]*part{}, alarms: map[point.PartitionID]string{}, ahead: map[point.PartitionID]*part{},
+		t = &table{name: name, assigned: map[point.PartitionID]*part{}, alarms: map[point.PartitionID]string{}, ahead: map[point.PartitionID]*part{},
 			everLed: map[point.PartitionID]struct{}{}}
 		m.tables[name] = t
 	}

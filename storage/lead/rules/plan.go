@@ -156,7 +156,7 @@ func (v *View) about(h Held) (a Action, known bool) {
 	case h.Covered:
 		a.Kind, a.Why = Remove, "others have every acked row, and the map has other placements"
 	default:
-		a.Kind, a.Why = Alarm, "the map has other placements, but nobody else is known to have its rows"
+		a.Kind, a.Why = Alarm, "the map has other placements, but no other server is known to have its rows"
 	}
 	return a, true
 }

@@ -46,7 +46,7 @@ func (m *Machine) first(p *part, placed []lease.Member) ([]lease.Member, int) {
 		return x.Server != m.server && !m.servers.copies[x.Server]
 	})
 	mapped := 0
-	for _, pl := range slices.Concat(p.told.Placements, p.told.Joining) {
+	for _, pl := range slices.Concat(p.assigned.Placements, p.assigned.Joining) {
 		if pl.Server == m.server || m.servers.copies[pl.Server] {
 			mapped++
 		}

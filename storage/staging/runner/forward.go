@@ -137,7 +137,7 @@ func (s *Store) beat(ctx context.Context, running *sync.WaitGroup) {
 		others := s.deps.Ways.Others()
 		s.mu.Lock()
 		for _, p := range partners {
-			s.mu.machine.Heard(now, p, s.deps.Ways.Live(p))
+			s.mu.machine.Answered(now, p, s.deps.Ways.Live(p))
 			s.mu.machine.Began(p, s.deps.Ways.Began(p))
 		}
 		again := s.mu.machine.Restages(now, others)

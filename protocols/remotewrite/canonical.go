@@ -13,13 +13,13 @@ const (
 	tagLabelValue = 2<<3 | wire.Bytes
 )
 
-// usual gives the canonical form of labels in the usual spelling of senders: sorted, with a metric name, names and values
+// canonical gives the canonical form of labels in the usual spelling of senders: sorted, with a metric name, names and values
 // shorter than 128 bytes and not empty, whole UTF-8. Anything else is left to the builder, which also makes the errors.
 //
 // A new series costs three times less this way than by way of the builder: most of a scrape's time when every series is
 // new, as at the start of a partition. And neighbours of one target differ in one or two labels at the front: where the
 // rest of the labels as sent is the end of those sent before, its canonical form is the end of the form before.
-type usual struct {
+type canonical struct {
 	raw    []byte // labels that were given before, as they were sent
 	starts []labelStart
 	named  int // the one that is the metric name
@@ -30,14 +30,14 @@ type usual struct {
 type labelStart struct{ raw, text int }
 
 // reset forgets the labels given before.
-func (u *usual) reset() { u.raw, u.starts = nil, u.starts[:0] }
+func (c *canonical) reset() { c.raw, c.starts = nil, c.starts[:0] }
 
 // labels appends the canonical form of raw to dst, or leaves something there and reports that raw is not usual. Right
 // before it stand the labels given before, if there are any since reset; the raw form of those must not have changed.
 // read gives the first label of its argument and its length, 0 if it is not usual.
-func (u *usual) labels(dst, raw []byte, read func([]byte) (name, value []byte, n int)) (text []byte, ok bool) {
-	u.spare = u.spare[:0]
-	from, named, like := len(dst), -1, 0
+func (c *canonical) labels(dst, raw []byte, read func([]byte) (name, value []byte, n int)) (text []byte, ok bool) {
+	c.spare = c.spare[:0]
+	from, named, same := len(dst), -1, 0
 	var last []byte
 	rest := raw // to be read, or the end of the raw labels before
 	for len(rest) > 0 {
@@ -45,16 +45,16 @@ func (u *usual) labels(dst, raw []byte, read func([]byte) (name, value []byte, n
 		if n == 0 || len(name) == 0 || len(value) == 0 || len(name)|len(value) >= 0x80 || bytes.Compare(last, name) >= 0 {
 			return dst, false
 		}
-		for like < len(u.starts) && u.starts[like].raw > len(rest) {
-			like++
+		for same < len(c.starts) && c.starts[same].raw > len(rest) {
+			same++
 		}
-		if like < len(u.starts) && u.starts[like].raw == len(rest) && bytes.HasSuffix(u.raw, rest) {
+		if same < len(c.starts) && c.starts[same].raw == len(rest) && bytes.HasSuffix(c.raw, rest) {
 			break
 		}
 		if string(name) == point.MetricName {
-			named = len(u.spare)
+			named = len(c.spare)
 		}
-		u.spare = append(u.spare, labelStart{len(rest), len(dst) - from})
+		c.spare = append(c.spare, labelStart{len(rest), len(dst) - from})
 		dst = append(append(dst, byte(len(name))), name...)
 		dst = append(append(dst, byte(len(value))), value...)
 		last, rest = name, rest[n:]
@@ -65,22 +65,22 @@ func (u *usual) labels(dst, raw []byte, read func([]byte) (name, value []byte, n
 		return dst, false
 	}
 	if len(rest) > 0 {
-		dst = append(dst, dst[from-u.starts[like].text:from]...)
+		dst = append(dst, dst[from-c.starts[same].text:from]...)
 	}
-	for i := range u.spare {
-		u.spare[i].text = len(dst) - from - u.spare[i].text
+	for i := range c.spare {
+		c.spare[i].text = len(dst) - from - c.spare[i].text
 	}
 	if len(rest) > 0 {
-		if named < 0 && u.named >= like {
-			named = len(u.spare) + u.named - like
+		if named < 0 && c.named >= same {
+			named = len(c.spare) + c.named - same
 		}
-		u.spare = append(u.spare, u.starts[like:]...)
+		c.spare = append(c.spare, c.starts[same:]...)
 	}
-	if named < 0 || len(u.spare) > point.LabelsMax {
+	if named < 0 || len(c.spare) > point.LabelsMax {
 		return dst, false
 	}
-	u.raw, u.named = raw, named
-	u.starts, u.spare = u.spare, u.starts
+	c.raw, c.named = raw, named
+	c.starts, c.spare = c.spare, c.starts
 	return dst, true
 }
 

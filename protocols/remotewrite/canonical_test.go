@@ -25,7 +25,7 @@ func TestUsualLabelsAreTheBuilders(t *testing.T) {
 		if err != nil {
 			t.Skip("prompb does not encode it")
 		}
-		got, ok := new(usual).labels(nil, raw, usualLabel)
+		got, ok := new(canonical).labels(nil, raw, usualLabel)
 		if !ok {
 			return
 		}
@@ -43,11 +43,11 @@ func TestUsualLabelsAreTheBuilders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := new(usual).labels(nil, raw, usualLabel); !ok || point.Labels(got) != point.MakeLabels("__name__", "up", "host", "é", "job", "x") {
+	if got, ok := new(canonical).labels(nil, raw, usualLabel); !ok || point.Labels(got) != point.MakeLabels("__name__", "up", "host", "é", "job", "x") {
 		t.Fatalf("what every sender sends: %q %v", got, ok)
 	}
 	for n := range raw {
-		if got, ok := new(usual).labels(nil, raw[:n], usualLabel); ok && !point.Labels(got).ValidSeries() {
+		if got, ok := new(canonical).labels(nil, raw[:n], usualLabel); ok && !point.Labels(got).ValidSeries() {
 			t.Fatalf("cut at %d: %q", n, got)
 		}
 	}
@@ -76,7 +76,7 @@ func TestUsualLabelsByReferenceAreTheBuilders(t *testing.T) {
 		for _, r := range refs {
 			packed = binary.AppendUvarint(packed, uint64(r))
 		}
-		got, ok := new(usual).labels(nil, packed, s.usualLabel)
+		got, ok := new(canonical).labels(nil, packed, s.usualLabel)
 		if !ok {
 			return
 		}
@@ -110,7 +110,7 @@ func TestUsualLabelsAfterOthers(t *testing.T) {
 	for round := 0; round < 500 && shared == 0; round++ {
 		rapid.Check(t, func(t *rapid.T) {
 			rapid.SliceOfN(rapid.Bool(), round, round).Draw(t, "round") // with a seed each round would draw the same
-			var u usual
+			var u canonical
 			var text, before []byte
 			for i, labels := range rapid.SliceOfN(set, 1, 8).Draw(t, "sets") {
 				if i > 0 && rapid.Bool().Draw(t, "again") { // the same but for the front
@@ -120,7 +120,7 @@ func TestUsualLabelsAfterOthers(t *testing.T) {
 				if err != nil {
 					t.Skip("prompb does not encode it")
 				}
-				alone, wantOK := new(usual).labels(nil, raw, usualLabel)
+				alone, wantOK := new(canonical).labels(nil, raw, usualLabel)
 				got, ok := u.labels(text, raw, usualLabel)
 				if ok != wantOK || ok && string(got[len(text):]) != string(alone) {
 					t.Fatalf("after %q, %q: got %q %v, alone %q %v", before, labels, got[len(text):], ok, alone, wantOK)
@@ -140,7 +140,7 @@ func TestUsualLabelsAfterOthers(t *testing.T) {
 }
 
 // A target's new series, one after the other: the cost of each when most labels were there before.
-func BenchmarkUsualLabels(b *testing.B) {
+func BenchmarkCanonicalLabels(b *testing.B) {
 	raws := make([][]byte, 32)
 	for i := range raws {
 		ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: point.MetricName, Value: "node_cpu_seconds_total_" + strconv.Itoa(i)}}}
@@ -149,7 +149,7 @@ func BenchmarkUsualLabels(b *testing.B) {
 		}
 		raws[i], _ = ts.Marshal()
 	}
-	var u usual
+	var u canonical
 	var text []byte
 	b.ReportAllocs()
 	for b.Loop() {
