@@ -12,7 +12,8 @@
 //
 //	go test -tags clients ./cmd/clienttest/...
 //
-// install.sh builds the clients once, from their own modules and into .cache/bin; they add nothing to our go.mod.
+// install.sh builds the clients once, from their own modules and into .cache/bin; they add nothing to our go.mod. Client libraries of Python and
+// Node are used by the programs in libraries/, as their documentation shows.
 //
 // Invariants it looks after from outside: I1 (acked rows are there after SIGTERM and after SIGKILL), I8 (a refusal
 // reaches a client in words that make it go on instead of looping).

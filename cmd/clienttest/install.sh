@@ -3,8 +3,9 @@
 # versions of everything that its own go.mod names. The first time takes some minutes and a few hundred megabytes of
 # modules; what is there already is left alone. $CLIENTS_DIR says where they go; .cache/bin of this repository otherwise.
 # Kafka is a broker and no client, and Java: its jars come from Maven Central into $KAFKA_LIBS, else .cache/kafka/libs.
+# Client libraries of Python and Node come from PyPI and npm, in the versions of libraries/.
 #
-#	cmd/clienttest/install.sh [telegraf|prometheus|kafka]...
+#	cmd/clienttest/install.sh [telegraf|prometheus|python|npm|kafka]...
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -56,7 +57,45 @@ jars() {
 	mv "$libs.new" "$libs"
 }
 
-[ $# -gt 0 ] || set -- telegraf prometheus
+# python makes an environment with the libraries of PyPI.
+python() {
+	wanted=$root/cmd/clienttest/libraries/python/requirements.txt
+	if cmp -s "$wanted" "$into/python/requirements.txt"; then
+		return
+	fi
+	rm -rf "$into/python"
+	if ! python3 -m venv "$into/python" >&2; then
+		echo "install.sh: there is no python3 with venv; on Debian: apt-get install python3-venv" >&2
+		exit 1
+	fi
+	if ! timeout 600 "$into/python/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r "$wanted" >&2; then
+		echo "install.sh: the libraries of Python cannot be fetched; is PyPI, or the mirror of your pip.conf, within reach?" >&2
+		exit 1
+	fi
+	cp "$wanted" "$into/python/requirements.txt"
+}
+
+# libraries fetches those of npm, and lays the program that uses them beside them: Node looks for modules there.
+libraries() {
+	from=$root/cmd/clienttest/libraries/npm
+	if ! cmp -s "$from/package-lock.json" "$into/npm/installed.json"; then
+		if ! command -v npm >/dev/null; then
+			echo "install.sh: there is no npm" >&2
+			exit 1
+		fi
+		rm -rf "$into/npm"
+		mkdir -p "$into/npm"
+		cp "$from/package.json" "$from/package-lock.json" "$into/npm"
+		if ! (cd "$into/npm" && timeout 600 npm ci --silent --ignore-scripts --no-audit >&2); then
+			echo "install.sh: the libraries of Node cannot be fetched; is npm's registry, or the mirror of your .npmrc, within reach?" >&2
+			exit 1
+		fi
+		cp "$from/package-lock.json" "$into/npm/installed.json"
+	fi
+	cp "$from/client.mjs" "$into/npm"
+}
+
+[ $# -gt 0 ] || set -- telegraf prometheus python npm
 for name; do
 	case $name in
 	telegraf)
@@ -66,6 +105,12 @@ for name; do
 		;;
 	prometheus)
 		build prometheus v0.315.0 github.com/prometheus/prometheus ./cmd/prometheus remove_all_sd
+		;;
+	python)
+		python
+		;;
+	npm)
+		libraries
 		;;
 	kafka)
 		jars

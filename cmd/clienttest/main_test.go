@@ -43,6 +43,8 @@ func runInstaller(name string, args ...string) error {
 var installers = map[string]func() error{
 	"telegraf":   sync.OnceValue(func() error { return runInstaller("./install.sh", "telegraf") }),
 	"prometheus": sync.OnceValue(func() error { return runInstaller("./install.sh", "prometheus") }),
+	"python":     sync.OnceValue(func() error { return runInstaller("./install.sh", "python") }),
+	"npm":        sync.OnceValue(func() error { return runInstaller("./install.sh", "npm") }),
 	"kafka":      sync.OnceValue(func() error { return runInstaller("./install.sh", "kafka") }),
 }
 
@@ -54,7 +56,7 @@ func install(t *testing.T, name string) {
 	}
 }
 
-// client finds a client's binary, or skips the test.
+// client finds a client's binary, or the folder of a language's libraries, or skips the test.
 func client(t *testing.T, name string) string {
 	t.Helper()
 	install(t, name)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -31,6 +32,18 @@ func TestAToolThatAsksForWhatIsNotServedIsToldWhatIs(t *testing.T) {
 	for path, want := range map[string]int{"/nothing": 404, "/metrics/jobs": 404, "/-/ready": 200, "/metrics": 401} {
 		if code, text := w.with(t, w.front, "", "GET", path, ""); code != want || strings.Contains(text, "admin.listen") || strings.Contains(text, "Pushgateway") {
 			t.Errorf("GET %s: %d %s, want %d", path, code, text, want)
+		}
+	}
+}
+
+// TestTheAddressOfATablesAPIOpensThePage: clients ask it to see whether a server is there, and people open it; it was 404.
+func TestTheAddressOfATablesAPIOpensThePage(t *testing.T) {
+	w := openGuarded(t)
+	for path, want := range map[string]string{"/t/hosts": "../#/explore?table=hosts", "/t/hosts/": "../../#/explore?table=hosts"} {
+		rec := httptest.NewRecorder()
+		w.front.ServeHTTP(rec, httptest.NewRequest("GET", path, nil))
+		if got := rec.Header().Get("Location"); rec.Code != 302 || got != want {
+			t.Errorf("GET %s: %d to %q, want 302 to %q", path, rec.Code, got, want)
 		}
 	}
 }

@@ -166,7 +166,8 @@ func apiAsks(backup string) []apiAsk {
 		"/api/v1/status/tables", "/api/v1/status/queries", "/api/v1/status/rates", "/metrics", "/api/v2/buckets", "/api/v2/orgs", "/query?q=SHOW+DATABASES")
 	get(200, "admin", "/api/v1/status/config")
 	get(200, "", "/-/healthy", "/-/ready", "/", "/icon.svg", "/NOTICE.txt", "/api/v1/openapi.yaml", "/ping?verbose=true", "/health", "/ready")
-	get(404, "", "/assets/none.js")
+	get(404, "", "/assets/none.js", "/t/$", "/t/$/")
+	get(302, "", "/t/tenant-a", "/t/tenant-a/")
 	get(204, "", "/ping", "/api/v2/ping")
 	for path, want := range map[string]int{"/ping": 204, "/api/v2/ping": 204, "/health": 200, "/ready": 200} {
 		send(want, "", "HEAD", path, "", "")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spillwaydb/spillway/docs"
 	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
@@ -34,6 +35,8 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 		{"GET " + openAPIPath, access.NeedNothing, http.HandlerFunc(openAPI)}, // without data: it is part of the program
 		{"/federate", access.NeedIdentity, promAPI},
 		{"/t/", access.NeedIdentity, promAPI},
+		{"GET /t/{table}/{$}", access.NeedNothing, http.HandlerFunc(tablePage)},
+		{"GET /t/{table}", access.NeedNothing, http.HandlerFunc(tablePage)},
 		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
 		{"GET " + replicasPath, access.NeedReadAll, http.HandlerFunc(d.replicasPage)},
 		{"GET " + tableUsePath, access.NeedIdentity, http.HandlerFunc(d.tableUse)},
@@ -53,6 +56,22 @@ const openAPIPath = "/api/v1/openapi.yaml"
 func openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/yaml")
 	_, _ = w.Write(docs.OpenAPI())
+}
+
+// tablePage leads from the address of a table's API, which clients try first and people open, to the page with the table chosen. It says nothing
+// of whether there is such a table. The way is relative: a proxy may add a prefix.
+func tablePage(w http.ResponseWriter, r *http.Request) {
+	table := r.PathValue("table")
+	if tablename.Check(table) != nil {
+		http.NotFound(w, r)
+		return
+	}
+	up := "../"
+	if strings.HasSuffix(r.URL.Path, "/") {
+		up += "../"
+	}
+	w.Header().Set("Location", up+"#/explore?table="+table)
+	w.WriteHeader(http.StatusFound)
 }
 
 // privatePages are the pages of admin.listen. On loopback any user of the host may use them.
