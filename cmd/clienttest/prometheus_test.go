@@ -256,7 +256,7 @@ func TestPrometheusReadsWhatItSent(t *testing.T) {
 	leaves := startExporter(t, targets[1], 2)
 	time.Sleep(12 * time.Second) // the time that Prometheus scrapes
 	leaves.leave()
-	time.Sleep(8 * time.Second)
+	time.Sleep(8 * time.Second) // scrapes that find one target gone
 	w := until(begin)
 	for _, table := range []string{"rw1", "rw2"} {
 		a := s.of(table)
@@ -383,17 +383,17 @@ func TestPrometheusLosesNothingOverRestarts(t *testing.T) {
 	begin := time.Now()
 	startExporter(t, targets[0], 3)
 	leaves := startExporter(t, targets[1], 4)
-	time.Sleep(6 * time.Second)
+	time.Sleep(6 * time.Second) // scrapes that are sent at once
 	s.now.stop()
-	time.Sleep(3 * time.Second)
-	leaves.leave() // its stale markers wait in Prometheus
+	time.Sleep(3 * time.Second) // scrapes that wait in Prometheus
+	leaves.leave()              // its stale markers wait in Prometheus
 	s.start()
 	for range 3 {
 		time.Sleep(3 * time.Second)
 		s.now.kill()
 		s.start()
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // scrapes after the last restart
 	w := until(begin)
 	for _, table := range []string{"rw1", "rw2"} {
 		a := s.of(table)
@@ -420,9 +420,9 @@ func TestOldPrometheusReadsWhatItSent(t *testing.T) {
 	begin := time.Now()
 	startExporter(t, targets[0], 5)
 	leaves := startExporter(t, targets[1], 6)
-	time.Sleep(8 * time.Second)
+	time.Sleep(8 * time.Second) // scrapes of both targets
 	leaves.leave()
-	time.Sleep(6 * time.Second)
+	time.Sleep(6 * time.Second) // scrapes that find one target gone
 	w := until(begin)
 	// A Prometheus that old mixes up native histograms when it answers with several such series at once.
 	selectors := []string{`{__name__!~"app_native_seconds|app_both_seconds|app:native:rate5s"}`}

@@ -193,17 +193,17 @@ func (x *chaos) kafkaMetric() string { return fmt.Sprintf("kafka%d", x.era) }
 func (x *chaos) round(i int, allowed func(kind string) bool) {
 	x.t.Helper()
 	stop := x.load()
-	time.Sleep(time.Duration(300+x.storm.rng.IntN(700)) * time.Millisecond)
+	time.Sleep(time.Duration(300+x.storm.rng.IntN(700)) * time.Millisecond) // faults come at any moment of a write, a flush or a heartbeat
 	b := x.storm.next(allowed)
 	x.sum.kills += b.kills
 	x.t.Logf("blow %d, %s: %s for %v", i+1, time.Now().UTC().Format("15:04:05.000"), b.what, b.lasts.Round(time.Millisecond))
-	time.Sleep(b.lasts)
+	time.Sleep(b.lasts) // how long a fault lasts is drawn with it
 	b.heal()
 	healing := time.Now()
 	x.acks("default", fmt.Sprintf("warm,i=%d v=1 %d", i+1, time.Now().UnixMilli()))
 	x.healed()
 	relisted := time.Since(healing)
-	time.Sleep(300 * time.Millisecond) // of load on a whole cluster
+	x.ackMore(x.senders) // on a whole cluster
 	stop()
 	x.figures(b, relisted, i)
 	x.check()

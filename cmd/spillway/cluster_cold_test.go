@@ -48,7 +48,7 @@ func TestClusterColdStart(t *testing.T) {
 
 	time.Sleep(steady + 3*time.Second) // with CLUSTER_STEADY=12s shares are even, and the effects of the start are over
 	etcd, cpu := metric(t, c.EtcdClients[0], "process_cpu_seconds_total"), c.cpuTimes()
-	time.Sleep(steady)
+	time.Sleep(steady) // what an idle cluster costs in this time is measured
 	for i, now := range c.cpuTimes() {
 		t.Logf("%s takes %.2f %% of a core", c.Storage[i].Name, 100*(now-cpu[i]).Seconds()/steady.Seconds())
 	}

@@ -146,9 +146,7 @@ func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 	from := time.Now().Truncate(time.Hour).Add(-48 * time.Hour)
 	moving := c.cover("moving", from, time.Minute, 60)
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
-	stop := c.load(senders)
-	time.Sleep(time.Second)
-	stop()
+	c.warm()
 	warm := func() string { return fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()) }
 	const cutFor = 6 * time.Second // longer than a lease lasts and another waits
 	for round, cut := range [][2]string{{"s1", "etcd"}, {"s1", "rest"}, {"rest", "etcd"}} {
@@ -164,7 +162,7 @@ func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 		}
 		began := time.Now()
 		w.cut(cut[0], cut[1])
-		stop = c.load(senders)
+		stop := c.load(senders)
 		var written map[string]int64
 		switch cut {
 		case [2]string{"s1", "etcd"}:

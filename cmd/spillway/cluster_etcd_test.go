@@ -56,16 +56,13 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	moving := c.cover("moving", time.Now().Truncate(time.Hour).Add(-4*time.Hour), time.Minute, 30)
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
 	warm := func() string { return fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()) }
-	c.acks("default", warm())
-	stop := c.load(senders)
-	time.Sleep(time.Second)
-	stop() // every partition that the senders write to has rows by now
+	c.warm()
 	ps := append(c.partitions("default"), moving...)
 	c.within(patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
 	before := c.leases(ps)
 	empty := c.emptyOf(ps)
 
-	stop = c.load(senders)
+	stop := c.load(senders)
 	for _, m := range c.Etcd {
 		m.Kill()
 		time.Sleep(1500 * time.Millisecond)
@@ -147,7 +144,7 @@ func (c *crowd) hangsNobody(url string) {
 // servers could lead, and a row of a time that no partition covers. Both are answered with 503.
 func (c *crowd) refusesWithoutEtcd(empty []lease.Partition) {
 	c.t.Helper()
-	time.Sleep(4 * time.Second)
+	time.Sleep(4 * time.Second) // leases end three seconds after the last heartbeat; nothing that can be read shows the end
 	m, _ := c.view.tables.Get("moving")
 	p, _ := m.ByID(empty[0].ID)
 	covered := int64(p.TimeLo) / int64(time.Millisecond)

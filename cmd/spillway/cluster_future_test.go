@@ -45,7 +45,7 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 		c.must(err)
 	}
 	t.Logf("%d partitions of the future made within %v", future, time.Since(began).Round(time.Millisecond))
-	time.Sleep(12 * time.Second)
+	time.Sleep(12 * time.Second) // the effects of that are over
 	both := c.cost(steady)
 	t.Logf("%d partitions, %d of them of the future: %v", n+future, future, both)
 	c.heapProfiles(os.Getenv("CLUSTER_HEAP"))
@@ -156,7 +156,7 @@ func (c *crowd) cost(over time.Duration) (x cost) {
 	}
 	etcd := func(name string) float64 { return metric(c.t, c.EtcdClients[0], name) }
 	rev, cpu, sent, servers := revision(), etcd("process_cpu_seconds_total"), etcd("etcd_network_client_grpc_sent_bytes_total"), c.cpuTimes()
-	time.Sleep(over)
+	time.Sleep(over) // what the cluster costs in this time is measured
 	for i, now := range c.cpuTimes() {
 		x.servers += 100 * (now - servers[i]).Seconds() / over.Seconds()
 	}

@@ -85,6 +85,24 @@ func (c *crowd) load(senders []*sender) (stop func()) {
 	return func() { close(quit); wg.Wait() }
 }
 
+// ackMore waits until each sender, which writes, has a few more requests acked.
+func (c *crowd) ackMore(senders []*sender) {
+	c.t.Helper()
+	for _, s := range senders {
+		want := s.acks.Load() + 10
+		c.within(patience, s.metric+" is acked", func() bool { return s.acks.Load() >= want })
+	}
+}
+
+// warm writes a row into each partition that senders write to: those of the last five hours.
+func (c *crowd) warm() {
+	c.t.Helper()
+	now := time.Now()
+	for h := range 6 {
+		c.acks("default", fmt.Sprintf("warm,i=0 v=1 %d", now.Add(-time.Duration(h)*time.Hour).UnixMilli()))
+	}
+}
+
 // report logs the results of the senders, and fails when there was too little to prove anything.
 func (c *crowd) report(senders []*sender) {
 	c.t.Helper()
@@ -113,9 +131,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 	c.table("moving", time.Minute, 3)
 	moving := c.cover("moving", from, time.Minute, 60)
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
-	stop := c.load(senders)
-	time.Sleep(time.Second)
-	stop() // every partition that the senders write to has rows by now
+	c.warm()
 	for round := range envInt(t, "CLUSTER_PAUSES", 2) {
 		c.within(patience, "all are led", func() bool { return len(c.unled(moving)) == 0 })
 		ps := c.partitions("default")
@@ -127,7 +143,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 		s, epoch := c.leader(rows)
 		victim := c.server(s)
 		empty := c.emptyOf(c.led(moving, s))
-		stop = c.load(senders)
+		stop := c.load(senders)
 		time.Sleep(500 * time.Millisecond)
 		c.must(victim.Pause())
 		took := c.moves(empty, s, time.Now())

@@ -87,7 +87,7 @@ func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 	}
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
 	stop := c.load(senders)
-	time.Sleep(time.Second)
+	c.ackMore(senders)
 	began := time.Now()
 	if out, code := c.cli("server", "drain", "s1", "--reason=old disk", "--wait=1s"); code == 0 {
 		t.Fatalf("a drain of a server with rows ended within a second: %s", out)
@@ -109,7 +109,7 @@ func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 	c.within(patience, "s1 has nothing", func() bool { r := c.shown("s1"); return r.Placements == 0 && r.Leads == 0 && r.OnlyCopy == 0 })
 	c.within(patience, "s1 has deleted its copies", func() bool { sums, _ := c.segmentsOn(c.server("s1")); return len(sums) == 0 })
 	t.Logf("s1 is empty after %v", time.Since(began).Round(time.Millisecond))
-	time.Sleep(time.Second)
+	c.ackMore(senders)
 	stop()
 	c.server("s1").Kill()
 	c.must(os.RemoveAll(c.dirOf(c.server("s1"))))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
 // reads is a writer of rows of one series, a second apart, and queries that count them.
@@ -128,7 +129,7 @@ func (r *reads) during(what string, f func()) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	})
-	time.Sleep(300 * time.Millisecond)
+	r.c.within(patience, "every gateway answers", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.queries >= 2*len(r.c.doors) })
 	f()
 	close(stop)
 	g.Wait()
@@ -145,7 +146,7 @@ func (r *reads) during(what string, f func()) {
 // allInSync waits until all three servers are listed, and for a moment: until their leaders have answered them as listed, after a restart.
 func (r *reads) allInSync() {
 	r.c.t.Helper()
-	defer time.Sleep(2 * time.Second)
+	defer time.Sleep(2 * time.Second) // nothing that can be read shows those answers
 	r.c.within(2*patience, "all three are in sync", func() bool {
 		for _, p := range r.c.partitions("copied") {
 			if leader, _ := r.c.leader(p); leader == "" || len(r.c.inSync(p)) < 3 {
@@ -280,7 +281,8 @@ func TestClusterCopiesOfQuietChainsAreWhole(t *testing.T) {
 	victim := c.server(c.leadsMost(c.partitions("copied")))
 	c.must(victim.Pause())
 	ask("the leader is frozen")
-	time.Sleep(6 * time.Second)
+	ps := c.partitions("copied")
+	c.within(patience, "another leads", func() bool { return len(c.unled(ps)) == 0 && len(c.led(ps, topology.ServerID(victim.Name))) == 0 })
 	ask("another leads")
 	c.must(victim.Resume())
 	began := time.Now()
@@ -288,7 +290,7 @@ func TestClusterCopiesOfQuietChainsAreWhole(t *testing.T) {
 	t.Logf("8 rows are acked after %v", time.Since(began).Round(time.Millisecond))
 	ask("rows came")
 	r.allInSync()
-	time.Sleep(75 * time.Second)
+	time.Sleep(75 * time.Second) // once more
 	victim.Kill()
 	began = time.Now()
 	r.fill(8)

@@ -20,9 +20,7 @@ func TestClusterCopiesRollingRestart(t *testing.T) {
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: restless})
 	c.table("default", time.Hour, 3)
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
-	stop := c.load(senders)
-	time.Sleep(time.Second)
-	stop() // every partition that the senders write to has rows by now
+	c.warm()
 	still := watchStandstill(t)
 	for _, victim := range c.Storage {
 		ps := c.partitions("default")
@@ -38,7 +36,7 @@ func TestClusterCopiesRollingRestart(t *testing.T) {
 			s.gap = 0
 		}
 		before := still.sum()
-		stop = c.load(senders)
+		stop := c.load(senders)
 		time.Sleep(300 * time.Millisecond)
 		began := time.Now()
 		c.must(victim.Terminate())

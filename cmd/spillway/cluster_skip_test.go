@@ -24,8 +24,8 @@ func TestClusterReadersMaySkipStagedRows(t *testing.T) {
 	c.command("table", "set", "narrow", "--smear=30s")
 	l := c.flow("narrow", 160)
 	defer l.stop()
-	const until = 20 * time.Second // some rows have left, others have not
-	time.Sleep(until)
+	const until = 20 * time.Second
+	time.Sleep(until) // some rows have left, others have not
 	l.stop()
 	var mark time.Time
 	var all, skipped skimmed

@@ -64,7 +64,7 @@ func TestClusterSmearLosesNothing(t *testing.T) {
 	c.command("table", "set", "narrow", "--smear=auto")
 	l := c.flow("narrow", 160)
 	defer l.stop()
-	time.Sleep(30 * time.Second)
+	time.Sleep(30 * time.Second) // rows of every delay wait
 	for _, p := range c.Storage {
 		t.Logf("%v rows wait, %d were acked; %s is killed", c.waiting(), l.acked.Load(), p.Name)
 		p.Kill()
@@ -250,7 +250,7 @@ func (m *meter) stop() {
 // after returns the readings of the time to come.
 func (m *meter) after(d time.Duration) []reading {
 	began := time.Now()
-	time.Sleep(d)
+	time.Sleep(d) // the readings of this time are the result
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := slices.IndexFunc(m.all, func(r reading) bool { return r.at.After(began) })

@@ -21,12 +21,12 @@ func TestClusterUnloadCost(t *testing.T) {
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: []string{"SPILLWAY_STORAGE_UNLOAD_BYTES_PER_SECOND=1GiB"}})
 	c.table("cost", 24*time.Hour, 3)
 	before := c.consumed()
-	time.Sleep(20 * time.Second)
+	time.Sleep(20 * time.Second) // what an idle cluster costs in this time is measured
 	idle := c.consumed().minus(before)
 
 	before = c.consumed()
 	rows := float64(c.pour("cost", envDuration(t, "UNLOAD_FOR", 30*time.Second)))
-	time.Sleep(10 * time.Second)
+	time.Sleep(10 * time.Second) // flushes and copies of what was written are part of its cost
 	written := c.consumed().minus(before)
 
 	p := c.partitions("cost")[0]
@@ -41,7 +41,7 @@ func TestClusterUnloadCost(t *testing.T) {
 	began := time.Now()
 	c.within(10*time.Minute, "all rows have moved", func() bool { return c.gone(p) })
 	took := time.Since(began)
-	time.Sleep(10 * time.Second)
+	time.Sleep(10 * time.Second) // as above
 	moved := c.consumed().minus(before)
 	cost := func(k consumed, rows float64) float64 {
 		return (k.storage - idle.storage/idle.seconds*k.seconds) / rows * 1e6

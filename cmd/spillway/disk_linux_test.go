@@ -246,7 +246,7 @@ func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 		t.Errorf("a table was made in memory: %d %s", status, text)
 	}
 	used := processorTime(t, p)
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // what an idle process costs in this time is measured
 	if used = processorTime(t, p) - used; used > time.Second {
 		t.Errorf("an idle process on a full disk used %v of a processor in 3 s", used)
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,7 +99,8 @@ type sender struct {
 	began  time.Time
 	rng    *rand.Rand
 	next   float64
-	acked  int
+	acked  int                        // rows
+	acks   atomic.Int64               // requests, for others to wait for
 	sent   map[string]map[int64]*fate // by series and millisecond
 
 	// Of a cluster only.
@@ -145,6 +147,7 @@ func (s *sender) run(quit chan struct{}) {
 		rows := s.batch()
 		if s.write(rows) {
 			s.ack(rows)
+			s.acks.Add(1)
 		}
 		time.Sleep(time.Duration(s.rng.IntN(8)) * time.Millisecond)
 	}

@@ -365,8 +365,8 @@ func TestTheLaterWriteWinsThoughAParentGoesOn(t *testing.T) {
 	old, fresh := s.gatewayBy(before, 1, 0), s.gateway(2, 0)
 	s.must(old.put(2000e9, 1))
 	s.split()()
-	s.must(fresh.put(2000e9, 2)) // ranks of the half begin as far ahead as those of the parent may be
-	time.Sleep(rank.AheadMax + 100*time.Millisecond)
+	s.must(fresh.put(2000e9, 2))                     // ranks of the half begin as far ahead as those of the parent may be
+	time.Sleep(rank.AheadMax + 100*time.Millisecond) // clocks overtake the ranks of the half
 	for i, g := range []*clocked{old, fresh, old, old, fresh, old} {
 		v := float64(10 + i)
 		s.must(g.put(2000e9, v))

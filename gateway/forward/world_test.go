@@ -242,7 +242,7 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 		return err
 	}
 	if st.s.stalls > 0 {
-		time.Sleep(st.s.stalls)
+		time.Sleep(st.s.stalls) // a server that answers late
 		return peer.Answer(fault.Errorf(fault.Unavailable, "a copy is away"))
 	}
 	c.mu.Lock()

@@ -447,12 +447,12 @@ func testSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T, start starter) {
 	w.say(get("/endless"))
 	eventually(t, "the handler gives up", func() bool { return f.endless.Load() > 0 })
 
-	// A connection lives on through thoughts and pauses that are longer than that.
+	// A connection stays open through answers and pauses that take longer than that.
 	f = start(t, func(s *intake.Settings) { s.BodyTimeMax = 2 * time.Second })
 	w = f.dial(t)
 	w.say(post("/slow", "query=1"))
 	w.hear().want(t, 200, "thought")
-	time.Sleep(2500 * time.Millisecond)
+	time.Sleep(2500 * time.Millisecond) // the pause
 	w.say(get("/other"))
 	w.hear().want(t, 200, "GET /other")
 }

@@ -65,6 +65,6 @@ type slowStore struct{ *querytest.Store }
 
 // Select implements peer.Storage.
 func (s slowStore) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
-	time.Sleep(2 * time.Millisecond)
+	time.Sleep(2 * time.Millisecond) // longer than the slowest query that is not logged
 	return s.Store.Select(ctx, q)
 }

@@ -38,8 +38,8 @@ func TestPartitionOfTheFutureIsLedOnceARowComes(t *testing.T) {
 	s1, s2 := w.start("s1", vfs.NewMem()), w.start("s2", vfs.NewMem())
 	far, asked := w.createAt(2*time.Hour), w.createAt(time.Hour)
 	now := w.create("s1", "s2")
-	w.led(now) // both have the map
-	time.Sleep(300 * time.Millisecond)
+	w.led(now)                         // both have the map
+	time.Sleep(300 * time.Millisecond) // time for the others to be led, if anything led them
 	for _, p := range []point.PartitionID{far, asked} {
 		if w.hasRow(p) {
 			t.Fatalf("partition %d of the future has a lease row", p)

@@ -194,7 +194,7 @@ func (w *workload) start() (end func()) {
 	loop(d.step)
 	loop(w.describe)
 	loop(func() {
-		time.Sleep(time.Duration(rng.IntN(3)) * time.Millisecond)
+		time.Sleep(time.Duration(rng.IntN(3)) * time.Millisecond) // the pace of flushes beside the load
 		compact := rng.IntN(3) == 0
 		if !w.done(w.server.FlushAll(context.Background(), compact)) {
 			return
@@ -337,7 +337,7 @@ func (d *dropper) forward() {
 }
 
 func (d *dropper) step() {
-	time.Sleep(time.Duration(d.rng.IntN(2000)) * time.Microsecond)
+	time.Sleep(time.Duration(d.rng.IntN(2000)) * time.Microsecond) // the pace of drops beside the load
 	if d.partition == mapPartitions {
 		return
 	}
@@ -361,7 +361,7 @@ func (d *dropper) step() {
 
 // describe puts a new metric family.
 func (w *workload) describe() {
-	time.Sleep(2 * time.Millisecond)
+	time.Sleep(2 * time.Millisecond) // the pace of families beside the load
 	w.families.mu.Lock()
 	s, n := w.begin(), len(w.families.puts)
 	w.families.puts = append(w.families.puts, s)

@@ -100,7 +100,7 @@ func failingDisk(t *testing.T, seed uint64, f, starting *diskErrors) {
 	go func() { ran <- w.server.Run(ctx) }()
 	end := w.start()
 	on.on.Store(true)
-	time.Sleep(60 * time.Millisecond)
+	time.Sleep(60 * time.Millisecond) // the load meets the disk's errors, if they come at all
 	before := w.clock.Load()
 	image := w.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed >> 32 % 2 * 100), RNG: rand.New(rand.NewPCG(seed, 102))})
 	after := w.clock.Load()

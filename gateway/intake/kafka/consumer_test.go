@@ -353,7 +353,7 @@ func TestFetchesShrinkWhereRecordsCompressWell(t *testing.T) {
 		w.produce("metrics", int32(i%4), line("a", 1000+i)+"\n"+pad)
 	}
 	eventually(t, "a full budget", func() (bool, any) { s := r.Status(); return s.InFlightBytes >= inFlight, s.InFlightBytes })
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // time for more to come in, if anything let it
 	if s := r.Status(); s.InFlightBytes > inFlight+8*fetch {
 		t.Errorf("in flight %d of %d", s.InFlightBytes, inFlight)
 	}
@@ -464,7 +464,7 @@ func TestCommitsNeverPassWhatIsNotAcked(t *testing.T) {
 		case 0:
 			return fault.Errorf(fault.Unavailable, "every fourth write")
 		case 1:
-			time.Sleep(3 * time.Millisecond)
+			time.Sleep(3 * time.Millisecond) // a slow write
 		}
 		return nil
 	}
@@ -495,7 +495,7 @@ func TestWorkIsFinishedBeforeAPartitionMoves(t *testing.T) {
 		t.Error("queries beside it are not held to half of the processors")
 	}
 	go func() {
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // the write goes on while stop waits; nothing depends on it
 		close(tab.stall)
 	}()
 	r.stop()

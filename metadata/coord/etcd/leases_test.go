@@ -206,7 +206,7 @@ func (c *figures) steady(d time.Duration) {
 		return rev
 	}
 	r0, cpu0 := rev(), cpuTime()
-	time.Sleep(d)
+	time.Sleep(d) // what servers at rest cost in this time is measured
 	cpu, writes := cpuTime()-cpu0, rev()-r0
 	c.t.Logf("steady: %.1f writes a second to the store; %.1f %% of a core for three servers together", float64(writes)/d.Seconds(), 100*cpu.Seconds()/d.Seconds())
 }
