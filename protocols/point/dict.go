@@ -209,14 +209,14 @@ func (d *Dict) addLocked(sum uint64, labels []byte, owned Labels, first Hash) (u
 	if owned == "" {
 		owned = d.copyLocked(labels)
 	}
+	if len(labels) == 0 { // before any other goroutine finds the number: it removes its rows by this
+		d.dropped.Store(uint64(d.series.len()) + 1)
+	}
 	id := d.series.append(owned) // before hashes: a reader that finds the hash may ask for the labels
 	if first != (Hash{}) {
 		d.hashes.set(id, first)
 	}
 	d.canon.putLocked(sum, id)
-	if len(labels) == 0 {
-		d.dropped.Store(uint64(id) + 1)
-	}
 	return id, nil
 }
 

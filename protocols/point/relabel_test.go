@@ -1,9 +1,11 @@
 package point
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -130,3 +132,43 @@ func TestRowsOfDroppedSeriesLeaveTheOthersInPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestRowsOfADroppedSeriesAreRemovedFromTheFirstOn: requests that begin at the same moment all bring series that are dropped. Each found the number
+// that the first one made, and some before it counted as the number of dropped series: their rows stayed, without a name.
+func TestRowsOfADroppedSeriesAreRemovedFromTheFirstOn(t *testing.T) {
+	const senders, rounds = 4, 60_000
+	labels := make([]Labels, senders)
+	for i := range labels {
+		labels[i] = MakeLabels("__name__", fmt.Sprint("m", i))
+	}
+	for range rounds {
+		d := NewDict(0)
+		d.Relabel(dropAll{})
+		var begin, end sync.WaitGroup
+		begin.Add(1)
+		for _, l := range labels {
+			end.Go(func() {
+				b := GetBatch(d)
+				defer b.Put()
+				begin.Wait()
+				id, err := d.InternLabels(l, Hash{})
+				if err != nil {
+					t.Error(err)
+				}
+				b.Append(id, 1, 1)
+				if b.RemoveDropped(); b.Rows() > 0 {
+					t.Errorf("a row of %s stays, as %q", l, d.Labels(id))
+				}
+			})
+		}
+		begin.Done()
+		if end.Wait(); t.Failed() {
+			return
+		}
+	}
+}
+
+// dropAll drops every series.
+type dropAll struct{}
+
+func (dropAll) Relabel(Labels) (Labels, bool, error) { return "", false, nil }
