@@ -244,10 +244,8 @@ func (t *Table) Dict() *point.Dict {
 		g.prev.Store(nil)
 		g.dict.Follow(nil) // its memory goes
 	}
-	if n := g.dict.DroppedRows(); n > 0 {
-		if was := g.droppedRows.Swap(n); n > was {
-			t.f.metrics.dropped.Add(float64(n - was))
-		}
+	if by := raise(&g.droppedRows, g.dict.DroppedRows()); by > 0 {
+		t.f.metrics.dropped.Add(float64(by))
 	}
 	if t.turnDue(g, time.Since(g.born)) || g.relabel != t.relabel() || g.replicas != t.replicas() {
 		t.renew(g)
@@ -284,9 +282,20 @@ func (t *Table) limit(g *generation) {
 	if now := t.limits.LabelLimits(); now != g.dict.LabelLimits() {
 		g.dict.SetLabelLimits(now)
 	}
-	if n := g.dict.LabelLimited(); n > 0 {
-		if was := g.labelsLimited.Swap(n); n > was {
-			t.limits.LabelsRefused(int(n - was))
+	if by := raise(&g.labelsLimited, g.dict.LabelLimited()); by > 0 {
+		t.limits.LabelsRefused(int(by))
+	}
+}
+
+// raise raises a counter to n and returns by how much, 0 if it is there already. Callers may come with an older n than another's.
+func raise(to *atomic.Uint64, n uint64) (by uint64) {
+	for {
+		was := to.Load()
+		if n <= was {
+			return 0
+		}
+		if to.CompareAndSwap(was, n) {
+			return n - was
 		}
 	}
 }

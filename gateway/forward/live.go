@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -22,14 +23,8 @@ type seriesBook struct {
 	mu       sync.Mutex
 	credit   int64 // booked before it began
 	admitted int64
-	refused  bool // some series was
-}
-
-// booked is the number of series that the dictionary holds of the pool.
-func (b *seriesBook) booked() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return max(b.credit, b.admitted)
+	refused  bool        // some series was
+	next     *seriesBook // of the dictionary that follows; nil: none does
 }
 
 // admit admits one more series to a dictionary of that weight, if its bookings or mayGrow allow it. One of long labels
@@ -43,17 +38,42 @@ func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) boo
 			b.refused = true
 			return false
 		}
-		m.Add(next - max(b.admitted, b.credit))
+		n := next - max(b.admitted, b.credit)
+		m.Add(n)
+		if b.next != nil { // batches that began with this dictionary still add series: what follows releases them, or has them too
+			b.next.lend(n)
+		}
 	}
 	b.admitted = next
 	return true
 }
 
-// trim releases the bookings of series that did not come again.
+// lend gives the dictionary n more booked series, or the last that follows it.
+func (b *seriesBook) lend(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.next != nil {
+		b.next.lend(n)
+		return
+	}
+	b.credit = max(b.credit, b.admitted) + n
+}
+
+// follow returns the book of the dictionary that follows, which has the bookings of this one, or only most of them.
+func (b *seriesBook) follow(m *share.Member, most int64) *seriesBook {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	booked := max(b.credit, b.admitted)
+	b.next = &seriesBook{credit: min(booked, most)}
+	m.Add(b.next.credit - booked)
+	return b.next
+}
+
+// trim releases the bookings of series that did not come again. Those of a dictionary that is followed are not its own any more.
 func (b *seriesBook) trim(m *share.Member) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if idle := b.credit - b.admitted; idle > 0 {
+	if idle := b.credit - b.admitted; idle > 0 && b.next == nil {
 		m.Add(-idle)
 		b.credit = b.admitted
 	}
@@ -130,13 +150,11 @@ func (t *Table) crowds(since time.Time) bool {
 
 // inherit gives the book of the dictionary that follows g.
 func (t *Table) inherit(g *generation) *seriesBook {
-	booked := g.book.booked()
-	credit := booked
+	most := int64(math.MaxInt64)
 	if t.crowds(g.born) {
-		credit = min(credit, t.series.Fair())
+		most = t.series.Fair()
 	}
-	t.series.Add(credit - booked)
-	return &seriesBook{credit: credit}
+	return g.book.follow(t.series, most)
 }
 
 // turnDue reports whether a new dictionary follows g: by age, or because there is little room and series that are gone may

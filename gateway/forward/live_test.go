@@ -3,6 +3,7 @@ package forward_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,3 +121,64 @@ func TestLongLabelsTakeMoreOfTheShare(t *testing.T) {
 		}
 	})
 }
+
+// TestSeriesThatBeganWhileTheirDictionaryWasFollowedMakeRoom: a request that is being decoded while a new dictionary begins adds series to the old
+// one. They stayed counted for as long as the process ran, some at every turn, until series of all tables were refused.
+func TestSeriesThatBeganWhileTheirDictionaryWasFollowedMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
+		table, err := c.forward.Table(t.Context(), "t")
+		c.must(err)
+		for turn := range 40 {
+			old := table.Dict()
+			time.Sleep(2*time.Hour + time.Minute)
+			if c.intern("t", 0, 10); table.Dict() == old {
+				t.Fatal("no new dictionary began")
+			}
+			for i := range 20 {
+				l := point.MakeLabels("__name__", "late", "turn", fmt.Sprint(turn), "i", fmt.Sprint(i))
+				if _, err := old.Intern(old.Hash([]byte(l)), l); err != nil {
+					t.Fatalf("turn %d: %v", turn, err)
+				}
+			}
+		}
+		time.Sleep(11 * time.Minute) // the series that did not come again are released
+		if c.intern("t", 0, 10); c.forward.Series() != 10 {
+			t.Errorf("10 series are active, and %d are counted", c.forward.Series())
+		}
+	})
+}
+
+// TestDroppedSamplesAreCountedOnce: requests that began at the same moment counted the samples of dropped series twice.
+func TestDroppedSamplesAreCountedOnce(t *testing.T) {
+	c := newClusterWith(t, func(d *forward.Deps) { d.Relabel = func(string) point.Relabeller { return dropAll{} } }, forward.Settings{}, "n1")
+	table, err := c.forward.Table(t.Context(), "t")
+	c.must(err)
+	const senders, requests = 4, 20_000
+	l := point.MakeLabels("__name__", "m")
+	var all sync.WaitGroup
+	for range senders {
+		all.Go(func() {
+			for range requests {
+				b := point.GetBatch(table.Dict())
+				id, err := b.Dict.Intern(b.Dict.Hash([]byte(l)), l)
+				if err != nil {
+					t.Error(err)
+				}
+				b.Append(id, 1, 1)
+				b.RemoveDropped()
+				b.Put()
+			}
+		})
+	}
+	all.Wait()
+	table.Dict()
+	if got := c.counted("spillway_forward_relabel_dropped_samples_total", ""); got != senders*requests {
+		t.Errorf("%v samples are counted as dropped, and %d were", got, senders*requests)
+	}
+}
+
+// dropAll drops every series.
+type dropAll struct{}
+
+func (dropAll) Relabel(point.Labels) (point.Labels, bool, error) { return "", false, nil }
