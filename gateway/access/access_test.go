@@ -162,7 +162,8 @@ func TestATokenIsTakenInEveryForm(t *testing.T) {
 	remote := func() string { return "192.0.2.1:1000" }
 	for _, c := range []access.Credentials{
 		as("Bearer " + token), as("bearer  " + token + " "), as("Token " + token), as("Token anybody:" + token),
-		as(basic("anybody", token)), as(basic("", token)), {User: "u", Password: token, Remote: remote}, {Password: token, Remote: remote},
+		as(basic("anybody", token)), as(basic("", token)), {Users: []string{"u"}, Passwords: []string{token}, Remote: remote},
+		{Passwords: []string{token, token}, Remote: remote},
 	} {
 		w.wants("telegraf", c)
 	}
@@ -176,6 +177,8 @@ func TestATokenIsTakenInEveryForm(t *testing.T) {
 	two := as("Bearer " + token)
 	two.Authorization = append(two.Authorization, "Bearer "+token)
 	w.wants("!401 malformed", two)
+	w.wants("!401 malformed", access.Credentials{Users: []string{"u"}, Passwords: []string{token, "other"}, Remote: remote})
+	w.wants("!401 malformed", access.Credentials{Users: []string{"u", ""}, Passwords: []string{token}, Remote: remote})
 	if strings.Contains(w.log.String(), token) {
 		t.Errorf("the log shows the token: %s", &w.log)
 	}

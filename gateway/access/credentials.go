@@ -11,8 +11,8 @@ import (
 type Credentials struct {
 	// Authorization are all values of that header.
 	Authorization []string
-	// User and Password are Influx v1's parameters u and p, where a route accepts these. A header outranks both.
-	User, Password string
+	// Users and Passwords are all values of Influx v1's parameters u and p, where a route accepts these. A header outranks both.
+	Users, Passwords []string
 	// Remote gives the sender's address, as host:port; failed attempts are counted by address.
 	Remote func() string
 }
@@ -27,14 +27,30 @@ type claim struct {
 func (c Credentials) claim() (claim, *Refusal) {
 	switch len(c.Authorization) {
 	case 0:
-		if c.User == "" && c.Password == "" {
+		user, one := only(c.Users)
+		password, alone := only(c.Passwords)
+		switch {
+		case !one || !alone:
+			return claim{}, refuse("malformed")
+		case user == "" && password == "":
 			return claim{}, refuse("missing")
 		}
-		return claim{user: c.User, password: c.Password}, nil
+		return claim{user: user, password: password}, nil
 	case 1:
 		return parseAuthorization(c.Authorization[0])
 	}
 	return claim{}, refuse("malformed") // servers in front may look at another one than we do
+}
+
+// only gives the value that all values of a parameter have, "" for none; false: they differ.
+func only(values []string) (value string, ok bool) {
+	for i, v := range values {
+		if i > 0 && v != value {
+			return "", false
+		}
+		value = v
+	}
+	return value, true
 }
 
 func parseAuthorization(header string) (claim, *Refusal) {
@@ -67,7 +83,7 @@ func parseAuthorization(header string) (claim, *Refusal) {
 // texts of refusals, by their reasons: they help only a person with the right secret.
 var texts = map[string]string{
 	"missing":   "this server asks for a token or a password: send Authorization: Bearer, Token or Basic",
-	"malformed": "the credentials cannot be read: send one header Authorization: Bearer, Token or Basic",
+	"malformed": "the credentials cannot be read: send one header Authorization: Bearer, Token or Basic, or u and p once",
 	"unknown":   "the token or password is not known here",
 	"expired":   "the token has expired",
 	"throttled": "too many failed attempts from this address",

@@ -55,6 +55,23 @@ func parseDuration(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("cannot parse %q to a valid duration", s)
 }
 
+// onlyValue gives the value of a parameter of ours, "" when it is absent. A request that asks for an answer that lacks nothing and for
+// one that may lack rows is refused: whoever checks one of the two would not see which counted. Prometheus' own parameters are
+// read as it reads them, the first of several.
+func onlyValue(name string, values []string) (string, error) {
+	value := ""
+	for _, v := range values {
+		switch {
+		case v == "" || v == value:
+		case value == "":
+			value = v
+		default:
+			return "", invalidParam(name, fmt.Errorf("the request contradicts itself: %.40q and %.40q", value, v))
+		}
+	}
+	return value, nil
+}
+
 // timeParam returns a time parameter, or def when it is absent.
 func (c *call) timeParam(name string, def time.Time) (time.Time, error) {
 	v := c.Form.Get(name)

@@ -43,6 +43,10 @@ func TestAnswersMayBePartialOnlyWhereAskedFor(t *testing.T) {
 	f("?partial_response=false", 503, "n2 is away")
 	f("?partial_response=true", 200, `"warnings":["server n2 is missed"]`)
 	f("?partial_response=perhaps", 400, "partial_response")
+	f("?partial_response=true&partial_response=false", 400, "contradicts itself")
+	f("?consistency=any&consistency=leader", 400, "contradicts itself")
+	f("?staged=skip&staged=read", 400, "contradicts itself")
+	f("?partial_response=true&partial_response=", 200, "n2 is missed")
 }
 
 // TestARequestChoosesWhichCopiesAreRead: it may ask for leaders alone, or for any copy, whatever the settings say.

@@ -304,9 +304,9 @@ func (a *API) placed(handle func(*call) (answer, error)) func(*call) (answer, er
 // mayBePartial lets the answer lack rows that are unavailable now, with a warning, if the request allows that; if it forbids it, an answer
 // that may lack rows is refused.
 func (c *call) mayBePartial() error {
-	text := c.Form.Get("partial_response")
-	if text == "" {
-		return nil
+	text, err := onlyValue("partial_response", c.Form["partial_response"])
+	if err != nil || text == "" {
+		return err
 	}
 	allowed, err := strconv.ParseBool(text)
 	if err != nil {
@@ -322,7 +322,11 @@ func (c *call) mayBePartial() error {
 
 // consistency chooses the servers that rows are read from, if the request does.
 func (c *call) consistency() error {
-	switch text := c.Form.Get("consistency"); text {
+	text, err := onlyValue("consistency", c.Form["consistency"])
+	if err != nil {
+		return err
+	}
+	switch text {
 	case "":
 	case "any", "leader":
 		c.ctx = query.WithLeaderOnly(c.ctx, text == "leader")
@@ -337,10 +341,11 @@ var errStagedPlace = errors.New("skip: this kind of answer has no place for the 
 
 // staged leaves staged rows out of the answer, with a warning, if the request wants it.
 func (c *call) staged(values []string) error {
-	if len(values) == 0 {
-		return nil
+	text, err := onlyValue("staged", values)
+	if err != nil {
+		return err
 	}
-	switch text := values[0]; text {
+	switch text {
 	case "", "read":
 	case "skip":
 		if !c.enveloped {

@@ -101,9 +101,13 @@ func (c *call) crossOrigin() bool {
 
 // readDeletion reads the body of a v2 deletion. The error is Invalid, or one of load's.
 func (f *Front) readDeletion(ctx context.Context, c *call) (d deletion, err error) {
-	enc := encodingOf(c.Header("Content-Encoding"))
+	packed, err := c.single("Content-Encoding")
+	if err != nil {
+		return d, err
+	}
+	enc := encodingOf(packed)
 	if enc == encUnknown {
-		return d, fault.Errorf(fault.Invalid, "unsupported content encoding %q (use gzip, deflate, snappy, zstd or none)", c.Header("Content-Encoding"))
+		return d, fault.Errorf(fault.Invalid, "unsupported content encoding %.100q (use gzip, deflate, snappy, zstd or none)", packed)
 	}
 	body, err := f.load(ctx, c, enc)
 	if err != nil {

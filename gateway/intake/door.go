@@ -31,6 +31,7 @@ type call struct {
 	protocol protocol // a door may say it more exactly
 	charge   charge
 	words    lineproto.Flavour // as its door's
+	wishes   wishes            // of a write
 	identity *access.Identity
 	ticket   limits.Ticket
 	heldBy   *brake // counts it; nil: none

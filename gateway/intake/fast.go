@@ -241,9 +241,20 @@ func (b *fastBody) finish() {
 	}
 }
 
-func (b *fastBody) header(name string) string { return string(b.ctx.Request.Header.Peek(name)) }
+func (b *fastBody) header(name string) string {
+	if name == contentType {
+		return append(b.headers(name), "")[0]
+	}
+	return string(b.ctx.Request.Header.Peek(name))
+}
+
+// contentType is the header of which fasthttp keeps the last of several, and net/http the first.
+const contentType = "Content-Type"
 
 func (b *fastBody) headers(name string) []string {
+	if name == contentType {
+		return rawValues(b.ctx.Request.Header.RawHeaders(), name)
+	}
 	values := b.ctx.Request.Header.PeekAll(name)
 	if len(values) == 0 {
 		return nil

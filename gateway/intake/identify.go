@@ -20,7 +20,7 @@ func (f *Front) identify(d *door, c *call) error {
 	}
 	shown := access.Credentials{Authorization: c.from.headers("Authorization"), Remote: c.from.remote}
 	if d.words == lineproto.V1 {
-		shown.User, shown.Password = c.Query.Get("u"), c.Query.Get("p")
+		shown.Users, shown.Passwords = c.Query["u"], c.Query["p"]
 	}
 	identity, err := f.access.Identify(shown)
 	if err != nil {

@@ -15,13 +15,17 @@ func (f *Front) influx1(ctx context.Context, c *call) Response {
 	w := lineWrite{flavour: lineproto.V1, partial: true}
 	err := missing(c, "database is required")
 	if err == nil {
-		w.level, err = consistency(c.Query.Get("consistency"))
+		w.level, err = consistency(c)
 	}
 	return f.influx(ctx, c, w, err)
 }
 
 // consistency maps the original's levels on ours.
-func consistency(s string) (point.Level, error) {
+func consistency(c *call) (point.Level, error) {
+	s, err := c.param("consistency")
+	if err != nil {
+		return 0, err
+	}
 	switch s {
 	case "any":
 		return point.Received, nil
@@ -44,11 +48,11 @@ func (f *Front) influx3(ctx context.Context, c *call) Response {
 	w := lineWrite{flavour: lineproto.V3}
 	err := missing(c, "db is required")
 	if err == nil {
-		w.partial, err = boolParam(c, "accept_partial", true)
+		w.partial, err = boolParam(c.Request, "accept_partial", true)
 	}
 	noSync := false
 	if err == nil {
-		noSync, err = boolParam(c, "no_sync", false)
+		noSync, err = boolParam(c.Request, "no_sync", false)
 	}
 	if noSync {
 		w.level = point.Received
@@ -68,30 +72,30 @@ func missing(c *call, text string) error {
 	return fault.Errorf(fault.Invalid, "%s", text)
 }
 
-func boolParam(c *call, name string, def bool) (bool, error) {
-	s := c.Query.Get(name)
-	if s == "" {
-		return def, nil
-	}
-	v, err := strconv.ParseBool(s)
+func precision(c *call, flavour lineproto.Flavour) (lineproto.Precision, error) {
+	text, err := c.param("precision")
 	if err != nil {
-		return def, fault.Errorf(fault.Invalid, "invalid %s %q (use true or false)", name, s)
+		return 0, err
 	}
-	return v, nil
+	return flavour.Precision(text)
 }
 
 // influx reads the parameters that all three flavours share, and writes. err is an error that the flavour found before.
 func (f *Front) influx(ctx context.Context, c *call, w lineWrite, err error) Response {
 	if err == nil {
-		w.precision, err = w.flavour.Precision(c.Query.Get("precision"))
+		w.precision, err = precision(c, w.flavour)
 	}
 	if err == nil {
-		w.level, err = c.level(w.level)
+		c.wishes, err = c.Request.wishes(w.level)
 	}
-	enc := encodingOf(c.Header("Content-Encoding"))
+	packed := ""
+	if err == nil {
+		packed, err = c.single("Content-Encoding")
+	}
+	enc := encodingOf(packed)
 	status := 0
 	if err == nil && enc == encUnknown {
-		err = fault.Errorf(fault.Invalid, "unsupported content encoding %q (use gzip, deflate, snappy, zstd or none)", c.Header("Content-Encoding"))
+		err = fault.Errorf(fault.Invalid, "unsupported content encoding %.100q (use gzip, deflate, snappy, zstd or none)", packed)
 		if w.flavour == lineproto.V2 {
 			status = http.StatusUnsupportedMediaType
 		}

@@ -11,9 +11,11 @@ import (
 // otlp serves POST /v1/metrics and its aliases.
 func (f *Front) otlp(ctx context.Context, c *call) Response {
 	format, packed, err := otlp.Negotiate(c.Header("Content-Type"), c.Header("Content-Encoding"))
-	var level point.Level
+	if _, _, twice := c.content(); err == nil {
+		err = twice
+	}
 	if err == nil {
-		level, err = c.level(point.All)
+		c.wishes, err = c.Request.wishes(point.All)
 	}
 	o := otlp.Outcome{RetryAfter: f.settings.RetryAfter}
 	if err != nil {
@@ -28,7 +30,7 @@ func (f *Front) otlp(ctx context.Context, c *call) Response {
 		case otlp.Deflate:
 			enc = encDeflate
 		}
-		f.writeOTLP(ctx, c, format, enc, level, &o)
+		f.writeOTLP(ctx, c, format, enc, &o)
 		o.RetryAfter, o.TooMany = f.limited(c, o.Err, o.Refused)
 	}
 	a := o.Answer(format)
@@ -40,7 +42,7 @@ func (f *Front) otlp(ctx context.Context, c *call) Response {
 }
 
 // writeOTLP serves a body of OTLP and records the outcome in o.
-func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc encoding, level point.Level, o *otlp.Outcome) {
+func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc encoding, o *otlp.Outcome) {
 	body, err := f.load(ctx, c, enc)
 	if err != nil {
 		o.Err = err
@@ -59,7 +61,7 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 	points := b.RefusedRows // a decoder refuses data points
 	if o.Err == nil {
 		rows, reasons, hists := b.RefusedRows, len(b.Refused), len(b.Hists)
-		_, o.Err = f.store(ctx, c, t, b, nowNanos(), level, true)
+		_, o.Err = f.store(ctx, c, t, b, nowNanos(), true)
 		points += pointsOf(b, reasons, b.RefusedRows-rows, hists-len(b.Hists))
 	}
 	if o.Err == nil && len(b.Refused) > 0 {

@@ -47,7 +47,7 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	if c.TableErr != nil {
 		return f.failure1(c.TableErr)
 	}
-	q := c.Query.Get("q")
+	all := c.Query["q"]
 	if c.Method == http.MethodPost {
 		form, err := f.form(c)
 		if err == nil {
@@ -56,7 +56,11 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 		if err != nil {
 			return f.failure1(err)
 		}
-		q = first(form.Get("q"), q)
+		all = slices.Concat(all, form["q"])
+	}
+	q, err := onlyQuery(all)
+	if err != nil {
+		return f.failure1(err)
 	}
 	if q == "" {
 		return f.failure1(fault.Errorf(fault.Invalid, `missing required parameter "q"`))
@@ -95,11 +99,19 @@ func (rq *Request) nameIn(form url.Values) error {
 	return nil
 }
 
-func first(a, b string) string {
-	if a != "" {
-		return a
+// onlyQuery gives the statements that a request asks for, "" for none. Whoever stands in front may have judged another q than
+// we would take, which may delete. The error is Invalid.
+func onlyQuery(all []string) (q string, err error) {
+	for _, v := range all {
+		if v == "" {
+			continue
+		}
+		if q != "" && v != q {
+			return "", fault.Errorf(fault.Invalid, "the request contradicts itself: the parameter q says %.100q and %.100q", q, v)
+		}
+		q = v
 	}
-	return b
+	return q, nil
 }
 
 // failure1 is an error in v1's words.

@@ -13,9 +13,11 @@ func (f *Front) remoteWrite(ctx context.Context, c *call) Response {
 	if v == remotewrite.V2 {
 		c.protocol = protoRW2
 	}
-	var level point.Level
+	if _, _, twice := c.content(); err == nil {
+		err = twice
+	}
 	if err == nil {
-		level, err = c.level(point.All)
+		c.wishes, err = c.Request.wishes(point.All)
 	}
 	var o remotewrite.Outcome
 	if err != nil {
@@ -25,7 +27,7 @@ func (f *Front) remoteWrite(ctx context.Context, c *call) Response {
 		if packed == remotewrite.Zstd {
 			enc = encZstd
 		}
-		o = f.writeRemote(ctx, c, v, enc, level)
+		o = f.writeRemote(ctx, c, v, enc)
 	}
 	a := o.Answer(v)
 	r := Response{Status: a.Status, Body: []byte(a.Body)}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Request is an HTTP request, whichever server read it. It is valid until the door that serves it returns.
@@ -77,66 +76,6 @@ func (rq *Request) tableParam(name string) []string {
 func databaseOf(bucket string) string {
 	db, _, _ := strings.Cut(bucket, "/")
 	return db
-}
-
-// AckHeader is the header in which a request of any protocol says when it wants its answer.
-const AckHeader = "X-Spillway-Ack"
-
-// level is the ack level the header asks for, else byProtocol. The error is Invalid.
-func (rq *Request) level(byProtocol point.Level) (point.Level, error) {
-	switch v := rq.Header(AckHeader); v {
-	case "":
-		return byProtocol, nil
-	case "all":
-		return point.All, nil
-	case "one":
-		return point.One, nil
-	case "received":
-		return point.Received, nil
-	default:
-		return 0, fault.Errorf(fault.Invalid, "invalid %s %q (use received, one or all)", AckHeader, v)
-	}
-}
-
-// AtomicHeader is the header, and AtomicParam the parameter of the URL, by which all rows of a request are kept, or none (C94).
-const (
-	AtomicHeader = "X-Spillway-Atomic"
-	AtomicParam  = "atomic"
-)
-
-// atomic reports whether all rows of the request are to be kept, or none. The error is Invalid.
-func (rq *Request) atomic() (bool, error) {
-	for _, v := range []string{rq.Header(AtomicHeader), rq.Query.Get(AtomicParam)} {
-		if v == "" {
-			continue
-		}
-		on, err := strconv.ParseBool(v)
-		if err != nil {
-			return false, fault.Errorf(fault.Invalid, "invalid %s %q (use true or false)", AtomicHeader, v)
-		}
-		if on {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// SmearHeader is the header, and SmearParam the parameter of the URL, by which the rows of a request do not wait on their way to narrow partitions: off (C41).
-const (
-	SmearHeader = "X-Spillway-Smear"
-	SmearParam  = "smear"
-)
-
-// smear is the sender's wish: off in either place wins. The error is Invalid.
-func (rq *Request) smear() (wish point.Smear, err error) {
-	for _, v := range []string{rq.Header(SmearHeader), rq.Query.Get(SmearParam)} {
-		w, err := point.ParseSmear(v)
-		if err != nil {
-			return 0, fault.Annotate(err, "%s", SmearHeader)
-		}
-		wish = wish.Over(w)
-	}
-	return wish, nil
 }
 
 // Response is an answer, for whichever server sends it.

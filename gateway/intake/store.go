@@ -116,7 +116,7 @@ const rowBytes = 20
 
 // store checks a decoded batch against the limits and writes the accepted rows. Without partial, nothing is written if
 // anything was refused. The error is for the whole batch; single refusals are in b.
-func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, level point.Level, partial bool) (kept, error) {
+func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, partial bool) (kept, error) {
 	c.charge.note(int64(rowBytes * b.Rows()))
 	received := b.Rows()
 	var twice point.Dropped
@@ -127,13 +127,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	f.refusedSince(c, b, 0, 0)
 	f.metrics.per[c.protocol].strings.Add(float64(b.StringFields))
 	lo, hi := t.Bounds(now)
-	atomic, err := c.atomic()
-	if err != nil {
-		return kept{}, err
-	}
-	if b.Smear, err = c.smear(); err != nil {
-		return kept{}, err
-	}
+	b.Smear = c.wishes.smear
 	c.ticket.Samples(b.Rows())
 	dropped := b.RemoveDropped()
 	dropped.Floats, dropped.Hists, dropped.Exemplars = dropped.Floats+twice.Floats, dropped.Hists+twice.Hists, dropped.Exemplars+twice.Exemplars
@@ -143,7 +137,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	}
 	f.metrics.rowsRefused(c.protocol, "old", n.Old)
 	f.metrics.rowsRefused(c.protocol, "ahead", n.Ahead)
-	if b.Atomic = atomic; atomic && b.RefusedRows > 0 {
+	if b.Atomic = c.wishes.atomic; b.Atomic && b.RefusedRows > 0 {
 		return kept{}, notWhole(b)
 	}
 	if !partial && b.RefusedRows > 0 {
@@ -154,7 +148,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 		return k.and(dropped), nil
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
-	if err := t.Write(peer.WithWaiting(ctx, func() { f.endTurn(c) }), b, level); err != nil {
+	if err := t.Write(peer.WithWaiting(ctx, func() { f.endTurn(c) }), b, c.wishes.level); err != nil {
 		if fault.Is(err, fault.Throttled) {
 			f.brakes.refused(c.Table, err)
 		}
@@ -219,7 +213,7 @@ func (f *Front) table(ctx context.Context, c *call) (Table, error) {
 type lineWrite struct {
 	flavour   lineproto.Flavour
 	precision lineproto.Precision
-	level     point.Level
+	level     point.Level // where X-Spillway-Ack does not say it
 	partial   bool
 }
 
@@ -254,7 +248,7 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 	var k kept
 	if err == nil {
 		unread := len(b.Refused)
-		k, err = f.store(ctx, c, t, b, now, w.level, w.partial)
+		k, err = f.store(ctx, c, t, b, now, w.partial)
 		explain(b.Refused[unread:])
 	}
 	o.Err, o.Stored, o.Refused, o.RefusedRows = err, k.rows(), b.Refused, b.RefusedRows
@@ -272,7 +266,7 @@ func explain(refused []point.Refusal) {
 }
 
 // writeRemote serves a remote-write body.
-func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version, enc encoding, level point.Level) (o remotewrite.Outcome) {
+func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version, enc encoding) (o remotewrite.Outcome) {
 	defer func() {
 		limited := false
 		o.RetryAfter, limited = f.limited(c, o.Err, o.Refused)
@@ -308,7 +302,7 @@ func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version,
 	if err == nil {
 		read := keptOf(b)
 		var k kept
-		k, err = f.store(ctx, c, t, b, nowNanos(), level, true)
+		k, err = f.store(ctx, c, t, b, nowNanos(), true)
 		if err == nil {
 			// Taken leaves out rows that the sender did not write, so we subtract instead of counting again.
 			o.Written = remotewrite.Written{

