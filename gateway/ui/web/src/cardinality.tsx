@@ -104,9 +104,9 @@ function Metric({ table, metric }: { table: string; metric: string }) {
       {error && <Problem error={error} />}
       {!data ? !error && <Loading what="Looking" /> : (
         <div class="scroll"><table>
-          <thead><tr><th>label</th><th class="n">values</th><th /><th>most series</th></tr></thead>
+          <thead><tr><th>label</th><th class="n">values</th><th class="share" /><th>most series</th></tr></thead>
           <tbody>{sorted.map(([name, values]) => (
-            <tr key={name}><td><code>{name}</code></td><td class="n">{count(values.size)}</td><td><Bar share={values.size / Math.max(1, data.data.length)} /></td>
+            <tr key={name}><td><code>{name}</code></td><td class="n">{count(values.size)}</td><td class="share"><Bar share={values.size / Math.max(1, data.data.length)} /></td>
               <td class="values">{[...values].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([v, n]) => <span key={v}><code>{v || '""'}</code> <span class="dim">{count(n)}</span></span>)}{values.size > 6 && <span class="dim">and {count(values.size - 6)} more</span>}</td></tr>
           ))}</tbody>
         </table></div>

@@ -1,6 +1,6 @@
 // The frame of the page: head, views, what is wrong, and the way in.
 import { render, type ComponentType } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import 'uplot/dist/uPlot.min.css';
 import './style.css';
 import { credentials, Failure, get, onRefused, type Answer } from './api';
@@ -40,8 +40,12 @@ function App() {
   const table = wanted || (tables.includes('default') || tables.length === 0 ? 'default' : tables[0]);
   const found = VIEWS.find(([name]) => name === view) ?? VIEWS[0];
   const View = found[2];
+  const nav = useRef<HTMLElement>(null);
   useEffect(() => {
     document.title = `${found[1]} · Spillway`;
+    // On a phone the views are wider than the screen.
+    const all = nav.current, chosen = all?.querySelector<HTMLElement>('[aria-current]');
+    if (all && chosen) all.scrollLeft = chosen.offsetLeft - all.offsetLeft - (all.clientWidth - chosen.offsetWidth) / 2;
   }, [found[1]]);
 
   return (
@@ -49,7 +53,7 @@ function App() {
       <a class="skip" href="#content" onClick={(e) => { e.preventDefault(); document.getElementById('content')?.focus(); }}>Skip to the content</a>
       <header class="head">
         <a class="brand" href={href('explore', { table: wanted })} aria-label="Spillway"><img src="./icon.svg" alt="" width="24" height="24" /><b>Spillway</b></a>
-        <nav aria-label="Views">
+        <nav aria-label="Views" ref={nav}>
           {VIEWS.map(([name, text]) => <a key={name} href={href(name, { table: wanted })} aria-current={name === found[0] ? 'page' : undefined}>{text}</a>)}
         </nav>
         <div class="head-tools">

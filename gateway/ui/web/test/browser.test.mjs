@@ -364,6 +364,8 @@ describe('the other views', () => {
       await p.waitForFunction(() => !document.querySelector('main .loading'));
       const over = await p.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.ok(over <= 0, `${view} is ${over} px too wide`);
+      const tab = await p.evaluate(() => { const r = document.querySelector('nav [aria-current]').getBoundingClientRect(); return [r.left, r.right]; });
+      assert.ok(tab[0] >= 0 && tab[1] <= 390, `the tab of ${view} is at ${tab}, beyond the screen`);
       await shot(p, 'phone-' + view + (params?.view ?? ''));
     }
   });
