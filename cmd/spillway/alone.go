@@ -71,7 +71,7 @@ func examineAlone(s *ui.Status) (report []finding) {
 	for _, srv := range s.Servers {
 		if !srv.Live {
 			// What is not served without it is a partition without a leader, below.
-			add("degraded", "dead server", srv.ID, "it sends no heartbeat; the sizes of what it holds are not known", "start it, with its data directory; `spillway server list --servers …` says what only it holds")
+			add("degraded", "dead server", srv.ID, "it "+noHeartbeat("sends", s.Tables), "start it, with its data directory; `spillway server list --servers …` says what only it holds")
 		}
 	}
 	for _, t := range s.Tables {

@@ -13,7 +13,7 @@ import (
 // TestTheDoctorNamesADeadServerOnce, whatever the page says about it, and what to do; what is served all the same is not called broken.
 func TestTheDoctorNamesADeadServerOnce(t *testing.T) {
 	s := &ui.Status{Whole: true, Role: "gateway", Servers: []ui.Server{{ID: "s1"}, {ID: "s2", Live: true}}, Problems: []string{
-		silentServer("s1") + "at h:1 shows no heartbeat; the sizes of what it holds are not known.",
+		silentServer("s1") + "at h:1 " + noHeartbeat("shows", nil) + ".",
 		silentServer("s2") + "at h:2 takes no rows: the store is read-only.",
 	}}
 	s.Tables = []ui.Table{{Name: "t", Partitions: []ui.Partition{{ID: 1, Leader: "s2"}}}}
@@ -25,6 +25,14 @@ func TestTheDoctorNamesADeadServerOnce(t *testing.T) {
 		if f.Severity != "degraded" || f.Do == "" {
 			t.Errorf("%+v", f)
 		}
+	}
+	// Where each partition has a copy elsewhere, its size is known.
+	if strings.Contains(got[1].What, "sizes") {
+		t.Errorf("%+v", got[1])
+	}
+	s.Tables[0].Unknown = 1
+	if got = examineAlone(s); !strings.Contains(got[1].What, "sizes of what it alone holds are not known") {
+		t.Errorf("%+v", got[1])
 	}
 	s.Tables[0].Partitions[0].Leader = ""
 	if got = examineAlone(s); len(got) != 3 || got[2].Severity != "broken" {

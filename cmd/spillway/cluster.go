@@ -226,7 +226,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			s.Problems = slices.DeleteFunc(s.Problems, func(text string) bool {
 				return isOfSilent(text, string(r.ID))
 			})
-			s.Problems = append(s.Problems, silentServer(string(r.ID))+fmt.Sprintf("at %s shows no heartbeat; the sizes of what it holds are not known.", r.Addr))
+			s.Problems = append(s.Problems, silentServer(string(r.ID))+fmt.Sprintf("at %s %s.", r.Addr, noHeartbeat("shows", s.Tables)))
 		}
 		s.Servers = append(s.Servers, one)
 	}
@@ -259,6 +259,15 @@ func newRand() *rand.Rand {
 // isOfSilent reports whether a problem is that sizes are not known of a server, by its name alone or with its address.
 func isOfSilent(problem, id string) bool {
 	return strings.HasPrefix(problem, someSizes) && (strings.Contains(problem, "server "+id+":") || strings.Contains(problem, "server "+id+" at "))
+}
+
+// noHeartbeat says that a server is silent, and whether sizes are not known for that: where there are copies, another one's are.
+func noHeartbeat(verb string, tables []ui.Table) string {
+	text := verb + " no heartbeat"
+	if slices.ContainsFunc(tables, func(t ui.Table) bool { return t.Unknown > 0 }) {
+		text += "; the sizes of what it alone holds are not known"
+	}
+	return text
 }
 
 // silentServer begins the problem that a server sends no heartbeat.

@@ -35,13 +35,19 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 		if f.err != nil {
 			causes.add("The sizes of table %s are not known: "+f.err.Error(), f.of.Table)
 		}
-		for _, text := range f.lacks {
-			causes.add(someSizes+" of table %s are not known: "+text, f.of.Table)
-		}
 		t := tableStatus(f, s.Now)
+		for _, text := range f.lacks {
+			if t.Unknown > 0 { // else another copy's are known
+				causes.add(someSizes+" of table %s are not known: "+text, f.of.Table)
+			}
+		}
 		for _, p := range t.Partitions {
 			if p.Damaged != "" {
-				causes.add("A segment of partition %s is damaged, and the partition is not read: "+p.Damaged+".", fmt.Sprint(t.Name, "/", p.ID))
+				text := "A segment of partition %s is damaged, and the partition is not read: "
+				if len(p.Servers) > 1 {
+					text = "A segment of a copy of partition %s is damaged, and this copy is not read: "
+				}
+				causes.add(text+p.Damaged+".", fmt.Sprint(t.Name, "/", p.ID))
 			}
 			if p.Differs != "" {
 				causes.add("Copies of partition %s hold different rows: "+p.Differs+"; see docs/runbooks/SpillwayCopiesDiffer.md.", fmt.Sprint(t.Name, "/", p.ID))
@@ -207,13 +213,14 @@ func tableStatus(f found, now time.Time) ui.Table {
 // sizeSum adds up partitions.
 type sizeSum struct {
 	rows, bytes    uint64
-	oldest, newest point.Nanos // undefined while rows is 0
+	oldest, newest point.Nanos
+	timed          bool // they are known
 }
 
 func (s *sizeSum) add(p peer.PartitionStats) {
-	if p.Rows > 0 {
-		if s.rows == 0 {
-			s.oldest, s.newest = p.MinTime, p.MaxTime
+	if p.Rows > 0 && (p.MinTime != 0 || p.MaxTime != 0) { // both 0: its rows wait to be applied
+		if !s.timed {
+			s.oldest, s.newest, s.timed = p.MinTime, p.MaxTime, true
 		}
 		s.oldest, s.newest = min(s.oldest, p.MinTime), max(s.newest, p.MaxTime)
 	}
@@ -221,9 +228,9 @@ func (s *sizeSum) add(p peer.PartitionStats) {
 	s.bytes += p.Bytes
 }
 
-// at returns a time of a row; nil: there is no row.
+// at returns a time of a row; nil: there is no row, or its time is not known.
 func (s *sizeSum) at(t point.Nanos) *time.Time {
-	if s.rows == 0 {
+	if !s.timed {
 		return nil
 	}
 	at := time.Unix(0, t).UTC()

@@ -3,8 +3,6 @@ package fanout
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -214,79 +212,4 @@ func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point
 		return cmp.Or(strings.Compare(a.Metric, b.Metric), strings.Compare(a.Type, b.Type), strings.Compare(a.Help, b.Help), strings.Compare(a.Unit, b.Unit))
 	})
 	return slices.Compact(all), nil
-}
-
-// Stats implements query.Source. Rows, bytes and partitions are sums, and right: each lies on one server. Series are sums
-// too: one that lies on several servers, because its partitions do, counts on each.
-// Servers share label values, and how many cannot be computed from their counts: the result is the largest count of one
-// server, so there are at least so many. A warning reports this if several servers have series.
-func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
-	found, err := everyServer(ctx, s, table, 1, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
-		return st.Stats(ctx, table, listed(topN))
-	})
-	if err != nil {
-		return nil, err
-	}
-	sum := new(peer.Stats)
-	names, values, bytes, pairs := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
-	timed, knowing := false, 0
-	for _, st := range found {
-		if st.Series > 0 {
-			knowing++
-		}
-		sum.Series += st.Series
-		sum.HeadRows += st.HeadRows
-		sum.SegmentRows += st.SegmentRows
-		sum.SegmentBytes += st.SegmentBytes
-		sum.LabelPairs = max(sum.LabelPairs, st.LabelPairs)
-		sum.Partitions += st.Partitions
-		sum.Segments += st.Segments
-		if st.MinTime != 0 || st.MaxTime != 0 { // both 0: it has no rows
-			if !timed {
-				sum.MinTime, sum.MaxTime, timed = st.MinTime, st.MaxTime, true
-			}
-			sum.MinTime, sum.MaxTime = min(sum.MinTime, st.MinTime), max(sum.MaxTime, st.MaxTime)
-		}
-		fold(names, st.SeriesByName, add)
-		fold(values, st.ValuesByLabel, larger)
-		fold(bytes, st.BytesByLabel, larger)
-		fold(pairs, st.SeriesByPair, add)
-		sum.ByPartition = append(sum.ByPartition, st.ByPartition...)
-		sum.Staged = append(sum.Staged, st.Staged...)
-	}
-	if topN > 0 && knowing > 1 {
-		query.Warn(ctx, fmt.Sprintf("the counts of series are sums of %d storage servers, and a series that lies on several counts on each; of label values it is the most that one server has", knowing))
-	}
-	sum.SeriesByName, sum.ValuesByLabel = top(names, topN), top(values, topN)
-	sum.BytesByLabel, sum.SeriesByPair = top(bytes, topN), top(pairs, topN)
-	slices.SortFunc(sum.Staged, func(a, b peer.StagedStats) int { return strings.Compare(a.Server, b.Server) })
-	slices.SortFunc(sum.ByPartition, func(a, b peer.PartitionStats) int { return cmp.Compare(a.ID, b.ID) })
-	return sum, nil
-}
-
-// listed is how many of the largest each server lists, for the n largest of all: an entry that is large in sum may be below
-// the n largest of a server, and its count there must not be lost.
-func listed(n int) int {
-	if n == 0 {
-		return 0
-	}
-	return max(10*n, 1000)
-}
-
-func fold(to map[string]uint64, from []peer.NameCount, f func(a, b uint64) uint64) {
-	for _, c := range from {
-		to[c.Name] = f(to[c.Name], c.Count)
-	}
-}
-
-func add(a, b uint64) uint64    { return a + b }
-func larger(a, b uint64) uint64 { return max(a, b) }
-
-func top(from map[string]uint64, n int) []peer.NameCount {
-	out := make([]peer.NameCount, 0, len(from))
-	for _, name := range slices.Sorted(maps.Keys(from)) {
-		out = append(out, peer.NameCount{Name: name, Count: from[name]})
-	}
-	slices.SortStableFunc(out, func(a, b peer.NameCount) int { return cmp.Compare(b.Count, a.Count) })
-	return out[:min(n, len(out))]
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -86,7 +87,7 @@ func (c *counted) Stats(_ context.Context, _ string, n int) (*peer.Stats, error)
 type countedServers []*counted
 
 func (s countedServers) Server(id topology.ServerID) (peer.Storage, bool) { return s[id[0]-'0'], true }
-func (s countedServers) All() []topology.ServerID                         { return []topology.ServerID{"0", "1"}[:len(s)] }
+func (s countedServers) All() []topology.ServerID                         { return []topology.ServerID{"0", "1", "2"}[:len(s)] }
 
 // TestLargestOfAllServers: host is the label with the most values, though on neither server; job has the same three values on both.
 func TestLargestOfAllServers(t *testing.T) {
@@ -116,4 +117,51 @@ func TestLargestOfAllServers(t *testing.T) {
 	}
 	f(both, true, 21, 9, n("cpu", 10), n("host", 6))
 	f(both[:1], false, 10, 9, n("up", 7), n("host", 6))
+}
+
+// TestCopiesAreCountedOnce: three servers had a copy each of a partition's five series, and the page said fifteen, and of its size and times whatever the last of
+// them said: 0 bytes since 1970 of one that had not applied its rows.
+func TestCopiesAreCountedOnce(t *testing.T) {
+	w := newWorld(t)
+	server := func(series uint64, ps ...peer.PartitionStats) *counted {
+		return &counted{st: peer.Stats{Series: series, SegmentRows: 10, Segments: 1, SeriesByName: []peer.NameCount{{Name: "cpu", Count: series}}, ByPartition: ps}}
+	}
+	leader := peer.PartitionStats{ID: 7, Rows: 10, Bytes: 100, MinTime: 3, MaxTime: 9, Transfers: []peer.Transfer{{To: "s2"}}}
+	behind := peer.PartitionStats{ID: 7, Rows: 10}
+	filled := peer.PartitionStats{ID: 7, Rows: 4, Bytes: 40, MinTime: 3, MaxTime: 5, Damaged: "a file"}
+	other := peer.PartitionStats{ID: 8, Rows: 1, Bytes: 10, MinTime: 20, MaxTime: 20}
+	ask := func(servers ...*counted) *peer.Stats {
+		t.Helper()
+		st, err := New(Deps{Tables: w, Leaders: w, Servers: countedServers(servers), Log: slog.New(slog.DiscardHandler)}, Settings{}).Stats(t.Context(), "t", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	for _, servers := range [][]*counted{
+		{server(5, leader), server(5, behind), server(5, filled)},
+		{server(2, filled), server(1, behind), server(5, leader)}, // of some, the rows are not applied yet
+	} {
+		st := ask(servers...)
+		want := peer.PartitionStats{ID: 7, Rows: 10, Bytes: 100, MinTime: 3, MaxTime: 9, Damaged: "a file", Transfers: leader.Transfers}
+		if !reflect.DeepEqual(st.ByPartition, []peer.PartitionStats{want}) {
+			t.Errorf("partitions %+v, want %+v", st.ByPartition, want)
+		}
+		if st.Series != 5 || st.SeriesByName[0].Count != 5 || st.SegmentRows != 10 || st.Segments != 1 || st.Partitions != 1 {
+			t.Errorf("%+v", st)
+		}
+	}
+	// Two copies each of two partitions on three servers, two series in each: four.
+	st := ask(server(2, leader), server(4, leader, other), server(2, other))
+	if st.Series != 4 || st.Partitions != 2 || len(st.ByPartition) != 2 {
+		t.Errorf("%+v", st)
+	}
+	// One copy each: nothing is divided.
+	if st := ask(server(3, leader), server(4, other)); st.Series != 7 || st.SegmentRows != 20 {
+		t.Errorf("%+v", st)
+	}
+	// No rows at all.
+	if st := ask(server(0), server(0)); st.Series != 0 || len(st.ByPartition) != 0 {
+		t.Errorf("%+v", st)
+	}
 }
