@@ -5,6 +5,7 @@
 //	uses_test.go      which functions are called where, and why
 //	state_test.go     no init, no variable of a package that changes
 //	program_test.go   what the product is built without, and how large it may be
+//	settings_test.go  each setting is read by more than what checks it
 //	form_test.go      promises of packages, length of files, names at the top, formats, metrics
 //	words_test.go     how often words stand in comments for which there are plainer ones
 //	references_test.go  what comments refer to is in the repository
