@@ -44,8 +44,8 @@ type Brick struct {
 	ackedBytes atomic.Int64 // as acked, in bytes of this life
 
 	err      atomic.Pointer[error]  // why it is fenced
-	readOnly atomic.Pointer[string] // why it is read-only
-	frozen   atomic.Bool            // for good
+	readOnly atomic.Pointer[string] // why it is read-only for now; written by checkSpace alone
+	frozen   atomic.Pointer[string] // why it is read-only for good
 	fenced   chan struct{}          // closed by the first Fence
 
 	admin sync.Mutex // serialises RaiseEpoch, Rewrite, Cut and Drop

@@ -311,8 +311,8 @@ func (t *Batch) Commit(sync bool) error {
 	if err := t.b.Err(); err != nil {
 		return err
 	}
-	if t.b.Frozen() {
-		return fault.Errorf(fault.Unavailable, "%s", *t.b.readOnly.Load())
+	if err := t.b.errFrozen(); err != nil {
+		return err
 	}
 	pb, seq, err := t.apply(sync)
 	if err != nil {

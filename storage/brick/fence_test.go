@@ -211,3 +211,39 @@ func TestRowsGoOnWhereNoLogFileCanBeMade(t *testing.T) {
 	put(t, b, 1, seq(uint64(rows+1)), size)
 	mustClose(t, b)
 }
+
+// lateDisk is a disk that something happens to while its free space is read.
+type lateDisk struct {
+	vfs.FS
+	meanwhile atomic.Pointer[func()]
+}
+
+func (d *lateDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	if f := d.meanwhile.Swap(nil); f != nil {
+		(*f)()
+	}
+	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 41}, nil
+}
+
+// TestAStoreThatIsFrozenWhileItsDiskIsLookedAtStaysSo: the look found room, and unmade the reason of the freeze; the next commit ended the process.
+func TestAStoreThatIsFrozenWhileItsDiskIsLookedAtStaysSo(t *testing.T) {
+	disk := &lateDisk{FS: vfs.NewMem()}
+	b, _ := open(t, disk, Settings{})
+	freeze := func() { b.Freeze("there was no room at the start") }
+	disk.meanwhile.Store(&freeze)
+	b.checkSpace()
+	if ro, why := b.ReadOnly(); !ro || why != "there was no room at the start" {
+		t.Errorf("read-only %t: %q", ro, why)
+	}
+	batch := b.NewBatch()
+	batch.Set([]byte("m/k"), []byte("v"))
+	if err := batch.Commit(true); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "no room at the start") {
+		t.Errorf("a commit: %v", err)
+	}
+	if _, err := b.Append(1, 1, seq(1), []byte("x")); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("an append: %v", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}

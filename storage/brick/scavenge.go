@@ -161,7 +161,7 @@ func (b *Brick) Drop(p point.PlacementID) error {
 	b.mu.Lock()
 	end, err := b.endLocked()
 	noted := Wait{}
-	if err == nil && b.readOnly.Load() == nil {
+	if ro, _ := b.ReadOnly(); err == nil && !ro {
 		h := header{kind: kindDrop, synced: position(b.synced.Load()), catalogue: b.commits.durable.Load(), placement: p}
 		noted.b = b
 		_, noted.pos, err = b.writeLocked(h.append(nil))

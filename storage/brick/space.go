@@ -3,6 +3,7 @@ package brick
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"github.com/cockroachdb/errors"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -12,8 +13,10 @@ import (
 
 // ReadOnly reports whether appends are refused for want of disk space, with a sentence that has the numbers.
 func (b *Brick) ReadOnly() (bool, string) {
-	if why := b.readOnly.Load(); why != nil {
-		return true, *why
+	for _, p := range []*atomic.Pointer[string]{&b.frozen, &b.readOnly} {
+		if why := p.Load(); why != nil {
+			return true, *why
+		}
 	}
 	return false, ""
 }
@@ -21,18 +24,25 @@ func (b *Brick) ReadOnly() (bool, string) {
 // Freeze makes the brick read-only for good: nothing is appended, committed or removed any more. For a store that was opened
 // on a file system that forgets, because the disk had no room.
 func (b *Brick) Freeze(why string) {
-	b.readOnly.Store(&why)
-	b.frozen.Store(true)
+	b.frozen.Store(&why)
 }
 
 // Frozen reports whether Freeze was called: then there is nothing to flush or to compact.
-func (b *Brick) Frozen() bool { return b.frozen.Load() }
+func (b *Brick) Frozen() bool { return b.frozen.Load() != nil }
+
+// errFrozen is the error of what a frozen brick does not do; nil: it is not frozen.
+func (b *Brick) errFrozen() error {
+	if why := b.frozen.Load(); why != nil {
+		return fault.Errorf(fault.Unavailable, "%s", *why)
+	}
+	return nil
+}
 
 // RoomFor refuses deferrable work that would need the reserve: bytes more in the data directory must leave FreeBytesMin, which is
 // for the log and for flushes. Errors are Unavailable; nil if free space cannot be read.
 func (b *Brick) RoomFor(bytes int64) error {
-	if b.Frozen() {
-		return fault.Errorf(fault.Unavailable, "%s", *b.readOnly.Load())
+	if err := b.errFrozen(); err != nil {
+		return err
 	}
 	u, err := b.fs.GetDiskUsage(b.set.DataDir)
 	if err != nil || u.AvailBytes >= b.set.FreeBytesMin && u.AvailBytes-b.set.FreeBytesMin >= uint64(max(0, bytes)) {
