@@ -11,7 +11,7 @@
 // its series are defined on it again. A silent leader is left once another server leads.
 //
 // Series are numbered by the table's dictionary, and the numbers are the streams' too: a series travels as labels once
-// per server and generation. Every two hours, or when a dictionary fills up slowly, a new generation begins; the old one lives
+// per server and generation. Every two hours, or when a dictionary fills up slowly, a new generation begins; the old one stays
 // until the last batch that uses it is done.
 //
 // Invariants: I1 (a write returns after every one of its shares was acked at the level), I5 (dictionaries, waits and retries are bounded).

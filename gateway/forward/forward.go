@@ -150,6 +150,7 @@ type Forwarder struct {
 	slow    slowServers
 	series  *share.Pool  // that are active, of all tables: GenerationSeriesMax of them
 	wanted  atomic.Int64 // unix nanoseconds when a table within its share was last refused a series
+	aging   aging
 
 	mu struct {
 		sync.RWMutex
@@ -235,6 +236,14 @@ type Table struct {
 
 // Dict gives the dictionary for the next batch.
 func (t *Table) Dict() *point.Dict {
+	if other := t.f.aging.next(t.f); other != nil {
+		other.dict()
+	}
+	return t.dict()
+}
+
+// dict returns the table's dictionary, which is followed by another where that is due.
+func (t *Table) dict() *point.Dict {
 	g := t.current.Load()
 	series := g.dict.Len()
 	if t.limits != nil {

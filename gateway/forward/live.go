@@ -1,8 +1,11 @@
 package forward
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -146,6 +149,42 @@ func (t *Table) mayGrow() bool {
 // crowds reports whether the table holds more than its share since a table within its own was refused.
 func (t *Table) crowds(since time.Time) bool {
 	return t.series.Used() > t.series.Fair() && t.f.wanted.Load() > since.UnixNano()
+}
+
+// aging goes through the tables again and again, so that the dictionaries of those without writers end in time too. Each request takes one
+// table along: none waits for the streams of thousands that are closed.
+type aging struct {
+	due atomic.Int64 // unix nanoseconds
+
+	mu   sync.Mutex
+	left []*Table // of this round; guarded by mu
+}
+
+// next returns a table whose dictionary should be looked at; nil: none is due.
+func (a *aging) next(f *Forwarder) *Table {
+	now := time.Now()
+	if now.UnixNano() < a.due.Load() || !a.mu.TryLock() {
+		return nil
+	}
+	defer a.mu.Unlock()
+	if len(a.left) == 0 {
+		if now.UnixNano() < a.due.Load() { // another request ended the round
+			return nil
+		}
+		f.mu.RLock()
+		a.left = slices.Collect(maps.Values(f.mu.tables))
+		f.mu.RUnlock()
+	}
+	last := len(a.left) - 1
+	if last < 0 {
+		return nil
+	}
+	t := a.left[last]
+	a.left[last], a.left = nil, a.left[:last]
+	if last == 0 {
+		a.due.Store(now.Add(f.settings.GenerationAgeMin).UnixNano())
+	}
+	return t
 }
 
 // inherit gives the book of the dictionary that follows g.

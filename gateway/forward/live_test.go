@@ -182,3 +182,24 @@ func TestDroppedSamplesAreCountedOnce(t *testing.T) {
 type dropAll struct{}
 
 func (dropAll) Relabel(point.Labels) (point.Labels, bool, error) { return "", false, nil }
+
+// TestSeriesOfATableWithoutWritersMakeRoom: a dictionary ended when its table was written to. That of a table whose senders had all gone kept its
+// series, here and at storage servers, until a restart, and other tables' were refused.
+func TestSeriesOfATableWithoutWritersMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
+		if got := c.intern("gone", 0, 700); got != 700 {
+			t.Fatalf("%d of 700 series are taken", got)
+		}
+		for range 15 {
+			time.Sleep(10 * time.Minute)
+			c.intern("writes", 0, 10)
+		}
+		if got := c.forward.Series(); got != 10 {
+			t.Errorf("%d series are counted, and 10 are written to", got)
+		}
+		if got := c.intern("writes", 0, 700); got != 700 {
+			t.Errorf("%d of 700 series are taken", got)
+		}
+	})
+}
