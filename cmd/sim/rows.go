@@ -32,7 +32,7 @@ type insertion struct {
 // timely refuses a try that comes after a later one of the same row, or too late, as partitions do: the ranks of rows that were acked meanwhile would be below its.
 // Its gateway, if it still waits, gives it a stamp above the one returned.
 func (s *server) timely(id lease.Partition, in insertion) (above point.Stamp, ok bool) {
-	if in.rank == 0 || in.inherited && in.staged == 0 || s.w.opt.broken == lateTryLogged {
+	if in.inherited && in.staged == 0 || s.w.opt.broken == lateTryLogged {
 		return 0, true
 	}
 	seen := s.seen[id]
@@ -40,8 +40,12 @@ func (s *server) timely(id lease.Partition, in insertion) (above point.Stamp, ok
 		seen = &rank.Seen{}
 		s.seen[id] = seen
 	}
-	if in.staged != 0 {
+	switch {
+	case in.staged != 0:
 		seen.Observe(in.stamp)
+		return 0, true
+	case in.rank == 0: // rows that hung here since before it would be ranked above it
+		seen.Observe(s.stampOf(in.row).rank)
 		return 0, true
 	}
 	if newest, late := seen.Late(in.rank, s.w.wall().UnixNano()); late && s.w.opt.broken != lateTaken {
