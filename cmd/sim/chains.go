@@ -216,7 +216,7 @@ func (x *link) perform(in chainInput, e chain.Effect) {
 		w.mark(chainBehind)
 	case chain.Note:
 		w.say("%s: %s on %s is %v", s.id, x.id, e.Member.Server, e.What)
-		w.mark([]mark{chain.Silent: memberSilent, chain.Slow: memberSlow, chain.Unmapped: memberUnmapped, chain.TakenIn: memberTakenIn}[e.What])
+		w.mark([]mark{chain.Silent: memberSilent, chain.Slow: memberSlow, chain.Unreached: memberUnreached, chain.Unmapped: memberUnmapped, chain.TakenIn: memberTakenIn}[e.What])
 	}
 }
 

@@ -42,7 +42,7 @@ func (w *world) drawCopies() {
 	w.flushFrom, w.segmentsMax = []int{0, 1, 3, 1 << 30}[rng.IntN(4)], 1+rng.IntN(4)
 	w.segments = replicas.Settings{AnswerIn: 3 * time.Second, SlotIdle: 5 * time.Second, RetryMax: 5 * time.Second, SlotsMax: 1 + 3*rng.IntN(2)}
 	tiny := rng.IntN(3) == 0
-	w.chain = chain.Settings{PingEvery: 300 * time.Millisecond, RelistAfter: 5 * time.Second, RelistMax: 20 * time.Second, QuietPingEvery: 5 * time.Second}
+	w.chain = chain.Settings{PingEvery: 300 * time.Millisecond, RelistAfter: 5 * time.Second, ReachAfter: time.Second, RelistMax: 20 * time.Second, QuietPingEvery: 5 * time.Second}
 	w.chain.QuietAfter = []time.Duration{2 * time.Second, 8 * time.Second, time.Minute}[rng.IntN(3)]
 	if tiny {
 		w.chain.WindowBytes, w.chain.BacklogBytesMax, w.chain.JoinLagBytes = 2*frameBytes, 6*frameBytes, frameBytes

@@ -11,7 +11,7 @@ import (
 // head is the additional state of the head of a chain.
 //
 //	placements of the map ⊇ candidates ──near──▶ order (counts by reports) ──settled──▶ list (the lease row's)
-//	                             ▲                     │ silent, slow
+//	                             ▲                     │ silent, slow, not reached
 //	                             └─────────────────────┴──▶ owed: may be in the list, or sure; nothing is acknowledged
 type head struct {
 	placements []Member
@@ -66,9 +66,9 @@ type peer struct {
 	late        bool // its ping of lateSent was answered while this head was not sure
 	lateSent    Time
 
-	// Of a placement that was slow.
+	// Of a placement that was slow, or not reached.
 	near  Time // since when it keeps up; 0: it does not
-	pause Time // how long it must keep up; 0: it was not slow
+	pause Time // how long it must keep up; 0: it was neither
 }
 
 // owed is a member that may be listed and is not in the chain: while there is one, nothing is acknowledged.
@@ -517,7 +517,7 @@ func (m *Machine) takeOut() {
 		return
 	}
 	if x := m.unreached(m.now, m.set.SilentAfter); x != nil {
-		m.dropSlow(*x)
+		m.dropFor(*x, Unreached, m.set.ReachAfter)
 		return
 	}
 	if m.now-h.progress < m.set.SlowAfter || len(h.unacked) == 0 {
@@ -526,21 +526,21 @@ func (m *Machine) takeOut() {
 	if first := h.unacked[0].upto; !m.own.Less(first) { // this placement itself is not the slow one
 		for _, x := range m.order[1:] {
 			if p := m.peer(x); p.own.Less(first) {
-				m.dropSlow(x)
+				m.dropFor(x, Slow, m.set.RelistAfter)
 				return
 			}
 		}
 	}
 }
 
-// dropSlow removes a member that answers and holds everything up. It must keep up for a while before it is added again, twice as long each time.
-func (m *Machine) dropSlow(x Member) {
+// dropFor removes a member that answers and holds everything up. It must keep up for a while before it is added again, twice as long each time.
+func (m *Machine) dropFor(x Member, why Event, first time.Duration) {
 	p := m.peer(x)
-	if m.now-p.since > m.set.RelistMax {
-		p.pause = 0 // it was well for long
+	if m.now-p.since > min(wellFor*p.pause, m.set.RelistMax) {
+		p.pause = 0 // it was well for long, and this is another failure
 	}
-	p.pause = min(max(2*p.pause, m.set.RelistAfter), m.set.RelistMax)
-	m.drop(x, Slow)
+	p.pause = min(max(2*p.pause, first), m.set.RelistMax)
+	m.drop(x, why)
 }
 
 // unmapped reports whether the map has a placement no more. It may be listed, and have every row, and must be removed from the list before its server

@@ -167,9 +167,11 @@ type (
 type Event uint8
 
 const (
-	// Silent, Slow, Unmapped (the map has it no more) and Stops (its process ends in an orderly way): a member is removed from the chain.
+	// Silent, Slow, Unreached (no frame reaches it from the member before it), Unmapped (the map has it no more) and Stops (its process ends in an orderly
+	// way): a member is removed from the chain.
 	Silent Event = iota
 	Slow
+	Unreached
 	Unmapped
 	Stops
 	// TakenIn: a placement that has caught up is in the chain from now on.
@@ -178,7 +180,7 @@ const (
 
 // String returns the event's name, for logs and scripts.
 func (e Event) String() string {
-	return [...]string{"silent", "slow", "no longer placed", "stopping", "taken in"}[e]
+	return [...]string{"silent", "slow", "not reached", "no longer placed", "stopping", "taken in"}[e]
 }
 
 func (Send) effect()    {}

@@ -51,7 +51,7 @@ var bit = rapid.Bool()
 func randomWorld(t *rapid.T) *world {
 	all := []string{"H", "M", "T", "X"}[:2+pick(t, 3)]
 	w := newWorld(1+pick(t, len(all)), all...)
-	w.set = Settings{RelistAfter: time.Second, WindowBytes: 300, JoinLagBytes: 200, QuietAfter: Time(1+pick(t, 3)) * 500 * time.Millisecond, QuietPingEvery: 2 * time.Second}
+	w.set = Settings{RelistAfter: time.Second, ReachAfter: 500 * time.Millisecond, WindowBytes: 300, JoinLagBytes: 200, QuietAfter: Time(1+pick(t, 3)) * 500 * time.Millisecond, QuietPingEvery: 2 * time.Second}
 	for _, n := range w.nodes {
 		n.rate = 0.9 + 0.1*float64(pick(t, 3))
 		n.lazy = true

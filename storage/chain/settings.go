@@ -17,6 +17,9 @@ type Settings struct {
 	// RelistAfter is how long a member that was slow must keep up before it is added again; doubled each time up to RelistMax.
 	// Default 30 s and 10 min.
 	RelistAfter, RelistMax time.Duration
+	// ReachAfter is the same for a member that answered and that no frame reached: its link to the member before it may be whole again soon. Default 3 s,
+	// doubled each time up to RelistMax. Smaller: more pauses of writers while a link stays cut.
+	ReachAfter time.Duration
 	// QuietAfter is how long nothing may have come, and no read may have asked a member, before a chain with all rows acknowledged becomes quiet: its placements
 	// stop pinging. Default 1 min. Smaller: fewer messages at rest, and more reads that must wake the chain.
 	QuietAfter time.Duration
@@ -31,6 +34,8 @@ type Settings struct {
 }
 
 const (
+	// wellFor is how many times its last pause a member must have been well for its next pause to be the first again.
+	wellFor = 5
 	// sureFor is how long a placement may call its answers sure after it sent a ping that was answered (DESIGN.md, "Sure").
 	sureFor = time.Second
 	// unsureAfter is how long the head waits before it acknowledges without a member that might have been sure. With clocks within
@@ -45,6 +50,7 @@ func (s *Settings) setDefaults() {
 	def(&s.SlowAfter, 4*time.Second)
 	def(&s.RelistAfter, 30*time.Second)
 	def(&s.RelistMax, 10*time.Minute)
+	def(&s.ReachAfter, 3*time.Second)
 	def(&s.QuietAfter, time.Minute)
 	def(&s.QuietPingEvery, 20*time.Second)
 	def(&s.WindowBytes, 4<<20)
