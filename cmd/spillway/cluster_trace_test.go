@@ -34,6 +34,22 @@ func TestClusterTracesWritesAndQueries(t *testing.T) {
 			return s.Name == "POST /write" && s.Attributes["spillway.table"] == "default"
 		})
 	})
+	r.Until(t, "that insert at the storage server, with what it appended", func(all []tracetest.Span) bool {
+		under := func(role, name, parent string) []tracetest.Span {
+			return slices.DeleteFunc(slices.Clone(all), func(s tracetest.Span) bool { return s.Role != role || s.Name != name || s.Parent != parent })
+		}
+		for _, call := range all {
+			if call.Role != "gateway" || call.Name != "peer Insert" {
+				continue
+			}
+			for _, kept := range under("storage", "peer Insert", call.ID) {
+				if kept.Attributes["spillway.table"] == "default" && len(under("storage", "append", kept.ID)) == 1 {
+					return true
+				}
+			}
+		}
+		return false
+	})
 	r.Until(t, "a query of its sender's trace, with what a storage server did for it", func(all []tracetest.Span) bool {
 		return child(all, "storage", "", func(s tracetest.Span) bool {
 			return s.Name == "query" && s.Attributes["spillway.query"] == "cpu_usage" && s.Trace == "0af7651916cd43dd8448eb211c80319c" && s.Parent == "b7ad6b7169203331"

@@ -188,13 +188,49 @@ func (t *Tracer) Remote(ctx context.Context, name, parent string) (context.Conte
 	return t.Server(ctx, name, parent)
 }
 
+// Parent names the span that a call comes from where there is no room for a header: the trace's number, then the span's. The zero Parent is none.
+type Parent [ParentLen]byte
+
+// ParentLen is the length of a Parent.
+const ParentLen = len(api.TraceID{}) + len(api.SpanID{})
+
+// ParentOf is the span of ctx for a call; none where ctx is part of no trace.
+func ParentOf(ctx context.Context) (p Parent) {
+	of := api.SpanContextFromContext(ctx)
+	if !of.IsSampled() {
+		return p
+	}
+	trace, span := of.TraceID(), of.SpanID()
+	copy(p[copy(p[:], trace[:]):], span[:])
+	return p
+}
+
+// Under begins the span of a call by a peer, if the call is part of a trace. It must end.
+func (t *Tracer) Under(ctx context.Context, name string, p Parent) (context.Context, Span) {
+	if t == nil || p == (Parent{}) {
+		return ctx, Span{}
+	}
+	of := api.SpanContextConfig{TraceFlags: api.FlagsSampled, Remote: true}
+	copy(of.SpanID[:], p[copy(of.TraceID[:], p[:]):])
+	return start(api.ContextWithRemoteSpanContext(ctx, api.NewSpanContext(of)), t.tracer, name, api.SpanKindServer)
+}
+
+// Step begins the span of a part of what the process does for the request of ctx; none where ctx is part of no trace. It must end.
+func Step(ctx context.Context, name string) (context.Context, Span) {
+	return within(ctx, name, api.SpanKindInternal)
+}
+
 // Client begins the span of a call that the request of ctx makes; none where ctx is part of no trace. It must end.
 func Client(ctx context.Context, name string) (context.Context, Span) {
+	return within(ctx, name, api.SpanKindClient)
+}
+
+func within(ctx context.Context, name string, kind api.SpanKind) (context.Context, Span) {
 	of := api.SpanFromContext(ctx)
 	if !of.IsRecording() {
 		return ctx, Span{}
 	}
-	return start(ctx, of.TracerProvider().Tracer("spillway"), name, api.SpanKindClient)
+	return start(ctx, of.TracerProvider().Tracer("spillway"), name, kind)
 }
 
 func start(ctx context.Context, t api.Tracer, name string, kind api.SpanKind) (context.Context, Span) {

@@ -9,6 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/trace"
 	"github.com/spillwaydb/spillway/storage/paged"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/series"
@@ -103,7 +104,10 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		return errClosed
 	}
 	if in.Staging != nil && in.Staging.Do != peer.Forward && in.Staging.Do != peer.Inherit {
-		return st.stage(ctx, in)
+		ctx, span := trace.Step(ctx, "stage")
+		err := st.stage(ctx, in)
+		span.End(err)
+		return err
 	}
 	if err := st.t.heads.admit(); err != nil {
 		st.s.metrics.throttled.Inc()
@@ -135,7 +139,9 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
 		r.Foreign, r.Once, r.Missing = forwarded, !forwarded, forwarded && in.Staging.Do == peer.Inherit
 		r.Soon, r.Now = soon, st.s.now()
+		_, span := trace.Step(ctx, "append") // to the log, with its fsync, and to the copies
 		err = p.Append(r)
+		span.End(err)
 	}
 	if err == nil {
 		st.s.metrics.rows.Add(float64(len(in.IDs) + len(in.Hists)))

@@ -21,6 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -85,7 +86,7 @@ func examples() map[string][]byte {
 	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
 		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer, "late": late,
-		"batch": batch, "ranked": ranked, "staged": staged,
+		"batch": batch, "ranked": ranked, "staged": staged, "traced": tracedExample(),
 	}
 }
 
@@ -98,6 +99,45 @@ func stagedExample() []byte {
 	}
 	setSeq(b, 5)
 	return b
+}
+
+// tracedExample is an insert that is part of a trace, to be staged until it is due.
+func tracedExample() []byte {
+	e := new(insertEncoder)
+	for i := range e.parent {
+		e.parent[i] = byte(0xa0 + i)
+	}
+	b, err := e.encode(&peer.Insert{Stamp: 1 << 20, IDs: []point.SeriesID{3}, Times: []point.Nanos{5}, Values: []float64{1},
+		Staging: &peer.Staging{Do: peer.Stage, Nonce: 77, Holders: []string{"s1"}, Due: 1e18}})
+	if err != nil {
+		panic(err)
+	}
+	setSeq(b, 6)
+	return b
+}
+
+// TestATraceBelongsToOneInsert: encoders and decoders are used again.
+func TestATraceBelongsToOneInsert(t *testing.T) {
+	parent := trace.Parent{1, 23: 24}
+	e, d := new(insertEncoder), new(insertDecoder)
+	for _, want := range []trace.Parent{parent, {}, parent} {
+		e.parent = want
+		b, err := e.encode(&peer.Insert{Stamp: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.decode(b[recordLen:]); err != nil || d.parent != want {
+			t.Errorf("%x, want %x: %v", d.parent, want, err)
+		}
+		b[recordLen+atTraced] = 2
+		if _, err := d.decode(b[recordLen:]); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("a flag to come: %v", err)
+		}
+	}
+	e.parent = parent
+	if _, err := e.encode(&peer.Insert{Staging: &peer.Staging{Do: 9}}); err == nil || e.parent != (trace.Parent{}) {
+		t.Errorf("after %v the next insert would be of %x", err, e.parent)
+	}
 }
 
 // TestInsertsOfStagingAreReadAsTheyWereWritten, and damaged ones are refused.
@@ -237,6 +277,9 @@ func read(name string, b []byte) string {
 				return text + err.Error()
 			}
 			text += fmt.Sprintf("%+v\n", *in)
+			if d.parent != (trace.Parent{}) {
+				text += fmt.Sprintf("from span %x\n", d.parent)
+			}
 		case recordAcks:
 			for acks := r.payload; len(acks) > 0; {
 				var seq uint64
@@ -485,12 +528,13 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 7)
+	f(0, 9, 8)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 9, 7)
+	f(2, 9, 8)
+	f(2, 7, 7)
 	f(2, 5, 5)
-	f(8, 9, 0)
+	f(9, 9, 0)
 	f(0, 0, 0)
 }
 

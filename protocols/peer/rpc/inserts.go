@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // inserts serves one stream of inserts.
@@ -274,11 +275,7 @@ func (in *inserts) insert(j job) error {
 	}
 	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
-		err = in.stream.Insert(in.ss.Context(), row)
-		if stamp, anew := in.stampAnew(err); anew {
-			row.Stamp = stamp
-			err = in.stream.Insert(in.ss.Context(), row)
-		}
+		err = in.keep(row, d.parent)
 	}
 	if d.kept() {
 		insertDecoders.Put(d)
@@ -286,6 +283,21 @@ func (in *inserts) insert(j job) error {
 	if _, named := peer.MapOf(err); named && in.version < streamMaps && !isAhead(err) { // that gateway's version has no such ack
 		err = fault.Errorf(fault.KindOf(err), "%v", err)
 	}
+	return err
+}
+
+// keep stores the rows of an insert, in a span if it is part of a trace.
+func (in *inserts) keep(row *peer.Insert, parent trace.Parent) error {
+	ctx, span := in.s.deps.Tracer.Under(in.ss.Context(), "peer Insert", parent)
+	span.Text("spillway.table", in.table)
+	span.Count("spillway.partition", int(row.Partition))
+	span.Count("spillway.rows", len(row.IDs)+len(row.Hists))
+	err := in.stream.Insert(ctx, row)
+	if stamp, anew := in.stampAnew(err); anew {
+		row.Stamp = stamp
+		err = in.stream.Insert(ctx, row)
+	}
+	span.End(err)
 	return err
 }
 

@@ -8,17 +8,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // A message of an insert stream is a sequence of records. FORMAT.md draws them.
 
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
 // name the newest map, since the fourth an insert may be one of staging, since
-// the fifth such an insert may say when it is due, since the sixth it may be of rows that another partition had, and since the seventh an ack may report
-// a stamp that is late.
+// the fifth such an insert may say when it is due, since the sixth it may be of rows that another partition had, since the seventh an ack may report
+// a stamp that is late, and since the eighth an insert may be part of a trace.
 const (
 	streamOldest  = 1
-	streamVersion = 7
+	streamVersion = 8
 
 	streamAhead   = 2
 	streamMaps    = 3
@@ -26,6 +27,7 @@ const (
 	streamDue     = 5
 	streamInherit = 6
 	streamLate    = 7
+	streamTraced  = 8
 )
 
 // recordType is the type of a record.
@@ -154,6 +156,7 @@ type insertEncoder struct {
 	frame   frame.Frame
 	encoder frame.Encoder
 	out     []byte
+	parent  trace.Parent // of the next insert; zero: it is part of no trace
 }
 
 // idsEnd is above every number of a stream: frames list the series defined, which the receiver already has here.
@@ -189,6 +192,10 @@ func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 		}
 		b = appendStaging(b, from, in.Staging)
 	}
+	if e.parent != (trace.Parent{}) {
+		b[from+atTraced] = 1
+		b = append(b, e.parent[:]...)
+	}
 	b = e.encoder.Append(b, f)
 	if len(b) > messageBytesMax {
 		return nil, fault.Errorf(fault.TooLarge, "an insert of %d bytes, at most %d travel at once", len(b), messageBytesMax)
@@ -198,8 +205,9 @@ func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 	return b, nil
 }
 
-// forget drops the references to the caller's memory.
+// forget drops the references to the caller's memory, and the trace.
 func (e *insertEncoder) forget() {
+	e.parent = trace.Parent{}
 	clear(e.frame.Hists)
 	clear(e.frame.Exemplars)
 	e.frame.Times, e.frame.Values = nil, nil
@@ -210,12 +218,14 @@ type insertDecoder struct {
 	frame   frame.Frame
 	decoder frame.Decoder
 	in      peer.Insert // valid until the next decode
+	parent  trace.Parent
 }
 
-// Places in an insert's payload of what belongs to staging.
+// Places in an insert's payload of what belongs to staging, and to a trace.
 const (
 	atStagingDo    = 17
 	atStagingDue   = 18 // 1: a due time follows the holders
+	atTraced       = 19 // 1: the span that the insert comes from follows what belongs to staging
 	atStagingNonce = 24
 )
 
@@ -277,6 +287,20 @@ func (d *insertDecoder) cutStaging(b []byte) (rest []byte, err error) {
 	return rest, fault.Wrap(s.Validate(), fault.Corrupt, "an insert")
 }
 
+// cutParent reads the span that an insert comes from, and returns the rest: the frame. Errors are Corrupt.
+func (d *insertDecoder) cutParent(traced byte, b []byte) (rest []byte, err error) {
+	d.parent = trace.Parent{}
+	switch {
+	case traced == 0:
+		return b, nil
+	case traced != 1:
+		return nil, fault.Errorf(fault.Corrupt, "an insert whose trace is %d", traced)
+	case len(b) < trace.ParentLen:
+		return nil, fault.Errorf(fault.Corrupt, "the trace of an insert ends early")
+	}
+	return b[copy(d.parent[:], b):], nil
+}
+
 // decode reads an insert's payload; nothing of b is kept. Errors are Corrupt.
 func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
 	if len(b) < insertLen {
@@ -292,6 +316,9 @@ func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
 	f := &d.frame
 	rest, err := d.cutStaging(b)
 	if err != nil {
+		return nil, err
+	}
+	if rest, err = d.cutParent(b[atTraced], rest); err != nil {
 		return nil, err
 	}
 	if err := d.decoder.Decode(rest, f); err != nil {

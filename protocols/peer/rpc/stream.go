@@ -11,6 +11,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
 // stream is the gateway's end of a stream of inserts.
@@ -163,6 +164,9 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and smearing begins with %d: upgrade it", st.p.addr, st.limits.version, streamDue)
 	}
 	e := insertEncoders.Get().(*insertEncoder)
+	if st.limits.version >= streamTraced {
+		e.parent = trace.ParentOf(ctx)
+	}
 	b, err := e.encode(in)
 	if err != nil {
 		insertEncoders.Put(e)
