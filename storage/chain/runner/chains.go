@@ -189,7 +189,9 @@ func (c *Chains) forget(here Partitions) {
 	for _, x := range c.all() {
 		if p, ok := here.Placement(x.key); !ok || p != x.p {
 			c.mu.Lock()
-			delete(c.mu.copies, x.key)
+			if c.mu.copies[x.key] == x { // a chain of the placement that is here now may have taken its place
+				delete(c.mu.copies, x.key)
+			}
 			c.mu.Unlock()
 			x.cancel()
 		}

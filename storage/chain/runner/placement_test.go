@@ -211,3 +211,34 @@ func TestTheFirstRowOfAPartitionDoesNotWaitForAPing(t *testing.T) {
 	}
 	end()
 }
+
+// replaced is a server on which another placement of the partition comes while it is looked at.
+type replaced struct {
+	*node
+	by func() *partition.Partition
+}
+
+func (r replaced) Placement(lease.Partition) (*partition.Partition, bool) { return r.by(), true }
+
+// TestAPlacementThatFollowsAnotherKeepsItsChain: its first row began a chain while the end of the old placement's was seen. That chain was forgotten
+// instead of the old one and ran on, and rows and messages of the partition found none.
+func TestAPlacementThatFollowsAnotherKeepsItsChain(t *testing.T) {
+	old, next := openNode(t, 1, chain.Settings{}), openNode(t, 2, chain.Settings{})
+	c, key := old.chains, lease.Partition{Table: "t", ID: 1}
+	if c.of(key, old.Partition) == nil {
+		t.Fatal("no chain")
+	}
+	c.forget(replaced{old, func() *partition.Partition {
+		c.of(key, next.Partition)
+		return next.Partition
+	}})
+	if x := c.find(key); x == nil || x.p != next.Partition {
+		t.Errorf("the placement that is here has the chain %v", x)
+	}
+	for _, n := range []*node{old, next} {
+		n.chains.stop()
+		n.links.Close()
+		n.Close()
+		n.must(n.brick.Close())
+	}
+}
