@@ -23,9 +23,6 @@ func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 	if wait || p.Damaged() != nil || p.Follows() {
 		return nil
 	}
-	if chain.Deletions == 0 {
-		p.clean.Store(false) // the deleted rows are gone
-	}
 	if why := p.settings.CompactDue(&chain); why != NotDue {
 		return p.Compact(ctx, why)
 	}
@@ -33,18 +30,24 @@ func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 }
 
 // CleanTombstones makes the next CompactIfDue leave out the rows that are deleted by now.
-func (p *Partition) CleanTombstones() { p.clean.Store(true) }
+func (p *Partition) CleanTombstones() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.clean = true
+}
 
 // chain returns the input of the compaction policy; wait is set while a failure is too fresh to try again.
 func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.Closed = now.UnixNano() > p.ident.TimeHi && p.mu.frames == 0 && len(p.mu.frozen) == 0
-	c.Idle, c.Clean = now.Sub(p.mu.lastWrite), p.clean.Load()
+	c.Idle = now.Sub(p.mu.lastWrite)
 	for _, g := range p.mu.state.Segments {
 		c.Segments = append(c.Segments, g.Info)
 		c.Deletions = max(c.Deletions, len(g.Tombstones))
 	}
+	p.mu.clean = p.mu.clean && c.Deletions > 0 // else the deleted rows are gone
+	c.Clean = p.mu.clean
 	from := p.settings.ranksFrom(now)
 	for _, g := range p.mu.segments {
 		if g.info.StampHi < from {

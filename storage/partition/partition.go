@@ -56,7 +56,6 @@ type Partition struct {
 	// compactMu is held by the one compaction that runs, and by Close. Acquired before flushMu.
 	compactMu  sync.Mutex
 	compacting atomic.Bool
-	clean      atomic.Bool // the next compaction leaves out deleted rows
 
 	doubts atomic.Bool // there are doubted segments
 
@@ -92,6 +91,7 @@ type Partition struct {
 		segments  []*segmentRef
 		frozen    []*frozen // heads that accept no more rows, oldest first; a leader flushes the first
 		flushing  bool      // the first of them is being flushed
+		clean     bool      // the next compaction leaves out deleted rows
 		active    *headRef
 		frames    int              // in the active head
 		deletions []deletion       // among those frames
