@@ -12,7 +12,7 @@ import (
 var (
 	mechanism = regexp.MustCompile(`\bC(?:0[1-9]|[1-9][0-9]|1[0-4][0-9])\b`)
 	promise   = regexp.MustCompile(`\bI[0-9]\b`)
-	section   = regexp.MustCompile(`\b(?:DESIGN|CONTRACTS|PROOFS|MECHANISMS|STYLE)(?:\.md)?,? (?:§|[A-Z]\.?[0-9])`)
+	section   = regexp.MustCompile(`\b(?:DESIGN|CONTRACTS|PROOFS|MECHANISMS|STYLE)(?:\.md)?,?\s(?:§|[A-Z]\.?[0-9])`)
 )
 
 // TestReferencesLeadSomewhere: a comment or document that names a mechanism (C08), a promise (I3) or a section must name one that a reader
@@ -51,14 +51,15 @@ func brokenReferences(text, mechanisms, promises string) (broken []string) {
 func TestBrokenReferencesAreSeen(t *testing.T) {
 	mechanisms, promises := "| C08 | swap | so |\n| C76, C77 | both | so |\n", "- **I1 An ack means what it says.**"
 	for text, want := range map[string]int{
-		"as C08 says":               0,
-		"C77, I1":                   0,
-		"C09":                       1,
-		"I2 and C10":                2,
-		"see DESIGN §5.5":           1,
-		"the matrix, CONTRACTS D.9": 1,
-		"DESIGN.md says why":        0,
-		"of C (the language), I5x":  0,
+		"as C08 says":                         0,
+		"C77, I1":                             0,
+		"C09":                                 1,
+		"I2 and C10":                          2,
+		"see DESIGN §5.5":                     1,
+		"at the end of a line (DESIGN\n§5.5)": 1,
+		"the matrix, CONTRACTS D.9":           1,
+		"DESIGN.md says why":                  0,
+		"of C (the language), I5x":            0,
 	} {
 		if got := brokenReferences(text, mechanisms, promises); len(got) != want {
 			t.Errorf("%q: %q, want %d", text, got, want)

@@ -9,8 +9,9 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/spillwaydb/spillway/protocols/cputime"
 )
 
 func main() {
@@ -51,7 +52,7 @@ func main() {
 	debug.SetGCPercent(400) // a run is small, and leaves much behind
 	var met marks
 	for range *runs {
-		began, used := time.Now(), cpu()
+		began, used := time.Now(), cputime.Used()
 		r := Run(o, say)
 		o.Seed++
 		took := time.Since(began)
@@ -63,7 +64,7 @@ func main() {
 			pprof.StopCPUProfile()
 			os.Exit(1)
 		}
-		used = cpu() - used
+		used = cputime.Used() - used
 		met.add(&r.marks)
 		fmt.Printf("%s; %.1f s, %.1f s of a core, %.0f deliveries and faults a second of it\n", r, took.Seconds(), used.Seconds(), float64(r.Events)/used.Seconds())
 	}
@@ -85,13 +86,4 @@ func heapProfile(path string) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
 	}
-}
-
-// cpu is the CPU time of the process.
-func cpu() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"net"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/peertest"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
@@ -126,7 +126,7 @@ func BenchmarkStorage(b *testing.B) {
 			if err := st.Define(b.Context(), defs); err != nil {
 				b.Fatal(err)
 			}
-			before := cpuTime(b)
+			before := cputime.Used()
 			in := peer.Insert{Partition: to.Partition, MapSeq: to.MapSeq}
 			for i := range defs {
 				in.IDs, in.Times, in.Values = append(in.IDs, point.SeriesID(i)), append(in.Times, 0), append(in.Values, float64(i%997))
@@ -141,15 +141,7 @@ func BenchmarkStorage(b *testing.B) {
 				}
 			}
 			rows := float64(b.N) * 2020
-			b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/rows, "cpu-ns/row")
+			b.ReportMetric(float64((cputime.Used()-before).Nanoseconds())/rows, "cpu-ns/row")
 		})
 	}
-}
-
-func cpuTime(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

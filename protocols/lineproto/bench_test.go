@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"math/rand"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -78,18 +78,9 @@ func mixedLines(hosts int, at int64, seed int64) []byte {
 	return b.Bytes()
 }
 
-// cpuTime is the CPU time of the process: on shared machines wall time measures the neighbours.
-func cpuTime(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // report reports the CPU time of a row.
 func report(b *testing.B, rows int, since time.Duration) {
-	spent := cpuTime(b) - since
+	spent := cputime.Used() - since
 	b.ReportMetric(float64(rows)/spent.Seconds()/1e6, "Mrows/cpu-s")
 	b.ReportMetric(float64(spent)/float64(rows), "cpu-ns/row")
 }
@@ -106,7 +97,7 @@ func benchKnown(b *testing.B, bodies ...[]byte) {
 	}
 	rows, turn := 0, 0
 	b.ReportAllocs()
-	start := cpuTime(b)
+	start := cputime.Used()
 	for b.Loop() {
 		body := bodies[turn%len(bodies)]
 		turn++
@@ -132,7 +123,7 @@ func BenchmarkNewSeries(b *testing.B) {
 	batch := point.GetBatch(nil)
 	rows := 0
 	b.ReportAllocs()
-	start := cpuTime(b)
+	start := cputime.Used()
 	for b.Loop() {
 		batch.Reset()
 		batch.Dict = point.NewDict(0)
@@ -163,7 +154,7 @@ func BenchmarkByteLoop(b *testing.B) {
 	body := cpuLines(1000, benchTime)
 	dict := point.NewDict(0)
 	rows, sum := 0, uint64(0)
-	start := cpuTime(b)
+	start := cputime.Used()
 	for b.Loop() {
 		for p := 0; p < len(body); {
 			e := p + bytes.IndexByte(body[p:], ' ')

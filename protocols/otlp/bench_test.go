@@ -2,15 +2,14 @@ package otlp_test
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
-	"time"
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/otlp"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -61,15 +60,6 @@ func benchRequest(t testing.TB, host, points int, kind string) []byte {
 	}}})
 }
 
-// cpu is the processor time this process has used.
-func cpu() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 const benchPoints = 2000
 
 func BenchmarkKnownSeries(b *testing.B) {
@@ -95,12 +85,12 @@ func BenchmarkKnownSeries(b *testing.B) {
 			}
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bodies[0])))
-			from, n := cpu(), 0
+			from, n := cputime.Used(), 0
 			for b.Loop() {
 				one()
 				n++
 			}
-			spent := float64(cpu()-from) / float64(n)
+			spent := float64(cputime.Used()-from) / float64(n)
 			b.ReportMetric(spent/float64(rows), "cpu-ns/row")
 			b.ReportMetric(spent/benchPoints, "cpu-ns/point")
 		})
@@ -112,7 +102,7 @@ func BenchmarkOfficial(b *testing.B) {
 	body := benchRequest(b, 1, benchPoints, "numbers")
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))
-	from, n := cpu(), 0
+	from, n := cputime.Used(), 0
 	for b.Loop() {
 		var m metricspb.MetricsData
 		if err := proto.Unmarshal(body, &m); err != nil {
@@ -120,14 +110,14 @@ func BenchmarkOfficial(b *testing.B) {
 		}
 		n++
 	}
-	b.ReportMetric(float64(cpu()-from)/float64(n)/benchPoints, "cpu-ns/point")
+	b.ReportMetric(float64(cputime.Used()-from)/float64(n)/benchPoints, "cpu-ns/point")
 }
 
 func BenchmarkNewSeries(b *testing.B) {
 	body := benchRequest(b, 1, benchPoints, "numbers")
 	dec := newDecoder(b, otlp.Settings{})
 	b.ReportAllocs()
-	from, n := cpu(), 0
+	from, n := cputime.Used(), 0
 	for b.Loop() {
 		batch := point.GetBatch(point.NewDict(0))
 		if err := dec.Decode(body, otlp.Protobuf, batch); err != nil {
@@ -136,7 +126,7 @@ func BenchmarkNewSeries(b *testing.B) {
 		batch.Put()
 		n++
 	}
-	b.ReportMetric(float64(cpu()-from)/float64(n)/benchPoints, "cpu-ns/point")
+	b.ReportMetric(float64(cputime.Used()-from)/float64(n)/benchPoints, "cpu-ns/point")
 }
 
 func BenchmarkJSON(b *testing.B) {

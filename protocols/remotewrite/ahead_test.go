@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -138,7 +139,7 @@ func BenchmarkDecodeNew(b *testing.B) {
 		b.Run(version, func(b *testing.B) {
 			dec := newDecoder(version)
 			b.ReportAllocs()
-			n, cpu := 0, cpuTime(b)
+			n, cpu := 0, cputime.Used()
 			for b.Loop() {
 				dict := point.NewDict(0)
 				for _, body := range bodies {
@@ -150,7 +151,7 @@ func BenchmarkDecodeNew(b *testing.B) {
 				}
 				n += len(bodies) * benchSamples
 			}
-			b.ReportMetric(float64(cpuTime(b)-cpu)/float64(n), "cpu-ns/series")
+			b.ReportMetric(float64(cputime.Used()-cpu)/float64(n), "cpu-ns/series")
 		})
 	}
 }

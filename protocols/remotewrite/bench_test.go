@@ -3,9 +3,7 @@ package remotewrite_test
 import (
 	"fmt"
 	"hash/maphash"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/golang/snappy"
 	"github.com/klauspost/compress/s2"
@@ -13,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/remotewrite"
 )
@@ -109,7 +108,7 @@ func benchDecode(b *testing.B, dec decoder, bodies [][]byte, compressed bool) {
 	buf := make([]byte, 0, 2<<20)
 	b.ReportAllocs()
 	n := 0
-	cpu := cpuTime(b)
+	cpu := cputime.Used()
 	for b.Loop() {
 		body := bodies[n%len(bodies)]
 		if compressed {
@@ -126,16 +125,7 @@ func benchDecode(b *testing.B, dec decoder, bodies [][]byte, compressed bool) {
 		n++
 	}
 	b.ReportMetric(float64(n*benchSamples)/b.Elapsed().Seconds()/1e6, "Msamples/s")
-	b.ReportMetric(float64(cpuTime(b)-cpu)/float64(n*benchSamples), "cpu-ns/sample")
-}
-
-// cpuTime is the CPU time of this process: on a machine with other work it says more than the clock.
-func cpuTime(b *testing.B) time.Duration {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	b.ReportMetric(float64(cputime.Used()-cpu)/float64(n*benchSamples), "cpu-ns/sample")
 }
 
 // BenchmarkSnappy compares the decoders of the block format; the first is ours. s2 accepts more than the format.

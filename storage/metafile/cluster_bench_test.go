@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord/local"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -29,15 +29,6 @@ func BenchmarkTransaction(b *testing.B) {
 			benchTransaction(b, partitions)
 		})
 	}
-}
-
-// cpuTime is what this process has used so far, on all cores.
-func cpuTime() time.Duration {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		return 0
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 func benchTransaction(b *testing.B, partitions int) {
@@ -107,13 +98,13 @@ func benchTransaction(b *testing.B, partitions int) {
 	add(partitions)
 	b.ReportAllocs()
 	var took []time.Duration
-	cpu := cpuTime()
+	cpu := cputime.Used()
 	for b.Loop() {
 		began := time.Now()
 		add(1)
 		took = append(took, time.Since(began))
 	}
-	b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/1000/float64(len(took)), "cpu-ms/op")
+	b.ReportMetric(float64((cputime.Used()-cpu).Microseconds())/1000/float64(len(took)), "cpu-ms/op")
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")

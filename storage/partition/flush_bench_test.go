@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/rows"
@@ -60,12 +60,6 @@ func (s *scrapes) append(n int) {
 	}
 }
 
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // BenchmarkFlushScrapes is an hour of scrapes: CPU a row to append and to flush them, to compact two such hours, and to read all; and bytes a row in the segment.
 func BenchmarkFlushScrapes(b *testing.B) {
 	defer func(n int64) { benchCache = n }(benchCache)
@@ -80,9 +74,9 @@ func BenchmarkFlushScrapes(b *testing.B) {
 				p := openBenchAs(new(testing.T), vfs.NewMem(), 1, Settings{ExactRanksFor: 100 * 365 * 24 * time.Hour}, ident)
 				s := newScrapes(p, request)
 				step := func(i int, f func()) {
-					from := cpuTime()
+					from := cputime.Used()
 					f()
-					spent[i] += cpuTime() - from
+					spent[i] += cputime.Used() - from
 				}
 				for range 2 {
 					step(0, func() { s.append(scrapesAnHour) })

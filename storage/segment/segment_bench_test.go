@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
 )
@@ -33,16 +33,9 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// cpu is the time this process has used; machines are shared, and elapsed time says little there.
-func cpu(b *testing.B) float64 {
-	var u syscall.Rusage
-	check(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return float64(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // perSample reports the processor time of a sample since from, the garbage collector's included.
 func perSample(b *testing.B, from float64, samples int) {
-	b.ReportMetric((cpu(b)-from)/float64(samples)/float64(b.N), "cpu-ns/sample")
+	b.ReportMetric((float64(cputime.Used())-from)/float64(samples)/float64(b.N), "cpu-ns/sample")
 }
 
 func benchWrite(b *testing.B, s *source) {
@@ -52,7 +45,7 @@ func benchWrite(b *testing.B, s *source) {
 		runs[i] = s.runs[id]
 	}
 	b.ReportAllocs()
-	from := cpu(b)
+	from := float64(cputime.Used())
 	for b.Loop() {
 		w, err := Create(vfs.NewMem(), "seg", s.meta, Settings{})
 		check(b, err)
@@ -91,7 +84,7 @@ func BenchmarkScan(b *testing.B) {
 			s := devops(l.hosts, l.samples, l.jitter)
 			r := openSegment(b, fs, "seg", s.write(b, fs, "seg"), openCache(b, 256<<20))
 			b.ReportAllocs()
-			from := cpu(b)
+			from := float64(cputime.Used())
 			for b.Loop() {
 				check(b, r.Scan(func(point.DenseID, rows.Run) error { return nil }))
 			}
@@ -120,7 +113,7 @@ func BenchmarkReadMetric(b *testing.B) {
 	ids := s.order[500:600]
 	n := 0
 	b.ReportAllocs()
-	from := cpu(b)
+	from := float64(cputime.Used())
 	for b.Loop() {
 		n = 0
 		check(b, r.Read(ids, math.MinInt64, math.MaxInt64, func(_ point.DenseID, run rows.Run) error { n += run.Len(); return nil }))
@@ -145,7 +138,7 @@ func BenchmarkFewRows(b *testing.B) {
 			cache := NewCache(1 << 20)
 			defer cache.Close()
 			b.ReportAllocs()
-			from := cpu(b)
+			from := float64(cputime.Used())
 			for b.Loop() {
 				fs := vfs.NewMem()
 				w, err := Create(fs, "seg", s.meta, Settings{})
@@ -167,7 +160,7 @@ func BenchmarkFewRows(b *testing.B) {
 				check(b, r.Check())
 				check(b, r.Close())
 			}
-			b.ReportMetric((cpu(b)-from)/float64(b.N)/1e3, "cpu-µs")
+			b.ReportMetric((float64(cputime.Used())-from)/float64(b.N)/1e3, "cpu-µs")
 			b.ReportMetric(float64(info.Size), "B")
 		})
 	}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -66,12 +66,12 @@ func (n narrowLoad) run(b *testing.B) {
 	go func() { ended <- s.Run(ctx) }()
 	st := n.define(b, s)
 	resetPeak()
-	before, from := cpuTime(), time.Now()
+	before, from := cputime.Used(), time.Now()
 	n.write(b, st)
 	if err := s.FlushAll(b.Context(), false); err != nil {
 		b.Fatal(err)
 	}
-	cpu, took := cpuTime()-before, time.Since(from)
+	cpu, took := cputime.Used()-before, time.Since(from)
 	rows := float64(n.series * n.scrapes)
 	b.ReportMetric(counter(b, reg, "spillway_brick_appended_bytes_total")/rows, "log-B/row")
 	b.ReportMetric(float64(cpu)/rows, "cpu-ns/row")
@@ -147,13 +147,6 @@ func (n narrowLoad) write(b *testing.B, st peer.Stream) {
 			}
 		}
 	}
-}
-
-// cpuTime is the processor time that the process has used so far.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // resetPeak makes peakBytes count from here on.

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -54,14 +54,6 @@ func lines(n int) string {
 			i, i%100, i%97, i%89, i%83, i%79, i%73, i%71, i%67, i%61, i%59, at)
 	}
 	return b.String()
-}
-
-func processorTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // The benchmarks count processor time of this process alone: broker and HTTP client are children, made of the same binary.
@@ -166,13 +158,13 @@ func (h *hole) measure(b *testing.B) {
 	for h.rows.Load() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	from, rows := processorTime(), h.rows.Load()
+	from, rows := cputime.Used(), h.rows.Load()
 	for b.Loop() {
 		for next := h.rows.Load() + 100_000; h.rows.Load() < next; {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	b.ReportMetric(float64(processorTime()-from)/float64(h.rows.Load()-rows), "cpu-ns/sample")
+	b.ReportMetric(float64(cputime.Used()-from)/float64(h.rows.Load()-rows), "cpu-ns/sample")
 }
 
 func BenchmarkRecords(b *testing.B) {
@@ -244,13 +236,13 @@ func BenchmarkWorkerAlone(b *testing.B) {
 		records[i] = &kgo.Record{Topic: "metrics", Value: []byte(value), Timestamp: time.Now()}
 	}
 	b.ReportAllocs()
-	from := processorTime()
+	from := cputime.Used()
 	for b.Loop() {
 		if err := w.process(context.Background(), c.members[0], &work{topic: topicKey{0, "metrics"}, batches: []*batch{{records: records}}}); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(processorTime()-from)/float64(b.N)/float64(8*4600), "cpu-ns/sample")
+	b.ReportMetric(float64(cputime.Used()-from)/float64(b.N)/float64(8*4600), "cpu-ns/sample")
 }
 
 // BenchmarkHTTP is the rival: the same lines, 100 kB a request, through the HTTP front door to the same hole.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/lease/keeper"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -205,18 +205,10 @@ func (c *figures) steady(d time.Duration) {
 		}
 		return rev
 	}
-	r0, cpu0 := rev(), cpuTime()
+	r0, cpu0 := rev(), cputime.Used()
 	time.Sleep(d) // what servers at rest cost in this time is measured
-	cpu, writes := cpuTime()-cpu0, rev()-r0
+	cpu, writes := cputime.Used()-cpu0, rev()-r0
 	c.t.Logf("steady: %.1f writes a second to the store; %.1f %% of a core for three servers together", float64(writes)/d.Seconds(), 100*cpu.Seconds()/d.Seconds())
-}
-
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func (c *figures) held() (n int) {

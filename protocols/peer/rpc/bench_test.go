@@ -4,10 +4,9 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -42,21 +41,12 @@ func devopsRows() *peer.Insert {
 	return in
 }
 
-// cpu is the CPU time of this process, both sides together.
-func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // BenchmarkInsert sends batches of 2,020 rows through loopback, so many at a time, and for comparison only encodes and
 // decodes them.
 func BenchmarkInsert(b *testing.B) {
 	run := func(b *testing.B, workers int, insert func(*peer.Insert) error) {
 		b.ReportAllocs()
-		before := cpu(b)
+		before := cputime.Used()
 		var wg sync.WaitGroup
 		for w := range workers {
 			wg.Go(func() {
@@ -70,7 +60,7 @@ func BenchmarkInsert(b *testing.B) {
 			})
 		}
 		wg.Wait()
-		spent := cpu(b) - before
+		spent := cputime.Used() - before
 		rows := float64(b.N) * 2020
 		b.ReportMetric(float64(spent.Nanoseconds())/rows, "cpu-ns/row")
 		b.ReportMetric(rows/spent.Seconds()/1e6, "Mrows/cpu-s")
@@ -173,7 +163,7 @@ func BenchmarkSelect(b *testing.B) {
 		_ = srv.Shutdown(context.Background())
 	}()
 	b.ReportAllocs()
-	before := cpu(b)
+	before := cputime.Used()
 	for b.Loop() {
 		set, err := p.Select(context.Background(), &peer.Select{})
 		if err != nil {
@@ -188,6 +178,6 @@ func BenchmarkSelect(b *testing.B) {
 		}
 		_ = set.Close()
 	}
-	b.ReportMetric(float64((cpu(b)-before).Nanoseconds())/float64(b.N)/360_000, "cpu-ns/sample")
+	b.ReportMetric(float64((cputime.Used()-before).Nanoseconds())/float64(b.N)/360_000, "cpu-ns/sample")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/360_000, "ns/sample")
 }

@@ -3,6 +3,7 @@ package rpc
 import (
 	"testing"
 
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
@@ -30,7 +31,7 @@ func BenchmarkLinkFrames(b *testing.B) {
 			rec := make([]byte, 10<<10)
 			b.SetBytes(int64(len(rec)))
 			b.ReportAllocs()
-			before := cpu(b)
+			before := cputime.Used()
 			b.ResetTimer()
 			for range b.N {
 				if err := l.Frame(b.Context(), &someRoute, rec, nil); err != nil {
@@ -39,7 +40,7 @@ func BenchmarkLinkFrames(b *testing.B) {
 			}
 			<-to.all
 			b.StopTimer()
-			b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/frame")
+			b.ReportMetric(float64(cputime.Used()-before)/float64(b.N), "cpu-ns/frame")
 			x.Close()
 			y.Close()
 		})
