@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -79,6 +80,9 @@ func run(p processes.Plan) error {
 			return nil
 		}
 		return err
+	}
+	if err := os.WriteFile(filepath.Join(p.Dir, "env"), []byte(environment(p, c)), 0o600); err != nil {
+		return errors.Join(err, c.Stop(context.Background()))
 	}
 	mu.Lock()
 	fmt.Print(describe(p, c, time.Since(began)))
@@ -166,9 +170,32 @@ func describe(p processes.Plan, c *processes.Cluster, took time.Duration) string
 	fmt.Fprintf(&b, "  curl 'http://%s/write?db=default' -d 'cpu,host=a usage=0.5'\n", c.HTTP[0])
 	fmt.Fprintf(&b, "  curl 'http://%s/api/v1/query?query=cpu_usage'\n\n", c.HTTP[len(c.HTTP)-1])
 	more := fmt.Sprint("s", p.Storage+1)
-	fmt.Fprintf(&b, "  commands: %s doctor --servers=%s %s\n", p.Bin, strings.Join(c.Peers, ","), strings.Join(p.Security(processes.AdminName), " "))
+	fmt.Fprintf(&b, "  commands, in another terminal: . %s; then spillway doctor, table list, partition list default, server list, query cpu_usage\n", filepath.Join(p.Dir, "env"))
 	fmt.Fprintf(&b, "  one more storage server: %s storage --id=%s --host=h%d --data-dir=%s --peer.listen=127.0.0.1:%d --coord=%s %s\n\n",
 		p.Bin, more, p.Storage+1, filepath.Join(p.Dir, more), p.Port+100, c.Coord, strings.Join(append(p.Security(more), p.CoordSecurity()...), " "))
+	return b.String()
+}
+
+// environment is a file for shells: with it, commands find the cluster and the program.
+func environment(p processes.Plan, c *processes.Cluster) string {
+	var b strings.Builder
+	quoted := func(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+	set := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, quoted(value)) }
+	set("SPILLWAY_SERVERS", strings.Join(c.Peers, ","))
+	set("SPILLWAY_URL", "http://"+c.HTTP[0])
+	variables := map[string]string{"--peer.tls.ca": "SPILLWAY_PEER_CA", "--peer.tls.cert": "SPILLWAY_PEER_CERT", "--peer.tls.key": "SPILLWAY_PEER_KEY", "--dev.insecure-peers": "SPILLWAY_PEER_INSECURE"}
+	for _, arg := range p.Security(processes.AdminName) {
+		flag, value, given := strings.Cut(arg, "=")
+		if !given {
+			value = "true"
+		} else if file, err := filepath.Abs(value); err == nil {
+			value = file
+		}
+		set(variables[flag], value)
+	}
+	if dir, err := filepath.Abs(filepath.Dir(p.Bin)); err == nil {
+		fmt.Fprintf(&b, "PATH=%s:$PATH\n", quoted(dir))
+	}
 	return b.String()
 }
 

@@ -31,6 +31,11 @@ import (
 // backupPath is the path on admin.listen at which a running process accepts a request for a backup.
 const backupPath = "/api/v1/admin/backup"
 
+// noBackups answers where no rows are.
+func noBackups(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, "a gateway keeps no rows, and there are no backups of clusters yet: `spillway backup` asks a standalone process; `spillway export` copies a table's rows into a file", http.StatusNotImplemented)
+}
+
 // backupOrder is the body of such a request, in JSON.
 type backupOrder struct {
 	To             string       `json:"to"`           // a directory of the process' host, or s3://bucket/prefix

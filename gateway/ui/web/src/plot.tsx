@@ -77,7 +77,7 @@ export function Plot(p: Props) {
     const narrow = width < 480;
     const u = new uPlot(
       {
-        width, height: p.height, padding: [10, 26, 0, 0],
+        width, height: p.height, padding: [10, 34, 0, 0],
         tzDate: (t) => (utc ? uPlot.tzDate(new Date(t * 1000), 'Etc/UTC') : new Date(t * 1000)),
         legend: { show: false },
         focus: { alpha: 0.3 },
