@@ -208,10 +208,14 @@ func (s *Store) give(id staging.ID) {
 	defer s.mu.Unlock()
 	if h := s.mu.held[id]; h != nil {
 		s.mu.given[id] = h
+		s.mu.gives[id]++
 		time.AfterFunc(staging.ReadableFor, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			delete(s.mu.given, id)
+			if s.mu.gives[id]--; s.mu.gives[id] == 0 { // else it came back meanwhile, and was given away again
+				delete(s.mu.gives, id)
+				delete(s.mu.given, id)
+			}
 		})
 	}
 }

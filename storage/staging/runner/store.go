@@ -54,6 +54,7 @@ type Store struct {
 		machine   *staging.Machine
 		held      map[staging.ID]*held
 		given     map[staging.ID]*held // given to other servers lately
+		gives     map[staging.ID]int   // how often each was
 		filters   int64                // bytes of the filters of held
 		looks     time.Time            // when Run looks at frames by itself; zero: it is woken
 		pending   map[string]int       // frames being logged, by table
@@ -80,7 +81,7 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), out: deliver.New(d.Ways)}
 	st.mu.machine = staging.New(s)
 	st.mu.held, st.mu.pending, st.mu.announced = map[staging.ID]*held{}, map[string]int{}, map[string]time.Time{}
-	st.mu.given = map[staging.ID]*held{}
+	st.mu.given, st.mu.gives = map[staging.ID]*held{}, map[staging.ID]int{}
 	st.metrics = newMetrics(d.Registerer, st)
 	var dec frame.Decoder
 	var g frame.Frame

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -532,4 +533,23 @@ func TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName(t *testing.T) {
 	h.must(s.Stage(t.Context(), table, 2, of, g))
 	h.want(s, "t", 2)
 	h.must(s.Close())
+}
+
+// TestAFrameThatIsGivenAwayAgainStaysReadable: it came back from a server that left, and went to a third one. The first hand-over's time ended its reading
+// here, when gateways did not know the third server yet: queries lacked its rows.
+func TestAFrameThatIsGivenAwayAgainStaysReadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		s := h.open(staging.Settings{})
+		for range 2 {
+			h.must(h.stage(s, "t", 1))
+			s.give(idOf(1))
+			h.must(s.Forget(idOf(1)))
+			time.Sleep(staging.ReadableFor * 2 / 3)
+			h.want(s, "t", 1)
+		}
+		time.Sleep(staging.ReadableFor / 2)
+		h.want(s, "t")
+		h.must(s.Close())
+	})
 }
