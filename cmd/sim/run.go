@@ -447,12 +447,12 @@ func (r Result) String() string {
 		"%d transactions (%d proposed, %d stale, %d invalid, %d unresolved), %d takes, %d stops, "+
 		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded (%d with rows), %d removed, %d steps of masters, %d empty ones moved, %d stuck; "+
 		"%d rows kept by copies, %d surplus, %d of them handed over, %d times another number demanded; %d tables dropped, %d made again; %d files and rows damaged, %d of them noticed, %d torn, %d fsyncs failed, %d disks full; "+
-		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %s",
+		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %v; %s",
 		r.Options.Seed, r.Events, r.Timers, r.Time.Round(time.Second), r.Hash,
 		n.txns, n.changes, n.stale, n.invalid, n.unresolved, n.takes, n.stops,
 		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.emptied, n.removed, n.steps, n.moved, n.stuck,
 		n.kept, n.surplus, n.handed, n.demands, n.drops, n.remade, n.rots, n.found, n.torn, n.fsyncs, n.fulls,
-		n.crashes, n.wipes, n.pauses, n.cuts, n.outages, n.compactions, n.slows, n.rogues, n.people, end)
+		n.crashes, n.wipes, n.pauses, n.cuts, n.outages, n.compactions, n.slows, n.rogues, n.people, n.asked, end)
 }
 
 // Again is the line to paste that plays the same run.

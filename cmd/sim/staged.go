@@ -191,6 +191,7 @@ func (x *selection) askStaged(then func()) {
 		return
 	}
 	g.w.mark(askedStaged)
+	began := g.w.now
 	start, keys := g.starts, slices.Clone(x.keys)
 	for _, id := range x.holders {
 		to := g.w.indexOf(id)
@@ -213,6 +214,7 @@ func (x *selection) askStaged(then func()) {
 			if open--; open > 0 {
 				return
 			}
+			g.w.n.asked.add(len(x.holders), g.w.now-began)
 			if x.silent >= x.m.Config.StagedHolders() && g.w.opt.broken != silentStagers {
 				x.giveUp()
 				return

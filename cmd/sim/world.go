@@ -106,6 +106,22 @@ type counts struct {
 	selects, warned, olds, young, skewed, failed, named                                        int
 	drops, remade, rots, found, torn, fsyncs, fulls                                            int
 	kept, surplus, handed, demands, made, staged                                               int
+	asked                                                                                      fanOut
+}
+
+// fanOut is how many servers selects asked for staged rows, and how long they waited for all of them to answer before they asked partitions.
+type fanOut struct {
+	selects, servers, most int
+	waited                 time.Duration
+}
+
+func (f *fanOut) add(servers int, waited time.Duration) {
+	f.selects, f.servers, f.most, f.waited = f.selects+1, f.servers+servers, max(f.most, servers), f.waited+waited
+}
+
+func (f fanOut) String() string {
+	n := max(f.selects, 1)
+	return fmt.Sprintf("%d selects asked for staged rows, %.1f servers each (%d at most), and waited %.1f ms for them", f.selects, float64(f.servers)/float64(n), f.most, float64(f.waited.Microseconds())/1000/float64(n))
 }
 
 // tableNames are drawn from for a run's tables.

@@ -83,6 +83,7 @@ type flow struct {
 	c      *crowd
 	table  string
 	series int
+	more   func(series int) string // labels beside s, each with a comma before it
 	ended  chan struct{}
 	once   sync.Once
 	wait   sync.WaitGroup
@@ -96,7 +97,12 @@ type flow struct {
 
 // flow begins to write ten times a second, through the gateways in turn. Rows of a request that fails are sent again, as they were.
 func (c *crowd) flow(table string, series int) *flow {
-	l := &flow{c: c, table: table, series: series, ended: make(chan struct{}), from: time.Now()}
+	return c.flowOf(table, series, func(int) string { return "" })
+}
+
+// flowOf is flow with more labels.
+func (c *crowd) flowOf(table string, series int, more func(series int) string) *flow {
+	l := &flow{c: c, table: table, series: series, more: more, ended: make(chan struct{}), from: time.Now()}
 	l.wait.Go(func() {
 		for i := 0; l.goesOn(); i++ {
 			l.request(i)
@@ -130,7 +136,7 @@ func (l *flow) request(i int) {
 	var b strings.Builder
 	at := time.Now().UnixMilli()
 	for s := range l.series {
-		fmt.Fprintf(&b, "flow,s=%d v=%d %d\n", s, i, at)
+		fmt.Fprintf(&b, "flow,s=%d%s v=%d %d\n", s, l.more(s), i, at)
 	}
 	l.sent.Add(int64(l.series))
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {

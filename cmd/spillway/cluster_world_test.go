@@ -18,6 +18,7 @@ import (
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -343,15 +344,21 @@ func putLine(d *process, table, lines string) (int, []byte, error) {
 // metric sums a metric of a process' page, over all labels.
 func metric(t *testing.T, addr, name string) float64 {
 	t.Helper()
+	return metricWhere(t, addr, name, "", "")
+}
+
+// metricWhere sums those with a value of a label; "" is any label.
+func metricWhere(t *testing.T, addr, name, label, value string) float64 {
+	t.Helper()
 	answer, err := http.Get("http://" + addr + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	return sumOf(t, answer.Body, name)
+	return sumOf(t, answer.Body, name, label, value)
 }
 
-func sumOf(t *testing.T, page io.Reader, name string) (sum float64) {
+func sumOf(t *testing.T, page io.Reader, name, label, value string) (sum float64) {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)
@@ -363,7 +370,9 @@ func sumOf(t *testing.T, page io.Reader, name string) (sum float64) {
 		return 0
 	}
 	for _, m := range f.Metric {
-		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		if label == "" || slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == label && l.GetValue() == value }) {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
 	}
 	return sum
 }
