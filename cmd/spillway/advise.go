@@ -8,10 +8,13 @@ import (
 	"math"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/presplit"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/smear"
 )
@@ -22,7 +25,7 @@ type tableAdviseCmd struct {
 	Table      string  `arg:"" help:"Name."`
 	Rows       float64 `name:"rows-per-second" help:"The load to go by, for a table that has none yet. Default: the most that is forecast for the next day." placeholder:"N"`
 	RowBytes   float64 `name:"row-bytes" help:"Bytes of a row at rest. Default: as measured, else 2." placeholder:"N"`
-	ServerRows float64 `name:"server-rows" help:"Rows a second that one storage server should accept for this table." default:"200000"`
+	ServerRows float64 `name:"server-rows" help:"Rows a second that one storage server should accept for this table. Default: the least that a server measured while it was busy, for 70 % of its processors; until then 200000." placeholder:"N"`
 	SplitBytes size    `name:"split-bytes" help:"tables.split_bytes of the storage servers." default:"1GiB"`
 	Whole      bool    `name:"whole-ranges" help:"Keep each range of time on one server: narrow partitions and smearing instead of columns of the ring."`
 	Apply      bool    `name:"apply" help:"Change the table so."`
@@ -38,11 +41,17 @@ func (c *tableAdviseCmd) run(ctx context.Context, a *admin) error {
 	if err != nil {
 		return err
 	}
+	if c.ServerRows < 0 {
+		return fault.Errorf(fault.Invalid, "--server-rows has to be positive")
+	}
 	in := loadOf{Rows: c.Rows, RowBytes: c.RowBytes, ServerRows: c.ServerRows, SplitBytes: float64(c.SplitBytes), Whole: c.Whole,
 		Servers: a.takers(), Replicas: max(m.Config.Replicas, 1), MinInSync: m.Config.MinInSync(), Retention: m.Config.Retention, Width: m.Config.PartitionWidth,
 		Columns: max(len(m.RangesAt(time.Now().UnixNano())), 1), Smear: m.Config.Smear}
 	if err := c.measure(ctx, a, &in); err != nil {
 		return err
+	}
+	if in.ServerRows == 0 {
+		in.ServerRows, in.Measured = a.capacity(ctx, c.Table)
 	}
 	if !(in.ServerRows > 0) || !(in.SplitBytes > 0) || !(in.Rows >= 0) || math.IsInf(in.Rows, 0) {
 		return fault.Errorf(fault.Invalid, "--rows-per-second, --server-rows and --split-bytes have to be positive")
@@ -98,8 +107,53 @@ func (c *tableAdviseCmd) measure(ctx context.Context, a *admin, in *loadOf) erro
 	return nil
 }
 
+// capacity is the least that a server measured, and how; or what is assumed while none has.
+func (a *admin) capacity(ctx context.Context, table string) (rows float64, how string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if a.servers == nil { // a process that is alone: nothing could be spread
+		return adviseServerRows, "assumed"
+	}
+	ids := a.serverIDs()
+	all := make([]peer.Capacity, len(ids))
+	var g errgroup.Group
+	g.SetLimit(8)
+	for i, id := range ids {
+		if st, ok := a.peers.Server(id); ok {
+			g.Go(func() error {
+				if stats, err := st.Stats(ctx, table, 0); err == nil { // one that does not answer is not the least
+					all[i] = stats.Capacity
+				}
+				return nil
+			})
+		}
+	}
+	_ = g.Wait()
+	return leastCapacity(ids, all)
+}
+
+// leastCapacity chooses among what servers measured.
+func leastCapacity(ids []topology.ServerID, all []peer.Capacity) (rows float64, how string) {
+	known, least := 0, 0
+	for i, c := range all {
+		if c.RowsPerSecond <= 0 {
+			continue
+		}
+		if known == 0 || c.RowsPerSecond < all[least].RowsPerSecond {
+			least = i
+		}
+		known++
+	}
+	if known == 0 {
+		return adviseServerRows, "assumed: no server was busy for five minutes of the last ones it remembers, or answered; --server-rows sets it"
+	}
+	return all[least].RowsPerSecond, fmt.Sprintf("measured: the least of %d servers that were busy, %s in %d minutes, for 70 %% of its processors", known, ids[least], all[least].Minutes)
+}
+
 const (
 	adviseRowBytes = 2.0
+	// adviseServerRows is what a server accepts a second until servers have measured it.
+	adviseServerRows = 200_000
 	// adviseStagedBytes is about the size of a row while it waits: its series is defined in each frame.
 	adviseStagedBytes = 60.0
 	// adviseFollower is the CPU time of a follower for a row, as a part of the leader's.
@@ -115,6 +169,7 @@ var narrowWidths = [...]time.Duration{10 * time.Second, 15 * time.Second, 20 * t
 type loadOf struct {
 	Rows, RowBytes    float64 // a second at the busiest time to come; of one at rest
 	ServerRows        float64 // what one server should accept a second
+	Measured          string  // how that is known; "": it was given
 	SplitBytes        float64
 	Whole             bool
 	Servers, Replicas int
@@ -130,6 +185,7 @@ type loadOf struct {
 type tableAdvice struct {
 	Rows          float64  `json:"rows_per_second"`
 	RowBytes      float64  `json:"bytes_per_row"`
+	ServerRows    float64  `json:"server_rows_per_second"`
 	ServersNeeded int      `json:"servers_needed"`
 	Width         duration `json:"partition_width"`
 	Columns       int      `json:"columns"`
@@ -150,7 +206,7 @@ func (a *tableAdvice) changes(l *loadOf) bool {
 
 // advise is pure.
 func (l loadOf) advise() tableAdvice {
-	a := tableAdvice{Rows: l.Rows, RowBytes: l.RowBytes, Width: duration(l.Width), Columns: 1, Smear: "off"}
+	a := tableAdvice{Rows: l.Rows, RowBytes: l.RowBytes, ServerRows: l.ServerRows, Width: duration(l.Width), Columns: 1, Smear: "off"}
 	if l.Width < time.Hour { // it was for smearing; wide ones are cut by size
 		a.Width = duration(24 * time.Hour)
 	}
@@ -160,6 +216,9 @@ func (l loadOf) advise() tableAdvice {
 	work := l.Rows * (1 + adviseFollower*float64(l.Replicas-1)) / l.ServerRows
 	a.ServersNeeded = max(int(math.Ceil(work)), 1)
 	a.because("%.0f rows/s with %d replicas are the work of %d servers at %.0f rows/s each (a follower spends half of what a leader does)", l.Rows, l.Replicas, a.ServersNeeded, l.ServerRows)
+	if l.Measured != "" {
+		a.because("%.0f rows/s a server are %s", l.ServerRows, l.Measured)
+	}
 	if a.ServersNeeded > l.Servers {
 		a.because("there are only %d servers that take partitions: add servers, or rows will wait and be refused", l.Servers)
 	}

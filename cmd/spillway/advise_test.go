@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/smear"
 )
 
@@ -56,4 +58,22 @@ func TestATableIsAdvisedByItsLoad(t *testing.T) {
 		t.Error("it changes a table that is as advised")
 	}
 	f("a retention shorter than a day", kept(of(90_000, 3, 1), time.Hour), time.Hour, 1, 0)
+}
+
+// TestAdviceGoesByTheSlowestServerThatWasBusy, and says what it goes by.
+func TestAdviceGoesByTheSlowestServerThatWasBusy(t *testing.T) {
+	f := func(want float64, how string, all ...peer.Capacity) {
+		t.Helper()
+		rows, said := leastCapacity([]topology.ServerID{"s1", "s2", "s3"}[:len(all)], all)
+		if rows != want || !strings.Contains(said, how) {
+			t.Errorf("%v: %.0f rows/s, %s; want %.0f, %s", all, rows, said, want, how)
+		}
+	}
+	f(200_000, "assumed")
+	f(200_000, "assumed", peer.Capacity{}, peer.Capacity{}, peer.Capacity{})
+	f(90_000, "of 2 servers that were busy, s2 in 7 minutes", peer.Capacity{RowsPerSecond: 120_000, Minutes: 60}, peer.Capacity{RowsPerSecond: 90_000, Minutes: 7}, peer.Capacity{})
+	l := loadOf{Rows: 190_000, RowBytes: 2, ServerRows: 90_000, Measured: "measured", SplitBytes: 1 << 30, Servers: 3, Replicas: 1, Width: 24 * time.Hour, Columns: 1}
+	if got := l.advise(); got.ServersNeeded != 3 || !strings.Contains(strings.Join(got.Why, "\n"), "90000 rows/s a server are measured") {
+		t.Errorf("%+v", got)
+	}
 }

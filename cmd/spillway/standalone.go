@@ -219,7 +219,7 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
 	p.makeLane()
-	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Lane: p.lane, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
+	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Lane: p.lane, CPU: processCPU, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
 		return err
 	}
 	p.reportUnmapped()

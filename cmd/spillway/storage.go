@@ -246,7 +246,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, CPU: processCPU, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}

@@ -191,6 +191,14 @@ type Stats struct {
 	LostFound string
 	// Staged are the rows of the table that are staged, by server; those without any are left out.
 	Staged []StagedStats
+	// Capacity is what the server can accept, for all tables; zero where several servers are summed up.
+	Capacity Capacity
+}
+
+// Capacity is what a server can accept, as measured in the busy ones of its last minutes. The zero Capacity is not known: too few were busy.
+type Capacity struct {
+	RowsPerSecond float64 // as their leader; a copy is half of that work
+	Minutes       int     // that were busy
 }
 
 // StagedCounter is a Storage that describes the rows staged on it without reading them, or its partitions.

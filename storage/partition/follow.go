@@ -222,6 +222,7 @@ func (p *Partition) followWith(fo *follower, sender point.Epoch, rec []byte) (br
 	if err != nil {
 		return brick.Wait{}, err
 	}
+	p.deps.Metrics.copied.Add(uint64(len(f.IDs) + len(f.Hists)))
 	x.put(fo.refs...)
 	p.takeLocked(f, wait, time.Now())
 	return wait, nil

@@ -132,6 +132,7 @@ func (p *Partition) followLate(sender point.Epoch, h *frame.Head, rec []byte) (b
 	if err != nil {
 		return brick.Wait{}, err
 	}
+	p.deps.Metrics.copied.Add(uint64(h.Rows + h.Hists))
 	p.mu.late.take(h, len(rec))
 	p.mu.last, p.mu.held, p.mu.lastWrite = h.Serial, max(p.mu.held, h.Serial.Epoch), time.Now()
 	p.mu.ranks.Observe(h.Stamp)

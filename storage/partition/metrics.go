@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,8 @@ type Metrics struct {
 	compactedRows  prometheus.Counter
 	compactedBytes prometheus.Counter
 	compactSeconds prometheus.Histogram
+
+	copied atomic.Uint64 // rows that came from leaders on other servers
 
 	evictedExemplars prometheus.Counter
 	quieted          prometheus.Counter
@@ -51,9 +54,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "spillway_partition_cut_rows_total", Help: "Rows left out of a segment because no segment can hold them, by what they exceed.",
 		}, []string{"bound"}),
 	}
+	r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "spillway_partition_copied_rows_total", Help: "Rows that came as copies, from the leaders of partitions on other servers."}, func() float64 { return float64(m.Copied()) }))
 	r.MustRegister(m.cutRows, m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds, m.quieted, m.revived, m.evictedExemplars)
 	return m
 }
+
+// Copied is how many rows came from leaders on other servers.
+func (m *Metrics) Copied() uint64 { return m.copied.Load() }
 
 func (m *Metrics) flushed(why Reason, rows, bytes uint64, took time.Duration) {
 	m.flushes.WithLabelValues(string(why)).Inc()

@@ -15,8 +15,6 @@ type metrics struct {
 	copies      copyMetrics
 	evaluations evaluationMetrics
 
-	rows prometheus.Counter // accepted as their leader
-
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
 
@@ -34,7 +32,9 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		r.MustRegister(c)
 		return c
 	}
-	m.rows = counter("rows_total", "Samples accepted as the leader of their partition, those of staging included.")
+	r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "spillway_server_rows_total", Help: "Samples accepted as the leader of their partition, those of staging included."},
+		func() float64 { return float64(s.ledRows.Load()) }))
+	r.MustRegister(gauge("capacity_rows_per_second", "Samples a second that the server could accept as a leader, as measured in its last busy minutes; 0: not known yet.", func() float64 { return s.Capacity().RowsPerSecond }))
 	m.scrubBytes = counter("scrub_read_bytes_total", "Bytes of segments that were read again to see that they are whole; opening a file counts for 16 KiB.")
 	m.scrubSegments = counter("scrub_segments_total", "Segments that were read again and held against the catalogue's checksums.")
 	m.scrubDamaged = counter("scrub_damaged_segments_total", "Segments that turned out to be damaged.")

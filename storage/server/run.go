@@ -29,6 +29,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return every(ctx, flushPeriod, s.flushDue) })
 	g.Go(func() error { return every(ctx, compactPeriod, s.compactDue) })
 	g.Go(func() error { return every(ctx, sweepPeriod, s.sweep) })
+	g.Go(func() error { return every(ctx, measurePeriod, s.measure) })
 	g.Go(func() error { return s.scrub(ctx) })
 	g.Go(func() error {
 		select {

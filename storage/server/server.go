@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,6 +53,8 @@ type Deps struct {
 	Weight func(table string) int64
 	// Lane leaves processors to writes; compactions wait for turns there, beside the queries of the process. Nil: they do not.
 	Lane *lane.Lane
+	// CPU is the CPU time that the process has used. Nil: what the server can accept is not measured.
+	CPU func() time.Duration
 	// Processors is the number of processors. 0: as many as Go's scheduler uses.
 	Processors int
 	Log        *slog.Logger
@@ -145,6 +148,12 @@ type Server struct {
 	rebuilt    string                    // constant after Open: see Rebuilt
 	unknown    map[point.PlacementID]int // with records in the log, and no entry in the catalogue
 
+	ledRows  atomic.Uint64 // accepted as their leader
+	capacity struct {
+		sync.Mutex
+		capacity
+	}
+
 	scrubShown struct {
 		sync.Mutex
 		Scrub
@@ -172,6 +181,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	if srv.now = d.Now; srv.now == nil {
 		srv.now = func() point.Nanos { return time.Now().UnixNano() }
 	}
+	srv.capacity.processors = d.Processors
 	srv.heads = share.New(s.HeadBytesMax)
 	srv.cache.LimitFiles(s.OpenFilesMax)
 	srv.mu.tables = map[string]*table{}

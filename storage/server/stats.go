@@ -24,10 +24,10 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 	}
 	t, ok := s.table(name)
 	if !ok {
-		return &peer.Stats{LostFound: lost, Staged: s.stagedStats(name)}, nil
+		return &peer.Stats{LostFound: lost, Staged: s.stagedStats(name), Capacity: s.Capacity()}, nil
 	}
 	st := t.index.Stats(topN)
-	st.LostFound, st.Staged = lost, s.stagedStats(name)
+	st.LostFound, st.Staged, st.Capacity = lost, s.stagedStats(name), s.Capacity()
 	st.MinTime, st.MaxTime = math.MaxInt64, math.MinInt64
 	for _, p := range t.all() {
 		st.Partitions++

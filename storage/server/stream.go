@@ -144,7 +144,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		span.End(err)
 	}
 	if err == nil {
-		st.s.metrics.rows.Add(float64(len(in.IDs) + len(in.Hists)))
+		st.s.ledRows.Add(uint64(len(in.IDs) + len(in.Hists)))
 		err = st.s.confirm(st.t, pa)
 	}
 	*r = partition.Rows{Refs: r.Refs, HistRefs: r.HistRefs, ExemplarRefs: r.ExemplarRefs} // the columns are the caller's

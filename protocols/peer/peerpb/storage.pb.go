@@ -1016,6 +1016,7 @@ type Stats struct {
 	ByPartition   []*PartitionStats      `protobuf:"bytes,14,rep,name=by_partition,json=byPartition,proto3" json:"by_partition,omitempty"`
 	LostFound     string                 `protobuf:"bytes,15,opt,name=lost_found,json=lostFound,proto3" json:"lost_found,omitempty"` // of the server, whatever the table
 	Staged        []*StagedStats         `protobuf:"bytes,16,rep,name=staged,proto3" json:"staged,omitempty"`
+	Capacity      *Capacity              `protobuf:"bytes,17,opt,name=capacity,proto3" json:"capacity,omitempty"` // of the server, whatever the table
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1162,6 +1163,65 @@ func (x *Stats) GetStaged() []*StagedStats {
 	return nil
 }
 
+func (x *Stats) GetCapacity() *Capacity {
+	if x != nil {
+		return x.Capacity
+	}
+	return nil
+}
+
+type Capacity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RowsPerSecond float64                `protobuf:"fixed64,1,opt,name=rows_per_second,json=rowsPerSecond,proto3" json:"rows_per_second,omitempty"`
+	Minutes       int64                  `protobuf:"varint,2,opt,name=minutes,proto3" json:"minutes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capacity) Reset() {
+	*x = Capacity{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capacity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capacity) ProtoMessage() {}
+
+func (x *Capacity) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
+func (*Capacity) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Capacity) GetRowsPerSecond() float64 {
+	if x != nil {
+		return x.RowsPerSecond
+	}
+	return 0
+}
+
+func (x *Capacity) GetMinutes() int64 {
+	if x != nil {
+		return x.Minutes
+	}
+	return 0
+}
+
 type StagedStats struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -1178,7 +1238,7 @@ type StagedStats struct {
 
 func (x *StagedStats) Reset() {
 	*x = StagedStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1250,7 @@ func (x *StagedStats) String() string {
 func (*StagedStats) ProtoMessage() {}
 
 func (x *StagedStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1263,7 @@ func (x *StagedStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedStats.ProtoReflect.Descriptor instead.
 func (*StagedStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StagedStats) GetServer() string {
@@ -1279,7 +1339,7 @@ type PartitionStats struct {
 
 func (x *PartitionStats) Reset() {
 	*x = PartitionStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1351,7 @@ func (x *PartitionStats) String() string {
 func (*PartitionStats) ProtoMessage() {}
 
 func (x *PartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1364,7 @@ func (x *PartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStats.ProtoReflect.Descriptor instead.
 func (*PartitionStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PartitionStats) GetId() uint64 {
@@ -1383,7 +1443,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1455,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1468,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Transfer) GetTo() string {
@@ -1454,7 +1514,7 @@ type Nothing struct {
 
 func (x *Nothing) Reset() {
 	*x = Nothing{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1526,7 @@ func (x *Nothing) String() string {
 func (*Nothing) ProtoMessage() {}
 
 func (x *Nothing) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1539,7 @@ func (x *Nothing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nothing.ProtoReflect.Descriptor instead.
 func (*Nothing) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{20}
 }
 
 var File_protocols_peer_peerpb_storage_proto protoreflect.FileDescriptor
@@ -1565,7 +1625,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x03top\x18\x02 \x01(\x03R\x03top\"5\n" +
 	"\tNameCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xc0\x05\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xf8\x05\n" +
 	"\x05Stats\x12\x16\n" +
 	"\x06series\x18\x01 \x01(\x04R\x06series\x12\x1b\n" +
 	"\thead_rows\x18\x02 \x01(\x04R\bheadRows\x12!\n" +
@@ -1587,7 +1647,11 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\x12\x1d\n" +
 	"\n" +
 	"lost_found\x18\x0f \x01(\tR\tlostFound\x125\n" +
-	"\x06staged\x18\x10 \x03(\v2\x1d.spillway.peer.v1.StagedStatsR\x06staged\"\xd5\x01\n" +
+	"\x06staged\x18\x10 \x03(\v2\x1d.spillway.peer.v1.StagedStatsR\x06staged\x126\n" +
+	"\bcapacity\x18\x11 \x01(\v2\x1a.spillway.peer.v1.CapacityR\bcapacity\"L\n" +
+	"\bCapacity\x12&\n" +
+	"\x0frows_per_second\x18\x01 \x01(\x01R\rrowsPerSecond\x12\x18\n" +
+	"\aminutes\x18\x02 \x01(\x03R\aminutes\"\xd5\x01\n" +
 	"\vStagedStats\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x16\n" +
 	"\x06frames\x18\x02 \x01(\x03R\x06frames\x12\x12\n" +
@@ -1628,7 +1692,7 @@ func file_protocols_peer_peerpb_storage_proto_rawDescGZIP() []byte {
 	return file_protocols_peer_peerpb_storage_proto_rawDescData
 }
 
-var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Fault)(nil),           // 0: spillway.peer.v1.Fault
 	(*MapAt)(nil),           // 1: spillway.peer.v1.MapAt
@@ -1646,10 +1710,11 @@ var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*StatsQuery)(nil),      // 13: spillway.peer.v1.StatsQuery
 	(*NameCount)(nil),       // 14: spillway.peer.v1.NameCount
 	(*Stats)(nil),           // 15: spillway.peer.v1.Stats
-	(*StagedStats)(nil),     // 16: spillway.peer.v1.StagedStats
-	(*PartitionStats)(nil),  // 17: spillway.peer.v1.PartitionStats
-	(*Transfer)(nil),        // 18: spillway.peer.v1.Transfer
-	(*Nothing)(nil),         // 19: spillway.peer.v1.Nothing
+	(*Capacity)(nil),        // 16: spillway.peer.v1.Capacity
+	(*StagedStats)(nil),     // 17: spillway.peer.v1.StagedStats
+	(*PartitionStats)(nil),  // 18: spillway.peer.v1.PartitionStats
+	(*Transfer)(nil),        // 19: spillway.peer.v1.Transfer
+	(*Nothing)(nil),         // 20: spillway.peer.v1.Nothing
 }
 var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	1,  // 0: spillway.peer.v1.Fault.newest:type_name -> spillway.peer.v1.MapAt
@@ -1663,14 +1728,15 @@ var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	14, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
 	14, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
 	14, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
-	17, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
-	16, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
-	18, // 13: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	18, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
+	17, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
+	16, // 13: spillway.peer.v1.Stats.capacity:type_name -> spillway.peer.v1.Capacity
+	19, // 14: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_protocols_peer_peerpb_storage_proto_init() }
@@ -1684,7 +1750,7 @@ func file_protocols_peer_peerpb_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_protocols_peer_peerpb_storage_proto_rawDesc), len(file_protocols_peer_peerpb_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
