@@ -62,8 +62,7 @@ func (r *Runner) BeginOne(ctx context.Context, table string, server topology.Ser
 
 func (a *Attempt) begin(ctx context.Context) {
 	a.ctx = ctx
-	if !a.machine.Watches() {
-		a.quiet = true
+	if a.quiet = !a.machine.Watches(); a.quiet { // else End says so: one that is closed without it, as by a panic, is not used again
 		return
 	}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)

@@ -157,3 +157,18 @@ func TestAttemptsThatAreUsedAgainWatchAnew(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAttemptThatWasNotEndedIsNotUsedAgain: a panic in an insert closes its attempt without an end. Its timer runs on, and would have ended the request that
+// got the same attempt next, if the attempt had been used, and ended, before.
+func TestAnAttemptThatWasNotEndedIsNotUsedAgain(t *testing.T) {
+	v := newView(func(int) leaders.Lead { return leaders.Lead{Server: "s1"} })
+	r := &Runner{Policy: follow.Writes(time.Minute, false), Tables: v, Leaders: v}
+	a := r.BeginOne(t.Context(), "t", "s1", &topology.Partition{ID: 1})
+	a.End(nil)
+	a.begin(t.Context())
+	if a.quiet {
+		t.Error("it counts as ended as soon as it has begun again")
+	}
+	a.End(nil)
+	a.Close()
+}
