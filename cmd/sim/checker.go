@@ -530,7 +530,7 @@ func (c *checker) leaseWritten(id lease.Partition, wr coord.Write) {
 	}
 	c.w.n.takes++
 	c.w.say("%s/%s takes %s at epoch %d", row.Holder, row.Boot, id, row.Epoch)
-	if ever && was.Epoch > 0 && !was.Vacant() && !slices.ContainsFunc(was.InSync, func(m lease.Member) bool { return m.Server == row.Holder && m.Store == row.Store }) {
+	if ever && was.Epoch > 0 && !was.Empty && !slices.ContainsFunc(was.InSync, func(m lease.Member) bool { return m.Server == row.Holder && m.Store == row.Store }) {
 		c.w.fail("I3: %s took %s with %s, which is not in sync: %v", row.Holder, id, row.Store, was.InSync)
 	}
 	if row.Epoch <= was.Epoch {

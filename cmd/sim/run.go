@@ -385,8 +385,7 @@ func (w *world) waiting(g *gateway) (n int) {
 	return n
 }
 
-// canLead reports whether a server that is listed as in sync, with its store, has the partition by the map or has rows of it. A partition
-// without rows that had all its listed placements removed waits for a person, or the master.
+// canLead reports whether a server that is listed as in sync, with its store, has the partition by the map or has rows of it; or has an empty one by the map.
 func (w *world) canLead(id lease.Partition, p *topology.Partition) bool {
 	l, ever := w.check.listed[id]
 	for _, s := range w.servers {
@@ -399,6 +398,9 @@ func (w *world) canLead(id lease.Partition, p *topology.Partition) bool {
 				return true
 			}
 			continue
+		}
+		if on && l.Empty && w.check.highest[placementOn{s.disk.id, pl.ID}] == 0 {
+			return true
 		}
 		r := s.disk.copies[id]
 		for _, m := range l.InSync {

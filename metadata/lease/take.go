@@ -74,7 +74,11 @@ func (m *Machine) planTake(e *entry) {
 		return
 	}
 	members := m.members(e)
-	if !m.listed(e, members) || !m.mapReady(e) || m.clockOff && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) }) {
+	if !m.listed(e, members) {
+		m.awaitStranded(e)
+		return
+	}
+	if !m.mapReady(e) || m.clockOff && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) }) {
 		return
 	}
 	c, ok := m.claimOf(e)
@@ -199,9 +203,33 @@ func (m *Machine) members(e *entry) []Member {
 // unborn reports whether no server ever led a partition.
 func (m *Machine) unborn(e *entry) bool { return e.born == 0 && (!e.present() || e.row.Epoch == 0) }
 
-// open reports whether the map decides which placements may lead: none ever did, or the partition is empty and was removed from its members.
+// open reports whether the map decides which placements may lead: none ever did, or the partition is empty and was removed from its members, or has no member left.
 func (m *Machine) open(e *entry) bool {
-	return m.unborn(e) || (e.present() || e.intact) && !e.unreadable && e.row.Vacant()
+	return m.unborn(e) || (e.present() || e.intact) && !e.unreadable && e.row.Vacant() || m.stranded(e)
+}
+
+// empty reports whether the row of a partition that is assigned says that no row was ever acked, and nothing here says otherwise.
+func (m *Machine) empty(e *entry) bool {
+	return e.present() && !e.unreadable && e.row.Empty && e.row.State != Gone && e.assigned != nil && e.assigned.BrickEpoch == 0
+}
+
+// stranded reports whether a partition is empty and none of its members could take it: their servers are silent, or have another directory by now. No row is only there, so the
+// placements of the map are as good, once the holder was silent for as long as for any other take.
+func (m *Machine) stranded(e *entry) bool {
+	return m.empty(e) && !slices.ContainsFunc(e.row.InSync, func(c Member) bool {
+		b := m.beats[c.Server]
+		if c.Server == m.self.Server {
+			return c.Store == m.self.Store
+		}
+		return b != nil && m.alive(c.Server) && b.beat.Store == c.Store
+	})
+}
+
+// awaitStranded looks again when an empty partition that this server may not take could be stranded.
+func (m *Machine) awaitStranded(e *entry) {
+	if m.empty(e) && (e.row.State != Held || m.silentFor(e, m.beats[e.row.Holder])) {
+		m.at(m.now + m.set.TakeAfter)
+	}
 }
 
 func (m *Machine) listed(e *entry, members []Member) bool {

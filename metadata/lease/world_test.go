@@ -418,7 +418,7 @@ func (w *world) committed(wr coord.Write) {
 	w.takes++
 	w.taken[part] = w.now
 	w.tracef("%s/%s takes %s at epoch %d", row.Holder, row.Boot, part, row.Epoch)
-	if ever && was.Epoch > 0 && !was.Vacant() {
+	if ever && was.Epoch > 0 && !was.Empty {
 		if m, ok := was.member(row.Holder); !ok || m.Store != row.Store {
 			w.fail("%s took %s with %s, which is not listed: %v", row.Holder, part, row.Store, was.InSync)
 		}
