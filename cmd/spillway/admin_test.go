@@ -322,7 +322,7 @@ func (tw *town) server(f []string) {
 			up = false
 		}
 	}
-	if err := registry.Register(tw.t.Context(), tw.store, s, false); err != nil {
+	if err := registry.Register(tw.t.Context(), tw.store, s, false, nil); err != nil {
 		tw.t.Fatal(err)
 	}
 	tw.runs[s.ID] = up

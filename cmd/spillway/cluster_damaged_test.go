@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -85,4 +86,57 @@ func (w *copiesWriter) writeFor(d time.Duration, look func()) (longest time.Dura
 		look()
 	}
 	return max(longest, time.Since(last))
+}
+
+// TestClusterStagedRowsOutliveADamagedLog cuts the log of staged frames of a server short, deletes it, and flips a bit of it, while rows of two servers each wait: they are staged there again, so
+// that each of the others may be away then, and all rows are read.
+func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{unmerged}})
+	c.table("copied", 30*time.Second, 3)
+	c.command("table", "set", "copied", "--smear=10m")
+	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Minute).Truncate(time.Second)}
+	w.write(60)
+	c.within(patience, "rows wait on all", func() bool { return len(c.stagedOn()) == 3 })
+	for i, harm := range []func(path string) error{
+		func(path string) error { return os.Truncate(path, 300) },
+		os.Remove,
+		func(path string) error {
+			b, err := os.ReadFile(path)
+			if err == nil {
+				b[200] ^= 4
+				err = overwrite(path, b)
+			}
+			return err
+		},
+	} {
+		victim := c.Storage[i]
+		before := c.stagedOn()[victim.Name]
+		victim.Kill()
+		logs, err := filepath.Glob(filepath.Join(c.dirOf(victim), stagingDir, "*.staged"))
+		c.must(err)
+		for _, path := range logs {
+			c.must(harm(path))
+		}
+		c.start(victim)
+		c.within(patience, "rows are staged again on "+victim.Name, func() bool { return c.stagedOn()[victim.Name] >= before*9/10 })
+		c.within(patience, "no row is on one server alone", func() bool { return c.sole() == 0 })
+		for _, other := range c.Storage {
+			if other != victim {
+				other.Kill()
+				w.check()
+				c.start(other)
+				c.within(patience, "no row is on one server alone", func() bool { return c.sole() == 0 })
+			}
+		}
+	}
+}
+
+// sole counts the staged rows that only one server holds.
+func (c *crowd) sole() (n float64) {
+	for _, addr := range c.Admin {
+		n += metric(c.t, addr, "spillway_staging_sole_rows")
+	}
+	return n
 }

@@ -205,7 +205,7 @@ func (s *spread) serve(p *part) {
 	s.must(err)
 	srv := p.rpc // hangUp sets the field to nil
 	go func() { _ = srv.Serve(l) }()
-	s.must(registry.Register(s.tb.Context(), s.store, registry.Server{ID: p.id, Addr: l.Addr().String(), Host: "h", Store: "d"}, false))
+	s.must(registry.Register(s.tb.Context(), s.store, registry.Server{ID: p.id, Addr: l.Addr().String(), Host: "h", Store: "d"}, false, nil))
 }
 
 // hangUp ends a server's connections.

@@ -52,6 +52,15 @@ func (p *storage) stagedBytes() int64 {
 	return p.staging.Bytes()
 }
 
+// stagedLost reports whether frames that this server staged may be gone, given the tables that it announced. It registers as one that has lost all then, so that their
+// other holders stage them here again.
+func (p *storage) stagedLost(announced string) bool {
+	if p.staging == nil {
+		return announced != "" && p.frozen == ""
+	}
+	return p.staging.Lost(announced != "")
+}
+
 func (p *storage) stagingRoom(bytes int64) error {
 	if !p.cfg.Storage.Staging {
 		return fault.Errorf(fault.Unavailable, "server %s stages no more rows (storage.staging is off)", p.id)

@@ -282,7 +282,7 @@ func (p *storage) register(ctx context.Context, replace bool) error {
 		return err
 	}
 	return registry.Register(ctx, p.view.coord, registry.Server{ID: p.id, Addr: addr, Host: p.cfg.Server.Host, Zone: p.cfg.Server.Zone,
-		Store: lease.StoreID(p.brick.ID().String()), Version: version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}, replace)
+		Store: lease.StoreID(p.brick.ID().String()), Version: version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}, replace, p.stagedLost)
 }
 
 // reach returns a storage server; this one is called directly.

@@ -90,7 +90,7 @@ func TestAGatewayStartsWithoutTheStore(t *testing.T) {
 			leader, epoch, ok := who.Leader(seven)
 			return fmt.Sprint(row.Addr, " ", leader, " ", epoch, " ", ok)
 		}
-		must(registry.Register(t.Context(), real, registry.Server{ID: "n1", Addr: "a:1", Host: "h", Store: "d"}, false))
+		must(registry.Register(t.Context(), real, registry.Server{ID: "n1", Addr: "a:1", Host: "h", Store: "d"}, false, nil))
 		life(func(s *Store, servers *registry.View, who *leaders.View) {
 			commit(held("n1")...)
 			commit(coord.Write{Key: lease.BeatKey("n1"), Value: lease.Beat{Server: "n1", Boot: "b", N: 1}.Encode()})

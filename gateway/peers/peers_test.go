@@ -111,7 +111,7 @@ func newNetwork() *network { return &network{down: map[string]error{}, bad: map[
 
 func register(t *testing.T, store coord.Store, id topology.ServerID, addr string) {
 	t.Helper()
-	if err := registry.Register(t.Context(), store, registry.Server{ID: id, Addr: addr, Host: "h", Store: "d"}, false); err != nil {
+	if err := registry.Register(t.Context(), store, registry.Server{ID: id, Addr: addr, Host: "h", Store: "d"}, false, nil); err != nil {
 		t.Fatal(err)
 	}
 }

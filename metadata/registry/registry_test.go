@@ -44,7 +44,7 @@ func TestARowIsReadAsItWasWritten(t *testing.T) {
 
 func TestAServerKeepsWhatPeopleWroteAndRefusesATwin(t *testing.T) {
 	store, ctx := mem.New(), t.Context()
-	register := func(s registry.Server, replace bool) error { return registry.Register(ctx, store, s, replace) }
+	register := func(s registry.Server, replace bool) error { return registry.Register(ctx, store, s, replace, nil) }
 	if err := register(s1, false); err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +69,20 @@ func TestAServerKeepsWhatPeopleWroteAndRefusesATwin(t *testing.T) {
 	got, ok := v.Get("s1")
 	if !ok || got.Addr != moved.Addr || !got.Since.Equal(s1.Since) || got.Drain == nil || got.Drain.Who != "ann" || got.Store != "d1" {
 		t.Fatalf("got %+v", got)
+	}
+	told := ""
+	if err := registry.Change(ctx, store, "s1", func(s *registry.Server) { s.Staging = "cpu" }); err != nil {
+		t.Fatal(err)
+	}
+	if err := registry.Register(ctx, store, moved, false, func(staging string) bool { told = staging; return true }); err != nil {
+		t.Fatal(err)
+	}
+	row, _, err := store.Get(ctx, registry.Key("s1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err = registry.Decode(row); err != nil || told != "cpu" || got.Staging != "cpu" || !got.Since.Equal(moved.Since) || got.Drain == nil {
+		t.Fatalf("a server that lost staged rows of %q: %+v, %v", told, got, err)
 	}
 	if err := register(twin, true); err != nil {
 		t.Fatal(err)
@@ -101,7 +115,7 @@ func TestAViewFollows(t *testing.T) {
 			}
 		}
 	}
-	if err := registry.Register(ctx, store, s1, false); err != nil {
+	if err := registry.Register(ctx, store, s1, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	wait(func() bool { _, ok := v.Get("s1"); return ok })
@@ -129,7 +143,7 @@ func TestAViewThatDoesNotFollowReadsWhatIsNew(t *testing.T) {
 		}
 		var running sync.WaitGroup
 		running.Go(func() { _ = v.Prove(ctx, store) })
-		if err := registry.Register(ctx, store, s1, false); err != nil {
+		if err := registry.Register(ctx, store, s1, false, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)

@@ -33,7 +33,8 @@ type Server struct {
 	Version string `json:"version,omitempty"`
 	// Copies is CopiesOn if it keeps copies of partitions that others lead (storage.copies), else CopiesOff; "": its build does not say.
 	Copies string `json:"copies,omitempty"`
-	// Since is when it first registered with this directory, by its wall clock: what it staged before is lost, and for people.
+	// Since is when it first registered with this directory, by its wall clock, or with this directory after frames that it staged were lost: what it staged before may be
+	// gone. For people, too.
 	Since time.Time `json:"since"`
 	// Drain, while set, makes the master move every placement away (C124).
 	Drain *lease.Note `json:"drain,omitempty"`

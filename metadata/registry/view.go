@@ -211,8 +211,9 @@ func List(ctx context.Context, store coord.Store) ([]Server, error) {
 
 // Register writes a server's row, keeping the fields that people set (Drain, Moves) and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
-// mistake must not alternate. Errors are Invalid (that), or the store's.
-func Register(ctx context.Context, store coord.Store, s Server, replace bool) error {
+// mistake must not alternate. lost, unless it is nil, is told Staging, and reports whether the directory lacks some of those rows: then Since begins anew.
+// Errors are Invalid (another directory), or the store's.
+func Register(ctx context.Context, store coord.Store, s Server, replace bool, lost func(staging string) bool) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
@@ -221,7 +222,9 @@ func Register(ctx context.Context, store coord.Store, s Server, replace bool) er
 		if there {
 			next.Drain, next.Moves = old.Drain, old.Moves
 			if old.Store == s.Store {
-				next.Since, next.Staging = old.Since, old.Staging
+				if next.Staging = old.Staging; lost == nil || !lost(old.Staging) {
+					next.Since = old.Since
+				}
 			} else if !replace {
 				return old, fault.Errorf(fault.Invalid,
 					"server %q is registered with store directory %s at %s, this one is %s: choose another --id, or start once with --replace-store if that directory is gone for good",

@@ -36,6 +36,7 @@ type journal struct {
 	dir      string
 	log      *slog.Logger
 	bytesMax int64 // of a file
+	lost     bool  // records may be missing: a file was damaged, or ended within one
 
 	syncing sync.Mutex // held for an fsync, and to end a file; acquired before mu
 	synced  uint64     // records; guarded by syncing
@@ -131,14 +132,16 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 
 // sayTorn logs that a file ends within the record at a byte.
 func (j *journal) sayTorn(f *file, at int) {
+	j.lost = true
 	j.log.Warn("a log of staged frames ends within a record: the process was killed while it wrote it, or the disk lost the end of the file",
 		"file", j.path(f.number, fileSuffix), "at", at, "bytes_not_read", f.bytes-int64(at))
 }
 
 // keepDamaged links a damaged file under another name, which nothing removes.
 func (j *journal) keepDamaged(f *file, why error) error {
+	j.lost = true
 	path, kept := j.path(f.number, fileSuffix), j.path(f.number, damagedSuffix)
-	j.log.Error("a log of staged frames is damaged: frames behind the damage are read from their other holders only", "file", path, "kept_as", kept, "error", why)
+	j.log.Error("a log of staged frames is damaged: frames behind the damage are read from their other holders, which stage them here again", "file", path, "kept_as", kept, "error", why)
 	if err := j.fs.Link(path, kept); err != nil && !oserror.IsExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "keep %s", path)
 	}

@@ -122,6 +122,14 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 	return st, st.journal.tidy(true)
 }
 
+// Lost reports whether frames that were acked may be gone from here since before Open: the log is damaged or ends within a record, or holds nothing although
+// staged rows were announced. The last may also be so because all were forwarded and the server was killed then: it costs nothing.
+func (s *Store) Lost(announced bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.journal.lost || announced && len(s.mu.held) == 0
+}
+
 // Stage keeps a frame durably until its leader has it; mapSeq is of the map of its table that the gateway knew. The frame is the caller's. Errors are Unavailable (no room, or the disk or the
 // coordination store failed) and Invalid.
 func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, g *frame.Frame) error {

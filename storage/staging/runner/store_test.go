@@ -208,7 +208,7 @@ func TestNoStagedRowGoesInSilence(t *testing.T) {
 		h.must(err)
 		begins[len(whole)-len(b)] = true
 	}
-	open := func(b []byte) (kept bool, logged string) {
+	open := func(b []byte) (kept, lost bool, logged string) {
 		t.Helper()
 		h := newHouse(t)
 		h.must(h.fs.MkdirAll("staging", 0o755))
@@ -223,19 +223,25 @@ func TestNoStagedRowGoesInSilence(t *testing.T) {
 		h.must(err)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, damagedSuffix) }), h.logged.String()
+		return slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, damagedSuffix) }), s.Lost(true), h.logged.String()
 	}
 	for bit := range 8 * len(whole) {
 		bad := slices.Clone(whole)
 		bad[bit/8] ^= 1 << (bit % 8)
-		if kept, logged := open(bad); !kept || !strings.Contains(logged, name) {
-			t.Errorf("bit %d of byte %d flipped: kept %v, logged %q", bit%8, bit/8, kept, logged)
+		if kept, lost, logged := open(bad); !kept || !lost || !strings.Contains(logged, name) {
+			t.Errorf("bit %d of byte %d flipped: kept %v, lost %v, logged %q", bit%8, bit/8, kept, lost, logged)
 		}
 	}
 	for at := range whole {
-		if _, logged := open(whole[:at]); !begins[at] && !strings.Contains(logged, name) {
-			t.Errorf("cut at %d of %d: logged %q", at, len(whole), logged)
+		if _, lost, logged := open(whole[:at]); !begins[at] && (!lost || !strings.Contains(logged, name)) {
+			t.Errorf("cut at %d of %d: lost %v, logged %q", at, len(whole), lost, logged)
 		}
+	}
+	if _, lost, _ := open(whole[:len(staging.FileMagic)]); !lost {
+		t.Error("nothing is lost of an announced log that is empty")
+	}
+	if _, lost, _ := open(whole); lost {
+		t.Error("a whole log lost something")
 	}
 }
 
