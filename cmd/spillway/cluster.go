@@ -27,6 +27,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -68,7 +69,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 		}
 		store, cache = v.rows, kept
 	}
-	if v.registry, err = registry.Open(ctx, store, log, newRand()); err != nil {
+	if v.registry, err = openRegistry(ctx, store, v.coord, log); err != nil {
 		return err
 	}
 	here := map[topology.ServerID]peers.Local{}
@@ -92,6 +93,20 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own, Cache: cache,
 		Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, of)
 	return err
+}
+
+// openRegistry opens the registry by a store, which may be a cache of behind. While neither answers, it waits: a gateway that is new may well start before the
+// coordination store, as a storage server may.
+func openRegistry(ctx context.Context, store, behind coord.Store, log *slog.Logger) (*registry.View, error) {
+	for {
+		v, err := registry.Open(ctx, store, log, newRand())
+		if !fault.Is(err, fault.Unavailable) {
+			return v, err
+		}
+		if err := awaitStore(ctx, behind, log); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // remember keeps a gateway's view of its cluster on disk, so that it starts and reads without the store (C127).

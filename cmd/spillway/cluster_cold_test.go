@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +17,28 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/metadata/lease"
 )
+
+// TestClusterNewGatewayWaitsForEtcd: one that had no maps of an earlier run ended after ten seconds, with the name of a key that could not be read.
+func TestClusterNewGatewayWaitsForEtcd(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 1})
+	door, etcd := c.Gateways[0], c.Etcd[0]
+	door.Kill()
+	etcd.Kill()
+	<-door.Done()
+	c.must(os.RemoveAll(filepath.Join(c.dir, "g1")))
+	c.must(door.Launch())
+	c.within(patience, "the gateway says that it waits", func() bool {
+		c.alive(door)
+		return strings.Contains(door.Said(), "the coordination store does not answer; waiting for it")
+	})
+	c.start(etcd)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c.must(door.Wait(ctx))
+	c.acks("default", fmt.Sprintf("cpu,host=a usage=1 %d", time.Now().UnixMilli()))
+}
 
 // TestClusterColdStart kills everything at once, etcd too, and starts it again: CLUSTER_ACTIVE partitions with three
 // placements each, every tenth with rows, on three storage servers. It measures the time until all are led again, the

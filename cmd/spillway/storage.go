@@ -214,7 +214,7 @@ func (p *storage) openBrick(ctx context.Context) (err error) {
 	return err
 }
 
-// awaitStore waits for the coordination store: a storage server cannot work without it, and may well start first.
+// awaitStore waits for the coordination store: a process cannot work without it, and may well start first.
 func awaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error {
 	for tries := 0; ; tries++ {
 		_, _, err := store.Get(ctx, master.Key)
