@@ -30,11 +30,12 @@ type api struct {
 
 // envelope is the frame of every answer.
 type envelope struct {
-	Status   string          `json:"status"`
-	Data     json.RawMessage `json:"data"`
-	Error    string          `json:"error"`
-	Warnings []string        `json:"warnings"`
-	Infos    []string        `json:"infos"`
+	Status    string          `json:"status"`
+	Data      json.RawMessage `json:"data"`
+	ErrorType string          `json:"errorType"`
+	Error     string          `json:"error"`
+	Warnings  []string        `json:"warnings"`
+	Infos     []string        `json:"infos"`
 }
 
 // get asks path with pairs of parameters.
