@@ -45,6 +45,7 @@ type tableBody struct {
 	Replicas       *int      `json:"replicas,omitempty"`
 	MinInSync      *int      `json:"min_in_sync,omitempty"`
 	Weights        []uint32  `json:"weights,omitempty"`
+	RingBy         *string   `json:"ring_by,omitempty"`
 	Smear          *string   `json:"smear,omitempty"`
 	SmearBelow     *duration `json:"smear_below,omitempty"`
 	SmearMax       *duration `json:"smear_max,omitempty"`

@@ -221,6 +221,8 @@ func (e *examination) hosts() int {
 
 // damaged asks the live servers for segments they cannot read. Servers that do not answer are reported elsewhere.
 func (e *examination) damaged(ctx context.Context) {
+	rows := map[string]map[point.PartitionID]uint64{}
+	defer func() { e.uneven(ctx, rows) }()
 	for _, srv := range e.s.Servers {
 		st, ok := e.peers.Server(srv.ID)
 		if !srv.Live || !ok {
@@ -244,7 +246,11 @@ func (e *examination) damaged(ctx context.Context) {
 			for i := range held.Staged {
 				e.staged(m, srv.ID, &held.Staged[i])
 			}
+			if rows[m.Table] == nil {
+				rows[m.Table] = map[point.PartitionID]uint64{}
+			}
 			for _, p := range held.ByPartition {
+				rows[m.Table][p.ID] = max(rows[m.Table][p.ID], p.Rows) // of several copies
 				switch at, ok := m.ByID(p.ID); {
 				case p.Damaged == "":
 				case ok && len(at.Placements) > 1:
@@ -260,6 +266,32 @@ func (e *examination) damaged(ctx context.Context) {
 				}
 			}
 		}
+	}
+}
+
+// uneven reports tables of which one column of the ring gets far more rows than its share, and which series lie there.
+func (e *examination) uneven(ctx context.Context, rows map[string]map[point.PartitionID]uint64) {
+	for _, m := range e.s.Tables {
+		hot := uneven(m, rows[m.Table])
+		if hot == nil {
+			continue
+		}
+		what := hot.String()
+		for _, s := range on(hot.newest) {
+			st, ok := e.peers.Server(s)
+			if !ok || !e.live[s] {
+				continue
+			}
+			limited, cancel := context.WithTimeout(ctx, fetchMax)
+			name, err := hottest(limited, st, m, hot.newest)
+			cancel()
+			if err == nil && name != "" {
+				what += "; " + name
+				break
+			}
+		}
+		e.degraded("uneven columns", fmt.Sprintf("%s p%d", m.Table, hot.newest.ID), what,
+			fmt.Sprintf("`spillway partition split %s %d --at ring-middle` divides that partition now, `spillway table set %s --weights …` lays out those to come", m.Table, hot.newest.ID, m.Table))
 	}
 }
 

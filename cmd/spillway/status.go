@@ -57,6 +57,9 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 			}
 		}
 		if f.stats != nil {
+			if hot := uneven(f.of, rowsOf(f.stats)); hot != nil {
+				causes.add("Of table %s "+hot.String()+"; `spillway doctor` names the series that lie there.", t.Name)
+			}
 			if text := stagedProblem(f.stats.Staged, s.Now); text != "" {
 				causes.add("Rows of table %s wait in staging for the leaders of their partitions; they are read, and go there by themselves: "+text+".", t.Name)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"time"
@@ -44,6 +45,7 @@ type tableRow struct {
 	Begin          string         `json:"begin,omitempty"`
 	End            string         `json:"end,omitempty"`
 	Columns        []tableColumns `json:"columns,omitempty"`
+	RingBy         string         `json:"ring_by,omitempty"`  // labels that decide where series lie; absent: all
 	Smear          *tableSmear    `json:"smear,omitempty"`    // absent: rows do not wait
 	Dropping       bool           `json:"dropping,omitempty"` // it accepts no writes until the drop has ended
 }
@@ -81,7 +83,7 @@ func (r *tableRow) smearNow(m *topology.Map, now time.Time, servers int) {
 func showTable(m *topology.Map) tableRow {
 	r := tableRow{Smear: showSmear(m.Config.Smear), Table: m.Table, Seq: m.Seq, Partitions: m.Len(), PartitionWidth: duration(m.Config.PartitionWidth),
 		Retention: duration(m.Config.Retention), Replicas: m.Config.Replicas,
-		MinInSync: m.Config.MinInSync(), MinInSyncSet: m.Config.InSyncMin > 0}
+		MinInSync: m.Config.MinInSync(), MinInSyncSet: m.Config.InSyncMin > 0, RingBy: m.Config.Ring.String()}
 	var end point.Nanos
 	for p := range m.All() {
 		if r.Begin == "" {
@@ -188,7 +190,14 @@ func printTable(a *admin, r tableRow) error {
 		fmt.Fprintf(w, "table\t%s\nmap\ttransaction %d, %d partitions\npartition width\t%s\nretention\t%s\nreplicas\t%d\nmin in sync\t%s\ncovers\t%s … %s\n",
 			r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, r.minInSync(), or(r.Begin, "-"), or(r.End, "-"))
 		for _, l := range r.Columns {
-			fmt.Fprintf(w, "columns\tfrom %s: weights %v\n", l.From, l.Weights)
+			from := "from " + l.From
+			if l.From == instant(math.MinInt64) {
+				from = "for all times"
+			}
+			fmt.Fprintf(w, "columns\t%s: weights %v\n", from, l.Weights)
+		}
+		if r.RingBy != "" {
+			fmt.Fprintf(w, "ring by\t%s\n", r.RingBy)
 		}
 		if s := r.Smear; s != nil {
 			fmt.Fprintf(w, "smear\t%s, where partitions are narrower than %s\n", s.Window, span(s.Threshold))
@@ -208,6 +217,7 @@ type tableSettings struct {
 	Replicas       *int      `name:"replicas" help:"How many servers keep each row; of a new table 3, if not given. As many as there are while the cluster has fewer."`
 	MinInSync      *int      `name:"min-in-sync" help:"How many servers must have a row on their disks before it is acked as kept by all; while fewer are in sync, rows are refused with 503, or wait in staging. 0: 2 of 2 and 3 replicas, more than half of more, and fewer while the cluster has fewer servers."`
 	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
+	RingBy         *string   `name:"ring-by" help:"Labels by which series lie beside one another on the ring: host, or host,job; path:8 takes the first eight bytes of a value, path:/2 all up to the second slash. Queries that name their values ask fewer servers. Only before the table's first row; empty: by all labels."`
 	Smear          *string   `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers accept rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
 	SmearBelow     *duration `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
 	SmearMax       *duration `name:"smear-max" help:"The longest wait that --smear=auto may choose; 0: 2m."`
@@ -226,6 +236,8 @@ func (s tableSettings) ofOneProcess() error {
 		return fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --replicas is for tables of a cluster")
 	case s.MinInSync != nil && *s.MinInSync > 1:
 		return fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --min-in-sync is for tables of a cluster")
+	case s.RingBy != nil && *s.RingBy != "":
+		return fault.Errorf(fault.Invalid, "a process that is alone has the whole ring; --ring-by is for tables of a cluster")
 	case s.Smear != nil || s.SmearBelow != nil || s.SmearMax != nil:
 		return fault.Errorf(fault.Invalid, "a process that is alone has no other servers to spread rows over; --smear is for tables of a cluster")
 	}
@@ -242,6 +254,13 @@ func (s tableSettings) over(c *topology.Config) error {
 	}
 	over(&c.Replicas, s.Replicas)
 	over(&c.InSyncMin, s.MinInSync)
+	if s.RingBy != nil {
+		rule, err := point.ParseRingRule(*s.RingBy)
+		if err != nil {
+			return fault.Annotate(err, "--ring-by")
+		}
+		c.Ring = rule
+	}
 	if s.Smear != nil {
 		mode, window, err := smear.ParseWindow(*s.Smear)
 		if err != nil {
@@ -290,6 +309,9 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 	if cfg.InSyncMin > 0 {
 		what += fmt.Sprintf(", min in sync %d", cfg.InSyncMin)
 	}
+	if !cfg.Ring.IsZero() {
+		what += fmt.Sprintf(", ring by %s", cfg.Ring)
+	}
 	return a.act(ctx, "", what, func() error {
 		m, err := a.tables.Create(ctx, c.Table, cfg)
 		if err == nil && len(c.Weights) > 0 {
@@ -317,7 +339,7 @@ func columns(m *topology.Map, weights []uint32, from time.Time) (topology.Op, er
 	case !from.IsZero():
 		boundary = from.UnixNano()
 	case m.Len() == 0:
-		boundary, _ = m.Config.Aligned(now) // there is no data anywhere: at once
+		boundary = math.MinInt64 // there is no data anywhere: from ever, rows of past times too
 	}
 	ranges, err := topology.Spread(m.RangesAt(boundary), weights)
 	if err != nil {
@@ -383,6 +405,9 @@ func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 		span(before.Retention), span(after.Retention), before.Replicas, after.Replicas)
 	if before.MinInSync != after.MinInSync || before.MinInSyncSet != after.MinInSyncSet {
 		what += fmt.Sprintf(", min in sync %s → %s", before.minInSync(), after.minInSync())
+	}
+	if m.Config.Ring != next.Config.Ring {
+		what += fmt.Sprintf(", ring by %q → %q", m.Config.Ring, next.Config.Ring)
 	}
 	if m.Config.Smear != next.Config.Smear {
 		what += fmt.Sprintf(", smear %s → %s", m.Config.Smear, next.Config.Smear)

@@ -26,7 +26,7 @@ func (w *attempt) apart(uncovered int) error {
 	home, where, far, named := point.PartitionID(0), "", 0, []string(nil)
 	look := func(item int, id point.SeriesID, at point.Nanos) {
 		labels := w.g.dict.Labels(id)
-		p, ok := w.m.Find(labels.RingPoint(), at)
+		p, ok := w.m.Find(w.m.PointOf(labels), at)
 		switch {
 		case !ok:
 			return

@@ -116,9 +116,11 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now 
 	rest = point.GetBatch(d)
 	var last *topology.Partition
 	of := func(id point.SeriesID, t point.Nanos) *point.Batch {
-		row := smear.Row{Ring: d.Labels(id).RingPoint(), Time: t, Width: point.Nanos(m.Config.PartitionWidth), Wish: b.Smear}
-		if last == nil || !last.Contains(row.Ring, t) {
-			last, _ = m.Find(row.Ring, t)
+		// The delay follows from all labels, whatever the table's ring rule is: series of one prefix would else wait equally long.
+		l := d.Labels(id)
+		row, at := smear.Row{Ring: l.RingPoint(), Time: t, Width: point.Nanos(m.Config.PartitionWidth), Wish: b.Smear}, m.PointOf(l)
+		if last == nil || !last.Contains(at, t) {
+			last, _ = m.Find(at, t)
 		}
 		if last != nil {
 			row.Width = topology.Width(last)

@@ -42,7 +42,7 @@ func (c *Cutter) Cut(m *topology.Map, b *point.Batch) (shares []Share, uncovered
 		c.shares = append(c.shares, Share{Partition: p, IDs: b.IDs, Times: b.Times, Values: b.Values, Hists: b.Hists, Exemplars: b.Exemplars})
 		return c.shares, nil
 	}
-	ring := func(id point.SeriesID) uint64 { return b.Dict.Labels(id).RingPoint() }
+	ring := func(id point.SeriesID) uint64 { return m.PointOf(b.Dict.Labels(id)) }
 	var last *Share
 	share := func(id point.SeriesID, t point.Nanos) *Share {
 		if last != nil && last.Partition.PointLo == 0 && last.Partition.PointHi == 0 && last.Partition.Contains(0, t) {

@@ -21,6 +21,9 @@ type Config struct {
 	Replicas int `json:"replicas,omitempty"`
 	// Smear says which rows wait on their way to narrow partitions (C36 to C44). The zero Rule: none. It is not part of version 1.
 	Smear smear.Rule `json:"-"`
+	// Ring says which labels of a series decide where it lies on the ring (C95). It is set before the first partition, and never changed. It is not part of
+	// version 1.
+	Ring point.RingRule `json:"-"`
 	// InSyncMin is how many placements must keep a row that is acknowledged as kept by all, 1 to Replicas; 0: as many as follow from Replicas. Where
 	// it is set, fewer accept no rows; else a cluster that has fewer servers accepts them. It is not part of version 1.
 	InSyncMin int `json:"-"`

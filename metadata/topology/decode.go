@@ -15,6 +15,9 @@ import (
 	"github.com/spillwaydb/spillway/smear"
 )
 
+// ringRuleMax bounds the text of a ring rule, in bytes.
+const ringRuleMax = point.RingLabelsMax * (point.LabelNameMax + 8)
+
 // serversMax bounds the servers that one map or transaction names.
 const serversMax = 1 << 16
 
@@ -361,11 +364,21 @@ func (d *decoder) config(b []byte) (c Config) {
 			c.InSyncMin = int(d.small(f))
 		case bytesKey(6):
 			c.InSyncWas = d.inSyncWas(f.b)
+		case bytesKey(7):
+			c.Ring = d.ring(f)
 		default:
 			d.unknown(f)
 		}
 	})
 	return c
+}
+
+func (d *decoder) ring(f field) point.RingRule {
+	r, err := point.ParseRingRule(d.str(f, ringRuleMax))
+	if err != nil {
+		d.fail("%v", err)
+	}
+	return r
 }
 
 func (d *decoder) inSyncWas(b []byte) (w InSyncWas) {

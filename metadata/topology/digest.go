@@ -35,10 +35,11 @@ func (m *Map) Digest() uint64 {
 	return max(xxhash.Sum64(b), 1)
 }
 
-// Marks beside the number of replicas: of a table with a rule for smearing, and of one with settings for its in-sync lists, which follow.
+// Marks beside the number of replicas: of a table with a rule for smearing, of one with settings for its in-sync lists, and of one with a ring rule, which follow.
 const (
 	smears = 1 << 32
 	inSync = 1 << 33
+	ringBy = 1 << 34
 )
 
 func digestReplicas(b []byte, c *Config) []byte {
@@ -49,12 +50,18 @@ func digestReplicas(b []byte, c *Config) []byte {
 	if c.InSyncMin != 0 || *w != (InSyncWas{}) {
 		n |= inSync
 	}
+	if !c.Ring.IsZero() {
+		n |= ringBy
+	}
 	b = digestNumbers(b, n) // without a mark as ever
 	if n&smears != 0 {
 		b = digestNumbers(b, uint64(r.Mode), uint64(r.Threshold), uint64(r.Window), uint64(r.WindowMax), uint64(r.Near))
 	}
 	if n&inSync != 0 {
 		b = digestNumbers(b, uint64(c.InSyncMin), uint64(w.Before), uint64(w.Least), uint64(w.Most), uint64(w.Fewest))
+	}
+	if n&ringBy != 0 {
+		b = digestString(b, c.Ring.String())
 	}
 	return b
 }

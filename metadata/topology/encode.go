@@ -248,6 +248,7 @@ func (e *encoder) config(c Config) {
 			e.num(4, uint64(w.Fewest))
 		})
 	}
+	e.str(7, c.Ring.String())
 }
 
 func (e *encoder) smear(r smear.Rule) {

@@ -49,6 +49,9 @@ func (m *Map) Chained(p *Partition) bool {
 	return m.Config.Replicas > 1 || len(p.Placements)+len(p.Joining) > 1
 }
 
+// PointOf is where a series lies on the ring of this table. The function of a rule never changes, and a table keeps its rule, so it is the same by every map of it.
+func (m *Map) PointOf(l point.Labels) uint64 { return m.Config.Ring.Point(l) }
+
 // Find gives the one partition that accepts writes of a key. The result is part of the map: do not change it.
 func (m *Map) Find(ring uint64, t point.Nanos) (*Partition, bool) {
 	i := sort.Search(len(m.stops), func(i int) bool { return m.stops[i].begin > t })
@@ -232,6 +235,9 @@ func (m *Map) String() string {
 	var b strings.Builder
 	c := &m.Config
 	fmt.Fprintf(&b, "%s seq=%d width=%v retention=%v replicas=%d", m.Table, m.Seq, c.PartitionWidth, c.Retention, c.Replicas)
+	if !c.Ring.IsZero() {
+		fmt.Fprintf(&b, " ring-by=%s", c.Ring)
+	}
 	if c.InSyncMin > 0 {
 		fmt.Fprintf(&b, " in-sync=%d", c.InSyncMin)
 	}

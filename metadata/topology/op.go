@@ -281,6 +281,9 @@ func (o SetConfig) apply(t *txn) error {
 	}
 	c := o.Config.normal()
 	had := &t.m.Config
+	if c.Ring != had.Ring && t.m.NextID > 1 {
+		return fault.Errorf(fault.Invalid, "table %q has or had partitions, so its ring rule stays %q: rows lie by it; create another table", t.m.Table, had.Ring)
+	}
 	c.InSyncWas = had.InSyncWas
 	if c.InSyncMin != had.InSyncMin || c.Replicas != had.Replicas && (o.Notes || had.InSyncMin > 0 || had.InSyncWas != InSyncWas{}) {
 		c.InSyncWas = t.m.inSyncWas(c)
@@ -297,6 +300,9 @@ func (o SetConfig) String() string {
 	s := fmt.Sprintf("set retention %v, partition width %v, %d replicas", c.Retention, c.PartitionWidth, c.Replicas)
 	if c.Smear != (smear.Rule{}) {
 		s += ", smear " + c.Smear.String()
+	}
+	if !c.Ring.IsZero() {
+		s += fmt.Sprintf(", ring by %s", c.Ring)
 	}
 	if c.InSyncMin > 0 {
 		s += fmt.Sprintf(", %d in sync", c.InSyncMin)

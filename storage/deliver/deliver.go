@@ -100,7 +100,7 @@ func (s *Scratch) divide(m *topology.Map, now point.Nanos) (uncovered []point.Na
 	g := &s.Frame
 	s.parts, s.rings = s.parts[:0], slices.Grow(s.rings[:0], len(g.Defs))
 	for _, l := range g.Defs {
-		s.rings = append(s.rings, l.RingPoint())
+		s.rings = append(s.rings, m.PointOf(l))
 	}
 	var last *topology.Partition
 	var at int // of last, in s.parts

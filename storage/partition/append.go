@@ -251,7 +251,7 @@ func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
 	}
 	for _, ref := range a.fresh.refs {
 		l := p.deps.Index.Labels(ref)
-		if !p.ident.whole() && !p.ident.contains(l.RingPoint()) {
+		if !p.ident.whole() && !p.mayHold(l) {
 			return fault.Errorf(fault.Stale, "partition %s/%d: %s does not lie in its column of the ring; route it anew by the newest map", p.ident.Table, p.ident.Partition, l)
 		}
 		f.Defs = append(f.Defs, l)
@@ -260,6 +260,15 @@ func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
 		return fault.Errorf(fault.Throttled, "partition %s/%d would hold %d series, at most %d are taken", p.ident.Table, p.ident.Partition, n, p.settings.SeriesMax)
 	}
 	return a.encode()
+}
+
+// mayHold reports whether a series lies in the partition's column of the ring, as far as that is known.
+func (p *Partition) mayHold(l point.Labels) bool {
+	at, known := l.RingPoint(), true
+	if p.deps.Point != nil {
+		at, known = p.deps.Point(l)
+	}
+	return !known || p.ident.contains(at)
 }
 
 // bufferKept bounds the buffer that a pooled appender keeps, in bytes.

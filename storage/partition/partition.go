@@ -33,6 +33,8 @@ type Deps struct {
 	HeadBytes HeadBytes
 	// Compacting counts the memory of compactions under way.
 	Compacting *budget.Held
+	// Point is where a series lies on the ring of the partition's table; ok is false where that is not known, and new series are not checked. Nil: by all their labels.
+	Point func(l point.Labels) (at uint64, ok bool)
 	// Lane leaves processors to writes; compactions wait for turns there. Nil: they do not.
 	Lane *lane.Lane
 }

@@ -223,7 +223,14 @@ func (s *Server) load() (err error) {
 }
 
 func (s *Server) partitionDeps(t *table) partition.Deps {
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane}
+	point := func(l point.Labels) (uint64, bool) {
+		m, ok := s.deps.Maps.Get(t.name)
+		if !ok {
+			return 0, false
+		}
+		return m.PointOf(l), true
+	}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Point: point, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane}
 }
 
 func (s *Server) table(name string) (*table, bool) {

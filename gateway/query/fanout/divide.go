@@ -25,7 +25,7 @@ func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request
 	if !of.Plan.Requestable() || len(s.stagedFor(ctx, q)) > 0 { // staged rows are merged with those of partitions, row by row
 		return nil, nil
 	}
-	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, plan: d.plan, begin: d.begin, ask: d.ask, over: d.over, hedge: &s.evaluations}
+	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers, plan: d.plan, begin: d.begin, ask: d.ask, over: d.over, hedge: &s.evaluations}
 	if _, err := s.fan(ctx, r); err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, a
 	defer cancel()
 	var answers []T
 	_, err := s.fan(ctx, &request{
-		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, whole: whole, leaders: whole,
+		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers, whole: whole, leaders: whole,
 		begin: func() { answers = nil },
 		ask: func(ctx context.Context, g *group, st peer.Storage) (answer, error) {
 			a, err := ask(ctx, g.ask(q), st)

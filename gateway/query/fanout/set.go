@@ -20,7 +20,7 @@ func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	whole, cancel := context.WithCancel(ctx)
 	set := &set{ctx: ctx, cancel: cancel, q: q}
 	r := &request{
-		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi,
+		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers,
 		begin: func() { set.closeReaders() },
 		ask: func(ctx context.Context, g *group, st peer.Storage) (answer, error) {
 			rd, err := open(ctx, g, q, st)

@@ -133,10 +133,11 @@ type request struct {
 	table      string
 	partitions []point.PartitionID // nil: all
 	lo, hi     point.Nanos
-	whole      bool // the answer may lack nothing, even if the asker allows that
-	leaders    bool // leaders alone are asked, although others have copies
-	probed     bool // metadata servers were asked for a newer map
-	less       bool // copies that may lack rows are the answer where there is no other
+	matchers   []peer.Matcher // of all series of the answer; nil: partitions of all columns are asked
+	whole      bool           // the answer may lack nothing, even if the asker allows that
+	leaders    bool           // leaders alone are asked, although others have copies
+	probed     bool           // metadata servers were asked for a newer map
+	less       bool           // copies that may lack rows are the answer where there is no other
 	// plan makes the groups; nil: as the function plan does. If it is set, no copy that may lack rows is asked, and a group of copies without an answer
 	// is not a failure: its rows are read by another request.
 	plan     func(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan)
@@ -229,6 +230,9 @@ func (r *request) among(m *topology.Map) []*topology.Partition {
 	ps := m.Overlapping(r.lo, r.hi)
 	if r.partitions != nil {
 		ps = slices.DeleteFunc(ps, func(p *topology.Partition) bool { return !slices.Contains(r.partitions, p.ID) })
+	}
+	if at := prefixes(&m.Config.Ring, r.matchers); at != nil {
+		ps = withPrefixes(ps, at)
 	}
 	return ps
 }
