@@ -12,14 +12,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestServersAnswerEveryKindOfQueryAsOneProcess sends queries of every kind to one server, read without a fan-out, and in turns to two clusters with partitions of
-// minutes, so that the windows of nearly all steps cross their edges: three servers, and three with three copies of each partition and a ring cut in three.
+// TestServersAnswerEveryKindOfQueryAsOneProcess sends queries of every kind to one server, read without a fan-out, and in turns to three clusters with partitions of
+// minutes, so that the windows of nearly all steps cross their edges: three servers, three with three copies of each partition and a ring cut in three, and one on which some
+// minutes of rows are staged.
 func TestServersAnswerEveryKindOfQueryAsOneProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("hundreds of queries")
 	}
 	one := openSpread(t, 1, true, 2*time.Minute, 1)
-	clusters := []*spread{openSpread(t, 3, true, 2*time.Minute, 1), openSpreadOf(t, 3, true, 5*time.Minute, 3, 3)}
+	clusters := []*spread{openSpread(t, 3, true, 2*time.Minute, 1), openSpreadOf(t, 3, true, 5*time.Minute, 3, 3), openSpread(t, 1, true, 5*time.Minute, 1)}
 	all := append([]*spread{one}, clusters...)
 	defer func() {
 		for _, s := range all {
@@ -27,30 +28,40 @@ func TestServersAnswerEveryKindOfQueryAsOneProcess(t *testing.T) {
 		}
 	}()
 	rng := rand.New(rand.NewPCG(37, 38))
+	staged := stagedRows(clusters[2])
 	for _, b := range demoRows(rng) {
-		for _, s := range all {
+		for _, s := range all[:3] {
 			one.must(s.insert(t.Context(), b))
+		}
+		if at := time.Duration(b.Times[0]); at >= 20*time.Minute && at < 24*time.Minute {
+			staged.stage("n1", b)
+		} else {
+			one.must(clusters[2].insert(t.Context(), b))
 		}
 	}
 	clusters[1].copyRows()
 	copies := failing(clusters[1])
 	alone, queries := one.parts["n1"].server, everyKind()
 	for i, expr := range queries {
-		q := chainQuery{expr: expr, start: 700 * time.Second, end: 2600 * time.Second, step: []time.Duration{17, 60, 300}[i%3] * time.Second}
+		q := chainQuery{expr: expr, start: 700 * time.Second, end: 2600 * time.Second, step: []time.Duration{17, 60, 300}[i/3%3] * time.Second}
 		if i%5 == 4 {
 			q.step = 0
 		}
 		want := q.run(t, alone)
 		name, source := "three servers", query.Source(clusters[0].source)
-		if i%2 == 1 {
+		switch i % 3 {
+		case 1:
 			name, source = "copies", copies.source
+		case 2:
+			name, source = "staged rows", staged.source
 		}
 		if d := querytest.Diff(want, q.run(t, source), 1e-12); d != "" {
 			t.Errorf("%s on %s: %s", q, name, d)
 		}
 	}
-	if len(queries) < 350 || plansOf(t, clusters[0].reg, "divided") < 20 || plansOf(t, copies.reg, "divided") < 50 {
-		t.Errorf("%d queries, of which servers evaluated few", len(queries))
+	parts := []float64{plansOf(t, clusters[0].reg, "divided"), plansOf(t, copies.reg, "divided"), plansOf(t, staged.reg, "divided")}
+	if len(queries) < 350 || parts[0] < 15 || parts[1] < 35 || parts[2] < 35 {
+		t.Errorf("%d queries, of which servers evaluated %v parts", len(queries), parts)
 	}
 }
 

@@ -92,7 +92,7 @@ func (s *spread) value(at point.Nanos) string {
 // restart ends a server, without its memory as after a crash, and starts it on its disk.
 func (s *spread) restart(id topology.ServerID) {
 	p := s.parts[id]
-	s.must(errors.Join(p.hangUp(), p.server.Close(), p.brick.Close()))
+	s.must(errors.Join(p.hangUp(), p.server.Close(), p.staged.Close(), p.brick.Close()))
 	s.open(p)
 	s.serve(p)
 }

@@ -39,6 +39,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/server"
+	"github.com/spillwaydb/spillway/storage/staging"
+	stagings "github.com/spillwaydb/spillway/storage/staging/runner"
 )
 
 // spread is a gateway and several storage servers, all real but for the leases: the first placement of a partition leads
@@ -69,6 +71,7 @@ type part struct {
 	id     topology.ServerID
 	fs     vfs.FS
 	brick  *brick.Brick
+	staged *stagings.Store // which forwards nothing by itself
 	server *server.Server
 	rpc    *rpc.Server
 }
@@ -170,7 +173,10 @@ func (s *spread) open(p *part) {
 	var err error
 	p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
 	s.must(err)
-	p.server, err = server.Open(s.tb.Context(), server.Deps{Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Log: log, Registerer: prometheus.NewRegistry()},
+	p.staged, err = stagings.Open(stagings.Deps{FS: p.fs, Dir: "staging", Room: func(int64) error { return nil }, Announce: func(context.Context, []string) error { return nil }, Ways: noWays{}, Log: log},
+		staging.Settings{Server: p.id})
+	s.must(err)
+	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Log: log, Registerer: prometheus.NewRegistry()},
 		server.Settings{Server: p.id})
 	s.must(err)
 }
@@ -208,6 +214,11 @@ func (s *spread) serve(p *part) {
 	s.must(registry.Register(s.tb.Context(), s.store, registry.Server{ID: p.id, Addr: l.Addr().String(), Host: "h", Store: "d"}, false, nil))
 }
 
+// noWays lead nowhere: staged rows stay.
+type noWays struct{ stagings.Ways }
+
+func (noWays) Map(string) (*topology.Map, uint64) { return nil, 0 }
+
 // hangUp ends a server's connections.
 func (p *part) hangUp() error {
 	if p.rpc == nil {
@@ -226,7 +237,7 @@ func (p *part) hangUp() error {
 func (s *spread) close() error {
 	err := errors.Join(s.forward.Close(), s.peers.Close())
 	for _, p := range s.parts {
-		err = errors.Join(err, p.hangUp(), p.server.Close(), p.brick.Close())
+		err = errors.Join(err, p.hangUp(), p.server.Close(), p.staged.Close(), p.brick.Close())
 	}
 	s.stop()
 	return errors.Join(err, <-s.ended, <-s.ended)

@@ -166,6 +166,16 @@ func (c *conn) StagedStats(ctx context.Context, table string) (st *peer.Stats, e
 	return st, err
 }
 
+// StagedTimes implements peer.StagedRanger.
+func (c *conn) StagedTimes(ctx context.Context, table string) (lo, hi point.Nanos, err error) {
+	at, ok := c.peer.(peer.StagedRanger)
+	if !ok {
+		return 0, 0, fault.Errorf(fault.Unavailable, "the server does not know the times of staged rows")
+	}
+	err = c.call(func() error { lo, hi, err = at.StagedTimes(ctx, table); return err })
+	return lo, hi, err
+}
+
 // Change implements peer.Metadata.
 func (c *conn) Change(ctx context.Context, ch *peer.Change) (done *peer.Changed, err error) {
 	err = c.call(func() (err error) { done, err = c.peer.Change(ctx, ch); return err })

@@ -27,6 +27,8 @@ type Staging interface {
 	Delete(ctx context.Context, q *runner.Query) error
 	// Load returns the staged rows of a table; false: there are none.
 	Load(table string) (staging.Load, bool)
+	// Times returns the first and the last time of the rows of a table that Read may return; lo > hi: there are none.
+	Times(table string) (lo, hi point.Nanos)
 }
 
 var errNoStaging = fault.Errorf(fault.Unavailable, "this server stages no rows (storage.staging is off)")

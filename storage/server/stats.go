@@ -14,7 +14,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
-var _ peer.StagedCounter = (*Server)(nil)
+var (
+	_ peer.StagedCounter = (*Server)(nil)
+	_ peer.StagedRanger  = (*Server)(nil)
+)
 
 // Stats implements peer.Storage.
 func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, error) {
@@ -120,6 +123,15 @@ func (s *Server) StagedStats(_ context.Context, table string) (*peer.Stats, erro
 		st.MinTime, st.MaxTime, st.Staged = l.Lo, l.Hi, s.stagedOf(&l)
 	}
 	return st, nil
+}
+
+// StagedTimes implements peer.StagedRanger.
+func (s *Server) StagedTimes(_ context.Context, table string) (lo, hi point.Nanos, err error) {
+	if s.deps.Staging == nil {
+		return math.MaxInt64, math.MinInt64, nil
+	}
+	lo, hi = s.deps.Staging.Times(table)
+	return lo, hi, nil
 }
 
 // HeadLoad is the share of HeadBytesMax that head rows use, 0 to a little over 1.

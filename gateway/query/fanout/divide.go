@@ -22,9 +22,10 @@ var _ query.Divider = (*Source)(nil)
 func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*query.Divided, error) {
 	d := &division{q: q, of: of, together: begin(ctx), ticketsMax: s.settings.ParallelMax, stretchTime: s.settings.StretchTime}
 	defer d.leave()
-	if !of.Plan.Requestable() || len(s.stagedFor(ctx, q)) > 0 { // staged rows are merged with those of partitions, row by row
+	if !of.Plan.Requestable() {
 		return nil, nil
 	}
+	d.staged = s.whenStaged(ctx, d.together, q)
 	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers, plan: d.plan, begin: d.begin, ask: d.ask, over: d.over, hedge: &s.evaluations}
 	if _, err := s.fan(ctx, r); err != nil {
 		return nil, err
@@ -34,10 +35,26 @@ func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request
 	return divided, err
 }
 
+// whenStaged returns a function that asks when rows are staged, once for all divisions that are made together; nil: none are.
+func (s *Source) whenStaged(ctx context.Context, t *together, q *peer.Select) func() ([]times, bool) {
+	at := s.stagedFor(ctx, q)
+	if len(at) == 0 {
+		return nil
+	}
+	known := new(knownTimes)
+	if t != nil {
+		ctx, known = t.ctx, &t.staged
+	}
+	return func() ([]times, bool) {
+		return known.get(func() ([]times, bool) { return s.stagedTimes(ctx, at, q.Table) })
+	}
+}
+
 // division is a plan that is being divided.
 type division struct {
-	q  *peer.Select
-	of *columns.Request
+	q      *peer.Select
+	of     *columns.Request
+	staged func() (all []times, ok bool) // asks for the times of staged rows; nil: there are none
 
 	stretchTime time.Duration // Settings.StretchTime
 
@@ -63,7 +80,8 @@ type asked struct {
 	ticket  *ticket // nil: the question travels by itself
 }
 
-// plan is request.plan: a group for each unit of each stretch. Where a partition has neither a leader nor copies rows are read, which waits for one.
+// plan is request.plan: a group for each unit of each stretch. Where a partition has neither a leader nor copies rows are read, which waits for one. Servers are asked for the
+// times of staged rows only if there is something to divide.
 func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan) {
 	d.stretches, d.asked = nil, nil
 	targets := map[point.PartitionID]target{}
@@ -75,10 +93,18 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 		targets[p.ID] = t
 	}
 	p := &d.of.Plan
-	all := stretches(p, ps, d.stretchTime, func(p *topology.Partition) []topology.ServerID {
+	on := func(p *topology.Partition) []topology.ServerID {
 		t := targets[p.ID]
 		return t.servers()
-	})
+	}
+	all := stretches(p, ps, nil, d.stretchTime, on)
+	if all != nil && d.staged != nil {
+		waiting, known := d.staged()
+		if !known {
+			return nil, nil
+		}
+		all = stretches(p, ps, waiting, d.stretchTime, on)
+	}
 	shared := slices.ContainsFunc(all, func(s stretch) bool { return len(s.units) > 1 })
 	form, ok := p.FormOf(shared)
 	if many := len(all) > 1 || shared; all == nil || !ok || many && !p.Distinct(false) {

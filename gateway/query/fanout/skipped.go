@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/query"
@@ -40,21 +39,13 @@ func (s *Source) mark(ctx context.Context, table string, at []topology.ServerID)
 	}
 	ctx, stop := context.WithTimeout(ctx, stagedTimeout)
 	defer stop()
-	all, errs := make([]*peer.Stats, len(at)), make([]error, len(at))
-	var asked sync.WaitGroup
-	for i, id := range at {
-		asked.Go(func() {
-			all[i], errs[i] = one(ctx, s, id, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
-				counter, ok := st.(peer.StagedCounter)
-				if !ok {
-					return nil, fault.Errorf(fault.Unavailable, "it does not count staged rows")
-				}
-				return counter.StagedStats(ctx, table)
-			})
-			s.metrics.request(errs[i])
-		})
-	}
-	asked.Wait()
+	all, errs := eachStaged(ctx, s, at, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (*peer.Stats, error) {
+		counter, ok := st.(peer.StagedCounter)
+		if !ok {
+			return nil, fault.Errorf(fault.Unavailable, "it does not count staged rows")
+		}
+		return counter.StagedStats(ctx, table)
+	})
 	var silent []topology.ServerID
 	for i, err := range errs {
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,16 @@ func (s *storage) StagedStats(context.Context, string) (*peer.Stats, error) {
 	}
 	s.marked++
 	return &peer.Stats{MinTime: 7e9, MaxTime: 7e9, Staged: []peer.StagedStats{{Server: string(s.id), Rows: 1, Oldest: 1000e9}}}, nil
+}
+
+// StagedTimes implements peer.StagedRanger: rows at 7 s.
+func (s *storage) StagedTimes(context.Context, string) (lo, hi point.Nanos, err error) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.away != nil || s.staged == nil {
+		return math.MaxInt64, math.MinInt64, s.away
+	}
+	return 7e9, 7e9, nil
 }
 
 func (s *storage) DeleteSeries(ctx context.Context, q *peer.Select) error {

@@ -3,6 +3,7 @@ package fanout
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,24 +28,32 @@ func (s *Source) stagedAt(table string) []topology.ServerID {
 	return s.deps.Staged(table)
 }
 
+// eachStaged asks servers beside each other and returns the answer or the error of each.
+func eachStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error)) (all []T, errs []error) {
+	all, errs = make([]T, len(at)), make([]error, len(at))
+	var asked sync.WaitGroup
+	for i, id := range at {
+		asked.Go(func() {
+			all[i], errs[i] = one(ctx, s, id, func(ctx context.Context, st peer.Storage) (T, error) { return ask(ctx, id, st) })
+			s.metrics.request(errs[i])
+		})
+	}
+	asked.Wait()
+	return all, errs
+}
+
+// stagedHolders is how many servers hold each staged frame of a table at least.
+func (s *Source) stagedHolders(table string) int {
+	if m, ok := s.deps.Tables.Get(table); ok {
+		return m.Config.StagedHolders()
+	}
+	return 1
+}
+
 // askStaged asks all servers on which rows of a table may be staged. As many may be missing as leave one holder of every frame; more
 // are an error, or a warning where that is allowed.
 func askStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, table string, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error)) (answers []T, err error) {
-	all := make([]T, len(at))
-	errs := make([]error, len(at))
-	var g errgroup.Group
-	for i, id := range at {
-		g.Go(func() error {
-			all[i], errs[i] = one(ctx, s, id, func(ctx context.Context, st peer.Storage) (T, error) { return ask(ctx, id, st) })
-			s.metrics.request(errs[i])
-			return nil
-		})
-	}
-	_ = g.Wait()
-	holders := 1
-	if m, ok := s.deps.Tables.Get(table); ok {
-		holders = m.Config.StagedHolders()
-	}
+	all, errs := eachStaged(ctx, s, at, ask)
 	var missing error
 	away := 0
 	for i, err := range errs {
@@ -58,7 +67,7 @@ func askStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, ta
 			missing = fault.Wrap(err, fault.Unavailable, "rows of table %q that wait for their leader may be missing: server %s", table, at[i])
 		}
 	}
-	if away < holders {
+	if away < s.stagedHolders(table) {
 		return answers, nil
 	}
 	if !query.Partial(ctx) {

@@ -18,6 +18,13 @@ import (
 //	                          [▪▪▪▪▪▪▪│▪▪▪]                      │
 //	                                  │    [▪▪▪▪]         [▪▪▪▪▪▪│▪▪▪]
 //	step    └─ n1 evaluates ─┘└ rows ─┘└───────── n2 evaluates ────────┘
+//
+// Where rows are staged (▫) the steps that have them in their windows are read as well:
+//
+//	time    ──────────────── partition 1 (n1) ────────────────▫▫▫───
+//	windows [▪▪▪▪][▪▪▪▪][▪▪▪▪][▪▪▪▪][▪▪▪▪][▪▪▪▪][▪▪▪▪]
+//	                                                   [▪▪▪▪▪▪▫▫]
+//	step    └───────────────── n1 evaluates ──────────┘└─ rows ─┘
 type stretch struct {
 	first, steps int
 	units        []unit // by their servers; none: rows are read
@@ -41,14 +48,15 @@ const (
 // stretches cuts the steps of a plan. A step is evaluated by servers if each ring point's partitions that its window touches are on one
 // server, and none overlap: so the rows of a series that the step needs are on one server, each once. The steps of a stretch touch
 // partitions of the same servers. Where partitions have copies, a server that has copies of all is one server. Steps with windows that touch no
-// partition are in no stretch. Nil: it is not worth it.
+// partition, and no staged row, are in no stretch. Nil: it is not worth it.
 //
-// ps are sorted by time; mean is how long many stretches must be; on returns the servers that have a partition, any of which may be asked; nil if there is none.
-func stretches(p *columns.Plan, ps []*topology.Partition, mean time.Duration, on func(*topology.Partition) []topology.ServerID) []stretch {
+// ps are sorted by time; staged are the times of rows that may be staged; mean is how long many stretches must be; on returns the servers that have a partition, any of
+// which may be asked; nil if there is none.
+func stretches(p *columns.Plan, ps []*topology.Partition, staged []times, mean time.Duration, on func(*topology.Partition) []topology.ServerID) []stretch {
 	if len(ps) == 0 || len(ps) > stretchPartitions {
 		return nil
 	}
-	spans := spansOf(p, ps, on)
+	spans := append(spansOf(p, ps, on), stagedSpans(p, staged)...)
 	edges := make([]int, 0, 2*len(spans))
 	for _, s := range spans {
 		edges = append(edges, s.first, s.end)
@@ -78,31 +86,44 @@ func stretches(p *columns.Plan, ps []*topology.Partition, mean time.Duration, on
 	return out
 }
 
-// span is a partition and the steps with windows that touch it: [first, end).
+// span is a partition, or times of staged rows, and the steps with windows that touch it: [first, end).
 type span struct {
-	partition  *topology.Partition
+	partition  *topology.Partition // nil: staged rows
 	servers    []topology.ServerID
-	shared     bool // rows of its keys may be in another partition too
+	shared     bool // rows of its keys may be elsewhere too: in another partition, or staged
 	first, end int
 }
 
 // spansOf returns the spans that are not empty, by the beginning of their part of the ring.
 func spansOf(p *columns.Plan, ps []*topology.Partition, on func(*topology.Partition) []topology.ServerID) []span {
 	_, overlapping := layersOf(ps)
-	n := p.Grid.Len()
 	var out []span
 	for _, at := range ps {
-		s := span{
-			partition: at, servers: on(at), shared: overlapping[at.ID] || !at.Accepts(),
-			first: sort.Search(n, func(i int) bool { _, hi := windowOf(p, i); return hi >= at.TimeLo }),
-			end:   sort.Search(n, func(i int) bool { lo, _ := windowOf(p, i); return lo >= at.TimeHi }),
-		}
+		s := span{partition: at, servers: on(at), shared: overlapping[at.ID] || !at.Accepts()}
+		s.first, s.end = touching(p, times{at.TimeLo, at.TimeHi - 1})
 		if s.first < s.end {
 			out = append(out, s)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b span) int { return cmp.Compare(a.partition.PointLo, b.partition.PointLo) })
 	return out
+}
+
+// stagedSpans returns the spans of staged rows that are not empty: those too that are of times without a partition, which a newer map may have.
+func stagedSpans(p *columns.Plan, staged []times) (out []span) {
+	for _, at := range staged {
+		if first, end := touching(p, at); first < end {
+			out = append(out, span{shared: true, first: first, end: end})
+		}
+	}
+	return out
+}
+
+// touching returns the steps [first, end) whose windows touch a range of time.
+func touching(p *columns.Plan, at times) (first, end int) {
+	n := p.Grid.Len()
+	return sort.Search(n, func(i int) bool { _, hi := windowOf(p, i); return hi >= at.lo }),
+		sort.Search(n, func(i int) bool { lo, _ := windowOf(p, i); return lo > at.hi })
 }
 
 // windowOf is the range of times of a step's window, both ends included.

@@ -12,7 +12,7 @@ import (
 )
 
 // TestStretches lists every case of partitions that a step's window may touch. Partitions are written as id@server[from,to) in minutes, with /ring for half a
-// ring; stretches as first+steps and the partitions of each server, or rows.
+// ring, and times of staged rows as ~[from,to]; stretches as first+steps and the partitions of each server, or rows.
 func TestStretches(t *testing.T) {
 	f := func(what string, window, offset time.Duration, steps int, partitions, want string) {
 		t.Helper()
@@ -20,9 +20,10 @@ func TestStretches(t *testing.T) {
 			Grid:   columns.Grid{Start: 0, End: int64(steps-1) * 60_000, Step: 60_000},
 			Source: columns.Source{Window: window, Offset: offset, Function: columns.FunctionOf("rate")},
 		}
+		partitions, staged := drawnTimes(t, partitions)
 		ps, on := drawn(t, partitions)
 		var got []string
-		for _, s := range stretches(p, ps, 0, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }) {
+		for _, s := range stretches(p, ps, staged, 0, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }) {
 			line := fmt.Sprintf("%d+%d", s.first, s.steps)
 			if s.units == nil {
 				line += " rows"
@@ -74,6 +75,36 @@ func TestStretches(t *testing.T) {
 	f("a whole ring after halves, one server has all", 2*m, 0, 20, "1@a|b[-60,10)/0 2@b|c[-60,10)/1 3@a|b[10,60)", "0+12 b:1,2,3; 12+8 a|b:3")
 	f("a lookback of five minutes in partitions of ten, in turns on two servers", 5*m, 0, 40, "1@a[-60,10) 2@b[10,20) 3@a[20,30) 4@b[30,40)",
 		"0+10 a:1; 10+5 rows; 15+5 b:2; 20+5 rows; 25+5 a:3; 30+5 rows; 35+5 b:4")
+
+	f("staged rows of now: the last windows are read", 2*m, 0, 20, "1@a[-60,60) ~[16.5,18]", "0+17 a:1; 17+3 rows")
+	f("a staged row of an hour ago", 2*m, 0, 20, "1@a[-60,60) ~[3,3]", "0+3 a:1; 3+2 rows; 5+15 a:1")
+	f("a staged row at a step, and one at the beginning of a window, which is not in it", m, 0, 10, "1@a[-60,60) ~[3,3] ~[6,6]", "0+3 a:1; 3+1 rows; 4+2 a:1; 6+1 rows; 7+3 a:1")
+	f("a staged row right before a step", m, 0, 10, "1@a[-60,60) ~[2.9999999999,2.9999999999]", "0+3 a:1; 3+1 rows; 4+6 a:1")
+	f("staged rows in a pause between windows", 30*time.Second, 0, 4, "1@a[-60,60) ~[1.2,1.4]", "0+4 a:1")
+	f("staged rows and an offset", 2*m, 5*m, 20, "1@a[-60,60) ~[10,60]", "0+15 a:1; 15+5 rows")
+	f("staged rows at the edge between two servers", 2*m, 0, 20, "1@a[-60,10) 2@b[10,60) ~[10.5,11]", "0+10 a:1; 10+3 rows; 13+7 b:2")
+	f("staged rows of a time that this map has no partition for", m, 0, 20, "1@a[-60,12) ~[18,30]", "0+13 a:1; 18+2 rows")
+	f("staged rows later than the query, and earlier", m, 0, 10, "1@a[-60,60) ~[40,50] ~[-30,-20]", "0+10 a:1")
+	f("staged rows everywhere: it is not worth it", m, 0, 10, "1@a[-60,60) ~[-30,50]", "")
+	f("staged rows on two servers, their times overlap", m, 0, 20, "1@a|b[-60,60) ~[15,17] ~[16,18]", "0+15 a|b:1; 15+4 rows; 19+1 a|b:1")
+}
+
+// drawnTimes takes the times of staged rows out of a text.
+func drawnTimes(t *testing.T, text string) (rest string, staged []times) {
+	t.Helper()
+	var words []string
+	for _, word := range strings.Fields(text) {
+		if !strings.HasPrefix(word, "~") {
+			words = append(words, word)
+			continue
+		}
+		var lo, hi float64
+		if _, err := fmt.Sscanf(strings.NewReplacer("~[", "", ",", " ", "]", "").Replace(word), "%g %g", &lo, &hi); err != nil {
+			t.Fatal(word, err)
+		}
+		staged = append(staged, times{point.Nanos(lo * 60e9), point.Nanos(hi * 60e9)})
+	}
+	return strings.Join(words, " "), staged
 }
 
 // drawn reads partitions.
@@ -120,7 +151,7 @@ func TestTooManyPartitionsAreNotDivided(t *testing.T) {
 	}
 	p := &columns.Plan{Grid: columns.Grid{End: 10 * stretchesMax * 60_000, Step: 60_000}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate")}}
 	ps, on := drawn(t, strings.Join(text, " "))
-	if got := stretches(p, ps, 0, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }); got != nil {
+	if got := stretches(p, ps, nil, 0, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }); got != nil {
 		t.Errorf("%d stretches", len(got))
 	}
 }
@@ -135,7 +166,7 @@ func TestManyShortStretchesAreRead(t *testing.T) {
 		}
 		p := &columns.Plan{Grid: columns.Grid{End: int64(steps-1) * 60_000, Step: 60_000}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate")}}
 		ps, on := drawn(t, strings.Join(text, " "))
-		got := stretches(p, ps, 20*time.Minute, func(p *topology.Partition) []topology.ServerID { return on[p.ID] })
+		got := stretches(p, ps, nil, 20*time.Minute, func(p *topology.Partition) []topology.ServerID { return on[p.ID] })
 		if (got != nil) != want {
 			t.Errorf("%s: %d stretches", what, len(got))
 		}

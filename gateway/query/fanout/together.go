@@ -18,7 +18,8 @@ import (
 //	division 2 ─ ask n1     ─┼▶ and each question was put or came to nothing ──▶ n1: 3 evaluations
 //	division 3 ─ ask n1     ─┘                                                 ▶ n2: 1 evaluation
 type together struct {
-	ctx context.Context // of all divisions
+	ctx    context.Context // of all divisions
+	staged knownTimes      // of their table
 
 	mu struct {
 		sync.Mutex

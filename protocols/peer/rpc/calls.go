@@ -90,6 +90,17 @@ func (p *Peer) StagedStats(ctx context.Context, table string) (*peer.Stats, erro
 	return ofStats(&a), nil
 }
 
+var _ peer.StagedRanger = (*Peer)(nil)
+
+// StagedTimes implements peer.StagedRanger. A server of an older build is Unavailable.
+func (p *Peer) StagedTimes(ctx context.Context, table string) (lo, hi point.Nanos, err error) {
+	var a peerpb.Stats
+	if err := p.call(ctx, methodStagedTimes, &peerpb.StatsQuery{Table: table}, &a); err != nil {
+		return 0, 0, err
+	}
+	return a.GetMinTime(), a.GetMaxTime(), nil
+}
+
 func checkMap(what string, n int) error {
 	if n > peer.MapBytesMax {
 		return fault.Errorf(fault.TooLarge, "%s of %d bytes, at most %d travel", what, n, peer.MapBytesMax)

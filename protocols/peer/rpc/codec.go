@@ -144,6 +144,7 @@ const (
 	methodCleanTombstones = "CleanTombstones"
 	methodStats           = "Stats"
 	methodStagedStats     = "StagedStats"
+	methodStagedTimes     = "StagedTimes"
 	methodChange          = "Change"
 	methodStore           = "Store"
 	methodStoreOps        = "StoreOps" // Store of a file that is not whole and has a digest

@@ -110,6 +110,7 @@ var rights = map[string][]Role{
 	methodCleanTombstones: {RoleGateway},
 	methodStats:           {RoleGateway, RoleStorage, RoleAdmin},
 	methodStagedStats:     {RoleGateway},
+	methodStagedTimes:     {RoleGateway},
 	methodChange:          {RoleGateway, RoleStorage, RoleAdmin},
 	methodStore:           {RoleGateway, RoleStorage, RoleAdmin}, // the creator of a table sends its first file
 	methodStoreOps:        {RoleGateway, RoleStorage, RoleAdmin},

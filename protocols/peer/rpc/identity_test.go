@@ -30,6 +30,7 @@ func everyCall(ctx context.Context, p *Peer) map[string]error {
 	errs[methodCleanTombstones] = p.CleanTombstones(ctx, &peer.Select{})
 	_, errs[methodStats] = p.Stats(ctx, "t", 1)
 	_, errs[methodStagedStats] = p.StagedStats(ctx, "t")
+	_, _, errs[methodStagedTimes] = p.StagedTimes(ctx, "t")
 	_, errs[methodChange] = p.Change(ctx, &peer.Change{})
 	errs[methodStore] = p.Store(ctx, &peer.File{})
 	errs[methodStoreOps] = p.Store(ctx, &peer.File{Digest: 1})
@@ -60,7 +61,7 @@ func TestRolesMayCallWhatTheyNeed(t *testing.T) {
 			}
 		}
 	}
-	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries CleanTombstones StagedStats"
+	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries CleanTombstones StagedStats StagedTimes"
 	const coordination = " GetRow ListRows CommitRows WatchRows"
 	f(RoleGateway, coordination+" Link")
 	f(RoleStorage, strings.TrimPrefix(rows, "Inserts ")+coordination) // it opens streams for staged rows

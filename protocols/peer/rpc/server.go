@@ -181,6 +181,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodCleanTombstones, answer(s, smallMax, s.cleanTombstones))
 	add(methodStats, answer(s, smallMax, s.stats))
 	add(methodStagedStats, answer(s, smallMax, s.stagedStats))
+	add(methodStagedTimes, answer(s, smallMax, s.stagedTimes))
 	add(methodChange, answer(s, requestBytesMax, s.change))
 	add(methodStore, answer(s, requestBytesMax, s.store))
 	add(methodStoreOps, answer(s, requestBytesMax, s.store))
@@ -357,6 +358,19 @@ func (s *Server) stagedStats(ctx context.Context, p *peerpb.StatsQuery) (*peerpb
 		return nil, err
 	}
 	return toStats(st), nil
+}
+
+// stagedTimes answers with the times of the statistics alone.
+func (s *Server) stagedTimes(ctx context.Context, p *peerpb.StatsQuery) (*peerpb.Stats, error) {
+	storage, ok := s.deps.Storage.(peer.StagedRanger)
+	if !ok {
+		return nil, fault.Errorf(fault.Unavailable, "this server does not know the times of staged rows")
+	}
+	lo, hi, err := storage.StagedTimes(ctx, p.GetTable())
+	if err != nil {
+		return nil, err
+	}
+	return &peerpb.Stats{MinTime: lo, MaxTime: hi}, nil
 }
 
 var errNoMetadata = fault.Errorf(fault.Unavailable, "this server keeps no METADATA")

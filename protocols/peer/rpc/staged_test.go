@@ -2,11 +2,13 @@ package rpc
 
 import (
 	"context"
+	"math"
 	"reflect"
 	"testing"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // stagedCounter is a Storage that counts staged rows.
@@ -20,6 +22,28 @@ func (c *stagedCounter) StagedStats(_ context.Context, table string) (*peer.Stat
 		return nil, fault.Errorf(fault.NotFound, "table %q", table)
 	}
 	return &c.of, nil
+}
+
+// StagedTimes implements peer.StagedRanger.
+func (c *stagedCounter) StagedTimes(_ context.Context, table string) (lo, hi point.Nanos, err error) {
+	if table != "t" {
+		return math.MaxInt64, math.MinInt64, nil
+	}
+	return c.of.MinTime, c.of.MaxTime, nil
+}
+
+func TestTheTimesOfStagedRowsTravel(t *testing.T) {
+	p := serveEvaluator(t, &stagedCounter{newMemory(), peer.Stats{MinTime: -5, MaxTime: 9}})
+	f := func(table string, wantLo, wantHi point.Nanos) {
+		t.Helper()
+		if lo, hi, err := p.StagedTimes(t.Context(), table); lo != wantLo || hi != wantHi || err != nil {
+			t.Errorf("%s: %d to %d, %v", table, lo, hi, err)
+		}
+	}
+	f("t", -5, 9)
+	f("none", math.MaxInt64, math.MinInt64)
+	_, _, err := serveEvaluator(t, newMemory()).StagedTimes(t.Context(), "t")
+	wantKind(t, "a storage that does not know", err, fault.Unavailable)
 }
 
 func TestTheCountOfStagedRowsTravels(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -375,6 +376,22 @@ func (s *Store) Load(table string) (staging.Load, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.machine.Load(table)
+}
+
+// Times returns the first and the last time of the rows of a table that Read may return now, those of frames that went to another server lately included; lo > hi: there are none.
+// A frame that is in neither was acked by its leader, or is staged later.
+func (s *Store) Times(table string) (lo, hi point.Nanos) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lo, hi = math.MaxInt64, math.MinInt64
+	for _, frames := range []map[staging.ID]*held{s.mu.held, s.mu.given} {
+		for _, h := range frames {
+			if h.Table == table {
+				lo, hi = min(lo, h.Lo), max(hi, h.Hi)
+			}
+		}
+	}
+	return lo, hi
 }
 
 // Bytes is about the memory of the staged frames, and of what reads keep of them.

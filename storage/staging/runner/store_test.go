@@ -541,6 +541,41 @@ func TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName(t *testing.T) {
 	h.must(s.Close())
 }
 
+// TestTimesAreOfAllThatIsRead: servers evaluate the steps that these times do not touch without staged rows. Frames count from before their ack on until their leader
+// acked them, also those that went to another server, as long as they are read here, and those of an earlier life.
+func TestTimesAreOfAllThatIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		s := h.open(staging.Settings{})
+		f := func(what string, lo, hi point.Nanos) {
+			t.Helper()
+			if gotLo, gotHi := s.Times("t"); gotLo != lo || gotHi != hi {
+				t.Errorf("%s: %d to %d, want %d to %d", what, gotLo, gotHi, lo, hi)
+			}
+		}
+		const none = math.MaxInt64
+		h.must(h.stage(s, "u", 1))
+		f("another table has a row", none, math.MinInt64)
+		for _, n := range []int{5, 2, 9} {
+			h.must(h.stage(s, "t", n))
+		}
+		f("three rows", 2, 9)
+		h.must(s.Forget(idOf(2)))
+		f("the first has left", 5, 9)
+		s.give(idOf(9))
+		h.must(s.Forget(idOf(9)))
+		f("the last is at another server, and still read here", 5, 9)
+		time.Sleep(staging.ReadableFor + time.Millisecond)
+		f("it is read there alone", 5, 5)
+		h.must(s.Close())
+		s = h.open(staging.Settings{})
+		f("after a start", 5, 5)
+		h.must(s.Delete(t.Context(), these(5)))
+		f("the row was deleted", none, math.MinInt64)
+		h.must(s.Close())
+	})
+}
+
 // TestAFrameThatIsGivenAwayAgainStaysReadable: it came back from a server that left, and went to a third one. The first hand-over's time ended its reading
 // here, when gateways did not know the third server yet: queries lacked its rows.
 func TestAFrameThatIsGivenAwayAgainStaysReadable(t *testing.T) {
