@@ -300,3 +300,8 @@ func hide(states []SegmentState, t Tombstone, most int) (hit bool, err error) {
 func (t Tombstone) equal(o Tombstone) bool {
 	return t.Lo == o.Lo && t.Hi == o.Hi && slices.Equal(t.Matchers, o.Matchers)
 }
+
+// covers reports whether a deletion removes all that another one does.
+func (t Tombstone) covers(o Tombstone) bool {
+	return t.Lo <= o.Lo && t.Hi >= o.Hi && slices.Equal(t.Matchers, o.Matchers)
+}

@@ -28,7 +28,8 @@ type Deleted struct {
 	Rank point.Stamp `json:"rank"`
 }
 
-// The newest deletions are remembered: so many, and with so many bytes of matchers.
+// The newest deletions are remembered: so many, and with so many bytes of matchers. One that a later one includes is forgotten first. A row that comes
+// late enough to be older than all of them may have been deleted by one that is forgotten: nothing shows that any more, so it is taken, with a warning.
 const (
 	deletedMax      = 64
 	deletedBytesMax = 128 << 10
@@ -47,18 +48,36 @@ func (s *State) remember(t Tombstone, rank point.Stamp) bool {
 	}
 	all := append(slices.Clone(s.Deleted), Deleted{t, rank})
 	slices.SortStableFunc(all, func(a, b Deleted) int { return cmp.Compare(a.Rank, b.Rank) })
+	if fit(all) > 0 {
+		// Not before there are too many: where the frame of the later deletion is cut off the log, the earlier one still counts.
+		all = uncovered(all)
+	}
+	s.Deleted = all[fit(all):]
+	return true
+}
+
+// fit returns how many of the first deletions there is no room for.
+func fit(all []Deleted) int {
 	size := 0
 	for i := len(all) - 1; i >= 0; i-- {
 		for _, m := range all[i].Matchers {
 			size += len(m.Name) + len(m.Value)
 		}
 		if len(all)-i > deletedMax || size > deletedBytesMax {
-			all = all[i+1:]
-			break
+			return i + 1
 		}
 	}
-	s.Deleted = all
-	return true
+	return 0
+}
+
+// uncovered returns the deletions without those that a later one includes.
+func uncovered(all []Deleted) (out []Deleted) {
+	for i, d := range all {
+		if !slices.ContainsFunc(all[i+1:], func(later Deleted) bool { return later.covers(d.Tombstone) }) {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // bring carries out the deletions that a segment lists, in the segments below it, and remembers them.
@@ -110,6 +129,11 @@ func (s *State) deletedAbove(rank, margin point.Stamp) []Deleted {
 		return nil
 	}
 	return s.Deleted[i:]
+}
+
+// forgets reports whether deletions that hid foreign rows of a rank may be forgotten.
+func (s *State) forgets(rank point.Stamp) bool {
+	return len(s.Deleted) == deletedMax && hidesRank(s.Deleted[0].Rank, rank, deletedMargin)
 }
 
 // settledDeletions returns the deletions that hide rows of a rank, once none is under way. newest is the highest rank of a deletion, remembered or in a head.
@@ -213,6 +237,7 @@ func (p *Partition) withoutDeleted(r *Rows) (undeleted, error) {
 // appendForeign is Append of rows that another server ordered. Rows that a deletion hides are acked when all placements have the deletion: else another
 // leader might lack both.
 func (p *Partition) appendForeign(r *Rows) error {
+	p.warnForgotten(r.Stamp, time.Now())
 	if !r.Missing { // those of another partition are older than what was written here, whatever their ranks
 		p.warnOld(r.Stamp, time.Now())
 	}
@@ -256,6 +281,20 @@ func (p *Partition) warnOld(stamp point.Stamp, now time.Time) {
 	if !logged {
 		p.log.Warn("rows come that another server received long ago: where their time has a value that came before them, that one may still be read",
 			"received", at(rank.Time(stamp)), "exact_for", p.settings.ExactRanksFor)
+	}
+}
+
+// warnForgotten warns, once a minute, of rows that are older than every deletion that is remembered, where there were as many as that.
+func (p *Partition) warnForgotten(stamp point.Stamp, now time.Time) {
+	p.mu.Lock()
+	says := p.mu.state.forgets(stamp) && now.Sub(p.mu.warnedForgotten) >= time.Minute
+	if says {
+		p.mu.warnedForgotten = now
+	}
+	p.mu.Unlock()
+	if says {
+		p.log.Warn("rows come that another server received before the oldest deletion that is remembered: where an older deletion removed them they are back; delete them again",
+			"received", at(rank.Time(stamp)), "deletions", deletedMax)
 	}
 }
 

@@ -2,6 +2,8 @@ package partition
 
 import (
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,9 +207,37 @@ func TestTheNewestDeletionsAreRemembered(t *testing.T) {
 	if s.remember(Tombstone{}, 0) {
 		t.Error("a deletion without a rank is remembered")
 	}
+	oldest := s.Deleted[0].Rank
+	for i := range 10 * deletedMax { // a sender deletes one series again and again, up to its newest row
+		s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: "again"}}, Hi: point.Nanos(i)}, 3*deletedMax+deletedMargin+1)
+	}
+	if s.Deleted[0].Rank > oldest+2 {
+		t.Errorf("deletions that a later one includes take the places of others: the oldest has rank %d, and had %d", s.Deleted[0].Rank, oldest)
+	}
 	long := make([]byte, deletedBytesMax-1)
-	s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: string(long)}}}, 3*deletedMax+deletedMargin+1)
+	s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: string(long)}}}, 3*deletedMax+deletedMargin+2)
 	if len(s.Deleted) != 1 {
 		t.Errorf("%d are remembered with a long one", len(s.Deleted))
+	}
+}
+
+// TestRowsThatAForgottenDeletionMayHaveRemovedAreNamed in the log, once a minute: nothing else shows that they are back.
+func TestRowsThatAForgottenDeletionMayHaveRemovedAreNamed(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	var log strings.Builder
+	b.log = slog.New(slog.NewTextHandler(&log, nil))
+	b.must(b.put("c", 1, 1))
+	low := b.highest()
+	b.RankAbove(low + 2*deletedMargin)
+	for i := range deletedMax {
+		if strings.Contains(log.String(), "they are back") {
+			t.Fatalf("after %d deletions the log says\n%s", i, log.String())
+		}
+		b.must(b.DeleteLate(t.Context(), 0, only(fmt.Sprint("x", i)), 0, 100))
+		b.must(b.forward(low, "a", 1, 10))
+	}
+	if n := strings.Count(log.String(), "they are back"); n != 1 {
+		t.Errorf("the log names such rows %d times:\n%s", n, log.String())
 	}
 }

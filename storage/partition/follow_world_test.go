@@ -41,7 +41,12 @@ func (c *byHand) Await(_ context.Context, s point.Serial) error {
 // leading opens a placement that leads, with a chain.
 func leading(t *testing.T, fs vfs.FS, epoch point.Epoch) (*bench, *byHand) {
 	t.Helper()
-	b, c := openBench(t, fs, 0), new(byHand)
+	return leadingWith(t, fs, epoch, Settings{})
+}
+
+func leadingWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) (*bench, *byHand) {
+	t.Helper()
+	b, c := openBenchWith(t, fs, 0, set), new(byHand)
 	b.stamp = point.Stamp(epoch) << 32
 	b.must(b.LeadChain(epoch, c))
 	return b, c
@@ -50,7 +55,12 @@ func leading(t *testing.T, fs vfs.FS, epoch point.Epoch) (*bench, *byHand) {
 // following opens a placement that follows.
 func following(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 	t.Helper()
-	b := openBench(t, fs, 0)
+	return followingWith(t, fs, epoch, Settings{})
+}
+
+func followingWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *bench {
+	t.Helper()
+	b := openBenchWith(t, fs, 0, set)
 	b.must(b.FollowLeader(0))
 	b.must(b.Tidy(true))
 	b.must(b.FollowLeader(epoch))

@@ -101,20 +101,22 @@ type Partition struct {
 		first     point.Serial     // of the first of them
 		born      time.Time        // of the first of them
 		lastWrite time.Time
-		warnedOld time.Time       // when it was said that rows came that ranks are not kept of
-		last      point.Serial    // given to the newest frame
-		applied   point.Serial    // the newest frame in heads or segments; last, unless frames are late
-		late      late            // the frames between the two
-		ranks     rank.Order      // of all frames and segments
-		seen      rank.Seen       // of the frames that gateways sent
-		wait      brick.Wait      // for its fsync
-		rewarmed  int             // times that it was warmed with rows in segments
-		defined   int             // dense ids with definitions in segments
-		order     []point.DenseID // by labels: those below ordered that have a ref, but for revived
-		ordered   int
-		revived   []point.DenseID // that have one again; some perhaps twice, or quiet since
-		flush     backoff
-		compact   backoff
+		warnedOld time.Time // when it was said that rows came that ranks are not kept of
+		// warnedForgotten is when it was said that rows came which a forgotten deletion may have removed.
+		warnedForgotten time.Time
+		last            point.Serial    // given to the newest frame
+		applied         point.Serial    // the newest frame in heads or segments; last, unless frames are late
+		late            late            // the frames between the two
+		ranks           rank.Order      // of all frames and segments
+		seen            rank.Seen       // of the frames that gateways sent
+		wait            brick.Wait      // for its fsync
+		rewarmed        int             // times that it was warmed with rows in segments
+		defined         int             // dense ids with definitions in segments
+		order           []point.DenseID // by labels: those below ordered that have a ref, but for revived
+		ordered         int
+		revived         []point.DenseID // that have one again; some perhaps twice, or quiet since
+		flush           backoff
+		compact         backoff
 	}
 	frames sync.Pool // *appender
 }

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,13 +15,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestScripts plays histories of deletions in testdata/scripts, on two placements, H and M. After each command the rows of both are drawn. A row that was deleted, and that the leader reads, prints BROKEN.
+// TestScripts plays histories of deletions and of rows that come late, in testdata/scripts, on two placements, H and M. After each command the rows of both are drawn. A row that was
+// deleted, and that the leader reads, prints BROKEN, and so does one that the leader reads with another value than that which was received last.
 //
-//	servers             H leads, M follows
+//	servers [inexact]   H leads, M follows; inexact: all rows were received so long ago that a compaction keeps the highest rank of many, not that of each
 //	write a 1 10        a row of series a at time 1; acked once the other has its frame
 //	received            what comes late from now on was received at this moment, long before what is written later
 //	late a 1 10         such a row comes, from a server that kept it
 //	delete a            all rows of a; acked once the other has its frame
+//	delete-others 64    so many deletions, of series that have no rows
 //	flush | compact     the leader makes segments
 //	fetch               the other gets the leader's frames and segments
 //	restart             the leader
@@ -38,7 +41,7 @@ func TestScripts(t *testing.T) {
 				args = append(args, a.Key)
 			}
 			if d.Cmd == "servers" {
-				w = newDeletions(t)
+				w = newDeletions(t, slices.Contains(args, "inexact"))
 			} else {
 				w.command(d, args)
 			}
@@ -55,6 +58,7 @@ type deletions struct {
 	fs            map[*bench]vfs.FS
 	name          map[*bench]string
 	leader, other *bench
+	settings      Settings
 	epoch         point.Epoch
 	received      point.Stamp
 	common        point.Serial // where the logs of both ended when the leader began
@@ -63,13 +67,24 @@ type deletions struct {
 	cut           bool // from the other, until that leads
 	unranked      bool
 	gone          []string // "a 1:10"
+	newest        map[string]received
 	said          string
 }
 
-func newDeletions(t *testing.T) *deletions {
+// received is the value of a row that was received last.
+type received struct {
+	at    point.Stamp
+	value string
+}
+
+func newDeletions(t *testing.T, inexact bool) *deletions {
 	hfs, mfs := vfs.NewMem(), vfs.NewMem()
-	h, c := leading(t, hfs, 1)
-	w := &deletions{t: t, leader: h, other: following(t, mfs, 1), epoch: 1, followed: true}
+	set := exact
+	if inexact {
+		set = Settings{}
+	}
+	h, c := leadingWith(t, hfs, 1, set)
+	w := &deletions{t: t, leader: h, other: followingWith(t, mfs, 1, set), settings: set, epoch: 1, followed: true, newest: map[string]received{}}
 	w.fs, w.name = map[*bench]vfs.FS{h: hfs, w.other: mfs}, map[*bench]string{h: "H", w.other: "M"}
 	c.await = w.ack
 	return w
@@ -101,8 +116,9 @@ func (w *deletions) command(d *datadriven.TestData, args []string) {
 	switch d.Cmd {
 	case "write":
 		acked(w.leader.put(args[0], point.Nanos(number(1)), float64(number(2))))
+		w.keep(args, w.leader.highest())
 	case "received":
-		w.received = w.leader.highest()
+		w.received = w.leader.highest() + 1
 		w.leader.RankAbove(w.received + 2*deletedMargin)
 	case "late":
 		stamp := w.received
@@ -110,15 +126,22 @@ func (w *deletions) command(d *datadriven.TestData, args []string) {
 			stamp = w.leader.highest() + 1
 		}
 		must(w.leader.forward(stamp, args[0], point.Nanos(number(1)), float64(number(2))))
+		w.keep(args, w.received)
 	case "delete":
 		for _, series := range strings.Split(w.rows(w.leader), "; ") {
 			if name, rest, _ := strings.Cut(series, " "); name == args[0] && !w.cut {
 				for _, at := range strings.Fields(rest) {
 					w.gone = append(w.gone, name+" "+at)
+					row, _, _ := strings.Cut(at, ":")
+					delete(w.newest, name+" "+row)
 				}
 			}
 		}
 		acked(w.leader.DeleteLate(w.t.Context(), w.epoch, only(args[0]), 0, 999))
+	case "delete-others":
+		for i := range number(0) {
+			must(w.leader.DeleteLate(w.t.Context(), w.epoch, only(fmt.Sprint("other", i)), 0, 999))
+		}
 	case "flush":
 		must(w.leader.Flush(w.t.Context(), ByAge))
 	case "compact":
@@ -147,10 +170,19 @@ func (w *deletions) command(d *datadriven.TestData, args []string) {
 	}
 }
 
+// keep records a row that was received at a moment: of one with its series and time the value that was received last is right. Rows that are not acked do not count, nor those that were deleted.
+func (w *deletions) keep(row []string, at point.Stamp) {
+	key := row[0] + " " + row[1]
+	if w.cut || slices.Contains(w.gone, key+":"+row[2]) || w.newest[key].at > at {
+		return
+	}
+	w.newest[key] = received{at, row[2]}
+}
+
 func (w *deletions) restart() {
 	b := w.leader
 	b.close()
-	n := openBench(w.t, w.fs[b], 0)
+	n := openBenchWith(w.t, w.fs[b], 0, w.settings)
 	n.stamp = b.stamp
 	n.must(n.Tidy(true))
 	w.epoch++
@@ -197,7 +229,25 @@ func (w *deletions) draw() string {
 			}
 		}
 	}
+	for _, key := range slices.Sorted(maps.Keys(w.newest)) {
+		if got, want := w.value(key), w.newest[key].value; got != want {
+			fmt.Fprintf(&out, "BROKEN: %s was received last as %s, and %s reads %q\n", key, want, w.name[w.leader], got)
+		}
+	}
 	out.WriteString(w.said)
 	w.said = ""
 	return out.String()
+}
+
+// value returns the value that the leader reads of a row "a 1"; "": there is none.
+func (w *deletions) value(key string) string {
+	for _, series := range strings.Split(w.rows(w.leader), "; ") {
+		name, rest, _ := strings.Cut(series, " ")
+		for _, row := range strings.Fields(rest) {
+			if at, v, _ := strings.Cut(row, ":"); name+" "+at == key {
+				return v
+			}
+		}
+	}
+	return ""
 }
