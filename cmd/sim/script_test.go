@@ -26,6 +26,8 @@ import (
 //	presplit 2h30m on=s2                       partitions to come are cut there
 //	split 1 at=30m on=s2                       g1 proposes a split at that time
 //	split 1 at=30m on=s2 deaf=s1 for=20s       from when s1 proposes the hand-over, no message of another server reaches it for so long
+//	merge 1 2 on=s2                            g1 proposes that they become one
+//	merge 1 2 on=s2 deaf=s1 for=20s            no message of another server reaches s1 from before that, for so long
 //	prohibit 1 s1 | allow 1 s1                 actions of operators
 //	lag s1 g1 | catch-up s1                    a process gets no events of the tables' rows, so that its map grows old
 //	master s3 now=9h                           s3 becomes master, and plans by that clock
@@ -153,6 +155,15 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) {
 		s.propose(v, topology.SplitBegin{Partition: id(t, args[0]).ID, Split: topology.Split{At: topology.AtTime(when(t, named["at"])),
 			Low: topology.Child{ID: v.m.NextID, Placements: place(0)}, High: topology.Child{ID: v.m.NextID + 1, Placements: place(0)}}},
 			func() { s.deafen(t, named["deaf"], named["for"]) })
+	case "merge":
+		if named["deaf"] != "" {
+			s.cutOff(t, named["deaf"], named["for"])
+		}
+		op := topology.Merge{Into: topology.Child{ID: v.m.NextID, Placements: place(0)}, ClosedBefore: when(t, "24h")}
+		for _, a := range args {
+			op.Partitions = append(op.Partitions, id(t, a).ID)
+		}
+		s.propose(v, op)
 	case "prohibit":
 		s.store.commit(nil, []coord.Write{lease.Prohibit(id(t, args[0]), topology.ServerID(args[1]), note)})
 	case "allow":
@@ -196,12 +207,18 @@ func (s *script) deafen(t *testing.T, name, span string) {
 	if name == "" {
 		return
 	}
-	to, before := s.indexOf(topology.ServerID(name)), s.now
+	before := s.now
 	for len(s.check.handing) == 0 && s.step(before+time.Second) {
 	}
 	if len(s.check.handing) == 0 {
 		t.Fatalf("%s proposes no hand-over", name)
 	}
+	s.cutOff(t, name, span)
+}
+
+// cutOff lets no message of another server reach one.
+func (s *script) cutOff(t *testing.T, name, span string) {
+	to := s.indexOf(topology.ServerID(name))
 	until := s.now + time.Duration(when(t, span))
 	for from := range s.servers {
 		if from != to {

@@ -18,11 +18,13 @@ import (
 //
 //	request writes|reads|alone [patience=5s] [stage=500ms]      begins at 0s
 //	ask n1                                        an attempt; then events, one a line:
-//	    silent · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
+//	    silent · deaf · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
 //	failed at=0s map=7 [draw=0.5]                 failures of a try, one a line:
 //	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved  ·  p6 n3 leader full [since=0s]
 //	look at=1s map=7                              leader of each failed partition now, in one line: n1 n2 -
 //	tick at=1s
+//	absence                                       what all requests know of the leaders that are away, anew
+//	leader p1 failed at=1s [began=0s] unanswered|deaf|stale|leaderless · leader p1 answered · leader p1 asked at=1s
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := script{t: t}
@@ -34,6 +36,7 @@ type script struct {
 	t       *testing.T
 	policy  Policy
 	request Request
+	absence Absence
 }
 
 var begin = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
@@ -65,6 +68,11 @@ func (s *script) run(d *datadriven.TestData) string {
 		return s.says(s.request.Look(now, seq, leads))
 	case "tick":
 		return s.says(s.request.Tick(now))
+	case "absence":
+		s.absence = Absence{}
+		return "nobody is away\n"
+	case "leader":
+		return s.leader(now, d)
 	}
 	return "unknown command " + d.Cmd
 }
@@ -92,6 +100,8 @@ func (s *script) ask(d *datadriven.TestData) string {
 		switch f[0] {
 		case "silent":
 			fmt.Fprintln(&out, map[bool]string{true: "look who leads", false: "go on"}[a.Silent()])
+		case "deaf":
+			fmt.Fprintln(&out, map[bool]string{true: "cancel", false: "go on"}[a.Deaf()])
 		case "look":
 			l := lead(f[1])
 			l.Guess = len(f) > 2
@@ -102,6 +112,27 @@ func (s *script) ask(d *datadriven.TestData) string {
 		}
 	}
 	return out.String()
+}
+
+// leader plays what requests learn of a partition's leader.
+func (s *script) leader(now time.Time, d *datadriven.TestData) string {
+	p, out := PartitionOf{Table: "t", ID: uint64(d.CmdArgs[0].Key[1] - '0')}, "it is there"
+	switch d.CmdArgs[1].Key {
+	case "failed":
+		began := "0s"
+		d.MaybeScanArgs(s.t, "began", &began)
+		f := Failure{Sent: !d.HasArg("leaderless"), Reason: Unanswered, Deaf: d.HasArg("deaf")}
+		if d.HasArg("stale") {
+			f.Reason = Stale
+		}
+		since := s.absence.Failed(now, begin.Add(duration(s.t, began)), p, &f)
+		out = fmt.Sprintf("away since %v", since.Sub(begin))
+	case "answered":
+		s.absence.Answered(p)
+	case "asked":
+		out = map[bool]string{true: "left alone: it said nothing lately", false: "asked"}[s.absence.Skip(now, p)]
+	}
+	return fmt.Sprintf("%s; %d away\n", out, s.absence.Len())
 }
 
 var answers = map[string]error{

@@ -1,13 +1,16 @@
 package forward_test
 
 import (
+	"context"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // TestRowsThatWaitForADeadCopyAreStagedAtOnce: three servers, n3 is dead. The leader n1 answers after 0.6 s that rows wait for n3's copy. They are staged then, on n1 and n2: the
@@ -25,7 +28,7 @@ func TestRowsThatWaitForADeadCopyAreStagedAtOnce(t *testing.T) {
 		}
 		mute := make(chan struct{})
 		c.change(func() {
-			c.leads[1], c.servers["n1"].stalls, c.servers["n3"].mute = "n1", 600*time.Millisecond, mute
+			c.leads[1], c.servers["n1"].slow, c.servers["n1"].stalls, c.servers["n3"].mute = "n1", 600*time.Millisecond, true, mute
 		})
 		defer close(mute)
 		began := time.Now()
@@ -47,6 +50,52 @@ func TestRowsThatWaitForADeadCopyAreStagedAtOnce(t *testing.T) {
 		}
 		if !slices.ContainsFunc(c.staged, func(s staged) bool { return s.at == "n1" }) {
 			t.Errorf("the leader was not asked: %v", c.staged)
+		}
+	})
+}
+
+// TestAnOverloadedLeaderIsNotStagedFor: the leader needs two seconds for each insert, of many writers at once, and answers pings. Then it refuses rows, too. Nothing is
+// staged: other servers would get the load, and the leader the rows once more. A leader that answers no ping is staged for.
+func TestAnOverloadedLeaderIsNotStagedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, deaf := &holders{}, false
+		ping := func(context.Context, topology.ServerID) error {
+			if deaf {
+				return fault.Errorf(fault.Unavailable, "no answer")
+			}
+			return nil
+		}
+		c := newClusterWith(t, func(d *forward.Deps) { d.Staging, d.Ping = h, ping }, forward.Settings{}, "n1", "n2", "n3")
+		h.all = []topology.ServerID{"n2", "n3", "n1"}
+		if _, err := c.forward.Table(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		writers := func(refused bool) (frames int) {
+			t.Helper()
+			var all sync.WaitGroup
+			for range 40 {
+				all.Go(func() {
+					if err := c.write(0); (err != nil) != refused || refused && !fault.Is(err, fault.Throttled) {
+						t.Errorf("a write ended with %v", err)
+					}
+				})
+			}
+			all.Wait()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.staged)
+		}
+		c.change(func() { c.leads[1], c.servers["n1"].slow = "n1", 2*time.Second })
+		if n := writers(false); n > 0 {
+			t.Errorf("%d frames were staged for a leader that is slow", n)
+		}
+		c.change(func() { c.servers["n1"].full = fault.Errorf(fault.Throttled, "too much") })
+		if n := writers(true); n > 0 {
+			t.Errorf("%d frames were staged for a leader that refuses rows", n)
+		}
+		deaf = true
+		if n := writers(false); n == 0 {
+			t.Error("nothing was staged for a leader that is deaf: this test shows nothing")
 		}
 	})
 }

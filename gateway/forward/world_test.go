@@ -60,7 +60,9 @@ type server struct {
 	boots  int           // streams of an earlier boot are broken
 	mute   chan struct{} // not nil: it answers nothing until this is closed
 	err    error         // it answers this
-	stalls time.Duration // it accepts rows for partitions that it leads, and after so long answers that they wait for a copy; 0: it does not
+	slow   time.Duration // it answers inserts after so long
+	full   error         // it keeps no rows of partitions that it leads, and answers this
+	stalls bool          // it keeps them, and answers that they wait for a copy
 	store  *querytest.Store
 	seen   rank.Seen
 	late   int     // inserts that were sent back
@@ -235,14 +237,17 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	if !there || leader != st.s.id {
 		return fault.Errorf(fault.Stale, "partition %d is not led by %s", in.Partition, st.s.id)
 	}
+	time.Sleep(st.s.slow) // a server that answers late
+	if st.s.full != nil {
+		return peer.Answer(st.s.full)
+	}
 	if err := st.s.timely(in.Stamp); err != nil {
 		return err
 	}
 	if err := st.Stream.Insert(ctx, in); err != nil {
 		return err
 	}
-	if st.s.stalls > 0 {
-		time.Sleep(st.s.stalls) // a server that answers late
+	if st.s.stalls {
 		return peer.Answer(fault.Errorf(fault.Unavailable, "a copy is away"))
 	}
 	c.mu.Lock()

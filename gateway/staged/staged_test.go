@@ -96,3 +96,50 @@ func TestRowsAreNotMissingWhereAnnouncementsCannotBeRead(t *testing.T) {
 		t.Errorf("%q are asked by announcements that were just read", got)
 	}
 }
+
+// TestHoldersLieApart: the holders of a frame lie in zones of their own where there are as many, else on hosts of their own, whichever comes first. Two in one zone would both be lost with it.
+func TestHoldersLieApart(t *testing.T) {
+	in := func(id topology.ServerID, host, zone string) registry.Server {
+		return registry.Server{ID: id, Host: host, Zone: zone}
+	}
+	two := servers{in("a", "h1", "east"), in("b", "h2", "east"), in("c", "h3", "east"), in("d", "h4", "west")}
+	one := servers{in("a", "h1", "east"), in("b", "h1", "east"), in("c", "h2", "east")}
+	none := servers{in("a", "h1", ""), in("b", "h1", ""), in("c", "h2", "")}
+	for _, c := range []struct {
+		name  string
+		all   servers
+		away  topology.ServerID
+		n     int
+		apart func(s registry.Server) string
+	}{
+		{"two zones", two, "", 2, func(s registry.Server) string { return s.Zone }},
+		{"two zones and three holders", two, "", 3, func(s registry.Server) string { return s.Host }},
+		{"the other zone is away", two, "d", 2, func(s registry.Server) string { return s.Host }},
+		{"one zone, two hosts", one, "", 2, func(s registry.Server) string { return s.Host }},
+		{"no zones, two hosts", none, "", 2, func(s registry.Server) string { return s.Host }},
+	} {
+		v := New(c.all, func(s topology.ServerID) bool { return s != c.away }, true)
+		first := map[topology.ServerID]bool{}
+		for nonce := range uint64(64) {
+			got, err := v.Holders(c.n, nonce, nil)
+			if err != nil || len(got) != c.n {
+				t.Fatalf("%s: %v, %v", c.name, got, err)
+			}
+			first[got[0]] = true
+			seen := map[string]bool{}
+			for _, id := range got {
+				at := c.apart(c.all[slices.IndexFunc(c.all, func(s registry.Server) bool { return s.ID == id })])
+				if seen[at] || id == c.away {
+					t.Errorf("%s, nonce %d: %v", c.name, nonce, got)
+				}
+				seen[at] = true
+			}
+		}
+		if len(first) < len(c.all)-1 {
+			t.Errorf("%s: frames begin at %v alone", c.name, first)
+		}
+	}
+	if got, err := New(two, func(s topology.ServerID) bool { return s == "d" }, true).Holders(2, 1, nil); err == nil {
+		t.Errorf("%v hold a frame that two have to", got)
+	}
+}

@@ -179,3 +179,76 @@ func BenchmarkStagedRow(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n)/float64(len(f.IDs)), "ns/row")
 }
+
+// TestAStagedFrameNeedsNothingOfTheFramesBefore: the first frame defines a series, and is forgotten once its leader has it. Both holders of the second one, of the same series, restart: its row comes to a
+// leader that never heard of the series.
+func TestAStagedFrameNeedsNothingOfTheFramesBefore(t *testing.T) {
+	for _, by := range []string{"the first holder", "the second holder"} {
+		t.Run(by, func(t *testing.T) {
+			h := newHouse(t)
+			holders := map[string][]string{"the first holder": {"a", "b"}, "the second holder": {"gone", "a"}}[by]
+			frameOf := func(n int) (*peer.Staging, *frame.Frame) {
+				return &peer.Staging{Do: peer.Stage, Nonce: uint64(n), Holders: holders},
+					&frame.Frame{Kind: frame.Rows, Foreign: true, Stamp: point.Stamp(n << 10), Defs: []point.Labels{seriesOf(7)}, IDs: []point.DenseID{0}, Times: []point.Nanos{point.Nanos(n)}, Values: []float64{float64(n)}}
+			}
+			s := h.open(staging.Settings{})
+			for n := 1; n <= 2; n++ {
+				of, f := frameOf(n)
+				h.must(s.Stage(t.Context(), "t", 1, of, f))
+			}
+			h.must(s.Forget(idOf(1)))
+			h.want(s, "t", 2)
+			h.must(s.Close())
+			l := &leads{leaderless: leaderless{m: hours(t, 1)}, rows: map[sent]bool{}}
+			s = h.open(staging.Settings{TurnDelay: time.Millisecond})
+			s.deps.Ways, s.out = l, deliver.New(l)
+			h.forwardsAll(s)
+			if want := (sent{1, seriesOf(7), 2, 2, 2 << 10}); len(l.rows) != 1 || !l.rows[want] {
+				t.Errorf("the leader has %v, want %v", l.rows, want)
+			}
+		})
+	}
+}
+
+// TestBackfillThatWaitsGoesWhereItsTimeLiesThen: rows of old hours are staged, whose partitions are merged into one before a leader is there. They go to the merged one, with the ranks that they had when they
+// were staged: what was written there since, and moved there, is compared with these.
+func TestBackfillThatWaitsGoesWhereItsTimeLiesThen(t *testing.T) {
+	h := newHouse(t)
+	l := &leads{leaderless: leaderless{m: hours(t, 4)}, rows: map[sent]bool{}}
+	s := h.open(staging.Settings{})
+	s.deps.Ways, s.out = l, deliver.New(l)
+	f := &frame.Frame{Kind: frame.Rows, Foreign: true, Stamp: 9 << 10, Defs: []point.Labels{seriesOf(1)}}
+	for i := range 4 {
+		f.IDs, f.Times, f.Values = append(f.IDs, 0), append(f.Times, point.Nanos(i)*point.Nanos(time.Hour)), append(f.Values, float64(i))
+	}
+	h.must(s.Stage(t.Context(), "t", l.m.Seq, &peer.Staging{Do: peer.Stage, Nonce: 1, Holders: []string{"a"}}, f))
+	merged, err := l.m.Apply(topology.Merge{Partitions: []point.PartitionID{1, 2, 3}, ClosedBefore: point.Nanos(9 * time.Hour),
+		Into: topology.Child{ID: l.m.NextID, Placements: []topology.Placement{{ID: 77, Server: "b"}}}})
+	h.must(err)
+	l.mu.Lock()
+	into := l.m.NextID
+	l.m = merged
+	l.mu.Unlock()
+	h.forwardsAll(s)
+	for i := range 4 {
+		to := into
+		if i == 3 {
+			to = 4
+		}
+		if want := (sent{to, seriesOf(1), f.Times[i], f.Values[i], 9 << 10}); !l.rows[want] {
+			t.Errorf("%v is not among %v", want, l.rows)
+		}
+	}
+}
+
+// forwardsAll runs a store until nothing is staged, and closes it.
+func (h *house) forwardsAll(s *Store) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	h.await("all are forwarded", func() bool { return len(h.values(s, "t")) == 0 })
+	cancel()
+	h.must(<-ended)
+	h.must(s.Close())
+}
