@@ -129,20 +129,20 @@ func (w *scratch) put() {
 }
 
 // settleLocked reads a series that needs more than a walk: out of order, with doubles, with rows aside or histograms.
-// If ranked, dst also gets the rows' stamps.
-func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, ranked bool, dst *rows.Run) {
+// If ranked, dst also gets the rows' stamps. Rows with a stamp above most are left out.
+func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, most point.Stamp, ranked bool, dst *rows.Run) {
 	w := scratches.Get().(*scratch)
 	defer w.put()
-	if s.flags&(hasAside|hasHists) == 0 && !ranked {
+	if s.flags&(hasAside|hasHists) == 0 && !ranked && most == anyStamp {
 		h.settleChainLocked(s, lo, hi, w, false, dst)
 		return
 	}
 	w.rows = w.rows[:0]
-	h.chainRowsLocked(s, g, lo, hi, ranked, w)
+	h.chainRowsLocked(s, g, lo, hi, most, ranked, w)
 	if s.flags&hasAside != 0 {
 		from := len(w.rows)
 		for _, r := range h.aside[id] {
-			if r.time >= lo && r.time <= hi {
+			if r.time >= lo && r.time <= hi && r.stamp <= most {
 				w.rows = append(w.rows, row{time: r.time, stamp: r.stamp, value: r.value})
 			}
 		}
@@ -151,7 +151,7 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 	if s.flags&hasHists != 0 {
 		from := len(w.rows)
 		for _, r := range h.hists[id] {
-			if r.time >= lo && r.time <= hi {
+			if r.time >= lo && r.time <= hi && r.stamp <= most {
 				w.rows = append(w.rows, row{time: r.time, stamp: r.stamp, hist: r.hist})
 			}
 		}
@@ -191,10 +191,10 @@ func (h *Head) settleChainLocked(s *series, lo, hi point.Nanos, w *scratch, seen
 	}
 }
 
-// chainRowsLocked puts the chain's rows into w.rows, sorted, no time twice; stamped if something else may beat them.
-func (h *Head) chainRowsLocked(s *series, g *group, lo, hi point.Nanos, ranked bool, w *scratch) {
+// chainRowsLocked puts the chain's rows into w.rows, sorted, no time twice; stamped if something else may beat them. Rows with a stamp above most are left out.
+func (h *Head) chainRowsLocked(s *series, g *group, lo, hi point.Nanos, most point.Stamp, ranked bool, w *scratch) {
 	c := &w.cols
-	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0], withSeen: ranked || s.flags&(hasAside|hasHists) != 0}
+	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0], withSeen: ranked || most < anyStamp || s.flags&(hasAside|hasHists) != 0}
 	s.walk(&h.arena, lo, hi, c)
 	for i, t := range c.times {
 		w.rows = append(w.rows, row{time: t, value: c.values[i]})
@@ -204,6 +204,9 @@ func (h *Head) chainRowsLocked(s *series, g *group, lo, hi point.Nanos, ranked b
 		for i, seen := range c.seen {
 			w.rows[i].stamp = h.stamps[w.frames[seen-1]-1]
 		}
+	}
+	if most < anyStamp {
+		w.rows = slices.DeleteFunc(w.rows, func(r row) bool { return r.stamp > most })
 	}
 	w.rows = w.rows[:dedup(w.rows)]
 }

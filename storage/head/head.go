@@ -75,7 +75,7 @@ const sectionRows = 2048
 // one stamp count in the order in which they are appended: at equal times the later one wins. Stamps may come in any
 // order; rows of a series that already holds a higher stamp cost 24 bytes instead of two.
 //
-// A reader may see the first rows of an append before the last.
+// A reader may see the first rows of an append before the last: ReadUpTo does not.
 func (h *Head) Append(stamp point.Stamp, ids []point.DenseID, times []point.Nanos, values []float64) {
 	for len(ids) > 0 {
 		n := min(len(ids), sectionRows)
@@ -253,14 +253,14 @@ func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	if th := h.thinLocked(id); th != nil {
-		return h.readThinLocked(th, id, lo, hi, false, dst)
+		return h.readThinLocked(th, id, lo, hi, anyStamp, false, dst)
 	}
 	s, g := h.findLocked(id)
 	if s == nil {
 		return false
 	}
 	if s.flags != 0 {
-		h.settleLocked(id, s, g, lo, hi, false, dst)
+		h.settleLocked(id, s, g, lo, hi, anyStamp, false, dst)
 	} else {
 		if s.lastTime < lo { // without flags the last row is the newest
 			return false
@@ -308,7 +308,7 @@ func (h *Head) ReadRanked(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) b
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	if th := h.thinLocked(id); th != nil {
-		return h.readThinLocked(th, id, lo, hi, true, dst)
+		return h.readThinLocked(th, id, lo, hi, anyStamp, true, dst)
 	}
 	s, g := h.findLocked(id)
 	if s == nil {
@@ -319,6 +319,31 @@ func (h *Head) ReadRanked(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) b
 		return false
 	}
 	dst.StampLo, dst.StampHi = h.stampsLocked(id, s)
+	return true
+}
+
+// anyStamp is above all stamps.
+const anyStamp = point.Stamp(math.MaxUint64)
+
+// ReadUpTo is Read, or if ranked ReadRanked, of the rows with stamps of most at most: what a reader found who came when most was the highest one. A series that got no row since is read faster by
+// Read, whose stamp range shows that.
+func (h *Head) ReadUpTo(most point.Stamp, id point.DenseID, lo, hi point.Nanos, ranked bool, dst *rows.Run) bool {
+	dst.Reset()
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if th := h.thinLocked(id); th != nil {
+		return h.readThinLocked(th, id, lo, hi, most, ranked, dst)
+	}
+	s, g := h.findLocked(id)
+	if s == nil {
+		return false
+	}
+	h.settleLocked(id, s, g, lo, hi, most, ranked, dst)
+	if dst.Len() == 0 {
+		return false
+	}
+	dst.StampLo, dst.StampHi = h.stampsLocked(id, s)
+	dst.StampHi = min(dst.StampHi, most)
 	return true
 }
 

@@ -33,7 +33,7 @@ func (h *Head) readWhole(id point.DenseID, ranks *chainRanks, dst *rows.Run) boo
 	defer h.mu.RUnlock()
 	const all = math.MaxInt64
 	if th := h.thinLocked(id); th != nil {
-		ok := h.readThinLocked(th, id, -all-1, all, true, dst)
+		ok := h.readThinLocked(th, id, -all-1, all, anyStamp, true, dst)
 		ranks.floats = dst.Ranks
 		return ok
 	}
@@ -52,7 +52,7 @@ func (h *Head) readWhole(id point.DenseID, ranks *chainRanks, dst *rows.Run) boo
 // readRankedLocked fills dst with the rows of a series and their ranks. The ranks are those of ranks, until its next use, and read only.
 func (h *Head) readRankedLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, ranks *chainRanks, dst *rows.Run) {
 	if s.flags&(hasAside|hasHists) != 0 {
-		h.settleLocked(id, s, g, lo, hi, true, dst)
+		h.settleLocked(id, s, g, lo, hi, anyStamp, true, dst)
 		ranks.floats, ranks.hists = dst.Ranks, dst.HistRanks
 		return
 	}

@@ -154,8 +154,8 @@ func (h *Head) thinLocked(id point.DenseID) *thin {
 	return nil
 }
 
-// readThinLocked is Read and ReadRanked for a series of a thin page.
-func (h *Head) readThinLocked(th *thin, id point.DenseID, lo, hi point.Nanos, ranked bool, dst *rows.Run) bool {
+// readThinLocked is Read, ReadRanked and ReadUpTo for a series of a thin page.
+func (h *Head) readThinLocked(th *thin, id point.DenseID, lo, hi point.Nanos, most point.Stamp, ranked bool, dst *rows.Run) bool {
 	slot := int(id & (pageSeries - 1))
 	stampLo, stampHi := point.Stamp(math.MaxUint64), point.Stamp(0)
 	var w *scratch
@@ -167,6 +167,9 @@ func (h *Head) readThinLocked(th *thin, id point.DenseID, lo, hi point.Nanos, ra
 		}
 		r := p.run(slot)
 		stamp := h.stamps[r.frame-1]
+		if stamp > most {
+			continue
+		}
 		stampLo, stampHi = min(stampLo, stamp), max(stampHi, stamp)
 		if r.time < lo || r.time > hi {
 			continue

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -17,14 +18,15 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// View is a snapshot of the heads and segments of a partition: it keeps heads, segments and the names of series alive until Close.
-// Rows appended to the active head later may show; no row disappears.
+// View is a snapshot of the heads and segments of a partition: it keeps heads, segments and the names of series alive until Close. It has every frame that was applied when it was made, whole, and of frames
+// that rank above them nothing. Rows that another server ordered, which rank among these and come later, may show; no row disappears.
 type View struct {
 	p        *Partition
 	warm     bool // the index has all series, by ids
 	ids      *ids // of a warm partition; nil where only segments are looked at
 	segments []*segmentRef
 	heads    []*headRef
+	upTo     point.Stamp  // the highest rank in the last head, to which rows are added
 	check    series.Check // nil: the caller waits to the end
 	timed    bool         // series without rows in [lo, hi] may be left out
 	lo, hi   point.Nanos
@@ -55,6 +57,7 @@ func (p *Partition) View() (*View, error) {
 		v.segments = append(v.segments, g.retain())
 	}
 	v.retainHeadsLocked()
+	_, v.upTo, _ = p.mu.active.head.Stamps() // 0: it is empty
 	return v, nil
 }
 
@@ -66,7 +69,7 @@ func (p *Partition) viewHeads() (*View, *State) {
 	if p.mu.dropped {
 		return nil, nil
 	}
-	v := &View{p: p}
+	v := &View{p: p, upTo: math.MaxUint64}
 	v.retainHeadsLocked()
 	return v, p.mu.state
 }
@@ -308,7 +311,7 @@ func (v *View) ReadInto(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int
 func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
 	m.found, m.recent = emptyRuns(m.found, len(ss)), emptyRuns(m.recent, len(ss))
 	spare := 0
-	for _, h := range v.heads {
+	for n, h := range v.heads {
 		hlo, hhi, ok := h.head.TimeBounds()
 		if !ok || hlo > hi || hhi < lo {
 			continue
@@ -317,9 +320,12 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		if err != nil {
 			return err
 		}
-		most := 0
+		most, upTo := 0, point.Stamp(math.MaxUint64)
+		if n == len(v.heads)-1 {
+			upTo = v.upTo
+		}
 		for i := range ss {
-			r, ok := m.readHead(h.head, ss[i].ID, lo, hi, v.newest && len(cuts) == 0) // a deletion may hide the newest
+			r, ok := m.readHead(h.head, upTo, ss[i].ID, lo, hi, v.newest && len(cuts) == 0) // a deletion may hide the newest
 			switch {
 			case !ok:
 				continue
@@ -382,20 +388,24 @@ func (v *View) readInterleaved(m *Memory, ss []Series, lo, hi point.Nanos) (exac
 	return exact, err
 }
 
-// readHead reads a series' rows in a head; newest: those before the newest may be left out.
-func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos, newest bool) (r rows.Run, ok bool) {
-	if m.ranked {
-		ok = h.ReadRanked(id, lo, hi, &r)
-		return r, ok
-	}
+// readHead reads a series' rows of ranks up to one in a head; newest: those before the newest may be left out.
+func (m *Memory) readHead(h *head.Head, upTo point.Stamp, id point.DenseID, lo, hi point.Nanos, newest bool) (r rows.Run, ok bool) {
 	if m.heads == nil {
 		m.heads = new(headMemory)
 	}
-	read := h.Read
-	if newest {
-		read = h.ReadNewest
+	switch {
+	case m.ranked:
+		ok = h.ReadRanked(id, lo, hi, &r)
+	case newest:
+		r, ok = m.heads.read(h.ReadNewest, id, lo, hi, m.segments != nil)
+	default:
+		r, ok = m.heads.read(h.Read, id, lo, hi, m.segments != nil)
 	}
-	return m.heads.read(read, id, lo, hi, m.segments != nil)
+	if ok && r.StampHi > upTo { // it got rows since
+		r = rows.Run{}
+		ok = h.ReadUpTo(upTo, id, lo, hi, m.ranked, &r)
+	}
+	return r, ok
 }
 
 func (m *Memory) merge(runs []rows.Run) rows.Run {
