@@ -228,7 +228,7 @@ test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left
 	@$(call has,./cmd/spillway,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -parallel=4 -run 'TestCluster' ./cmd/spillway
 
-chaos: build etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, blow after blow by a seed, under load: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=3 CHAOS_BLOWS=kill,pause,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
+chaos: build etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
 	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)
 	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
 // blow is harm that was done, and how it is undone.
@@ -91,11 +92,24 @@ func (s *storm) next(allowed func(kind string) bool) blow {
 
 // leader returns the server that leads the partition of now.
 func (s *storm) leader() *processes.Process {
-	ps := s.c.partitions("default")
-	p := ps[len(ps)-1]
+	p := s.c.ofNow("default")
 	s.c.within(patience, "the partition of now is led", func() bool { l, _ := s.c.leader(p); return l != "" })
 	l, _ := s.c.leader(p)
 	return s.c.server(l)
+}
+
+// ofNow returns a partition that accepts rows of now.
+func (c *crowd) ofNow(table string) (p lease.Partition) {
+	c.t.Helper()
+	c.within(patience, "a partition accepts rows of now", func() bool {
+		m, _ := c.view.tables.Get(table)
+		at, ok := m.Find(0, time.Now().UnixNano())
+		if ok {
+			p = lease.Partition{Table: table, ID: at.ID}
+		}
+		return ok
+	})
+	return p
 }
 
 func (s *storm) follower() *processes.Process {

@@ -74,20 +74,6 @@ func (c *crowd) copyOf(ctx context.Context, server topology.ServerID, ps []lease
 	return out, set.Err()
 }
 
-// holders returns the partitions that each server has a copy of, by the map.
-func (c *crowd) holders(table string) map[topology.ServerID][]lease.Partition {
-	m, _ := c.view.tables.Get(table)
-	out := map[topology.ServerID][]lease.Partition{}
-	for _, p := range c.partitions(table) {
-		if at, ok := m.ByID(p.ID); ok {
-			for _, pl := range at.Placements {
-				out[pl.Server] = append(out[pl.Server], p)
-			}
-		}
-	}
-	return out
-}
-
 // witness is one series to which rows are appended, each with the value 1, beside readers that count them through both gateways.
 type witness struct {
 	c            *crowd

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -25,18 +28,26 @@ import (
 type chaos struct {
 	*crowd
 	storm   *storm
+	changes *changes
 	seed    uint64
 	era     int
 	senders []*sender
 	records *records
 	witness *witness
 
-	sum   tally
-	worst map[string]*worst // by kind of blow
+	sum     tally
+	changed map[string]int    // changes by kind
+	refused int               // changes
+	worst   map[string]*worst // by kind of blow
 }
 
 // tally is the figures of a whole run.
-type tally struct{ acked, records, erasures, kills, answers, refused, warned int }
+type tally struct {
+	acked, records, erasures, kills, answers, refused, warned int
+
+	codes map[int]int     // answers to writes and deletions
+	took  []time.Duration // from a write to its ack
+}
 
 // worst are the longest times of one kind of blow.
 type worst struct {
@@ -48,9 +59,10 @@ type worst struct {
 const chaosEra = 10
 
 // TestChaosLosesNothingAcked does harm to a cluster with three copies of each row, blow after blow, chosen by a seed, while senders
-// write by remote-write 1 and 2, line protocol and Kafka, overwrite and delete, and readers count. After each blow it heals the
+// write by remote-write 1 and 2, line protocol and Kafka, overwrite and delete, and readers count. Before most blows a partition with rows begins to be split, merged or
+// moved, or a server to be drained, which goes on under the blow. After each blow it heals the
 // cluster, waits until all copies are in sync, and compares the rows that were acked with those read through both gateways and from
-// each copy. CHAOS_N is how many blows, TEST_SEED which, CHAOS_BLOWS words of which one must be in a blow's name, CHAOS_LOGS a directory for
+// each copy. CHAOS_N is how many blows, TEST_SEED which, CHAOS_BLOWS words of which one must be in a blow's name, CHAOS_CHANGES those of changes (none: nothing else happens), CHAOS_LOGS a directory for
 // what the processes print and, after a failure, for their data.
 func TestChaosLosesNothingAcked(t *testing.T) {
 	n := envInt(t, "CHAOS_N", 0)
@@ -58,15 +70,19 @@ func TestChaosLosesNothingAcked(t *testing.T) {
 		t.Skip("a cluster is harmed in `make chaos`")
 	}
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
-	t.Logf("make chaos N=%d SEED=%d CHAOS_BLOWS=%q CHAOS_STORAGE=%q", n, seed, os.Getenv("CHAOS_BLOWS"), os.Getenv("CHAOS_STORAGE"))
+	t.Logf("make chaos N=%d SEED=%d CHAOS_BLOWS=%q CHAOS_CHANGES=%q CHAOS_STORAGE=%q", n, seed, os.Getenv("CHAOS_BLOWS"), os.Getenv("CHAOS_CHANGES"), os.Getenv("CHAOS_STORAGE"))
 	x := newChaos(t, seed)
 	allowed := x.allowed()
 	for i := range n {
 		if i%chaosEra == 0 {
 			x.begin()
 		}
+		last := i == n-1 || (i+1)%chaosEra == 0
 		if x.round(i, allowed); t.Failed() {
 			t.Fatalf("after blow %d", i+1)
+		}
+		if last {
+			x.settled()
 		}
 	}
 	x.end()
@@ -77,8 +93,9 @@ func TestChaosLosesNothingAcked(t *testing.T) {
 func newChaos(t *testing.T, seed uint64) *chaos {
 	http.DefaultClient.Timeout = 2 * patience // longer than any answer may need: then it hangs
 	t.Cleanup(func() { http.DefaultClient.Timeout = 0 })
-	x := &chaos{seed: seed, records: newRecords(t), worst: map[string]*worst{}}
-	plan := processes.Plan{Etcd: 3, Storage: envInt(t, "CHAOS_STORAGE", 3), Gateways: 2, Port: 28700,
+	x := &chaos{seed: seed, records: newRecords(t), worst: map[string]*worst{}, changed: map[string]int{}, sum: tally{codes: map[int]int{}}}
+	x.changes = &changes{x, rand.New(rand.NewPCG(seed, 1))}
+	plan := processes.Plan{Etcd: 3, Storage: envInt(t, "CHAOS_STORAGE", 4), Gateways: 2, Port: 28700,
 		Env: append(slices.Clone(restless), "SPILLWAY_API_ADMIN=true",
 			"SPILLWAY_STORAGE_SCRUB_PERIOD=2s")}
 	var places []string
@@ -167,6 +184,10 @@ func (x *chaos) begin() {
 func (x *chaos) end() {
 	for _, s := range x.senders {
 		x.sum.acked, x.sum.erasures = x.sum.acked+s.acked, x.sum.erasures+s.erasures
+		x.sum.took = append(x.sum.took, s.took...)
+		for code, n := range s.codes {
+			x.sum.codes[code] += n
+		}
 	}
 	x.sum.records, x.senders = x.records.n, nil
 }
@@ -193,25 +214,30 @@ func (x *chaos) kafkaMetric() string { return fmt.Sprintf("kafka%d", x.era) }
 func (x *chaos) round(i int, allowed func(kind string) bool) {
 	x.t.Helper()
 	stop := x.load()
+	ch := x.changes.next()
+	x.changed[ch.kind]++
 	time.Sleep(time.Duration(300+x.storm.rng.IntN(700)) * time.Millisecond) // faults come at any moment of a write, a flush or a heartbeat
 	b := x.storm.next(allowed)
 	x.sum.kills += b.kills
-	x.t.Logf("blow %d, %s: %s for %v", i+1, time.Now().UTC().Format("15:04:05.000"), b.what, b.lasts.Round(time.Millisecond))
+	x.t.Logf("blow %d, %s: %s for %v, amid %s", i+1, time.Now().UTC().Format("15:04:05.000"), b.what, b.lasts.Round(time.Millisecond), cmp.Or(ch.what, "nothing else"))
 	time.Sleep(b.lasts) // how long a fault lasts is drawn with it
 	b.heal()
 	healing := time.Now()
 	x.acks("default", fmt.Sprintf("warm,i=%d v=1 %d", i+1, time.Now().UnixMilli()))
+	if ch.settle != nil {
+		ch.settle()
+	}
 	x.healed()
 	relisted := time.Since(healing)
 	x.ackMore(x.senders) // on a whole cluster
 	stop()
 	x.figures(b, relisted, i)
-	x.check()
+	x.check(false)
 	x.alive(x.All()...)
 }
 
 // healed waits until every partition is led, and has three copies by the map, all in sync. One that was made while a server was away has
-// a copy less, until the master has added it.
+// a copy less, until the master has added it. One that was split or merged has to be led: its rows begin to move after a minute, and meanwhile the next blows come.
 func (x *chaos) healed() {
 	x.t.Helper()
 	missing := ""
@@ -223,8 +249,12 @@ func (x *chaos) healed() {
 	x.within(3*patience, "all copies are in sync", func() bool {
 		m, _ := x.view.tables.Get("default")
 		for _, p := range x.partitions("default") {
-			if at, ok := m.ByID(p.ID); !ok || len(at.Placements) < 3 || len(at.Joining) > 0 {
-				missing = fmt.Sprintf("%v has %d placements and %d that join", p, len(at.Placements), len(at.Joining))
+			at, ok := m.ByID(p.ID)
+			if leader, _ := x.leader(p); ok && at.State == topology.Unload && leader != "" {
+				continue
+			}
+			if !ok || at.State != topology.Live || len(at.Placements) < 3 || len(at.Joining) > 0 {
+				missing = fmt.Sprintf("%v is not there (%t), or is %+v", p, ok, at)
 				return false
 			}
 			if leader, epoch := x.leader(p); leader == "" || len(x.inSync(p)) < 3 {
@@ -236,6 +266,9 @@ func (x *chaos) healed() {
 		return true
 	})
 }
+
+// comesAgain are the answers after which no client loses rows: all is kept, or they send it again (Prometheus all of 5xx and 429, OpenTelemetry's exporters these alone).
+var comesAgain = map[int]bool{http.StatusOK: true, http.StatusNoContent: true, http.StatusTooManyRequests: true, http.StatusBadGateway: true, http.StatusServiceUnavailable: true, http.StatusGatewayTimeout: true}
 
 // figures keeps the costs of the blow.
 func (x *chaos) figures(b blow, relisted time.Duration, i int) {
@@ -256,11 +289,40 @@ func (x *chaos) figures(b blow, relisted time.Duration, i int) {
 	for _, wrong := range v.wrong {
 		x.t.Error(wrong)
 	}
+	for _, s := range x.senders {
+		for code := range s.codes {
+			if !comesAgain[code] {
+				x.t.Errorf("a write or deletion was answered %d: clients would not send it again", code)
+			}
+		}
+	}
 	v.answers, v.refused, v.warned, v.slowest, v.wrong = 0, 0, 0, 0, nil
 }
 
-// check compares the acked rows with those read through each gateway, and with those of each copy; then the copies' segments.
-func (x *chaos) check() {
+// settled waits until nothing unloads, and checks all copies.
+func (x *chaos) settled() {
+	x.t.Helper()
+	began := time.Now()
+	x.within(10*patience, "no partition unloads", func() bool { return len(x.unloading()) == 0 })
+	x.healed()
+	x.t.Logf("nothing unloads %v after the last blow", time.Since(began).Round(time.Millisecond))
+	x.check(true)
+}
+
+// unloading are the partitions that were split or merged, and are still there.
+func (x *chaos) unloading() (all []*topology.Partition) {
+	m, _ := x.view.tables.Get("default")
+	for p := range m.All() {
+		if p.State == topology.Unload {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// check compares the acked rows with those read through each gateway, and with those of each copy; then the copies' segments. While partitions unload their rows are in two of them, and copies are
+// not looked at, unless settled.
+func (x *chaos) check(settled bool) {
 	x.t.Helper()
 	x.within(2*patience, "all records of Kafka are committed", func() bool {
 		return x.records.kafka.Lag(chaosGroup, chaosTopic, chaosPartitions) == 0
@@ -271,16 +333,11 @@ func (x *chaos) check() {
 		x.answers("default", x.witness.metric+"_v")
 		x.compare("through the gateway at "+d.addr, func(metric string) map[string][]sampleAt { return d.rows(metric, "7h", at) })
 	}
-	for server, ps := range x.holders("default") {
-		x.compare("in the copies on "+string(server), func(metric string) (rows map[string][]sampleAt) {
-			var err error
-			x.within(patience, "copies are sure that they are complete", func() bool {
-				rows, err = x.copyOf(x.t.Context(), server, ps, metric)
-				return err == nil || !peer.IsUnsure(err) && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Stale)
-			})
-			x.must(err)
-			return rows
-		})
+	if !settled && len(x.unloading()) > 0 {
+		return
+	}
+	for n := range 3 {
+		x.compare(fmt.Sprintf("in copy %d of each partition", n+1), func(metric string) map[string][]sampleAt { return x.nth(n, metric) })
 	}
 	if x.t.Failed() {
 		return
@@ -297,6 +354,36 @@ func (x *chaos) check() {
 		}
 		return why == ""
 	})
+}
+
+// nth returns all rows of a metric, read from the copy with a number of each partition.
+func (x *chaos) nth(n int, metric string) map[string][]sampleAt {
+	x.t.Helper()
+	of, m := map[topology.ServerID][]lease.Partition{}, (*topology.Map)(nil)
+	m, _ = x.view.tables.Get("default")
+	for _, p := range x.partitions("default") {
+		if at, ok := m.ByID(p.ID); ok && len(at.Placements) > n {
+			s := at.Placements[n].Server
+			of[s] = append(of[s], p)
+		}
+	}
+	all := map[string][]sampleAt{}
+	for server, ps := range of {
+		var rows map[string][]sampleAt
+		var err error
+		x.within(patience, "copies are sure that they are complete", func() bool {
+			rows, err = x.copyOf(x.t.Context(), server, ps, metric)
+			return err == nil || !peer.IsUnsure(err) && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Stale)
+		})
+		x.must(err)
+		for series, more := range rows {
+			all[series] = append(all[series], more...)
+		}
+	}
+	for _, rows := range all {
+		slices.SortFunc(rows, func(a, b sampleAt) int { return cmp.Compare(a.ms, b.ms) })
+	}
+	return all
 }
 
 // compare reports the mistakes in the rows of all writers, read somewhere.
@@ -341,11 +428,32 @@ func (x *chaos) equal() string {
 	return ""
 }
 
+// failed counts answers that are no ack.
+func (t *tally) failed() (n int) {
+	for code, times := range t.codes {
+		if code/100 != 2 {
+			n += times
+		}
+	}
+	return n
+}
+
+// quantile sorts durations and returns the one below which a share of them lies.
+func quantile(all []time.Duration, share float64) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[min(int(share*float64(len(all))), len(all)-1)].Round(time.Millisecond)
+}
+
 // record logs the figures of the run.
 func (x *chaos) record() {
 	x.t.Helper()
 	x.t.Logf("%d rows acked, %d records through Kafka, %d deletions, %d times kill -9; %d answers while harm was done, all right, %d refused, %d with a warning",
 		x.sum.acked, x.sum.records, x.sum.erasures, x.sum.kills, x.sum.answers, x.sum.refused, x.sum.warned)
+	x.t.Logf("%d of %d writes acked, in %v at the median, %v for 99 %%, %v for 99.9 %%, %v at most; answers by status %v; changes beside blows %v, %d refused",
+		len(x.sum.took), len(x.sum.took)+x.sum.failed(), quantile(x.sum.took, 0.5), quantile(x.sum.took, 0.99), quantile(x.sum.took, 0.999), quantile(x.sum.took, 1), x.sum.codes, x.changed, x.refused)
 	for _, kind := range slices.Sorted(maps.Keys(x.worst)) {
 		w := x.worst[kind]
 		x.t.Logf("%-28s %4d times; longest without an ack %v, slowest deletion %v, slowest query %v, in sync again %v after healing", kind, w.blows,

@@ -104,10 +104,11 @@ type sender struct {
 	sent   map[string]map[int64]*fate // by series and millisecond
 
 	// Of a cluster only.
-	doors []*process    // the gateways, one of which is asked each time
-	codes map[int]int   // how often each status came; with doors, 5xx is an answer that may come
-	last  time.Time     // of the last ack
-	gap   time.Duration // the longest, of writes
+	doors []*process      // the gateways, one of which is asked each time
+	codes map[int]int     // how often each status came; with doors, 5xx is an answer that may come
+	last  time.Time       // of the last ack
+	gap   time.Duration   // the longest, of writes
+	took  []time.Duration // from each acked write to its ack
 	// slowErase is how long the slowest deletion took.
 	slowErase time.Duration
 
@@ -215,12 +216,16 @@ func (s *sender) write(rows []sentRow) bool {
 		path, kind, body = "/write?db=default&precision=ms", "text/plain", s.lines(rows)
 	}
 	header.Set("Content-Type", kind)
+	began := time.Now()
 	status, text, err := s.p.do(http.MethodPost, path, header, body)
 	if err != nil {
 		return false // it was killed; the fate of the rows is unknown
 	}
 	if s.doors != nil {
 		s.note(status)
+		if status/100 == 2 {
+			s.took = append(s.took, time.Since(began))
+		}
 	}
 	if status/100 != 2 && (s.doors == nil || status/100 != 5) {
 		s.p.t.Errorf("%s: %d %s", path, status, text)
