@@ -109,6 +109,8 @@ func (r *racing) check(when string) {
 			most = r.values(r.sent)
 			if status == http.StatusOK {
 				got = samplesOf(r.t, []byte(text))
+			} else {
+				r.t.Logf("gateway %d, %s: %d %.300s", i, when, status, text)
 			}
 			return status == http.StatusOK
 		})

@@ -177,7 +177,10 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 
 // master returns the settings of a master, in which 0 stands for a default.
 func (t tablesConfig) master() master.Settings {
-	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead)}
+	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead), DeadAfter: time.Duration(t.DeadAfter)}
+	var usual master.Settings
+	usual.SetDefaults()
+	s.EmptyAfter = min(usual.EmptyAfter, s.DeadAfter) // what has no rows never waits longer than what has
 	if s.SplitBytes == 0 {
 		s.SplitBytes = -1
 	}
