@@ -67,7 +67,7 @@ func (c *config) kafka() kafka.Settings {
 			if name == "" {
 				name = s.Clusters[i].Group
 			}
-			dl.File = filepath.Join(c.DataDir, "kafka-dead-letters"+strings.TrimRight("-"+filepath.Base("/"+name), "-/")+".jsonl")
+			dl.File = filepath.Join(c.DataDir, deadLetters+strings.TrimRight("-"+filepath.Base("/"+name), "-/")+".jsonl")
 		}
 	}
 	return s

@@ -19,6 +19,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
 )
 
 // verifyCmd examines a store that no process uses, and changes no byte. It reads every file of every kind, and then
@@ -64,6 +65,8 @@ type verification struct {
 	mu    sync.Mutex
 	files map[string]*verifiedFile // by path, relative where it lies below dir
 
+	staged, surplus int // rows that wait outside of log and segments, of whole records
+
 	bytes, total atomic.Int64 // read and to be read, of large files
 }
 
@@ -91,9 +94,14 @@ func (v *verification) look(ctx context.Context) error {
 	stop := v.progress()
 	defer stop()
 	v.small()
+	v.stagedRows()
+	v.surplusRows()
 	v.copies()
 	tables := v.tables()
-	named := v.rehearse(ctx, tables)
+	var named map[string]namedSegment
+	if v.isStore() {
+		named = v.rehearse(ctx, tables)
+	}
 	if err := v.segments(ctx, named); err != nil {
 		return err
 	}
@@ -134,7 +142,7 @@ func (v *verification) find() error {
 		}
 	}
 	for name := range v.files {
-		if kind := v.files[name].Kind; kind != "other" && kind != "settings" {
+		if kind := v.files[name].Kind; kind != kindOther && kind != "settings" {
 			return nil
 		}
 	}
@@ -178,6 +186,8 @@ func (v *verification) kind(name string) string {
 		return "lock"
 	case base == "STORE":
 		return "identity"
+	case base == "STORE.tmp", strings.HasPrefix(name, "catalogue.new/"), strings.HasSuffix(name, ".mirror.tmp"):
+		return kindLeftover
 	case dir == v.logDir:
 		return "log"
 	case dir == filepath.Join(v.dir, "catalogue"):
@@ -186,10 +196,20 @@ func (v *verification) kind(name string) string {
 		return "coordination"
 	case dir == filepath.Join(v.dir, "cluster"):
 		return "map cache"
+	case strings.HasPrefix(name, "segments/") && strings.HasSuffix(name, partition.SurplusSuffix):
+		return kindSurplus
 	case strings.HasPrefix(name, "segments/"):
 		return "segment"
-	case name == "settings.yaml":
+	case dir == filepath.Join(v.dir, stagingDir):
+		return kindStaged
+	case name == "settings.yaml", name == "settings.yaml.new":
 		return "settings"
+	case strings.HasPrefix(name, deadLetters) && dir == v.dir:
+		return kindLetters
+	case name == brick.RestoringFile:
+		return "restore"
+	case name == aStart:
+		return "start"
 	case name == "WITNESS":
 		return "witness"
 	case name == "catalogue.mirror", name == "metadata.mirror":
@@ -197,7 +217,7 @@ func (v *verification) kind(name string) string {
 	case strings.HasPrefix(name, "lost+found/"):
 		return "put aside"
 	}
-	return "other"
+	return kindOther
 }
 
 // say notes a finding about a file; the worst state counts, and its first reason.
@@ -272,8 +292,10 @@ func (v *verification) print(a *admin, all bool) error {
 	default:
 		status, end = "damaged", exitBroken
 	}
-	err := a.print(map[string]any{"status": status, "files": len(v.files), "kinds": kinds, "findings": shown}, func(w io.Writer) {
+	found := map[string]any{"status": status, "files": len(v.files), "kinds": kinds, "staged_rows": v.staged, "surplus_rows": v.surplus, "findings": shown}
+	err := a.print(found, func(w io.Writer) {
 		fmt.Fprintf(w, "the store in %s is %s; %d files, %.1f MiB of segments read\n", v.dir, status, len(v.files), float64(v.bytes.Load())/(1<<20))
+		v.printOutside(w, kinds)
 		if len(shown) > 0 {
 			fmt.Fprintln(w, "FILE\tKIND\tSTATE\tWHAT\tWHAT TO DO")
 		}

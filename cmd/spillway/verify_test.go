@@ -72,7 +72,7 @@ func TestVerifyTellsWhatIsWrong(t *testing.T) {
 		{"a segment gone", segments[1], func() error { return os.Remove(segments[1]) }, 2, "missing"},
 		{"the log gone", logs[0], func() error { return os.Remove(logs[0]) }, 2, ""},
 		{"a bit of the settings", filepath.Join(data, "settings.yaml"), func() error { return os.WriteFile(filepath.Join(data, "settings.yaml"), []byte(": :"), 0o600) }, 1, "suspect"},
-		{"a segment too many", segments[0] + ".tmp", func() error { return os.WriteFile(segments[0]+".tmp", nil, 0o600) }, 1, "unused"},
+		{"a segment that was not finished", segments[0] + ".tmp", func() error { return os.WriteFile(segments[0]+".tmp", nil, 0o600) }, 1, "unused"},
 		{"no identity", filepath.Join(data, "STORE"), func() error { return os.Remove(filepath.Join(data, "STORE")) }, 2, ""},
 		{"another kind of store", "", func() error { return os.RemoveAll(data) }, 3, ""},
 	} {

@@ -34,10 +34,20 @@ func (v *verification) small() {
 		switch {
 		case f.Kind == "lock" && f.Bytes > 0:
 			v.say(path, fileSuspect, fmt.Sprintf("it has %d bytes, and should be empty", f.Bytes), doForget)
+		case f.Kind == "map cache" && strings.HasSuffix(name, ".tmp"):
+			v.say(path, fileUnused, "a cached map that was not finished", doLeftover)
 		case f.Kind == "map cache":
 			if err := mapcache.Check(path); err != nil {
 				v.say(path, fileSuspect, err.Error(), doForget)
 			}
+		case name == "settings.yaml.new", f.Kind == kindLeftover:
+			v.say(path, fileUnused, "it was not finished: the process was ended while it wrote it", doLeftover)
+		case f.Kind == "restore":
+			v.say(path, fileDamaged, "a restore into this directory has not ended; no process starts in it", "run `spillway restore` again: it goes on where it was; or empty the directory")
+		case f.Kind == kindLetters:
+			v.letters(path)
+		case f.Kind == kindOther:
+			v.tell(path, "no process of Spillway makes such a file; it was not looked at")
 		case f.Kind == "settings":
 			c := defaultConfig()
 			if err := c.read(path); err != nil {
@@ -45,6 +55,8 @@ func (v *verification) small() {
 			}
 		case f.Kind == "put aside":
 			v.say(path, fileUnused, "a start did not know it and put it there", "look at it; it is deleted in time")
+		case f.Kind == "segment" && strings.HasSuffix(name, segment.TempSuffix):
+			v.say(path, fileUnused, "a file that was not finished: nothing depends on it", doLeftover)
 		case f.Kind == "segment" && !strings.HasSuffix(name, ".seg"):
 			v.say(path, fileUnused, "it is no segment", doUnknown)
 		}
@@ -102,7 +114,7 @@ type namedSegment struct{ info segment.Info }
 // catalogue names, by path; nil when it cannot be read.
 func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]namedSegment {
 	if !tablesOK { // a database that reads a damaged block may end the process
-		v.say(filepath.Join(v.dir, "(start)"), fileDamaged, "not tried, because of damaged tables", doWaitForOpen)
+		v.say(filepath.Join(v.dir, aStart), fileDamaged, "not tried, because of damaged tables", doWaitForOpen)
 		return nil
 	}
 	said := &startLog{v: v}
@@ -192,6 +204,9 @@ func (v *verification) metadata(b *brick.Brick) {
 	}
 }
 
+// aStart stands for a file in findings about the start as a whole.
+const aStart = "(start)"
+
 // blame notes a finding about the file that a message names, or about the start as a whole.
 func (v *verification) blame(state, what, do string) {
 	v.mu.Lock()
@@ -203,7 +218,7 @@ func (v *verification) blame(state, what, do string) {
 	}
 	v.mu.Unlock()
 	if found == "" {
-		found = "(start)"
+		found = aStart
 	}
 	v.say(v.path(found), state, what, do)
 }

@@ -29,19 +29,22 @@ type Surplus struct {
 }
 
 const (
-	surplusSuffix = ".surplus"
+	// SurplusSuffix ends the name of a surplus file.
+	SurplusSuffix = ".surplus"
 	surplusMagic  = "spillway surplus 1\n"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func (p *Partition) surplusPath(after point.Serial, no int) string {
-	fs := p.deps.Brick.FS()
-	name := fmt.Sprintf("%d-%d%s", after.Epoch, after.Seq, surplusSuffix)
+	return p.deps.Brick.FS().PathJoin(p.deps.Brick.SegmentDir(p.ident.Placement), surplusName(after, no))
+}
+
+func surplusName(after point.Serial, no int) string {
 	if no > 0 {
-		name = fmt.Sprintf("%d-%d.%d%s", after.Epoch, after.Seq, no, surplusSuffix)
+		return fmt.Sprintf("%d-%d.%d%s", after.Epoch, after.Seq, no, SurplusSuffix)
 	}
-	return fs.PathJoin(p.deps.Brick.SegmentDir(p.ident.Placement), name)
+	return fmt.Sprintf("%d-%d%s", after.Epoch, after.Seq, SurplusSuffix)
 }
 
 // setAside writes the frames behind a serial into a file of their own, durably. Cut twice, the same frames make the same file. Other frames, of a later epoch that
@@ -247,33 +250,44 @@ func readAll(fs vfs.FS, path string) ([]byte, error) {
 
 // eachSurplus reads the output of writeSurplus.
 func (p *Partition) eachSurplus(b []byte, after point.Serial, f func(*frame.Frame) error) error {
-	head := p.appendSurplusHead(nil, after)
-	if len(b) < len(head)+2*crc32.Size || !bytes.HasPrefix(b, head) {
+	if !bytes.HasPrefix(b, p.appendSurplusHead(nil, after)) {
 		return fault.Errorf(fault.Corrupt, "it does not begin as the surplus of this placement behind %v does", after)
 	}
+	_, err := eachSurplus(b, f)
+	return err
+}
+
+// eachSurplus reads a file of any placement: whose it is, and then its frames, once the sum of all fits.
+func eachSurplus(b []byte, f func(*frame.Frame) error) (of SurplusContent, err error) {
 	end := len(b) - crc32.Size
+	if end < len(surplusMagic)+4 || string(b[:len(surplusMagic)]) != surplusMagic {
+		return of, fault.Errorf(fault.Corrupt, "it does not begin as a surplus file of version 1 does")
+	}
 	if got, want := crc32.Checksum(b[:end], castagnoli), binary.LittleEndian.Uint32(b[end:]); got != want {
-		return fault.Errorf(fault.Corrupt, "checksum %08x, should be %08x", got, want)
+		return of, fault.Errorf(fault.Corrupt, "checksum %08x, should be %08x", got, want)
+	}
+	if b, err = of.cutHead(b[len(surplusMagic):end]); err != nil {
+		return of, err
 	}
 	var d frame.Decoder
 	var fr frame.Frame
-	for b = b[len(head):end]; ; {
+	for {
 		if len(b) < 4 {
-			return fault.Errorf(fault.Corrupt, "it ends within a frame")
+			return of, fault.Errorf(fault.Corrupt, "it ends within a frame")
 		}
 		n := int64(binary.LittleEndian.Uint32(b))
 		b = b[4:]
 		switch {
 		case n == 0 && len(b) == 0:
-			return nil
+			return of, nil
 		case n == 0 || n > int64(len(b)):
-			return fault.Errorf(fault.Corrupt, "a frame of %d bytes, where %d are left", n, len(b))
+			return of, fault.Errorf(fault.Corrupt, "a frame of %d bytes, where %d are left", n, len(b))
 		}
 		if err := d.Decode(b[:n], &fr); err != nil {
-			return err
+			return of, err
 		}
 		if err := f(&fr); err != nil {
-			return err
+			return of, err
 		}
 		b = b[n:]
 	}
@@ -289,4 +303,4 @@ func (p *Partition) ForgetSurplus(s *Surplus) error {
 }
 
 // isSurplus reports whether a file in the directory of a placement is one that Cut wrote.
-func isSurplus(path string) bool { return strings.HasSuffix(path, surplusSuffix) }
+func isSurplus(path string) bool { return strings.HasSuffix(path, SurplusSuffix) }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -99,13 +100,37 @@ func TestADamagedSurplusFileIsNotHandedOver(t *testing.T) {
 		}
 		return err
 	}
+	checked := func(b []byte, path string) (SurplusContent, error) {
+		t.Helper()
+		fs := m.brick.FS()
+		m.must(fs.MkdirAll(fs.PathDir(path), 0o755))
+		f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+		m.must(err)
+		_, err = f.Write(bytes.Clone(b))
+		m.must(errors.Join(err, f.Close()))
+		return CheckSurplus(fs, path)
+	}
 	m.must(read(whole))
+	if c, err := checked(whole, s.Path); err != nil || c.Rows != 2 || c.Frames != 2 || c.Table != m.ident.Table || c.Placement != m.ident.Placement {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, wrong := range []string{s.Path + "/../../00000000000000ff/0-0.surplus", s.Path + "/../0-1.surplus", s.Path + "/../1-0.surplus"} {
+		if _, err := checked(whole, filepath.Clean(wrong)); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("as %s: %v", wrong, err)
+		}
+	}
 	for n := range whole {
+		if _, err := checked(whole[:n], s.Path); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("cut to %d bytes, checked: %v, want corrupt", n, err)
+		}
 		if err := read(whole[:n]); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("cut to %d bytes: %v, want corrupt", n, err)
 		}
 		flipped := bytes.Clone(whole)
 		flipped[n] ^= 0x10
+		if _, err := checked(flipped, s.Path); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("byte %d flipped, checked: %v, want corrupt", n, err)
+		}
 		if err := read(flipped); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("byte %d flipped: %v, want corrupt", n, err)
 		}

@@ -2,13 +2,8 @@ package kafka
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"os"
 	"strconv"
-	"sync"
-	"time"
-	"unicode/utf8"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -106,119 +101,4 @@ func cutRecord(r *kgo.Record) *kgo.Record {
 	}
 	c.Value = r.Value[:min(len(r.Value), valueKept)]
 	return c
-}
-
-// fileLetters appends lines of JSON to a file, fsynced before send returns. A full file becomes <file>.1.
-type fileLetters struct {
-	path string
-	max  int64
-
-	mu   sync.Mutex
-	file *os.File
-	size int64
-}
-
-// fileLine is one letter. Value holds text as it is; where it is not UTF-8, base64 stands in Base64 instead.
-type fileLine struct {
-	Time      time.Time         `json:"time"`
-	Topic     string            `json:"topic"`
-	Partition int32             `json:"partition"`
-	Offset    int64             `json:"offset"`
-	Kind      string            `json:"kind"`
-	Reason    string            `json:"reason"`
-	Rows      int               `json:"rows_refused"`
-	Headers   map[string]string `json:"headers,omitempty"`
-	Key       []byte            `json:"key_base64,omitempty"`
-	Value     string            `json:"value,omitempty"`
-	Base64    []byte            `json:"value_base64,omitempty"`
-}
-
-func openFileLetters(path string, max int64) (*fileLetters, error) {
-	f := &fileLetters{path: path, max: max}
-	return f, f.open()
-}
-
-func (f *fileLetters) open() error {
-	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return fault.Wrap(err, fault.Unavailable, "dead-letter file")
-	}
-	st, err := file.Stat()
-	if err != nil {
-		_ = file.Close()
-		return fault.Wrap(err, fault.Unavailable, "dead-letter file")
-	}
-	f.file, f.size = file, st.Size()
-	return nil
-}
-
-func (f *fileLetters) send(_ context.Context, all []*letter) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, l := range all {
-		line, err := json.Marshal(l.line())
-		if err != nil {
-			return fault.Wrap(err, fault.Internal, "dead letter")
-		}
-		if err := f.writeLocked(append(line, '\n')); err != nil {
-			return fault.Wrap(err, fault.Unavailable, "dead-letter file")
-		}
-	}
-	return fault.Wrap(f.file.Sync(), fault.Unavailable, "dead-letter file")
-}
-
-func (f *fileLetters) writeLocked(line []byte) error {
-	if f.file == nil || f.size > 0 && f.size+int64(len(line)) > f.max {
-		if err := f.turnLocked(); err != nil {
-			return err
-		}
-	}
-	n, err := f.file.Write(line)
-	f.size += int64(n)
-	return err
-}
-
-// turnLocked puts the full file away and begins another.
-func (f *fileLetters) turnLocked() error {
-	if f.file != nil {
-		if err := errors.Join(f.file.Sync(), f.file.Close()); err != nil {
-			return err
-		}
-		f.file = nil
-		if err := os.Rename(f.path, f.path+".1"); err != nil {
-			return err
-		}
-	}
-	return f.open()
-}
-
-func (f *fileLetters) close() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.file == nil {
-		return nil
-	}
-	err := f.file.Close()
-	f.file = nil
-	return err
-}
-
-func (l *letter) line() fileLine {
-	out := fileLine{Time: time.Now().UTC(), Topic: l.topic, Partition: l.partition, Offset: l.offset, Kind: l.kind.String(), Reason: l.reason, Rows: l.rows}
-	if l.record == nil {
-		return out
-	}
-	out.Key = l.record.Key
-	if len(l.record.Headers) > 0 {
-		out.Headers = map[string]string{}
-		for _, h := range l.record.Headers {
-			out.Headers[h.Key] = string(h.Value)
-		}
-	}
-	if utf8.Valid(l.record.Value) {
-		out.Value = string(l.record.Value)
-	} else {
-		out.Base64 = l.record.Value
-	}
-	return out
 }

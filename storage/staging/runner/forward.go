@@ -357,7 +357,7 @@ func (s *Store) rename(r staging.Restage) error {
 // setAside keeps a frame that can never be forwarded in a file of its own, for a person to look at.
 func (s *Store) setAside(h *held, why error) error {
 	fs := s.deps.FS
-	path := fs.PathJoin(s.deps.Dir, fmt.Sprintf("%016x-%016x.aside", uint64(h.ID.Stamp), h.ID.Nonce))
+	path := fs.PathJoin(s.deps.Dir, fmt.Sprintf("%016x-%016x%s", uint64(h.ID.Stamp), h.ID.Nonce, asideSuffix))
 	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "create %s", path)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -26,6 +28,7 @@ const filesOfMax = 8
 const (
 	fileSuffix    = ".staged"
 	damagedSuffix = ".damaged"
+	asideSuffix   = ".aside"
 )
 
 // journal is the log of staged frames: files that are appended to, and removed from the oldest on once no frame in them is held. A failed
@@ -78,18 +81,36 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		var n uint64
-		if c, err := fmt.Sscanf(name, "%016x"+fileSuffix, &n); c != 1 || err != nil || j.fs.PathJoin(dir, name) != j.path(n, fileSuffix) {
+		n, suffix, ok := numberOf(name)
+		if !ok {
 			continue
+		}
+		if suffix == damagedSuffix { // its number is not used again: nothing could be kept under the same name
+			j.mu.next = max(j.mu.next, n+1)
+			continue
+		}
+		if before := len(j.mu.files) - 1; before >= 0 && j.mu.files[before].number+1 != n {
+			j.sayGap(j.mu.files[before].number, n)
 		}
 		f := &file{number: n}
 		if err := j.read(f, restore, forget); err != nil {
 			return nil, err
 		}
 		j.mu.files = append(j.mu.files, f)
-		j.mu.next = n + 1
+		j.mu.next = max(j.mu.next, n+1)
 	}
 	return j, nil
+}
+
+// numberOf takes the name of a file of the log, or of one that is kept, apart.
+func numberOf(name string) (n uint64, suffix string, ok bool) {
+	for _, suffix := range []string{fileSuffix, damagedSuffix} {
+		if digits, found := strings.CutSuffix(name, suffix); found {
+			n, err := strconv.ParseUint(digits, 16, 64)
+			return n, suffix, err == nil && name == fmt.Sprintf("%016x%s", n, suffix)
+		}
+	}
+	return 0, "", false
 }
 
 // read reads one file to its end, or to the first record that is damaged. The last record of a file that was written when the process was killed may
@@ -102,30 +123,18 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 		return fault.Wrap(err, fault.Unavailable, "read %s", path)
 	}
 	f.bytes = int64(len(b))
-	if len(b) < len(staging.FileMagic) {
-		j.sayTorn(f, 0) // it was being made
-		return nil
-	}
-	if string(b[:len(staging.FileMagic)]) != staging.FileMagic {
-		return j.keepDamaged(f, fault.Errorf(fault.Corrupt, "it begins with %q, not with %q", b[:len(staging.FileMagic)], staging.FileMagic))
-	}
-	for rest := b[len(staging.FileMagic):]; len(rest) > 0; {
-		var r staging.Record
-		at := len(b) - len(rest)
-		if r, rest, err = staging.CutRecord(rest); err != nil {
-			if staging.Torn(b[at:]) {
-				j.sayTorn(f, at)
-				return nil
-			}
-			return j.keepDamaged(f, fault.Wrap(err, fault.Corrupt, "at byte %d of %d", at, len(b)))
-		}
+	at, torn, err := staging.EachRecord(b, func(r *staging.Record) error {
 		if r.Forget {
 			forget(r.Frame.ID)
-			continue
+			return nil
 		}
-		if err := restore(&r, f); err != nil {
-			return j.keepDamaged(f, err)
-		}
+		return restore(r, f)
+	})
+	if torn {
+		j.sayTorn(f, at)
+	}
+	if err != nil {
+		return j.keepDamaged(f, err)
 	}
 	return nil
 }
@@ -135,6 +144,13 @@ func (j *journal) sayTorn(f *file, at int) {
 	j.lost = true
 	j.log.Warn("a log of staged frames ends within a record: the process was killed while it wrote it, or the disk lost the end of the file",
 		"file", j.path(f.number, fileSuffix), "at", at, "bytes_not_read", f.bytes-int64(at))
+}
+
+// sayGap logs that files between two are not there: files are removed from the oldest on.
+func (j *journal) sayGap(before, after uint64) {
+	j.lost = true
+	j.log.Warn("logs of staged frames are missing: the disk lost them, or somebody removed them; frames in them are read from their other holders, which stage them here again",
+		"before", j.path(before, fileSuffix), "after", j.path(after, fileSuffix))
 }
 
 // keepDamaged links a damaged file under another name, which nothing removes.

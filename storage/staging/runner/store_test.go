@@ -211,13 +211,13 @@ func TestNoStagedRowGoesInSilence(t *testing.T) {
 	open := func(b []byte) (kept, lost bool, logged string) {
 		t.Helper()
 		h := newHouse(t)
-		h.must(h.fs.MkdirAll("staging", 0o755))
-		f, err := h.fs.Create(h.fs.PathJoin("staging", name), vfs.WriteCategoryUnspecified)
+		h.put(name, b)
+		checked, err := Check(h.fs, "staging")
 		h.must(err)
-		_, err = f.Write(slices.Clone(b))
-		h.must(err)
-		h.must(f.Close())
 		s := h.open(staging.Settings{})
+		if c := checked[0]; len(checked) != 1 || c.Rows != len(h.values(s, "t")) || (c.Err != nil || c.Torn) != s.Lost(false) {
+			t.Errorf("checked %+v, opened: %d rows, lost %v", *c, len(h.values(s, "t")), s.Lost(false))
+		}
 		defer func() { h.must(s.Close()) }()
 		names, err := h.fs.List("staging")
 		h.must(err)
@@ -242,6 +242,53 @@ func TestNoStagedRowGoesInSilence(t *testing.T) {
 	}
 	if _, lost, _ := open(whole); lost {
 		t.Error("a whole log lost something")
+	}
+}
+
+// put writes a file beside the log.
+func (h *house) put(name string, b []byte) {
+	h.t.Helper()
+	h.must(h.fs.MkdirAll("staging", 0o755))
+	f, err := h.fs.Create(h.fs.PathJoin("staging", name), vfs.WriteCategoryUnspecified)
+	h.must(err)
+	_, err = f.Write(slices.Clone(b)) // a vfs.File may change the bytes it is given
+	h.must(err)
+	h.must(f.Close())
+}
+
+// TestALostLogOfStagedRowsIsNoticed: a file between two others is gone, or one that is kept for a person has the number of the next.
+func TestALostLogOfStagedRowsIsNoticed(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{})
+	h.must(h.stage(s, "t", 1))
+	h.must(s.Close())
+	one, err := readAll(h.fs, h.fs.PathJoin("staging", "0000000000000000.staged"))
+	h.must(err)
+
+	h = newHouse(t)
+	h.put("0000000000000005.staged", one)
+	h.put("0000000000000006.staged", one)
+	s = h.open(staging.Settings{})
+	if s.Lost(true) {
+		t.Error("two files that follow one another are taken for a loss")
+	}
+	h.must(s.Close())
+	h.put("0000000000000008.staged", one) // the one with number 5 went, as another has its frame
+	checked, err := Check(h.fs, "staging")
+	h.must(err)
+	s = h.open(staging.Settings{})
+	if h.want(s, "t", 1); !s.Lost(true) || checked[0].Gap || !checked[1].Gap || checked[1].Rows != 1 {
+		t.Errorf("lost %v, checked %+v and %+v", s.Lost(true), *checked[0], *checked[1])
+	}
+	h.must(s.Close())
+
+	h = newHouse(t)
+	h.put("0000000000000000.damaged", one[:20])
+	s = h.open(staging.Settings{})
+	h.must(h.stage(s, "t", 1))
+	h.must(s.Close())
+	if names, err := h.fs.List("staging"); err != nil || !slices.Contains(names, "0000000000000001.staged") || slices.Contains(names, "0000000000000000.staged") {
+		t.Errorf("the log goes on as %v, %v: a second damaged file of the number could not be kept", names, err)
 	}
 }
 
