@@ -76,7 +76,10 @@ func Check(path string) error {
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "cache file")
 	}
-	_, err = decode(b)
+	f, err := decode(b)
+	if err == nil {
+		err = f.named(filepath.Base(path))
+	}
 	return fault.Annotate(err, "%s", path)
 }
 
@@ -142,6 +145,9 @@ func (c *Cache) readLocked(name string) (*file, error) {
 		return nil, fault.Wrap(err, fault.Unavailable, "cache file")
 	}
 	f, err := decode(b)
+	if err == nil {
+		err = f.named(name)
+	}
 	return f, fault.Annotate(err, "%s", path)
 }
 

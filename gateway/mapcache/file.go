@@ -73,6 +73,18 @@ func decode(b []byte) (*file, error) {
 	return f, nil
 }
 
+// named checks that a file has the name of its table or prefix: else it is another's, whose rows would be taken twice.
+func (f *file) named(name string) error {
+	prefix := "t-"
+	if f.kind == kindRows {
+		prefix = "r-"
+	}
+	if len(f.fields) == 0 || name != fileName(prefix, string(f.fields[0])) {
+		return fault.Errorf(fault.Corrupt, "a cache file of another name lies here")
+	}
+	return nil
+}
+
 // nameMax bounds the names of files: file systems allow 255 bytes.
 const nameMax = 200
 
