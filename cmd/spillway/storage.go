@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -119,6 +121,7 @@ type storage struct {
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
 	self     selfWriter
+	writes   lane.Writes   // that use a processor
 	tracer   *trace.Tracer // nil: there are no spans
 	frozen   string        // why the store is on an overlay and accepts no writes; "": it is not
 }
@@ -249,7 +252,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, CPU: processCPU, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Lane: p.lane(), Writes: &p.writes, CPU: processCPU, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}
@@ -265,6 +268,11 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Links: p.copies.links, Log: p.log, Registerer: p.registerer,
 	}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
+}
+
+// lane leaves processors to inserts and to the frames of leaders, as in a standalone process: evaluations and compactions take turns.
+func (p *storage) lane() *lane.Lane {
+	return lane.New(p.writes.Busy, cmp.Or(p.cfg.processors, runtime.GOMAXPROCS(0)))
 }
 
 // byHand reports whether administrators may write a row. The other rows keep the cluster running: heartbeats, and the

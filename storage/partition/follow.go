@@ -119,6 +119,8 @@ var followers = sync.Pool{New: func() any { return new(follower) }}
 // follow this one, or was dropped), Corrupt (the frame is damaged), Throttled and
 // Unavailable (the store). After an error the placement is as it was.
 func (p *Partition) Follow(sender point.Epoch, rec []byte) (brick.Wait, error) {
+	p.deps.Writes.Begin()
+	defer p.deps.Writes.End()
 	h, err := frame.Verify(rec)
 	if err != nil {
 		return brick.Wait{}, fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)

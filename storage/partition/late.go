@@ -173,6 +173,8 @@ func (p *Partition) catchUpDue() error {
 	}
 	p.lateMu.Lock()
 	defer p.lateMu.Unlock()
+	p.deps.Writes.Begin()
+	defer p.deps.Writes.End()
 	return p.catchUpOrdered(lateKept)
 }
 

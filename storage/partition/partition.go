@@ -37,6 +37,8 @@ type Deps struct {
 	Point func(l point.Labels) (at uint64, ok bool)
 	// Lane leaves processors to writes; compactions wait for turns there. Nil: they do not.
 	Lane *lane.Lane
+	// Writes counts the frames of leaders that are logged and applied here, for the lane; nil: nobody asks.
+	Writes *lane.Writes
 }
 
 // HeadBytes is where the memory of heads is counted. Safe for concurrent use.

@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -72,15 +73,24 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 		workers = 1
 	}
 	loan := budget.LoanOf(ctx)
-	rows := &countedRows{}
+	rows, share := &countedRows{}, &lane.Share{}
 	part, err := r.Plan.Part(ctx, columns.Env{
 		Open: func(ctx context.Context, _, _ int64) (columns.Rows, error) {
+			t := s.deps.Lane.Turn(share) // finding series is work too
+			if err := t.Next(ctx); err != nil {
+				return nil, err
+			}
+			defer t.End()
 			in, err := s.Select(ctx, &mine)
 			if err != nil {
 				return nil, err
 			}
 			rows.in, rows.series, rows.rows = in.(*seriesSet), atomic.Int64{}, atomic.Int64{}
 			return rows, nil
+		},
+		Turn: func() (func(context.Context) error, func()) {
+			t := s.deps.Lane.Turn(share)
+			return t.Next, t.End
 		},
 		SamplesMax: r.SamplesMax, Workers: workers, Take: loan.TakeSoon, Spare: loan.TakeSpare, Give: loan.Give,
 	}, r.Form)

@@ -51,8 +51,10 @@ type Deps struct {
 	Now func() point.Nanos
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.
 	Weight func(table string) int64
-	// Lane leaves processors to writes; compactions wait for turns there, beside the queries of the process. Nil: they do not.
+	// Lane leaves processors to writes; compactions and evaluations wait for turns there, beside the queries of the process. Nil: they do not.
 	Lane *lane.Lane
+	// Writes counts the inserts, and the frames of leaders, that use a processor, for the lane; nil: the process counts its writes elsewhere.
+	Writes *lane.Writes
 	// CPU is the CPU time that the process has used. Nil: what the server can accept is not measured.
 	CPU func() time.Duration
 	// Processors is the number of processors. 0: as many as Go's scheduler uses.
@@ -230,7 +232,7 @@ func (s *Server) partitionDeps(t *table) partition.Deps {
 		}
 		return m.PointOf(l), true
 	}
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Point: point, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Point: point, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane, Writes: s.deps.Writes}
 }
 
 func (s *Server) table(name string) (*table, bool) {

@@ -91,6 +91,11 @@ func (st *stream) defineLocked(defs []peer.Def) error {
 
 // Insert implements peer.Stream.
 func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
+	if st.s.deps.Writes != nil {
+		used, waits := st.s.deps.Writes.Until(), peer.Waiting(ctx)
+		defer used()
+		ctx = peer.WithWaiting(ctx, func() { used(); waits() })
+	}
 	return st.s.named(st.t.name, st.insert(ctx, in))
 }
 
