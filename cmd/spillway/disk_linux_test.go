@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -175,10 +176,9 @@ func TestFailedWriteEndsTheProcess(t *testing.T) {
 	if code := p.exit(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if took := time.Since(fenced); took > fencedEnd+20*time.Second { // the rest is for a busy machine; requests may last 30 s otherwise
-		t.Errorf("it took %v to end", took)
-	} else {
-		t.Logf("it ended %v after the first refusal", took)
+	t.Logf("it ended %v after the first refusal", time.Since(fenced)) // TestAFencedProcessEndsInTime says how long it may be
+	if said, _ := io.ReadAll(slow); strings.Contains(string(said), " 408 ") {
+		t.Errorf("it waited for a request until that was too late: %q", said)
 	}
 	said := p.log.String()
 	last := said[strings.LastIndex(strings.TrimSuffix(said, "\n"), "\n")+1:]

@@ -24,7 +24,12 @@ type fence struct {
 // live runs a process and closes it. A fence ends the process within fencedEnd whatever else hangs: closing files on a
 // device that fails may well block.
 func live(run, close func() error, stores ...fence) error {
-	defer endWhenFenced(stores)()
+	return liveUntil(func(why error) { os.Exit(fail(why)) }, run, close, stores...)
+}
+
+// liveUntil is live; exit ends the process.
+func liveUntil(exit func(why error), run, close func() error, stores ...fence) error {
+	defer endWhenFenced(exit, stores)()
 	err := run()
 	for _, f := range stores {
 		if why := f.why(); why != nil {
@@ -38,7 +43,7 @@ func live(run, close func() error, stores ...fence) error {
 	return errors.Join(err, close())
 }
 
-func endWhenFenced(stores []fence) (stop func()) {
+func endWhenFenced(exit func(why error), stores []fence) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	for _, f := range stores {
 		go func() {
@@ -50,7 +55,7 @@ func endWhenFenced(stores []fence) (stop func()) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(fencedEnd - fencedDrain/2): // the rest is for ending
-				os.Exit(fail(f.why()))
+				exit(f.why())
 			}
 		}()
 	}
@@ -71,7 +76,7 @@ func untilFenced(f fence) func(context.Context) error {
 
 // closeFenced closes as much as it can of a process with a fenced store, within a time.
 func closeFenced(close func() error) {
-	done := make(chan struct{})
+	done := make(chan struct{}, 1)
 	go func() {
 		defer func() { _ = recover() }() // parts of a store that failed may be in any state, and the process is about to end
 		_ = close()
