@@ -53,9 +53,9 @@ func slowClients(ctx context.Context, a *attacker, first string) {
 	wg.Wait()
 	sleep(ctx, time.Second)
 	grown := a.rss() - before
-	a.note = fmt.Sprintf("%d open, +%.0f MB", opened.Load(), float64(grown)/(1<<20))
+	a.note = fmt.Sprintf("%d open, +%.0f MiB", opened.Load(), float64(grown)/(1<<20))
 	if grown > slowMax {
-		a.blame(fmt.Sprintf("%d slow connections take %.0f MB", opened.Load(), float64(grown)/(1<<20)))
+		a.blame(fmt.Sprintf("%d slow connections take %.0f MiB", opened.Load(), float64(grown)/(1<<20)))
 	}
 	if opened.Load() < slowConnections/2 {
 		a.note += " (the system allows no more)"
