@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/database"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
 )
@@ -149,7 +150,7 @@ func (d Dir) Lock(context.Context, string) (io.Closer, error) {
 		return nil, fault.Wrap(err, fault.Unavailable, "make %s", files)
 	}
 	c, err := d.FS.Lock(d.path(lockName))
-	return c, fault.Wrap(err, fault.Unavailable, "%s is in use by another backup or restore", d.Path)
+	return c, database.LockError(err, d.path(lockName), d.Path+" is in use by another backup or restore", "run the command as the user who owns "+d.Path+", or name another place")
 }
 
 // Streams implements Place: a disk is read in order.

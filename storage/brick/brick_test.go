@@ -5,12 +5,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -396,6 +400,32 @@ func TestDirectoryIsLocked(t *testing.T) {
 		t.Error("the store has another identity")
 	}
 	mustClose(t, b)
+}
+
+// foreign is a file system on which the lock of another user's directory cannot be opened.
+type foreign struct{ vfs.FS }
+
+// Lock implements vfs.FS.
+func (foreign) Lock(name string) (io.Closer, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EACCES}
+}
+
+// TestDirectoryOfAnotherUserIsNotCalledInUse: what was said was to stop another process, which there was not.
+func TestDirectoryOfAnotherUserIsNotCalledInUse(t *testing.T) {
+	dir := t.TempDir()
+	refused := func(disk vfs.FS, want string) {
+		t.Helper()
+		_, err := Open(Deps{FS: disk}, Settings{DataDir: dir})
+		wantKind(t, err, fault.Unavailable, want)
+		if strings.Contains(err.Error(), "another process") {
+			t.Errorf("no other process is there: %v", err)
+		}
+	}
+	refused(foreign{vfs.Default}, "no permission to write "+filepath.Join(dir, LockFile)+"; start it as the user who owns "+dir)
+	if err := os.Mkdir(filepath.Join(dir, LockFile), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	refused(vfs.Default, "is a directory")
 }
 
 func TestWrongDirectoriesAreNoticed(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/database"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -42,12 +43,13 @@ type identity struct {
 	log   StoreID // in the log, mirror and witness
 }
 
-// lockDir locks a directory for this process.
+// lockDir locks a directory for this process. Errors are Unavailable.
 func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
-	c, err := fs.Lock(fs.PathJoin(dir, LockFile))
+	file := fs.PathJoin(dir, LockFile)
+	c, err := fs.Lock(file)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable,
-			"%s is in use: another process holds %s; stop it, or give this one a directory of its own", dir, fs.PathJoin(dir, LockFile))
+		return nil, database.LockError(err, file, fmt.Sprintf("%s is in use: another process holds %s; stop it, or give this one a directory of its own", dir, file),
+			fmt.Sprintf("start it as the user who owns %s, give that directory to its user, or name another by --data-dir (storage.log_dir, if that is set)", dir))
 	}
 	return c, nil
 }

@@ -66,7 +66,7 @@ func Open(fs vfs.FS, dir string, log *slog.Logger) (_ *Store, err error) {
 		return nil, s.fault(err, "make the directory")
 	}
 	if s.lock, err = pebble.LockDirectory(dir, fs); err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "%s is in use by another process; stop it", dir)
+		return nil, database.LockError(err, fs.PathJoin(dir, "LOCK"), dir+" is in use by another process; stop it", "start it as the user who owns "+dir+", or give that directory to its user")
 	}
 	rows, rev, err := s.read()
 	if err != nil {
