@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -40,6 +41,10 @@ type config struct {
 	level      *slog.LevelVar         // in force; set by complete
 	processors int                    // of the machine; set by spread
 	heap       *heapLimit             // of the collector; set by limitHeap
+	hangups    chan os.Signal         // signals to reload; set by catchHangups
+
+	// weights are the limits whose weights a storage server uses, in force; set by complete.
+	weights *atomic.Pointer[limits.Settings]
 
 	DataDir   string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`
 	LogLevel  string `yaml:"log_level" default:"info" one_of:"debug info warn error" flag:"log.level" reload:"yes" help:"Least level of log lines."`
@@ -214,6 +219,9 @@ func (c *config) complete() error {
 	c.Query.SetDefaults()
 	c.API.SetDefaults()
 	c.Limits.SetDefaults()
+	now := c.Limits
+	c.weights = new(atomic.Pointer[limits.Settings])
+	c.weights.Store(&now)
 	return c.validate()
 }
 

@@ -10,10 +10,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"runtime"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/oklog/run"
@@ -189,26 +187,11 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 		g.Add(actor(ctx, d.kafka.Run))
 	}
 	g.Add(actor(ctx, d.guard.Run))
-	g.Add(actor(ctx, d.reloadOnHangup))
+	g.Add(actor(ctx, d.reloader().onHangup))
 	g.Add(func() error { return d.front.Serve(d.listener) }, func(error) { d.drain() })
 	if d.admin != nil {
 		srv := adminServer(d.adminPages())
 		g.Add(func() error { return serveAdmin(srv, d.admin) }, func(error) { _ = srv.Close() })
-	}
-}
-
-// reloadOnHangup reloads at SIGHUP.
-func (d *door) reloadOnHangup(ctx context.Context) error {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hangups:
-			_ = d.reload() // logged and counted
-		}
 	}
 }
 

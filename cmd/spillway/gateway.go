@@ -48,6 +48,7 @@ func (g *gatewayCmd) Run() error {
 	}
 	cfg.limitHeap(0)
 	cfg.spread()
+	defer cfg.catchHangups()()
 	defer runtime.KeepAlive(cfg.ballast())
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registerer)

@@ -84,7 +84,7 @@ func (d *door) privatePages() []page {
 	out = append(out, page{"POST " + backupPath, access.NeedAdminAll, http.HandlerFunc(backups)})
 	out = append(out, d.orderPages()...)
 	return append(out,
-		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloadPage)},
+		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloader().page)},
 		page{"GET /metrics", access.NeedMetrics, d.metricsPage()},
 		page{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
 		page{"GET /-/ready", access.NeedNothing, http.HandlerFunc(d.readiness)},
@@ -175,13 +175,4 @@ func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	_, _ = io.WriteString(w, "Spillway is ready.\n")
-}
-
-// reloadPage reloads, and answers with the mistakes in the files if it cannot.
-func (d *door) reloadPage(w http.ResponseWriter, _ *http.Request) {
-	if err := d.reload(); err != nil {
-		http.Error(w, "What was in force stays in force: "+err.Error(), http.StatusInternalServerError)
-		return
-	}
-	_, _ = io.WriteString(w, "Reloaded.\n")
 }

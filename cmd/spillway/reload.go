@@ -1,49 +1,127 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"io"
+	"log/slog"
+	"net/http"
 	"net/url"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// reload reads again the settings that may change under a running process: the configuration file and the files that it
-// names. All or nothing is applied: a mistake anywhere leaves the settings in force unchanged. The error is Invalid.
-func (d *door) reload() error {
-	c, err := d.readAgain()
+// reloader reads the settings of a running process again, at SIGHUP and for POST /-/reload: the configuration file and the
+// files that it names.
+type reloader struct {
+	cfg *config
+	log *slog.Logger
+	// apply puts what may change into force. Its error is Invalid, and then nothing has changed.
+	apply func(c *config) error
+	// failed counts a reload that failed; nil: nothing does.
+	failed func()
+}
+
+// reload applies all or nothing: a mistake anywhere leaves the settings in force unchanged. The error is Invalid.
+func (r *reloader) reload() error {
+	c, err := r.readAgain()
 	if err == nil {
-		err = d.guard.Reload()
-	}
-	if err == nil && d.cfg.file != "" {
-		if err = d.limits.Reload(c.Limits); err == nil {
-			// These were checked with the rest of the file.
-			err = errors.Join(d.relabel.Reload(c.Relabel), d.replicas.Reload(c.HA))
-		}
+		err = r.apply(c)
 	}
 	if err != nil {
-		d.limits.ReloadFailed()
-		d.log.Error("settings could not be read anew; those in force stay", "file", d.cfg.file, "error", err)
+		if r.failed != nil {
+			r.failed()
+		}
+		r.log.Error("settings could not be read anew; those in force stay", "file", r.cfg.file, "error", err)
 		return err
 	}
-	if d.cfg.file == "" {
+	if r.cfg.file == "" {
 		return nil
 	}
-	for _, key := range changedForRestart(d.cfg, c) {
-		d.log.Warn("a setting has changed that needs a restart", "key", key)
+	for _, key := range changedForRestart(r.cfg, c) {
+		r.log.Warn("a setting has changed that needs a restart", "key", key)
 	}
-	d.log.Info("settings are read anew", "file", d.cfg.file, "tables", len(c.Limits.Tables))
-	d.cfg.level.Set(c.level.Level())
+	r.log.Info("settings are read anew", "file", r.cfg.file, "tables", len(c.Limits.Tables))
+	r.cfg.level.Set(c.level.Level())
 	return nil
 }
 
 // readAgain reads and checks the whole configuration, flags and variables with it.
-func (d *door) readAgain() (*config, error) {
-	if d.cfg.file == "" || d.cfg.again == nil {
-		return d.cfg, nil
+func (r *reloader) readAgain() (*config, error) {
+	if r.cfg.file == "" || r.cfg.again == nil {
+		return r.cfg, nil
 	}
-	c, err := d.cfg.again()
+	c, err := r.cfg.again()
 	return &c, err
+}
+
+// catchHangups has SIGHUP, which would end the process, wait in the configuration until the process runs and reloads.
+// A process may start for long: it opens a large log, or waits for the coordination store.
+func (c *config) catchHangups() (stop func()) {
+	c.hangups = make(chan os.Signal, 1)
+	signal.Notify(c.hangups, syscall.SIGHUP)
+	return func() { signal.Stop(c.hangups) }
+}
+
+// onHangup reloads at each SIGHUP.
+func (r *reloader) onHangup(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.cfg.hangups:
+			_ = r.reload() // logged and counted
+		}
+	}
+}
+
+// page reloads, and answers with the mistakes in the files if it cannot.
+func (r *reloader) page(w http.ResponseWriter, _ *http.Request) {
+	if err := r.reload(); err != nil {
+		http.Error(w, "What was in force stays in force: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, "Reloaded.\n")
+}
+
+func (d *door) reloader() *reloader {
+	return &reloader{cfg: d.cfg, log: d.log, apply: d.apply, failed: d.limits.ReloadFailed}
+}
+
+// apply puts users, tokens, limits, rules of labels and pairs of replicas into force.
+func (d *door) apply(c *config) error {
+	if err := d.guard.Reload(); err != nil || d.cfg.file == "" {
+		return err
+	}
+	if err := d.limits.Reload(c.Limits); err != nil {
+		return err
+	}
+	// These were checked with the rest of the file.
+	return errors.Join(d.relabel.Reload(c.Relabel), d.replicas.Reload(c.HA))
+}
+
+// reloader puts the weights of tables into force, all that a storage server uses of the limits. Certificates and revocations of
+// peers are read again by themselves.
+func (p *storage) reloader() *reloader {
+	return &reloader{cfg: p.cfg, log: p.log, apply: func(c *config) error {
+		now := c.Limits
+		p.cfg.weights.Store(&now)
+		return nil
+	}}
+}
+
+// reloadPage is POST /-/reload of a storage server. It knows no tokens, so that only its own host may ask.
+func (p *storage) reloadPage() http.HandlerFunc {
+	if isLoopback(p.admin.Addr()) {
+		return p.reloader().page
+	}
+	return func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "A storage server knows no tokens, and its admin.listen is not a loopback address: reload it by SIGHUP.", http.StatusForbidden)
+	}
 }
 
 // changedForRestart returns the keys of settings that differ and that a running process does not reload.

@@ -70,6 +70,7 @@ func (s *standaloneCmd) Run() error {
 	}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
+	defer cfg.catchHangups()()
 	defer runtime.KeepAlive(cfg.ballast())
 	for err = errRoom; errors.Is(err, errRoom); {
 		err = s.live(&cfg)

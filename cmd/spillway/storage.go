@@ -58,6 +58,7 @@ func (s *storageCmd) config() (config, error) {
 	if err != nil {
 		return c, err
 	}
+	c.again = s.config
 	for _, name := range []*string{&c.Server.ID, &c.Server.Host} {
 		if *name == "" {
 			if *name, err = os.Hostname(); err != nil {
@@ -76,6 +77,7 @@ func (s *storageCmd) Run() error {
 	}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
+	defer cfg.catchHangups()()
 	defer runtime.KeepAlive(cfg.ballast())
 	for err = errRoom; errors.Is(err, errRoom); {
 		err = s.live(&cfg)
@@ -252,7 +254,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Lane: p.lane(), Writes: &p.writes, CPU: processCPU, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.weight, Lane: p.lane(), Writes: &p.writes, CPU: processCPU, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}
@@ -274,6 +276,9 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 func (p *storage) lane() *lane.Lane {
 	return lane.New(p.writes.Busy, cmp.Or(p.cfg.processors, runtime.GOMAXPROCS(0)))
 }
+
+// weight returns the weight in a table's limits.
+func (p *storage) weight(table string) int64 { return p.cfg.weights.Load().Weight(table) }
 
 // byHand reports whether administrators may write a row. The other rows keep the cluster running: heartbeats, and the
 // master's.
@@ -320,6 +325,7 @@ func (p *storage) run(ctx context.Context) error {
 	g.Add(p.leaving(ctx))
 	g.Add(p.unstaging())
 	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
+	g.Add(actor(ctx, p.reloader().onHangup))
 	if p.master != nil {
 		g.Add(actor(ctx, p.master.Run))
 	}
@@ -442,13 +448,14 @@ func (p *storage) close() error {
 	return errors.Join(errs...)
 }
 
-// pages serves health, metrics and profiles.
+// pages serves health, metrics, profiles and the reload.
 func (p *storage) pages() http.Handler {
 	mux := http.NewServeMux()
 	for _, page := range profilePages() {
 		mux.Handle(page.pattern, page.handler)
 	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registerer, promhttp.HandlerOpts{Registry: p.registerer}))
+	mux.HandleFunc("POST /-/reload", p.reloadPage())
 	mux.HandleFunc("GET /-/healthy", healthy)
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		if err := p.brick.Err(); err != nil {
