@@ -43,6 +43,8 @@ type config struct {
 	heap       *heapLimit             // of the collector; set by limitHeap
 	hangups    chan os.Signal         // signals to reload; set by catchHangups
 
+	// keepsGiven: tables.retention was set; its default is a value that may be set, too.
+	keepsGiven bool
 	// weights are the limits whose weights a storage server uses, in force; set by complete.
 	weights *atomic.Pointer[limits.Settings]
 
@@ -198,7 +200,20 @@ func loadConfig(file string) (config, error) {
 			return c, err
 		}
 	}
+	_, c.keepsGiven = os.LookupEnv(setting.EnvironPrefix + "TABLES_RETENTION")
+	if file != "" {
+		c.keepsGiven = c.keepsGiven || keeps(file)
+	}
 	return c, setting.Environ(&c, os.Environ(), commandVariables)
+}
+
+// keeps reports whether a file, which was read without a mistake, sets tables.retention.
+func keeps(file string) bool {
+	var has struct {
+		Tables struct{ Retention *duration }
+	}
+	text, err := os.ReadFile(file)
+	return err == nil && yaml.Unmarshal(text, &has) == nil && has.Tables.Retention != nil
 }
 
 // complete fills in the settings that depend on the machine and checks everything.

@@ -97,6 +97,7 @@ func (f *processFlags) config() (config, error) {
 		if err := s.Set(fmt.Sprint(g.value.Elem().Interface())); err != nil {
 			return c, fault.Annotate(err, "--%s (%s, %s)", s.Flag, s.Variable(), s.Key)
 		}
+		c.keepsGiven = c.keepsGiven || s.Key == "tables.retention"
 	}
 	return c, nil
 }

@@ -100,6 +100,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 	if err != nil {
 		return nil, err
 	}
+	cfg.noteRetention(p.view.tables, log)
 	p.scraper = p.own().inCluster(p.listener.Addr()).scraper()
 	p.ready.Store(true)
 	return p, nil

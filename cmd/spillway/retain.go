@@ -3,17 +3,22 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/gateway/scrape"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/retention"
+	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // retentionPeriod is how often partitions are checked against the retention of their tables.
@@ -61,6 +66,36 @@ func (p *standalone) rememberedClock(ctx context.Context) error {
 	}
 	p.retention.seen, err = strconv.ParseInt(string(row.Value), 10, 64)
 	return fault.Wrap(err, fault.Corrupt, "clock in the coordination store")
+}
+
+// noteRetention warns that tables which exist do not get the retention that the process was started with: a shorter one would
+// delete rows, and other processes of a cluster may be started with another. The table of the processes' own metrics has a setting of its own.
+func (c *config) noteRetention(all *tables.Tables, log *slog.Logger) {
+	if !c.keepsGiven {
+		return
+	}
+	const shown = 8
+	want := time.Duration(c.Tables.Retention)
+	var others []string
+	example := ""
+	for _, name := range all.Names() {
+		m, ok := all.Get(name)
+		if !ok || name == scrape.Table || m.Config.Retention == want {
+			continue
+		}
+		if len(others) == 0 {
+			example = fmt.Sprintf("spillway table set %s --retention=%s", name, setting.Span(want))
+		}
+		others = append(others, fmt.Sprintf("%s (%s)", name, span(duration(m.Config.Retention))))
+	}
+	if len(others) == 0 {
+		return
+	}
+	text := strings.Join(others[:min(len(others), shown)], ", ")
+	if more := len(others) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	log.Warn("the retention that is set is that of new tables; `spillway table set` changes one that exists", "set", span(duration(want)), "tables", text, "command", example)
 }
 
 // retainAll is one round.

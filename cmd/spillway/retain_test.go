@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/local"
 )
@@ -85,5 +88,63 @@ func moveClock(t *testing.T, p *process, by time.Duration) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestARetentionOfTheStartNamesTheTablesThatKeepTheirs: a start with --retention=7d looked as if all tables kept their
+// rows that long; one of them was named.
+func TestARetentionOfTheStartNamesTheTablesThatKeepTheirs(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	const warning = "the retention that is set is that of new tables"
+	p.start()
+	for _, q := range []string{"CREATE DATABASE hosts WITH DURATION 30d", "CREATE DATABASE week WITH DURATION 7d", "CREATE DATABASE kept"} {
+		if status, text, err := p.get("/query?q=" + url.QueryEscape(q)); err != nil || status != http.StatusOK || strings.Contains(string(text), "error") {
+			t.Fatalf("%s: %d %s %v", q, status, text, err)
+		}
+	}
+	file := filepath.Join(p.dir, "spillway.yaml")
+	if err := os.WriteFile(file, []byte("tables: {retention: 30d}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, start := range []struct {
+		flag, tables, command string
+	}{
+		{"", "", ""}, // none is set
+		{"--retention=7d", "default (for ever), hosts (30d), kept (for ever)", "spillway table set default --retention=1w"},
+		{"--retention=0", "hosts (30d), week (1w)", "spillway table set hosts --retention=0s"},
+		{"--config.file=" + file, "default (for ever), kept (for ever), week (1w)", "spillway table set default --retention=30d"},
+	} {
+		p.stop()
+		p.more = nil
+		if start.flag != "" {
+			p.more = []string{start.flag}
+		}
+		p.start()
+		said := p.log.String()
+		if start.tables == "" {
+			if strings.Contains(said, warning) {
+				t.Errorf("no retention is set, and it said\n%s", said)
+			}
+			continue
+		}
+		if strings.Count(said, warning) != 1 || !strings.Contains(said, fmt.Sprintf("tables=%q command=%q", start.tables, start.command)) {
+			t.Errorf("%s: %q and %q are missing in\n%s", start.flag, start.tables, start.command, said)
+		}
+	}
+}
+
+// TestClusterGatewayNamesTheTablesThatKeepTheirRetention: it ignored what it was started with.
+func TestClusterGatewayNamesTheTablesThatKeepTheirRetention(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 1, GatewayArgs: []string{"--retention=7d"}})
+	c.command("table", "create", "hosts", "--retention=30d", "--replicas=1")
+	c.command("table", "create", "week", "--retention=7d", "--replicas=1")
+	g := c.Gateways[0]
+	g.Kill()
+	c.start(g)
+	if said := g.Said(); !strings.Contains(said, "the retention that is set is that of new tables") || !strings.Contains(said, "tables=\"hosts (") || strings.Contains(said, "week (") {
+		t.Errorf("it said\n%s", said)
 	}
 }

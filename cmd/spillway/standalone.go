@@ -210,13 +210,10 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := p.tables.Create(ctx, tablename.Default, p.cfg.table())
-	if err != nil {
+	if _, err = p.tables.Create(ctx, tablename.Default, p.cfg.table()); err != nil {
 		return err
 	}
-	if has, want := duration(m.Config.Retention), duration(p.cfg.table().Retention); has != want {
-		p.log.Warn("the retention that is set is that of new tables; `spillway table set` changes one that exists", "table", m.Table, "retention", span(has), "set", span(want))
-	}
+	p.cfg.noteRetention(p.tables, p.log)
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
 	p.makeLane()
