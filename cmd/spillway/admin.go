@@ -56,6 +56,8 @@ type admin struct {
 	out  io.Writer
 	json bool
 	by   string
+	// unasked: no person is at this process's terminal, so that losses are accepted by --yes alone.
+	unasked bool
 	// listen is how long to wait for a server's heartbeat before it counts as silent.
 	listen time.Duration
 }

@@ -88,7 +88,7 @@ func (a *admin) confirm(yes bool, loses string) error {
 	if yes {
 		return nil
 	}
-	if !atTerminal() {
+	if a.unasked || !atTerminal() {
 		return fault.Errorf(fault.Invalid, "%s\nNothing was done. If this is meant, add --yes", loses)
 	}
 	fmt.Fprintf(os.Stderr, "%s\nType yes to go on: ", loses)

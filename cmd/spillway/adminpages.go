@@ -21,10 +21,11 @@ import (
 //	GET    /api/v1/admin/tables/TABLE                                one
 //	PUT    /api/v1/admin/tables/TABLE                                make it; the body is its settings
 //	PATCH  /api/v1/admin/tables/TABLE                                change settings; ?dry_run=true shows what would change
+//	GET    /api/v1/admin/tables/TABLE/advice                         how it should be set; ?rows_per_second=, row_bytes=, server_rows=, split_bytes=, whole_ranges=
 //	DELETE /api/v1/admin/tables/TABLE                                drop it with all its rows; ?confirm=TABLE, or ?dry_run=true
 //	GET    /api/v1/admin/tables/TABLE/partitions/PARTITION           one partition
 //	POST   /api/v1/admin/tables/TABLE/partitions/merge               a partitionOrder
-//	POST   /api/v1/admin/tables/TABLE/partitions/PARTITION/ACTION    a partitionOrder: split, bump, move, prohibit, allow, offline, online
+//	POST   /api/v1/admin/tables/TABLE/partitions/PARTITION/ACTION    a partitionOrder: split, bump, move, prohibit, allow, offline, online, restore, force-join
 //	GET    /api/v1/admin/audit                                       what administrators did; ?limit=50&match=text
 //
 // Answers are {"status": "success", "data": …} or {"status": "error", "error": text}; ?by= and ?reason= are for the audit. With ?output=table data is
@@ -53,15 +54,18 @@ type tableBody struct {
 
 // partitionOrder is the body of an order about a partition. Which fields count depends on the order.
 type partitionOrder struct {
-	At         string            `json:"at,omitempty"`         // split
-	Partitions []partitionID     `json:"partitions,omitempty"` // merge
-	Server     topology.ServerID `json:"server,omitempty"`     // prohibit, allow
-	To         topology.ServerID `json:"to,omitempty"`         // move
-	From       topology.ServerID `json:"from,omitempty"`       // move
-	Force      bool              `json:"force,omitempty"`      // move
-	Cancel     bool              `json:"cancel,omitempty"`     // move
-	Reason     string            `json:"reason,omitempty"`
-	DryRun     bool              `json:"dry_run,omitempty"` // split, merge
+	At         string              `json:"at,omitempty"`         // split
+	Partitions []partitionID       `json:"partitions,omitempty"` // merge
+	Server     topology.ServerID   `json:"server,omitempty"`     // prohibit, allow, force-join
+	To         topology.ServerID   `json:"to,omitempty"`         // move
+	From       topology.ServerID   `json:"from,omitempty"`       // move
+	Force      bool                `json:"force,omitempty"`      // move
+	Cancel     bool                `json:"cancel,omitempty"`     // move
+	Holds      []topology.ServerID `json:"holds,omitempty"`      // restore
+	Confirm    string              `json:"confirm,omitempty"`    // restore
+	Yes        bool                `json:"yes,omitempty"`        // force-join
+	Reason     string              `json:"reason,omitempty"`
+	DryRun     bool                `json:"dry_run,omitempty"` // split, merge
 }
 
 // order is a command that runs in the process.
@@ -141,8 +145,20 @@ func steerPartition(table string, id partitionID, what string, o partitionOrder)
 		return &partitionOfflineCmd{partitionArg: at, Reason: o.Reason}, nil
 	case "online":
 		return &partitionOnlineCmd{partitionArg: at, Reason: o.Reason}, nil
+	case "restore":
+		return &partitionRestoreCmd{partitionArg: at, Holds: o.Holds, Confirm: o.Confirm, Reason: o.Reason}, needsReason(o)
+	case "force-join":
+		return &partitionForceJoinCmd{partitionArg: at, Server: o.Server, Reason: o.Reason, Yes: o.Yes}, needsReason(o)
 	}
-	return nil, fault.Errorf(fault.NotFound, "there is no order %q for a partition: split, bump, move, prohibit, allow, offline, online", what)
+	return nil, fault.Errorf(fault.NotFound, "there is no order %q for a partition: split, bump, move, prohibit, allow, offline, online, restore, force-join", what)
+}
+
+// needsReason refuses an order that loses rows and has no reason, as the command does.
+func needsReason(o partitionOrder) error {
+	if o.Reason == "" {
+		return fault.Errorf(fault.Invalid, "a reason is missing: it is shown in the audit")
+	}
+	return nil
 }
 
 // orderPages are the pages for administrators.
@@ -161,6 +177,7 @@ func (d *door) orderPages() []page {
 	}
 	add("GET "+tablesPath, false, func(*http.Request) (order, error) { return &tableListCmd{}, nil })
 	add("GET "+tablesPath+"/{table}", false, func(r *http.Request) (order, error) { return &tableShowCmd{Table: r.PathValue("table")}, nil })
+	add("GET "+tablesPath+"/{table}/advice", false, func(r *http.Request) (order, error) { return adviceOf(r.PathValue("table"), r.URL.Query()) })
 	add("PUT "+tablesPath+"/{table}", true, func(r *http.Request) (order, error) {
 		s, err := o.settings(r)
 		return &tableCreateCmd{Table: r.PathValue("table"), tableSettings: s}, err
@@ -277,6 +294,7 @@ func (d *door) carryOut(r *http.Request, changes bool, read func(r *http.Request
 		return false, err
 	}
 	table = q.Get("output") == "table"
+	a.unasked = true
 	a.out, a.json, a.by = out, !table, or(q.Get("by"), "http")
 	if id := access.From(r.Context()); id != nil && !d.guard.Open() {
 		a.by = id.Name + " (" + a.by + ")" // a sender can say that it is anybody, but not that its token is another's

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
+	"net/url"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,7 +24,7 @@ import (
 
 // tableAdviseCmd computes settings from a table's recorded load.
 type tableAdviseCmd struct {
-	adminFlags `embed:""`
+	tableFlags `embed:""`
 	Table      string  `arg:"" help:"Name."`
 	Rows       float64 `name:"rows-per-second" help:"The load to go by, for a table that has none yet. Default: the most that is forecast for the next day." placeholder:"N"`
 	RowBytes   float64 `name:"row-bytes" help:"Bytes of a row at rest. Default: as measured, else 2." placeholder:"N"`
@@ -34,42 +37,95 @@ type tableAdviseCmd struct {
 }
 
 // Run reads the load and prints the advice.
-func (c *tableAdviseCmd) Run() error { return c.with(c.run) }
+func (c *tableAdviseCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	var out tableAdvice
+	if err := c.ask(http.MethodGet, tablesPath+"/"+url.PathEscape(c.Table)+"/advice", c.query(), nil, &out); err != nil {
+		return err
+	}
+	if err := c.print(c.local(), &out); err != nil || !c.Apply {
+		return err
+	}
+	if out.Set == nil {
+		return c.local().done("table %s is as advised", c.Table)
+	}
+	return c.change(http.MethodPatch, c.Table, url.Values{"reason": {c.Reason}, "dry_run": {fmt.Sprint(c.DryRun)}}, out.Set)
+}
+
+// query are the parameters of the request for advice.
+func (c *tableAdviseCmd) query() url.Values {
+	q := url.Values{"split_bytes": {c.SplitBytes.String()}, "whole_ranges": {strconv.FormatBool(c.Whole)}}
+	for name, v := range map[string]float64{"rows_per_second": c.Rows, "row_bytes": c.RowBytes, "server_rows": c.ServerRows} {
+		if v != 0 {
+			q.Set(name, strconv.FormatFloat(v, 'g', -1, 64))
+		}
+	}
+	return q
+}
+
+// adviceOf reads the parameters of a request for advice, which changes nothing. Errors are Invalid.
+func adviceOf(table string, q url.Values) (*tableAdviseCmd, error) {
+	c := &tableAdviseCmd{Table: table, SplitBytes: adviseSplitBytes, Whole: q.Get("whole_ranges") == "true"}
+	for name, v := range map[string]*float64{"rows_per_second": &c.Rows, "row_bytes": &c.RowBytes, "server_rows": &c.ServerRows} {
+		if text := q.Get(name); text != "" {
+			var err error
+			if *v, err = strconv.ParseFloat(text, 64); err != nil {
+				return nil, fault.Errorf(fault.Invalid, "%s is no number: %q", name, text)
+			}
+		}
+	}
+	if text := q.Get("split_bytes"); text != "" {
+		if err := c.SplitBytes.UnmarshalText([]byte(text)); err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "split_bytes")
+		}
+	}
+	return c, nil
+}
+
+func (c *tableAdviseCmd) print(a *admin, out *tableAdvice) error {
+	return a.print(out, func(w io.Writer) { out.draw(w, c.Table) })
+}
 
 func (c *tableAdviseCmd) run(ctx context.Context, a *admin) error {
-	m, err := a.table(c.Table)
+	out, err := c.advice(ctx, a)
 	if err != nil {
 		return err
 	}
+	if err := c.print(a, &out); err != nil || !c.Apply {
+		return err
+	}
+	if out.Set == nil {
+		return a.done("table %s is as advised", c.Table)
+	}
+	return (&tableSetCmd{Table: c.Table, tableSettings: tableSettings(*out.Set), Reason: c.Reason, DryRun: c.DryRun}).run(ctx, a)
+}
+
+// advice measures the table and its servers, and says how the table should be set.
+func (c *tableAdviseCmd) advice(ctx context.Context, a *admin) (out tableAdvice, err error) {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return out, err
+	}
 	if c.ServerRows < 0 {
-		return fault.Errorf(fault.Invalid, "--server-rows has to be positive")
+		return out, fault.Errorf(fault.Invalid, "--server-rows has to be positive")
 	}
 	in := loadOf{Rows: c.Rows, RowBytes: c.RowBytes, ServerRows: c.ServerRows, SplitBytes: float64(c.SplitBytes), Whole: c.Whole,
 		Servers: a.takers(), Replicas: max(m.Config.Replicas, 1), MinInSync: m.Config.MinInSync(), Retention: m.Config.Retention, Width: m.Config.PartitionWidth,
 		Columns: max(len(m.RangesAt(time.Now().UnixNano())), 1), Smear: m.Config.Smear}
 	if err := c.measure(ctx, a, &in); err != nil {
-		return err
+		return out, err
 	}
 	if in.ServerRows == 0 {
 		in.ServerRows, in.Measured = a.capacity(ctx, c.Table)
 	}
 	if !(in.ServerRows > 0) || !(in.SplitBytes > 0) || !(in.Rows >= 0) || math.IsInf(in.Rows, 0) {
-		return fault.Errorf(fault.Invalid, "--rows-per-second, --server-rows and --split-bytes have to be positive")
+		return out, fault.Errorf(fault.Invalid, "--rows-per-second, --server-rows and --split-bytes have to be positive")
 	}
-	out := in.advise()
-	if err := a.print(out, func(w io.Writer) { out.draw(w, c.Table) }); err != nil || !c.Apply {
-		return err
-	}
-	if !out.changes(&in) {
-		return a.done("table %s is as advised", c.Table)
-	}
-	set := tableSetCmd{Table: c.Table, tableSettings: tableSettings{PartitionWidth: &out.Width, Smear: &out.Smear}, Reason: c.Reason, DryRun: c.DryRun}
-	if out.Columns != in.Columns {
-		for range out.Columns {
-			set.Weights = append(set.Weights, 1)
-		}
-	}
-	return set.run(ctx, a)
+	out = in.advise()
+	out.Set = out.changes(&in)
+	return out, nil
 }
 
 // measure fills the numbers that the command line leaves out from the recorded growth.
@@ -152,6 +208,8 @@ func leastCapacity(ids []topology.ServerID, all []peer.Capacity) (rows float64, 
 
 const (
 	adviseRowBytes = 2.0
+	// adviseSplitBytes is the default of tables.split_bytes.
+	adviseSplitBytes = 1 << 30
 	// adviseServerRows is what a server accepts a second until servers have measured it.
 	adviseServerRows = 200_000
 	// adviseStagedBytes is about the size of a row while it waits: its series is defined in each frame.
@@ -192,16 +250,32 @@ type tableAdvice struct {
 	Smear         string   `json:"smear"`
 	Window        duration `json:"window"`
 	Why           []string `json:"why"`
+	// Set are the settings to change; nil: the table is as advised.
+	Set *tableBody `json:"set,omitempty"`
 }
 
 func (a *tableAdvice) because(format string, args ...any) {
 	a.Why = append(a.Why, fmt.Sprintf(format, args...))
 }
 
-// changes reports whether the table is set otherwise.
-func (a *tableAdvice) changes(l *loadOf) bool {
-	mode, _, _ := smear.ParseWindow(a.Smear)
-	return time.Duration(a.Width) != l.Width || a.Columns != l.Columns || mode != l.Smear.Mode
+// changes are the settings in which the table differs; nil: there are none.
+func (a *tableAdvice) changes(l *loadOf) *tableBody {
+	b := &tableBody{}
+	if time.Duration(a.Width) != l.Width {
+		b.PartitionWidth = &a.Width
+	}
+	if mode, _, _ := smear.ParseWindow(a.Smear); mode != l.Smear.Mode {
+		b.Smear = &a.Smear
+	}
+	if a.Columns != l.Columns {
+		for range a.Columns {
+			b.Weights = append(b.Weights, 1)
+		}
+	}
+	if b.PartitionWidth == nil && b.Smear == nil && b.Weights == nil {
+		return nil
+	}
+	return b
 }
 
 // advise is pure.

@@ -5,12 +5,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
 // TestClusterIsAdministeredThroughAGateway: tables and partitions are shown and changed by --url, with the token of an administrator; a gateway that knows
@@ -82,11 +86,57 @@ func TestClusterIsAdministeredThroughAGateway(t *testing.T) {
 		"no table":     {"partition", "merge", "nope", "p1", "p2"},
 		"not offline":  {"partition", "online", "team", name},
 		"--confirm=te": {"table", "drop", "team"},
+		"put back":     {"partition", "restore", "team", name, "--holds=s1", "--reason=x"},
 	} {
 		if out, err := said(file("ann"), want...); err == nil || !strings.Contains(out, order) {
 			t.Errorf("spillway %s: %v, want %q: %s", strings.Join(want, " "), err, order, out)
 		}
 	}
 	does("ann (", "audit", "--match=offline")
+	does("partition width", "table", "advise", "team", "--rows-per-second=1000")
+	does("set table team", "table", "advise", "team", "--rows-per-second=1000000", "--apply", "--dry-run")
 	does("is dropped", "table", "drop", "team", "--confirm=team")
+}
+
+// TestClusterAGatewayLosesRowsWhenItIsAsked: the only disk with a partition's rows is gone, and its lease row was deleted. By --url the row is put back
+// and the partition goes on without its rows, each only after what would be lost was accepted.
+func TestClusterAGatewayLosesRowsWhenItIsAsked(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1}) // two of three metadata servers are left
+	c.table("m", 24*time.Hour, 1)
+	c.acks("m", "m v=1")
+	p := c.partitions("m")[0]
+	gone, _ := c.leader(p)
+	c.server(gone).Kill()
+	if _, _, err := c.view.coord.Commit(t.Context(), nil, []coord.Write{{Key: lease.RowKey(p), Delete: true}}); err != nil {
+		t.Fatal(err)
+	}
+	other := topology.ServerID("s1")
+	if gone == other {
+		other = "s2"
+	}
+	said := func(args ...string) (string, error) {
+		args = append(args, "--url=http://"+c.GatewayAdmin[0], "--timeout=20s", "--reason=fire")
+		out, err := exec.CommandContext(t.Context(), c.Storage[0].Line[0], args...).CombinedOutput()
+		return string(out), err
+	}
+	name := fmt.Sprint("p", p.ID)
+	restore := []string{"partition", "restore", "m", name, "--holds=" + string(gone)}
+	out, err := said(restore...)
+	token := regexp.MustCompile(`--confirm=[0-9a-f]{8}`).FindString(out)
+	if err == nil || token == "" {
+		t.Fatalf("what would be lost was not said: %v %s", err, out)
+	}
+	if out, err := said(append(restore, token)...); err != nil || !strings.Contains(out, "may be led again") {
+		t.Fatalf("%v %s", err, out)
+	}
+	join := []string{"partition", "force-join", "m", name, string(other)}
+	if out, err := said(join...); err == nil || !strings.Contains(out, "is lost to readers") || !strings.Contains(out, "--yes") {
+		t.Fatalf("what would be lost was not said: %v %s", err, out)
+	}
+	if out, err := said(append(join, "--yes")...); err != nil || !strings.Contains(out, "possibly incomplete") {
+		t.Fatalf("%v %s", err, out)
+	}
+	c.acks("m", "m v=2")
 }

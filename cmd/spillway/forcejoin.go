@@ -13,7 +13,7 @@ import (
 )
 
 type partitionForceJoinCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	Server       topology.ServerID `arg:"" help:"Server that goes on with the partition."`
 	Reason       string            `name:"reason" required:"" help:"What happened to the disks."`
@@ -21,7 +21,12 @@ type partitionForceJoinCmd struct {
 }
 
 // Run lets a partition go on without the placements that hold its rows: their disks are gone (C32).
-func (c *partitionForceJoinCmd) Run() error { return c.with(c.run) }
+func (c *partitionForceJoinCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/force-join", partitionOrder{Server: c.Server, Reason: c.Reason, Yes: c.Yes})
+}
 
 func (c *partitionForceJoinCmd) run(ctx context.Context, a *admin) error {
 	m, _, err := a.partition(c.partitionArg)

@@ -595,7 +595,7 @@ func (c *partitionAllowCmd) run(ctx context.Context, a *admin) error {
 }
 
 type partitionRestoreCmd struct {
-	adminFlags   `embed:""`
+	tableFlags   `embed:""`
 	partitionArg `embed:""`
 	Holds        []topology.ServerID `name:"holds" required:"" help:"The servers that hold every acked row, in chain order."`
 	Confirm      string              `name:"confirm" help:"The token that the command prints without it."`
@@ -604,7 +604,12 @@ type partitionRestoreCmd struct {
 
 // Run restores a lease row that was deleted: only a person can know which servers held the rows. The row is written free,
 // with an epoch below every server's next one, so that a server that it names acquires it at once.
-func (c *partitionRestoreCmd) Run() error { return c.with(c.run) }
+func (c *partitionRestoreCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.order(c.path()+"/restore", partitionOrder{Holds: c.Holds, Confirm: c.Confirm, Reason: c.Reason})
+}
 
 func (c *partitionRestoreCmd) run(ctx context.Context, a *admin) error {
 	_, p, err := a.partition(c.partitionArg)

@@ -28,7 +28,7 @@ type tableCmd struct {
 	Set    tableSetCmd    `cmd:"" help:"Change a table's settings."`
 	Advise tableAdviseCmd `cmd:"" help:"Compute partition width, columns and smearing from a table's load, and say why."`
 	Drop   tableDropCmd   `cmd:"" help:"Delete a table with all its rows."`
-	Repair tableRepairCmd `cmd:"" help:"Go by the newest map that a majority of its servers hold: the coordination store was restored from an older backup."`
+	Repair tableRepairCmd `cmd:"" help:"Go by the newest map that a majority of its servers hold: the coordination store was restored from an older backup. It needs --servers or --coord: gateways go by what they read before the restore."`
 	Top    tableTopCmd    `cmd:"" help:"Show which tables use most of a running process, and what their limits refuse."`
 }
 

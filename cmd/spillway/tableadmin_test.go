@@ -75,6 +75,57 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 	}
 }
 
+// TestATableIsSetAsAdvisedByURL: the command knew clusters alone.
+func TestATableIsSetAsAdvisedByURL(t *testing.T) {
+	p := open(t)
+	f := tableServer(t, p)
+	width := duration(10 * time.Second)
+	if err := (&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{PartitionWidth: &width}, Table: "load"}).Run(); err != nil {
+		t.Fatal(err)
+	}
+	is := func(want time.Duration) {
+		t.Helper()
+		if m, _ := p.tables.Get("load"); m.Config.PartitionWidth != want {
+			t.Errorf("the width is %v, want %v", m.Config.PartitionWidth, want)
+		}
+	}
+	advise := func(output string, apply, dry bool) error {
+		c := &tableAdviseCmd{tableFlags: f, Table: "load", Rows: 1000, SplitBytes: adviseSplitBytes, Apply: apply, DryRun: dry}
+		c.Output = output
+		return c.Run()
+	}
+	for _, c := range []struct {
+		output     string
+		apply, dry bool
+		want       time.Duration
+	}{{"table", false, false, 10 * time.Second}, {"json", false, false, 10 * time.Second}, {"table", true, true, 10 * time.Second}, {"table", true, false, 24 * time.Hour}, {"table", true, false, 24 * time.Hour}} {
+		if err := advise(c.output, c.apply, c.dry); err != nil {
+			t.Fatal(err)
+		}
+		is(c.want)
+	}
+	if err := (&tableAdviseCmd{tableFlags: f, Table: "load", SplitBytes: adviseSplitBytes}).Run(); err == nil || !strings.Contains(err.Error(), "--rows-per-second") {
+		t.Errorf("advice without a load: %v", err)
+	}
+	if err := (&tableAdviseCmd{tableFlags: f, Table: "nope", Rows: 1}).Run(); err == nil || !strings.Contains(err.Error(), "no table") {
+		t.Errorf("advice for a table that there is not: %v", err)
+	}
+}
+
+// TestWhatLosesRowsIsSaidByURLToo: a process that is alone has neither lease rows nor other copies, and a repair names what it needs instead of a URL.
+func TestWhatLosesRowsIsSaidByURLToo(t *testing.T) {
+	f := tableServer(t, open(t))
+	for want, err := range map[string]error{
+		"nothing to restore":    (&partitionRestoreCmd{tableFlags: f, partitionArg: partitionArg{Table: "default", ID: 1}, Reason: "x"}).Run(),
+		"nothing to force-join": (&partitionForceJoinCmd{tableFlags: f, partitionArg: partitionArg{Table: "default", ID: 1}, Server: "s1", Reason: "x"}).Run(),
+		"has no --url":          (&tableRepairCmd{Table: "default", Reason: "x"}).Run(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 // TestWhatAdministratorsDidIsReadByURL: a process that is alone wrote it down, and no command could read it.
 func TestWhatAdministratorsDidIsReadByURL(t *testing.T) {
 	p := open(t)

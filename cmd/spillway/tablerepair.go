@@ -24,7 +24,14 @@ type tableRepairCmd struct {
 
 // Run repairs the coordination store after a restore from an older backup: it names the newest METADATA file that a
 // majority of the table's metadata servers hold.
-func (c *tableRepairCmd) Run() error { return c.with(c.run) }
+//
+// No gateway carries it out: one that ran before the restore goes by servers and maps that it read then.
+func (c *tableRepairCmd) Run() error {
+	if len(c.Servers) == 0 && c.Coord.URL == nil {
+		return fault.Errorf(fault.Invalid, "`table repair` has no --url: gateways that ran before the restore go by what they read then. Name a storage server with --servers HOST:PORT (SPILLWAY_SERVERS), or the coordination store with --coord")
+	}
+	return c.with(c.run)
+}
 
 func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
 	if err := mapstore.CheckName(c.Table); err != nil {
