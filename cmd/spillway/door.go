@@ -85,8 +85,6 @@ type gatewayDeps struct {
 	describe func(context.Context, *ui.Status)
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
 	snapshot snapshotFunc
-	// drop drops a table, for Influx clients. Nil: tables are dropped elsewhere.
-	drop intake.Drop
 	// administer carries out the orders of administrators, on admin.listen.
 	administer administration
 }
@@ -168,7 +166,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Drop: behind.drop, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: influxTables{d}, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}

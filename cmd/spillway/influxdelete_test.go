@@ -1,12 +1,15 @@
 package main
 
 import (
+	"fmt"
+	"hash/fnv"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/gateway/access"
 )
 
@@ -61,10 +64,55 @@ func TestInfluxClientsDelete(t *testing.T) {
 	p.kill()
 	p.start()
 	count(`{"metric":{},"value":[1790000100,"9"]}`)
+	const shorter = "q=ALTER+RETENTION+POLICY+autogen+ON+hosts+DURATION+10000d"
+	for _, may := range []string{"read", "write"} {
+		ask(may, "POST", "/query", shorter, 200, `"error":"`)
+		ask(may, "PATCH", bucketAt("hosts"), `{"retentionRules":[{"everySeconds":86400}]}`, 403, `"code":"forbidden"`)
+		ask(may, "DELETE", bucketAt("hosts"), "", 403, `"code":"forbidden"`)
+	}
+	ask("admin", "POST", "/query", shorter, 200, `{"results":[{"statement_id":0}]}`)
+	ask("admin", "GET", "/query?db=hosts&q=SHOW+RETENTION+POLICIES", "", 200, `"240000h0m0s"`)
+	ask("admin", "PATCH", bucketAt("hosts"), `{"retentionRules":[{"everySeconds":0}]}`, 200, `"retentionRules":[]`)
+	ask("admin", "GET", "/query?db=hosts&q=SHOW+RETENTION+POLICIES", "", 200, `"0s"`)
 	ask("admin", "POST", "/query", "q=DROP+DATABASE+hosts", 200, `{"results":[{"statement_id":0}]}`)
 	ask("admin", "GET", "/query?q=SHOW+DATABASES", "", 200, `{"results":[{"statement_id":0,"series":[{"name":"databases","columns":["name"]}]}]}`)
 	p.kill()
 	p.start()
 	write()
 	count(`{"metric":{},"value":[1790000100,"15"]}`)
+}
+
+// bucketAt is the path of a table as a bucket of Influx v2: its id is a hash of the name.
+func bucketAt(table string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("bucket/" + table))
+	return fmt.Sprintf("/api/v2/buckets/%016x", h.Sum64())
+}
+
+// TestClusterInfluxClientsChangeTables by a gateway, which answered that this is not done from there.
+func TestClusterInfluxClientsChangeTables(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 2, Gateways: 1, GatewayArgs: []string{"--enable-delete"}})
+	ask := func(method, path, body string, status int, says string) {
+		t.Helper()
+		code, answer, err := c.doors[0].do(method, path, http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}, []byte(body))
+		if err != nil || code != status || !strings.Contains(string(answer), says) {
+			t.Errorf("%s %s %s: %d %s %v, want %d %s", method, path, body, code, answer, err, status, says)
+		}
+	}
+	const done = `{"results":[{"statement_id":0}]}`
+	for _, table := range []string{"hosts", "web"} {
+		c.acks(table, "m v=1")
+	}
+	ask("POST", "/query", "q=ALTER+RETENTION+POLICY+autogen+ON+hosts+DURATION+30d", 200, done)
+	ask("GET", "/query?db=hosts&q=SHOW+RETENTION+POLICIES", "", 200, `"720h0m0s"`)
+	ask("PATCH", bucketAt("web"), `{"retentionRules":[{"everySeconds":86400}]}`, 200, `"everySeconds":86400`)
+	ask("DELETE", bucketAt("web"), "", 204, "")
+	ask("POST", "/query", "q=DROP+DATABASE+hosts", 200, done)
+	ask("GET", "/query?q=SHOW+DATABASES", "", 200, `{"results":[{"statement_id":0,"series":[{"name":"databases","columns":["name"]}]}]}`)
+	if audit := c.command("audit"); strings.Count(audit, "drop table") != 2 || !strings.Contains(audit, "retention for ever → 30d") {
+		t.Errorf("the audit has\n%s", audit)
+	}
+	c.acks("hosts", "m v=2")
 }

@@ -200,6 +200,12 @@ func apiAsks(backup string) []apiAsk {
 	send(400, "admin", "POST", "/api/v2/buckets", jsonType, `{`)
 	send(403, "reader-a", "POST", "/api/v2/buckets", jsonType, `{"name":"web"}`)
 	get(404, "reader", "/api/v2/buckets?name=none")
+	send(200, "admin", "PATCH", bucketAt("web"), jsonType, `{"retentionRules":[{"type":"expire","everySeconds":172800}]}`)
+	send(400, "admin", "PATCH", bucketAt("web"), jsonType, `{"name":"other"}`)
+	get(200, "admin", bucketAt("web"))
+	get(404, "admin", bucketAt("none"))
+	send(403, "reader", "DELETE", bucketAt("web"), "", "")
+	send(204, "admin", "DELETE", bucketAt("web"), "", "")
 	send(204, "admin-a", "POST", "/api/v2/delete?bucket=tenant-a", jsonType, `{"start":"2020-01-01T00:00:00Z","stop":"2020-01-02T00:00:00Z"}`)
 	send(400, "admin-a", "POST", "/api/v2/delete?bucket=tenant-a", jsonType, `{`)
 	for _, m := range []string{"POST", "PUT"} {

@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -34,12 +34,44 @@ func adminStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
-// dropByInflux does what `spillway table drop` does, for DROP DATABASE. What began goes on although its sender goes away.
-func (p *standalone) dropByInflux(ctx context.Context, name, by string) error {
-	ctx = context.WithoutCancel(ctx)
-	a := &admin{store: p.coord, tables: p.tables, log: p.log, rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), out: io.Discard, by: by}
-	c := &tableDropCmd{Table: name, Confirm: name, Reason: "DROP DATABASE"}
-	return c.drop(ctx, a, func() error { return p.dropTable(ctx, name) })
+// influxTables carries out what Influx clients ask of tables as the commands for people do.
+type influxTables struct{ d *door }
+
+// influxOrderMax bounds such an order: of a cluster a drop waits for the servers that hold partitions of the table.
+const influxOrderMax = 2 * time.Minute
+
+// Drop implements intake.Tables.
+func (t influxTables) Drop(ctx context.Context, name, by string) error {
+	return t.carryOut(ctx, by, func(ctx context.Context, a *admin) error {
+		return t.d.behind.administer.drops(ctx, a, &tableDropCmd{Table: name, Confirm: name, Reason: "DROP DATABASE"})
+	})
+}
+
+// Keep implements intake.Tables.
+func (t influxTables) Keep(ctx context.Context, name string, keep time.Duration, by string) error {
+	return t.carryOut(ctx, by, func(ctx context.Context, a *admin) error {
+		retention := duration(keep)
+		s, err := t.d.behind.administer.fit(tableSettings{Retention: &retention})
+		if err != nil {
+			return err
+		}
+		return (&tableSetCmd{Table: name, tableSettings: s, Reason: "by an Influx client"}).run(ctx, a)
+	})
+}
+
+// carryOut runs an order. One that began goes on although its sender goes away.
+func (t influxTables) carryOut(ctx context.Context, by string, order func(ctx context.Context, a *admin) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), influxOrderMax)
+	defer cancel()
+	if err := t.d.behind.administer.may(); err != nil {
+		return err
+	}
+	a, err := t.d.behind.administer.open(ctx)
+	if err != nil {
+		return err
+	}
+	a.by, a.unasked = by, true
+	return order(ctx, a)
 }
 
 // dropTable deletes a table with its rows: first it accepts no more writes, then the rows are deleted, then the table.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/access"
@@ -120,18 +121,12 @@ func (f *Front) createBucket(ctx context.Context, c *call) (r Response) {
 		r.takeInflux(lineproto.V2.Forbidden(err.Error()))
 		return r
 	}
-	body, err := f.load(ctx, c, encIdentity)
-	if err != nil {
-		return f.failure2(err, "")
-	}
 	var want struct {
 		Name           string `json:"name"`
 		RetentionRules []rule `json:"retentionRules"`
 	}
-	err = json.Unmarshal(body.b, &want)
-	f.buffers.free(&body)
-	if err != nil {
-		return f.failure2(fault.Wrap(err, fault.Invalid, "the body is not the JSON of a bucket"), "")
+	if err := f.readBucket(ctx, c, &want); err != nil {
+		return f.failure2(err, "")
 	}
 	table := databaseOf(want.Name)
 	keep, err := keepOf(want.RetentionRules)
@@ -164,6 +159,108 @@ func (f *Front) createBucket(ctx context.Context, c *call) (r Response) {
 		return f.failure2(err, table)
 	}
 	return asJSON(http.StatusCreated, bucketOf(table, seconds))
+}
+
+// readBucket reads the body of a request about a bucket. Errors are Invalid, or those of load.
+func (f *Front) readBucket(ctx context.Context, c *call, into any) error {
+	body, err := f.load(ctx, c, encIdentity)
+	if err != nil {
+		return err
+	}
+	defer f.buffers.free(&body)
+	return fault.Wrap(json.Unmarshal(body.b, into), fault.Invalid, "the body is not the JSON of a bucket")
+}
+
+// bucket serves /api/v2/buckets/<id>: GET shows one, PATCH sets its retention, DELETE drops it with all its rows.
+func (f *Front) bucket(ctx context.Context, c *call) Response {
+	if c.TableErr != nil {
+		return f.failure2(c.TableErr, "")
+	}
+	by := c.asker()
+	by.deletes, by.creates = f.mayDelete(c), c.mayCreate()
+	name, err := f.bucketWith(ctx, by, strings.TrimPrefix(c.Path, bucketPath))
+	switch {
+	case err != nil:
+	case c.Method == http.MethodDelete:
+		if err = f.dropBucket(ctx, name, by); err == nil {
+			return Response{Status: http.StatusNoContent}
+		}
+	case c.Method == http.MethodPatch:
+		err = f.changeBucket(ctx, c, name, by)
+	}
+	seconds := int64(0)
+	if err == nil {
+		seconds, err = f.keepSeconds(ctx, name)
+	}
+	var forbidden *access.Refusal
+	switch {
+	case errors.As(err, &forbidden):
+		return f.refuse(c, err)
+	case fault.Is(err, fault.Denied):
+		var r Response
+		r.takeInflux(lineproto.V2.Forbidden(err.Error()))
+		return r
+	case err != nil:
+		return f.failure2(err, name)
+	}
+	return asJSON(http.StatusOK, bucketOf(name, seconds))
+}
+
+// bucketWith returns the name of the bucket with an id, among those that the request reaches. The error is NotFound, or the writer's.
+func (f *Front) bucketWith(ctx context.Context, by asker, id string) (string, error) {
+	names, err := f.list(ctx, by)
+	if err != nil {
+		return "", err
+	}
+	for _, n := range names {
+		if idOf("bucket", n) == id {
+			return n, nil
+		}
+	}
+	return "", fault.Errorf(fault.NotFound, "there is no bucket with the id %.40q", id)
+}
+
+// dropBucket drops a table, as DROP DATABASE does.
+func (f *Front) dropBucket(ctx context.Context, name string, by asker) error {
+	if by.deletes != nil {
+		return by.deletes
+	}
+	if err := f.allows(by, access.Admin, name); err != nil {
+		return err
+	}
+	if f.tables == nil {
+		return fault.Errorf(fault.Denied, "buckets are not deleted from here: `spillway table drop` does it")
+	}
+	return f.tables.Drop(ctx, name, by.identity.Name)
+}
+
+// changeBucket sets the retention of a table. Without a rule it stays: clients send the rules that they read.
+func (f *Front) changeBucket(ctx context.Context, c *call, name string, by asker) error {
+	if err := f.allows(by, access.Admin, name); err != nil {
+		return err
+	}
+	var want struct {
+		Name           *string `json:"name"`
+		RetentionRules []rule  `json:"retentionRules"`
+	}
+	if err := f.readBucket(ctx, c, &want); err != nil {
+		return err
+	}
+	if want.Name != nil && *want.Name != name {
+		return fault.Errorf(fault.Invalid, "a bucket is a table, whose name cannot be changed: %q stays %q", name, name)
+	}
+	keep, err := keepOf(want.RetentionRules)
+	if err != nil || keep == nil {
+		return err
+	}
+	if f.tables == nil {
+		return fault.Errorf(fault.Denied, "buckets are not changed from here: `spillway table set` does it")
+	}
+	t, err := f.existing(ctx, name)
+	if err != nil {
+		return err
+	}
+	return f.keep(ctx, by, name, t, *keep)
 }
 
 // keepOf is the retention that rules ask for; nil without any.

@@ -70,7 +70,7 @@ func (f *Front) mayDelete(c *call) error {
 	if !f.settings.Delete {
 		return fault.Errorf(fault.Denied, "deleting is switched off here: --enable-delete switches it on")
 	}
-	if c.Method != http.MethodPost {
+	if c.Method == http.MethodGet {
 		return fault.Errorf(fault.Denied, "what deletes must be sent by POST")
 	}
 	if c.crossOrigin() {

@@ -54,11 +54,15 @@ var (
 	doorHealth      = &door{protoOther, "GET, HEAD", access.NeedNothing, lineproto.V2, (*Front).health}
 	doorReady       = &door{protoOther, "GET, HEAD", access.NeedNothing, lineproto.V2, (*Front).ready}
 	doorBuckets     = &door{protoOther, "GET, POST", access.NeedIdentity, lineproto.V2, (*Front).buckets}
+	doorBucket      = &door{protoOther, "DELETE, GET, PATCH", access.NeedIdentity, lineproto.V2, (*Front).bucket}
 	doorOrgs        = &door{protoOther, "GET", access.NeedIdentity, lineproto.V2, (*Front).orgs}
 	doorDelete      = &door{protoOther, "POST", access.NeedAdmin, lineproto.V2, (*Front).influxDelete}
 )
 
-// doors are all paths of intake, which may begin with /t/<table>.
+// bucketPath begins the path of one bucket; its id follows.
+const bucketPath = "/api/v2/buckets/"
+
+// doors are all paths of intake but bucketPath; they may begin with /t/<table>.
 var doors = map[string]*door{
 	"/api/v1/write":      doorRemoteWrite,
 	"/api/v1/push":       doorRemoteWrite, // Mimir and VictoriaMetrics
@@ -85,17 +89,24 @@ var doors = map[string]*door{
 // Routes lists the paths of intake with their methods and the permissions they need, for the test of all routes.
 func Routes() map[string]access.Need {
 	out := map[string]access.Need{}
-	for path, d := range doors {
+	add := func(path string, d *door) {
 		for m := range strings.SplitSeq(d.methods, ", ") {
 			out[m+" "+path] = d.need
 		}
 	}
+	for path, d := range doors {
+		add(path, d)
+	}
+	add(bucketPath+"{id}", doorBucket)
 	return out
 }
 
 // doorAt finds the door of a path; nil: the path has no door.
 func doorAt(path string) *door {
 	_, rest, _ := tablename.Cut(path)
+	if id, ok := strings.CutPrefix(rest, bucketPath); ok && id != "" && !strings.Contains(id, "/") {
+		return doorBucket
+	}
 	return doors[rest]
 }
 

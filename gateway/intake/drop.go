@@ -24,7 +24,7 @@ var (
 // dropDatabase drops a table with all its rows. As with the original it is no error that there is none.
 func (f *Front) dropDatabase(ctx context.Context, ts []token, by asker) error {
 	switch {
-	case f.drop == nil:
+	case f.tables == nil:
 		return errDropElsewhere
 	case !f.settings.Delete:
 		return errDropOff
@@ -41,7 +41,7 @@ func (f *Front) dropDatabase(ctx context.Context, ts []token, by asker) error {
 	if err := f.allows(by, access.Admin, ts[0].text); err != nil {
 		return err
 	}
-	if err := f.drop(ctx, ts[0].text, by.identity.Name); !fault.Is(err, fault.NotFound) {
+	if err := f.tables.Drop(ctx, ts[0].text, by.identity.Name); !fault.Is(err, fault.NotFound) {
 		return err
 	}
 	return nil

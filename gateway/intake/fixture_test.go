@@ -295,7 +295,7 @@ func startOn(t testing.TB, w intake.Writer, secure bool, change ...func(*intake.
 	}
 	f := &front{metrics: prometheus.NewRegistry(), client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 	var err error
-	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(f.serve), Drop: dropOf(w), Registerer: f.metrics}, s)
+	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(f.serve), Tables: tablesOf(w), Registerer: f.metrics}, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,21 +303,34 @@ func startOn(t testing.TB, w intake.Writer, secure bool, change ...func(*intake.
 	return f
 }
 
-// dropOf drops tables of a memory; others cannot drop.
-func dropOf(w intake.Writer) intake.Drop {
-	m, ok := w.(*memory)
-	if !ok {
-		return nil
+// tablesOf changes tables of a memory; those of others cannot be changed.
+func tablesOf(w intake.Writer) intake.Tables {
+	if m, ok := w.(*memory); ok {
+		return memoryTables{m}
 	}
-	return func(_ context.Context, table, _ string) error {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.tables[table] == nil {
-			return fault.Errorf(fault.NotFound, "there is no table %q", table)
-		}
-		delete(m.tables, table)
-		return nil
+	return nil
+}
+
+type memoryTables struct{ m *memory }
+
+// Drop implements intake.Tables.
+func (t memoryTables) Drop(_ context.Context, table, _ string) error {
+	return t.of(table, func() { delete(t.m.tables, table) })
+}
+
+// Keep implements intake.Tables.
+func (t memoryTables) Keep(_ context.Context, table string, keep time.Duration, _ string) error {
+	return t.of(table, func() { t.m.tables[table].keep = keep })
+}
+
+func (t memoryTables) of(table string, do func()) error {
+	t.m.mu.Lock()
+	defer t.m.mu.Unlock()
+	if t.m.tables[table] == nil {
+		return fault.Errorf(fault.NotFound, "there is no table %q", table)
 	}
+	do()
+	return nil
 }
 
 // listen serves until the test ends.

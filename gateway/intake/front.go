@@ -36,7 +36,7 @@ type Deps struct {
 	Access     *access.Guard         // nil: every request may do everything
 	Log        *slog.Logger          // nil: silence
 	Registerer prometheus.Registerer // nil: no metrics are registered
-	Drop       Drop                  // drops tables; nil: this process cannot
+	Tables     Tables                // changes tables; nil: this process cannot
 	Replicas   Replicas              // removes the rows of replicas that are not elected; nil: there are none
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 	Tracer     *trace.Tracer         // nil: requests have no spans
@@ -50,7 +50,7 @@ type Front struct {
 	// Constant after New.
 	settings Settings
 	writer   Writer
-	drop     Drop
+	tables   Tables
 	replicas Replicas // nil: none
 	tracer   *trace.Tracer
 	limits   *limits.Registry
@@ -97,7 +97,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, drop: d.Drop, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, tracer: d.Tracer, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, tables: d.Tables, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, tracer: d.Tracer, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

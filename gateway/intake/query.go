@@ -173,7 +173,7 @@ func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, er
 	case word(0, "SELECT"):
 		return nil, errors.New(selectHint(ts[1:]))
 	case word(0, "CREATE", "ALTER", "DROP") && word(1, "RETENTION") && word(2, "POLICY"):
-		return nil, errors.New(policyHint(ts, by))
+		return nil, f.setPolicy(ctx, ts, by)
 	case word(0, "SHOW") && word(1, "SERIES"):
 		return f.showSeries(ctx, ts[2:], by, showMax, seriesKeys)
 	}

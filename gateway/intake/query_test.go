@@ -1,6 +1,7 @@
 package intake_test
 
 import (
+	"encoding/json"
 	"net/url"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func TestInfluxQL(t *testing.T) {
 		t.Helper()
 		form(q).want(t, 200, ` RETENTION POLICY is not done from here: a table has one policy, autogen, and `+"`spillway table set "+want+"`"+` sets how long it keeps its rows"}]}`)
 	}
-	policy(`ALTER RETENTION POLICY "autogen" ON "seen" DURATION 90d SHARD DURATION 1d DEFAULT`, `seen --retention 90d`)
+	policy(`ALTER RETENTION POLICY "year" ON "seen" DURATION 90d SHARD DURATION 1d`, `seen --retention 90d`)
 	policy(`CREATE RETENTION POLICY month ON seen DURATION INF REPLICATION 1`, `seen --retention 0`)
 	policy(`DROP RETENTION POLICY`, `default --retention 30d`)
 	ask(`SHOW TAG VALUES ON seen WITH KEY = "host"`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["key","value"],"values":[["host","a"]]}]}]}`)
@@ -73,6 +74,56 @@ func TestInfluxQL(t *testing.T) {
 	f.do(t, "POST /query", make([]byte, 2<<20), "Content-Type", "application/x-www-form-urlencoded").want(t, 413)
 	f.do(t, "GET /t/seen/query?q=SHOW+MEASUREMENTS", nil).want(t, 200, `[["cpu"],["mem_used"]]`)
 	f.do(t, "GET /query?db=seen&q=SHOW+MEASUREMENTS", nil).want(t, 200, `[["cpu"],["mem_used"]]`)
+}
+
+// TestTheDefaultRetentionPolicyIsTheRetentionOfATable: clients of Influx 1.x set it so.
+func TestTheDefaultRetentionPolicyIsTheRetentionOfATable(t *testing.T) {
+	f := start(t, deletes)
+	f.do(t, "POST /query?q=CREATE+DATABASE+d", nil).want(t, 200, `{"results":[{"statement_id":0}]}`)
+	keeps := func(want string) {
+		t.Helper()
+		f.do(t, "GET /query?db=d&q=SHOW+RETENTION+POLICIES", nil).want(t, 200, `["autogen","`+want+`","168h0m0s",1,true]`)
+	}
+	ask := func(q, says, want string) {
+		t.Helper()
+		f.do(t, "POST /query", []byte(url.Values{"q": {q}}.Encode()), "Content-Type", "application/x-www-form-urlencoded").want(t, 200, says)
+		keeps(want)
+	}
+	const done = `{"results":[{"statement_id":0}]}`
+	keeps("0s")
+	ask(`ALTER RETENTION POLICY autogen ON d DURATION 7d`, done, "168h0m0s")
+	ask(`alter retention policy "autogen" on "d" duration 1d replication 1 shard duration 1h default`, done, "24h0m0s")
+	ask(`CREATE RETENTION POLICY "month" ON d DURATION 30d REPLICATION 1 DEFAULT`, done, "720h0m0s")
+	ask(`CREATE RETENTION POLICY autogen ON d DURATION INF REPLICATION 1`, done, "0s")
+	const one = "a table has one policy, autogen"
+	ask(`CREATE RETENTION POLICY month ON d DURATION 30d REPLICATION 1`, one, "0s")
+	ask(`ALTER RETENTION POLICY month ON d DURATION 30d`, one, "0s")
+	ask(`DROP RETENTION POLICY autogen ON d`, one, "0s")
+	ask(`ALTER RETENTION POLICY autogen ON d SHARD DURATION 1d`, "has its DURATION alone", "0s")
+	ask(`ALTER RETENTION POLICY autogen ON d DURATION week`, "expected duration", "0s")
+	ask(`ALTER RETENTION POLICY autogen ON d DURATION`, "found EOF", "0s")
+	ask(`ALTER RETENTION POLICY autogen ON d REPLICATION`, "found EOF", "0s")
+	ask(`ALTER RETENTION POLICY autogen ON d FUTURE LIMIT 1h`, "found FUTURE, expected DURATION", "0s")
+	ask(`ALTER RETENTION POLICY autogen DURATION 7d`, "expected a name, ON and a database", "0s")
+	ask(`ALTER RETENTION POLICY autogen ON nowhere DURATION 7d`, "not found", "0s")
+	f.do(t, "GET /query?q="+url.QueryEscape("ALTER RETENTION POLICY autogen ON d DURATION 7d"), nil).want(t, 200, "must be sent by POST")
+	f.do(t, "POST /query?q="+url.QueryEscape("ALTER RETENTION POLICY autogen ON d DURATION 7d"), nil, "Origin", "http://elsewhere.example").want(t, 200, "other origins")
+	f.do(t, "POST /t/other/query?q="+url.QueryEscape("ALTER RETENTION POLICY autogen ON d DURATION 7d"), nil).want(t, 200, `the request is for the table \"other\"`)
+	keeps("0s")
+}
+
+// TestAShorterRetentionNeedsWhatADeletionNeeds, since it deletes rows; a longer one does not.
+func TestAShorterRetentionNeedsWhatADeletionNeeds(t *testing.T) {
+	f := start(t)
+	f.do(t, "POST /query?q="+url.QueryEscape("CREATE DATABASE d WITH DURATION 7d"), nil).want(t, 200, `{"results":[{"statement_id":0}]}`)
+	alter := func(duration, says string) {
+		t.Helper()
+		f.do(t, "POST /query?q="+url.QueryEscape("ALTER RETENTION POLICY autogen ON d DURATION "+duration), nil).want(t, 200, says)
+	}
+	alter("6d", "a shorter retention deletes rows: deleting is switched off here: --enable-delete")
+	alter("8d", `{"statement_id":0}]`)
+	alter("INF", `{"statement_id":0}]`)
+	alter("8d", "--enable-delete")
 }
 
 // TestNoDatabasesAreMadeByPagesOfOtherOrigins: a page could have a browser post a form, and so make tables.
@@ -132,4 +183,50 @@ func TestBuckets(t *testing.T) {
 	f.do(t, "GET /api/v2/buckets?name=week", nil).want(t, 200, `"everySeconds":604800`)
 	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"w","retentionRules":[{"type":"expire","everySeconds":-1}]}`)).want(t, 400, `retentionRules`)
 	f.do(t, "GET /api/v2/orgs?org=mine", nil).want(t, 200, `"name":"mine"`)
+}
+
+// TestABucketIsChangedAndDeletedByItsID, as clients of Influx v2 do.
+func TestABucketIsChangedAndDeletedByItsID(t *testing.T) {
+	f := start(t, deletes)
+	a := f.do(t, "POST /api/v2/buckets", []byte(`{"name":"b","retentionRules":[]}`))
+	a.want(t, 201)
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(a.body), &made); err != nil {
+		t.Fatal(err)
+	}
+	at := "/api/v2/buckets/" + made.ID
+	f.do(t, "GET "+at, nil).want(t, 200, `"name":"b"`, `"retentionRules":[]`)
+	f.do(t, "PATCH "+at, []byte(`{"name":"b","retentionRules":[{"type":"expire","everySeconds":86400}]}`)).want(t, 200, `"everySeconds":86400`)
+	for _, body := range []string{`{"description":"of hosts"}`, `{"name":"b","retentionRules":[]}`} {
+		f.do(t, "PATCH "+at, []byte(body)).want(t, 200, `"everySeconds":86400`)
+	}
+	f.do(t, "PATCH "+at, []byte(`{"name":"other","retentionRules":[{"type":"expire","everySeconds":1}]}`)).want(t, 400, `"code":"invalid"`, "cannot be changed")
+	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"type":"expire","everySeconds":-1}]}`)).want(t, 400, `"code":"invalid"`)
+	f.do(t, "PATCH "+at, []byte(`{`)).want(t, 400, `"code":"invalid"`)
+	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"type":"expire","everySeconds":0}]}`), "Sec-Fetch-Site", "cross-site").want(t, 403, "other origins")
+	f.do(t, "PATCH /t/other"+at, []byte(`{"retentionRules":[{"type":"expire","everySeconds":0}]}`)).want(t, 404)
+	f.do(t, "PATCH /api/v2/buckets/0000000000000000", []byte(`{}`)).want(t, 404, `"code":"not found"`)
+	f.do(t, "PUT "+at, nil).want(t, 405)
+	f.do(t, "GET "+at, nil).want(t, 200, `"everySeconds":86400`)
+	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"everySeconds":0}]}`)).want(t, 200, `"retentionRules":[]`)
+
+	f.do(t, "DELETE "+at, nil, "Origin", "http://elsewhere.example").want(t, 403, "other origins")
+	f.do(t, "GET "+at, nil).want(t, 200)
+	f.do(t, "DELETE "+at, nil).want(t, 204)
+	f.do(t, "DELETE "+at, nil).want(t, 404, `"code":"not found"`)
+	f.do(t, "GET /api/v2/buckets", nil).want(t, 200, `"buckets":[]`)
+}
+
+// TestABucketIsNotDeletedWhereDeletionsAreSwitchedOff, nor made to keep less.
+func TestABucketIsNotDeletedWhereDeletionsAreSwitchedOff(t *testing.T) {
+	f := start(t)
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"b"}`)).want(t, 201)
+	var all struct{ Buckets []struct{ ID string } }
+	if err := json.Unmarshal([]byte(f.do(t, "GET /api/v2/buckets?name=b", nil).body), &all); err != nil {
+		t.Fatal(err)
+	}
+	at := "/api/v2/buckets/" + all.Buckets[0].ID
+	f.do(t, "DELETE "+at, nil).want(t, 403, `"code":"forbidden"`, "--enable-delete")
+	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"everySeconds":60}]}`)).want(t, 403, `"code":"forbidden"`, "--enable-delete")
+	f.do(t, "GET "+at, nil).want(t, 200, `"retentionRules":[]`)
 }

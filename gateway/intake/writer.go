@@ -50,8 +50,15 @@ type Deleter interface {
 	Delete(ctx context.Context, lo, hi point.Nanos, ms []peer.Matcher) error
 }
 
-// Drop drops a table with all its rows; by is the sender's name, for the audit. NotFound: there is no such table.
-type Drop func(ctx context.Context, table, by string) error
+// Tables changes tables that are there, as an administrator does; by is the sender's name, for the audit. Errors carry their Kind;
+// NotFound: there is no such table.
+type Tables interface {
+	// Drop drops a table with all its rows.
+	Drop(ctx context.Context, table, by string) error
+
+	// Keep sets for how long a table keeps its rows; 0: for ever.
+	Keep(ctx context.Context, table string, keep time.Duration, by string) error
+}
 
 // Replicas removes rows that another sender of the same series sends too. Safe for concurrent use.
 type Replicas interface {
