@@ -87,7 +87,7 @@ func run(p processes.Plan) error {
 	mu.Lock()
 	fmt.Print(describe(p, c, time.Since(began)))
 	mu.Unlock()
-	err = supervise(ctx, c, func(format string, args ...any) {
+	err = supervise(ctx, c, restartAfter, func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Printf("\n"+format+"\n\n", args...)
@@ -108,8 +108,8 @@ const (
 	endsMax, endsSoon = 3, 10 * time.Second
 )
 
-// supervise starts processes again when they end, until ctrl-C. It returns an error when one keeps ending.
-func supervise(ctx context.Context, c *processes.Cluster, say func(format string, args ...any)) error {
+// supervise starts processes again, each after a pause, when they end, until ctrl-C. It returns an error when one keeps ending.
+func supervise(ctx context.Context, c *processes.Cluster, after time.Duration, say func(format string, args ...any)) error {
 	ended := make(chan *processes.Process, len(c.All()))
 	watch := func(p *processes.Process) {
 		done := p.Done()
@@ -135,11 +135,11 @@ func supervise(ctx context.Context, c *processes.Cluster, say func(format string
 		if soon[p] == endsMax {
 			return fmt.Errorf("%s ended %d times in a row; its last words stand above", p.Name, endsMax)
 		}
-		say("%s ended: %v; it starts again in %v", p.Name, p.Ended(), restartAfter)
+		say("%s ended: %v; it starts again in %v", p.Name, p.Ended(), after)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(restartAfter):
+		case <-time.After(after):
 		}
 		began[p] = time.Now()
 		starting, cancel := context.WithTimeout(ctx, startTimeout)

@@ -245,11 +245,15 @@ func (d *door) close() error {
 	return nil
 }
 
-// announce prints the next steps for a person.
+// announce prints the next steps for a person. Programs that read the log as JSON get one of its lines.
 func (d *door) announce(what string) {
 	at := "http://" + d.listener.Addr().String()
 	if d.guard.TLS() != nil {
 		at = "https://" + d.listener.Addr().String()
+	}
+	if d.cfg.LogFormat == "json" {
+		d.log.Info("ready", "version", version, "is", what, "url", at)
+		return
 	}
 	fmt.Fprintf(os.Stderr, `
 Spillway %s is ready; %s

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -28,5 +30,38 @@ spillway_log_messages_total{event="table created",level="info"} 2
 `
 	if err := testutil.GatherAndCompare(r, strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEveryLineOfAJSONLogIsJSON, from the start of a process to its end: what reads logs refused the lines that were for people.
+func TestEveryLineOfAJSONLogIsJSON(t *testing.T) {
+	t.Parallel()
+	p := newProcess(t, "SPILLWAY_LOG_FORMAT=json", "SPILLWAY_LOG_LEVEL=debug", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	p.start()
+	if status, text, err := p.do("POST", "/write?db=made", nil, []byte("m v=1\nbad")); err != nil || status != 400 {
+		t.Fatalf("%d %s %v", status, text, err)
+	}
+	if code := p.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	said := map[string]int{}
+	for line := range strings.Lines(p.log.String()) {
+		var l struct {
+			Time       time.Time
+			Level, Msg string
+			URL        string
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Msg == "" || l.Level == "" || l.Time.IsZero() {
+			t.Errorf("%v: %q", err, line)
+		}
+		said[l.Msg]++
+		if l.Msg == "ready" && l.URL != "http://"+p.addr {
+			t.Errorf("it is ready at another address than %s: %s", p.addr, line)
+		}
+	}
+	for _, msg := range []string{"ready", "table created", "stopping"} {
+		if said[msg] == 0 {
+			t.Errorf("%q is not in the log:\n%s", msg, &p.log)
+		}
 	}
 }

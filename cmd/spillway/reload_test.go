@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -144,7 +145,7 @@ func TestClusterStorageServerReloads(t *testing.T) {
 		}
 	}
 	write("log_level: info\n")
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 1, StorageArgs: []string{"--config.file=" + file}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 1, StorageArgs: []string{"--config.file=" + file, "--log.format=json"}})
 	c.acks("m", "m v=1")
 	s := c.Storage[0]
 	count := func(event string) float64 {
@@ -175,8 +176,16 @@ func TestClusterStorageServerReloads(t *testing.T) {
 		}
 	}
 	said := s.Said()
-	if n := count(anew); n != 3 || strings.Count(said, anew) != 2 || !strings.Contains(said, "key=storage.minors_max") {
+	if n := count(anew); n != 3 || strings.Count(said, anew) != 2 || !strings.Contains(said, `"key":"storage.minors_max"`) {
 		t.Errorf("read %v times; log_level is error since the second:\n%s", n, said)
+	}
+	for line := range strings.Lines(said) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("a line of a log in JSON is %q", line)
+		}
+	}
+	if !strings.Contains(said, `"msg":"ready"`) {
+		t.Errorf("it did not say that it is ready:\n%s", said)
 	}
 	c.acks("m", "m v=2")
 }

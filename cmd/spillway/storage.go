@@ -355,7 +355,7 @@ func (p *storage) run(ctx context.Context) error {
 		srv := adminServer(p.pages())
 		g.Add(func() error { return serveAdmin(srv, p.admin) }, func(error) { _ = srv.Close() })
 	}
-	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", version, p.id, p.listener.Addr(), p.cfg.DataDir)
+	p.announce()
 	err := g.Run()
 	switch {
 	case errors.Is(err, run.ErrSignal):
@@ -365,6 +365,15 @@ func (p *storage) run(ctx context.Context) error {
 		p.log.Info("there is room again: the store is opened for writing")
 	}
 	return err
+}
+
+// announce says that the server serves, as door.announce does.
+func (p *storage) announce() {
+	if p.cfg.LogFormat == "json" {
+		p.log.Info("ready", "version", version, "server", p.id, "peers", p.listener.Addr().String(), "data_dir", p.cfg.DataDir)
+		return
+	}
+	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", version, p.id, p.listener.Addr(), p.cfg.DataDir)
 }
 
 // leaving is an actor that only releases the leases at the end, and then leaves the chains of its copies.
