@@ -54,6 +54,7 @@ var comment = regexp.MustCompile(`(^|\s)# `)
 // notRun are the lines of the README that no test runs as they stand, each with what it needs, or with the tests that run
 // its commands. All others are run, in their order, before a real process.
 var notRun = map[string]string{
+	"docker/secrets.sh": "writes into the repository; TestSecretsOfComposeLetItsProgramsIn",
 	"docker compose -f docker/compose.yaml up --build":                                                             "needs Docker",
 	"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/protobuf":                                                            "for the environment of an SDK; cmd/clienttest runs one with it",
 	"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://127.0.0.1:8428/v1/metrics":                                         "the same",
