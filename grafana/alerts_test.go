@@ -3,6 +3,7 @@ package grafana_test
 import (
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/template"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -76,7 +78,8 @@ type unitTests struct {
 			At       model.Duration `yaml:"eval_time"`
 			Name     string         `yaml:"alertname"`
 			Expected []struct {
-				Labels map[string]string `yaml:"exp_labels"`
+				Labels      map[string]string `yaml:"exp_labels"`
+				Annotations map[string]string `yaml:"exp_annotations"`
 			} `yaml:"exp_alerts"`
 		} `yaml:"alert_rule_test"`
 	} `yaml:"tests"`
@@ -111,27 +114,29 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 				continue
 			}
 			since := map[string]time.Duration{}
+			var v promql.Vector
 			for at := time.Duration(0); at <= time.Duration(a.At); at += time.Duration(u.EvaluationInterval) {
 				q, err := engine.NewInstantQuery(t.Context(), storage, nil, r.Expr, time.Unix(0, 0).Add(at))
 				if err != nil {
 					t.Fatal(err)
 				}
-				v, err := q.Exec(t.Context()).Vector()
+				found, err := q.Exec(t.Context()).Vector()
 				if err != nil {
 					t.Fatalf("%s: %v", a.Name, err)
 				}
+				v = slices.Clone(found)
 				since = pending(since, v, at)
 				q.Close()
 			}
 			var got, want []string
 			for ls, from := range since {
 				if time.Duration(a.At)-from >= time.Duration(r.For) {
-					got = append(got, ls)
+					got = append(got, ls+" "+annotations(t, r, v, ls, time.Duration(a.At)))
 				}
 			}
 			for _, e := range a.Expected {
 				delete(e.Labels, "severity")
-				want = append(want, labels.FromMap(e.Labels).String())
+				want = append(want, labels.FromMap(e.Labels).String()+" "+labels.FromMap(e.Annotations).String())
 				fired[a.Name] = true
 			}
 			slices.Sort(got)
@@ -149,11 +154,35 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 	}
 }
 
+// annotations are those of the alert of a series that an expression found, filled in as Prometheus does.
+func annotations(t *testing.T, r rulefmt.Rule, v promql.Vector, series string, at time.Duration) string {
+	t.Helper()
+	i := slices.IndexFunc(v, func(s promql.Sample) bool { return alertLabels(s) == series })
+	filled := map[string]string{}
+	for key, text := range r.Annotations {
+		// The names that rules may use are variables, which Prometheus defines in this way.
+		text = "{{$labels := .Labels}}{{$value := .Value}}" + text
+		data := template.AlertTemplateData(v[i].Metric.Map(), nil, "", v[i])
+		now := model.TimeFromUnixNano(int64(at))
+		expanded, err := template.NewTemplateExpander(t.Context(), text, r.Alert, data, now, nil, &url.URL{}, nil).Expand()
+		if err != nil {
+			t.Errorf("%s: %s: %v", r.Alert, key, err)
+		}
+		filled[key] = expanded
+	}
+	return labels.FromMap(filled).String()
+}
+
+// alertLabels are the labels of a series as those of its alert.
+func alertLabels(s promql.Sample) string {
+	return s.Metric.DropReserved(func(n string) bool { return n == model.MetricNameLabel }).String()
+}
+
 // pending is since when each alert has been true without a break.
 func pending(before map[string]time.Duration, v promql.Vector, at time.Duration) map[string]time.Duration {
 	now := map[string]time.Duration{}
 	for _, s := range v {
-		ls := s.Metric.DropReserved(func(n string) bool { return n == model.MetricNameLabel }).String()
+		ls := alertLabels(s)
 		now[ls] = at
 		if from, ok := before[ls]; ok {
 			now[ls] = from
