@@ -173,7 +173,7 @@ ARCHES ?= $(shell go env GOARCH)
 package: ## deb and rpm in bin/packages; ARCHES="amd64 arm64". nfpm comes from the Go module proxy
 	docker/package/build.sh $(VERSION) $(ARCHES)
 
-test-package: package ## install the deb, run its service, upgrade and remove it; skipped without dpkg or root
+test-package: ## install the deb and the rpm as an older version, run the service, upgrade and remove it; skipped without dpkg or root
 	docker/package/test.sh
 
 # Skipped where the modules of Helm and Kubernetes cannot be had: they are no part of the product.
@@ -181,12 +181,8 @@ test-helm: ## the Helm chart: it lints, what it renders is what Kubernetes takes
 	@why=$$(cd docker/check && go mod download 2>&1) || { echo "$$why"; echo "make test-helm: SKIPPED: the modules of docker/check cannot be had, the reason stands above"; exit 0; }; \
 	set -ex; cd docker/check; test -z "$$(gofmt -l .)"; go mod tidy -diff; go vet ./...; go test -count=1 -timeout=$(LIMIT) ./...
 
-release: ## packages and programs for amd64 and arm64, with checksums and a bill of materials (the modules within, with their checksums), in bin/packages
-	rm -rf bin/packages
-	docker/package/build.sh $(VERSION) amd64 arm64
-	for arch in amd64 arm64; do tar -C bin/stage/$$arch -czf bin/packages/spillway-$(VERSION)-linux-$$arch.tar.gz spillway; done
-	for arch in amd64 arm64; do go version -m -json bin/stage/$$arch/spillway >bin/packages/spillway-$(VERSION)-linux-$$arch.modules.json; done
-	cd bin/packages && sha256sum * >SHA256SUMS && cat SHA256SUMS
+release: ## packages and programs for amd64 and arm64, with a bill of materials (CycloneDX) each and checksums, in bin/packages
+	docker/package/release.sh $(VERSION) amd64 arm64
 
 rivals: ## install the servers that load compares with, by apt-get; needs root
 	apt-get update -q
