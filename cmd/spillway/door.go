@@ -58,6 +58,7 @@ type door struct {
 	replicas *tracker.Tracker
 	queries  *recent.Queries
 	refusals *recent.Refusals
+	senders  *recent.Senders
 	forward  *forward.Forwarder
 	front    *intake.Front
 	lane     *lane.Lane      // of queries and, where rows are kept, compactions
@@ -157,7 +158,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
 	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping,
 		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
-	d.queries, d.refusals = recent.NewQueries(), recent.NewRefusals()
+	d.queries, d.refusals, d.senders = recent.NewQueries(), recent.NewRefusals(), recent.NewSenders()
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors, Lane: d.lane}, d.cfg.Query)
 	if err != nil {
 		return err
@@ -166,11 +167,11 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: influxTables{d}, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: influxTables{d}, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
-	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
+	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
 	return err
 }
 

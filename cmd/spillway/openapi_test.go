@@ -193,7 +193,7 @@ func apiAsks(backup string) []apiAsk {
 		send(403, "reader-a", "POST", target, "text/plain", "cpu,host=a usage=1.5")
 		send(401, "", "POST", target, "text/plain", "cpu,host=a usage=1.5")
 	}
-	get(200, "reader", "/api/v1/status/refusals")
+	get(200, "reader", "/api/v1/status/refusals", "/api/v1/status/senders", "/api/v1/status/senders?table=tenant-a")
 	send(200, "admin", "POST", "/query", formType, "q=CREATE+DATABASE+x")
 	get(400, "reader", "/query")
 	send(201, "admin", "POST", "/api/v2/buckets", jsonType, `{"name":"web","retentionRules":[{"type":"expire","everySeconds":86400}]}`)

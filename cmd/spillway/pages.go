@@ -42,6 +42,7 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 		{"GET " + tableUsePath, access.NeedIdentity, http.HandlerFunc(d.tableUse)},
 		{"GET " + queriesPath, access.NeedIdentity, http.HandlerFunc(d.shownQueries)},
 		{"GET " + refusalsPath, access.NeedIdentity, http.HandlerFunc(d.shownRefusals)},
+		{"GET " + sendersPath, access.NeedIdentity, http.HandlerFunc(d.shownSenders)},
 		{"GET " + ratesPath, access.NeedIdentity, http.HandlerFunc(d.shownRates)},
 		{"GET " + ui.Path, access.NeedIdentity, ui.JSON(d.status)},
 		{"GET /metrics", access.NeedMetrics, d.metricsPage()},

@@ -13,6 +13,7 @@ const (
 	queriesPath  = "/api/v1/status/queries"
 	refusalsPath = "/api/v1/status/refusals"
 	ratesPath    = "/api/v1/status/rates"
+	sendersPath  = "/api/v1/status/senders"
 )
 
 // readable reports which tables the reader of a request may read, restricted to the one that ?table= names. Entries of no
@@ -38,6 +39,11 @@ func (d *door) shownQueries(w http.ResponseWriter, r *http.Request) {
 // shownRefusals serves the latest refusals of writes.
 func (d *door) shownRefusals(w http.ResponseWriter, r *http.Request) {
 	ui.Answer(w, r, d.refusals.List(readable(r)))
+}
+
+// shownSenders serves the last senders of each table; of one table, with the metric names whose series they made.
+func (d *door) shownSenders(w http.ResponseWriter, r *http.Request) {
+	ui.Answer(w, r, d.senders.Lists(readable(r), r.URL.Query().Get("table") != ""))
 }
 
 // shownRates serves the rates of the last half hour.

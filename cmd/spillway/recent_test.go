@@ -38,3 +38,34 @@ func TestQueriesAndRefusalsOfATableAreForItsReaders(t *testing.T) {
 		}
 	}
 }
+
+// TestSendersOfATableAreForItsReaders: names of tokens, agents and metrics tell about a tenant. No answer holds a token.
+func TestSendersOfATableAreForItsReaders(t *testing.T) {
+	w := openGuarded(t)
+	for _, table := range []string{"tenant-a", "tenant-b"} {
+		if code, text := w.as(t, "admin", http.MethodPost, "/write?db="+table, "secret_of_"+table+" v=1"); code != http.StatusNoContent {
+			t.Fatal(code, text)
+		}
+	}
+	for _, c := range []struct {
+		path, name string
+		a, b       bool
+	}{
+		{sendersPath + "?table=tenant-a", "reader-a", true, false}, {sendersPath + "?table=tenant-b", "reader-a", false, false}, {sendersPath + "?table=tenant-b", "reader", false, true}, {sendersPath + "?table=tenant-a", "writer-a", false, false},
+	} {
+		code, text := w.as(t, c.name, http.MethodGet, c.path, "")
+		a, b := strings.Contains(text, `"name":"secret_of_tenant-a`), strings.Contains(text, "tenant-b")
+		if code != http.StatusOK || a != c.a || b != c.b {
+			t.Errorf("%s as %s: %d %s", c.path, c.name, code, text)
+		}
+		if (a || b) != strings.Contains(text, `"identity":"admin"`) {
+			t.Errorf("%s as %s does not say who wrote: %s", c.path, c.name, text)
+		}
+		if strings.Contains(text, w.tokens["admin"]) {
+			t.Errorf("%s shows a token", c.path)
+		}
+	}
+	if code, text := w.as(t, "reader-a", http.MethodGet, sendersPath, ""); code != http.StatusOK || !strings.Contains(text, `"table":"tenant-a"`) || strings.Contains(text, "tenant-b") || strings.Contains(text, "secret_of") {
+		t.Errorf("of all tables: %d %s", code, text)
+	}
+}

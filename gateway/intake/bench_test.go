@@ -18,6 +18,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
@@ -122,7 +123,7 @@ func startLimited(b *testing.B) *front {
 	h := hole{point.NewDict(0)}
 	h.dict.Guard(func(known int, _ bool) error { return r.Table("x").NewSeries(known, 0) })
 	f := &front{metrics: prometheus.NewRegistry(), client: new(http.Client)}
-	f.Front, err = intake.New(intake.Deps{Writer: h, Limits: r, Fallback: http.NotFoundHandler(), Registerer: f.metrics}, intake.Settings{})
+	f.Front, err = intake.New(intake.Deps{Writer: h, Limits: r, Senders: recent.NewSenders(), Fallback: http.NotFoundHandler(), Registerer: f.metrics}, intake.Settings{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -36,6 +36,8 @@ type call struct {
 	ticket   limits.Ticket
 	heldBy   *brake // counts it; nil: none
 	taken    bool   // the store accepted its rows
+	rows     int    // of these
+	known    int    // series of the batch's Dict before the body was decoded
 	// duplicate: none of its rows is stored, since another replica of their pair is elected.
 	duplicate bool
 	turn      atomic.Bool // uses a processor

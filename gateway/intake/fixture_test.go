@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -249,6 +250,7 @@ type front struct {
 	*intake.Front
 	memory  *memory
 	metrics *prometheus.Registry
+	senders *recent.Senders
 	addr    string
 	client  *http.Client
 	endless atomic.Int64 // answers at /endless that ended
@@ -293,9 +295,9 @@ func startOn(t testing.TB, w intake.Writer, secure bool, change ...func(*intake.
 	for _, f := range change {
 		f(&s)
 	}
-	f := &front{metrics: prometheus.NewRegistry(), client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+	f := &front{metrics: prometheus.NewRegistry(), senders: recent.NewSenders(), client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 	var err error
-	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(f.serve), Tables: tablesOf(w), Registerer: f.metrics}, s)
+	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(f.serve), Tables: tablesOf(w), Senders: f.senders, Registerer: f.metrics}, s)
 	if err != nil {
 		t.Fatal(err)
 	}

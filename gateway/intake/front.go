@@ -32,6 +32,7 @@ type Deps struct {
 	Writer     Writer
 	Limits     *limits.Registry      // nil: tables have none
 	Recent     *recent.Refusals      // where refusals are shown; nil: nowhere
+	Senders    *recent.Senders       // where senders are shown; nil: nowhere
 	Fallback   http.Handler          // every path that is not of intake; nil: 404. It asks Access itself.
 	Access     *access.Guard         // nil: every request may do everything
 	Log        *slog.Logger          // nil: silence
@@ -58,6 +59,7 @@ type Front struct {
 	access   *access.Guard
 	everyone *access.Identity
 	recent   *recent.Refusals
+	senders  *recent.Senders
 	log      *slog.Logger
 	metrics  *metrics
 	unpacker *unpacker
@@ -97,7 +99,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, tables: d.Tables, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, tracer: d.Tracer, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, tables: d.Tables, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, tracer: d.Tracer, everyone: access.Everyone(), recent: d.Recent, senders: d.Senders, log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

@@ -54,7 +54,7 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 		o.Err = err
 		return
 	}
-	b := point.GetBatch(t.Dict())
+	b := c.batch(t)
 	defer b.Put()
 	o.Err = f.decodeOTLP(c, format, body.b, b)
 	f.buffers.free(&body)

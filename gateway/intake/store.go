@@ -130,6 +130,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	b.Smear = c.wishes.smear
 	c.ticket.Samples(b.Rows())
 	dropped := b.RemoveDropped()
+	defer f.noteSender(c, b)()
 	dropped.Floats, dropped.Hists, dropped.Exemplars = dropped.Floats+twice.Floats, dropped.Hists+twice.Hists, dropped.Exemplars+twice.Exemplars
 	n, err := c.ticket.Table().Admit(f.settings.Admit, b, now, admit.Bounds{Lo: lo, Hi: hi})
 	if err != nil {
@@ -156,6 +157,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	}
 	c.taken = true
 	k.floats -= min(k.floats, f.refusedSince(c, b, reasons, rows))
+	c.rows = k.rows()
 	f.metrics.per[c.protocol].accepted.Add(float64(k.rows()))
 	c.ticket.Accepted(k.rows())
 	return k.and(dropped), nil
@@ -231,7 +233,7 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 		o.Err = err
 		return w.flavour.Answer(o)
 	}
-	b := point.GetBatch(t.Dict())
+	b := c.batch(t)
 	defer b.Put()
 	now := nowNanos()
 	err = f.guard(func() error {
@@ -283,7 +285,7 @@ func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version,
 		o.Err = err
 		return o
 	}
-	b := point.GetBatch(t.Dict())
+	b := c.batch(t)
 	defer b.Put()
 	var taken remotewrite.Written
 	err = f.guard(func() (err error) {

@@ -3,6 +3,7 @@ package point
 import (
 	"cmp"
 	"hash/maphash"
+	"iter"
 )
 
 // Fresh is a list of label sets that are probably new, to be numbered together by Dict.InternAll. Alone, each waits for
@@ -138,4 +139,35 @@ func (d *Dict) LookupAll(hs []Hash, ids []SeriesID) []SeriesID {
 		ids = append(ids, id)
 	}
 	return ids
+}
+
+// NewSeries gives, once each, the series of the batch's rows that its Dict numbered when it had known series or more, unless the Dict that it
+// follows has them. It costs one comparison a row, and nothing where the Dict has no more series. A series that another batch brings at the same
+// time is new in both.
+func (b *Batch) NewSeries(known int) iter.Seq[Labels] {
+	return func(yield func(Labels) bool) {
+		n := b.Dict.Len() - known
+		if n <= 0 {
+			return
+		}
+		seen := make([]uint64, (n+63)/64)
+		isNew := func(id SeriesID) bool {
+			at := int64(id) - int64(known)
+			if at < 0 || at >= int64(n) || seen[at/64]&(1<<(at%64)) != 0 {
+				return false
+			}
+			seen[at/64] |= 1 << (at % 64)
+			return !b.Dict.again([]byte(*b.Dict.series.at(uint32(id)))) // the conversion copies nothing
+		}
+		for _, id := range b.IDs {
+			if isNew(id) && !yield(b.Dict.Labels(id)) {
+				return
+			}
+		}
+		for i := range b.Hists {
+			if id := b.Hists[i].ID; isNew(id) && !yield(b.Dict.Labels(id)) {
+				return
+			}
+		}
+	}
 }

@@ -181,3 +181,37 @@ func BenchmarkInternAll(b *testing.B) {
 		}
 	}
 }
+
+// TestNewSeriesOfABatch: each once, not those that were there, nor those that the dictionary before has.
+func TestNewSeriesOfABatch(t *testing.T) {
+	name := func(i int) point.Labels { return point.MakeLabels("__name__", fmt.Sprint("n", i)) }
+	old := point.NewDict(0)
+	mustIntern(t, old, "5", name(5))
+	d := point.NewDict(0)
+	d.Follow(old)
+	b := point.GetBatch(d)
+	defer b.Put()
+	for i := range 3 {
+		b.Append(mustIntern(t, d, fmt.Sprint(i), name(i)), 1, 1)
+	}
+	known := d.Len()
+	for range b.NewSeries(known) {
+		t.Fatal("nothing is new")
+	}
+	mustIntern(t, d, "3", name(3)) // by another request
+	for range 2 {
+		for i := range 90 {
+			if i != 3 {
+				b.Append(mustIntern(t, d, fmt.Sprint(i), name(i)), 1, 1)
+			}
+		}
+	}
+	b.Hists = append(b.Hists, point.HistRow{ID: mustIntern(t, d, "4", name(4))}, point.HistRow{ID: mustIntern(t, d, "h", point.MakeLabels("__name__", "h"))})
+	seen := map[point.Labels]int{}
+	for l := range b.NewSeries(known) {
+		seen[l]++
+	}
+	if len(seen) != 90-5+1 || seen[name(4)] != 1 || seen[name(89)] != 1 || seen[name(2)]+seen[name(3)]+seen[name(5)] != 0 || seen[point.MakeLabels("__name__", "h")] != 1 {
+		t.Errorf("%d new series: %v", len(seen), seen)
+	}
+}

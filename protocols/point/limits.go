@@ -129,9 +129,15 @@ func (d *Dict) askLocked(labels []byte) error {
 	if d.guard == nil {
 		return nil
 	}
-	again := false
-	if old := d.before.Load(); old != nil {
-		_, again = old.canon.get(maphash.Bytes(old.seeds[0], labels), labels, &old.series)
+	return d.guard(d.series.len(), d.again(labels))
+}
+
+// again reports whether the Dict that this one follows has the series.
+func (d *Dict) again(labels []byte) bool {
+	old := d.before.Load()
+	if old == nil {
+		return false
 	}
-	return d.guard(d.series.len(), again)
+	_, again := old.canon.get(maphash.Bytes(old.seeds[0], labels), labels, &old.series)
+	return again
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/record"
@@ -23,6 +24,7 @@ type Deps struct {
 	Writer     intake.Writer
 	Limits     *limits.Registry      // default: tables have none
 	Replicas   intake.Replicas       // default: all rows are kept
+	Senders    *recent.Senders       // default: topics are not listed as senders
 	Log        *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
 	// Dial opens connections to brokers, where it is not the usual way.

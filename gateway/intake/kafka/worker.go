@@ -36,10 +36,12 @@ type worker struct {
 
 // tableWrite collects the rows of many records for one table. Each record is an item of the batch.
 type tableWrite struct {
+	name  string
 	table intake.Table
 	level point.Level
 	batch *point.Batch
 	parts []part
+	known int // series of the batch's Dict before its records were decoded
 
 	ticket limits.Ticket
 }
@@ -242,7 +244,8 @@ func (w *worker) target(r *kgo.Record) (*tableWrite, record.Options, error) {
 		return nil, o, err
 	}
 	ticket.Found(o.Table)
-	t := &tableWrite{table: table, level: topic.level, batch: w.batch(table.Dict()), ticket: ticket}
+	t := &tableWrite{name: o.Table, table: table, level: topic.level, batch: w.batch(table.Dict()), ticket: ticket}
+	t.known = t.batch.Dict.Len()
 	w.tables[o.Table] = t
 	return t, o, nil
 }
@@ -335,10 +338,12 @@ func (w *worker) write(t *tableWrite, attempts int) {
 	if len(t.parts) == 0 {
 		return
 	}
+	fresh := w.fresh(t)
 	err := w.commit(t)
 	switch {
 	case err == nil:
 		w.stored(t)
+		w.noteSenders(t, fresh)
 	case w.passing(err, attempts):
 		for _, p := range t.parts {
 			w.fail(p.b.ticket.partition, err)
@@ -350,7 +355,7 @@ func (w *worker) write(t *tableWrite, attempts int) {
 	}
 	dict := t.batch.Dict
 	t.batch.Reset()
-	t.batch.Dict = dict
+	t.batch.Dict, t.known = dict, dict.Len()
 	t.parts = t.parts[:0]
 }
 
@@ -383,7 +388,7 @@ func (w *worker) stored(t *tableWrite) {
 // writeSingly finds the record that makes a write impossible.
 func (w *worker) writeSingly(t *tableWrite, attempts int) {
 	from := part{}
-	one := &tableWrite{table: t.table, level: t.level, batch: point.GetBatch(t.batch.Dict), ticket: t.ticket} // t ends the ticket
+	one := &tableWrite{name: t.name, table: t.table, level: t.level, batch: point.GetBatch(t.batch.Dict), ticket: t.ticket} // t ends the ticket
 	defer one.batch.Put()
 	for _, p := range t.parts {
 		if w.stuck[p.b.ticket.partition] {
@@ -396,6 +401,7 @@ func (w *worker) writeSingly(t *tableWrite, attempts int) {
 			Exemplars: t.batch.Exemplars[from.exemplars:p.exemplars], Metadata: t.batch.Metadata[from.metadata:p.metadata],
 		}
 		one.add(p.b, p.i, s, t.batch.Smear)
+		one.known = t.known
 		w.write(one, attempts)
 		from = p
 	}

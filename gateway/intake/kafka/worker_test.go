@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/record"
@@ -114,5 +115,30 @@ func TestNoRecordIsWrittenBeforeOneThatHasToBeTriedAgain(t *testing.T) {
 		if !batch.done() {
 			t.Error("something is left to do")
 		}
+	}
+}
+
+// TestTopicsAreListedAsSenders: of each topic its own rows and new series, where one write has records of two.
+func TestTopicsAreListedAsSenders(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newMemory(), func(s *Settings) { s.Clusters[0].Topics = append(s.Clusters[0].Topics, Topic{Name: "others"}) })
+	b.c.deps.Senders = recent.NewSenders()
+	b.from(0, nil, "cpu,host=a v=1 1", "cpu,host=b v=1 1\ncpu,host=a v=2 2")
+	b.from(1, nil, "mem v=1 1")
+	all := &batch{ticket: ticket{partition: partition{0, "others", 0}}, records: []*kgo.Record{{Topic: "others", Value: []byte("cpu,host=a v=3 3\ndisk v=1 1"), Timestamp: time.Now()}}}
+	b.batches = append(b.batches, all)
+	if err := b.run(); err != nil {
+		t.Fatal(err)
+	}
+	l := b.c.deps.Senders.Lists(func(string) bool { return true }, true)
+	if len(l.Tables) != 1 || len(l.Tables[0].Senders) != 2 {
+		t.Fatalf("%+v", l)
+	}
+	got := map[string][2]int64{}
+	for _, u := range l.Tables[0].Senders {
+		got[u.Protocol+" "+u.Agent] = [2]int64{u.Rows, u.NewSeries}
+	}
+	if want := map[string][2]int64{"kafka metrics": {4, 3}, "kafka others": {2, 2}}; !maps.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
 	}
 }

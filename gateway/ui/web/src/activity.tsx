@@ -4,6 +4,7 @@ import { get, type Answer } from './api';
 import { about, bytes, count, perSecond, short, time, UNKNOWN } from './format';
 import { colour, Plot, type PlotLine } from './plot';
 import { Choice, Figure, Loading, Problem } from './parts';
+import { PROTOCOLS } from './senders';
 import { alter, href, usePoll, useUTC } from './store';
 import { useTableUse } from './tables';
 import type { Status } from './types';
@@ -105,8 +106,6 @@ function QueryTable({ rows, running }: { rows: Query[]; running?: boolean }) {
     </table></div>
   );
 }
-
-const PROTOCOLS: Record<string, string> = { rw1: 'remote write 1', rw2: 'remote write 2', influx1: 'Influx v1', influx2: 'Influx v2', influx3: 'Influx v3', otlp: 'OTLP', other: 'other' };
 
 function RefusalTable({ rows }: { rows: Refusal[] }) {
   const utc = useUTC();

@@ -3,8 +3,10 @@ import { useState } from 'preact/hooks';
 import { get, ofTable, type Answer, type Labels } from './api';
 import { count, short, time, UNKNOWN } from './format';
 import { Bar, Choice, Empty, Figure, Loading, Notice, Problem } from './parts';
+import { sendersOf, useSenders, writers, WrittenBy } from './senders';
 import { alter, href, usePoll, useUTC } from './store';
 import { useTableUse } from './tables';
+import type { Status } from './types';
 
 interface NameCount { name: string; value: number }
 
@@ -16,13 +18,15 @@ interface TSDB {
   seriesCountByLabelValuePair: NameCount[];
 }
 
-export function Cardinality({ table, params }: { table: string; params: URLSearchParams }) {
+export function Cardinality({ table, status, params }: { table: string; status: Status; params: URLSearchParams }) {
   const utc = useUTC();
   const [limit, setLimit] = useState('20');
   const { data, error } = usePoll<Answer<TSDB>>(`tsdb ${table} ${limit}`, 15, (signal) => get<TSDB>(ofTable(table, 'status/tsdb'), { limit }, signal));
   const uses = useTableUse();
   const use = uses.data?.data.find((u) => u.table === table);
   const metric = params.get('metric') ?? '';
+  const senders = useSenders(table);
+  const by = writers(sendersOf(senders, table));
   if (!data) return <main>{error ? <Problem error={error} /> : <section class="card"><Loading what="Counting" /></section>}</main>;
   const d = data.data;
   const h = d.headStats;
@@ -43,13 +47,14 @@ export function Cardinality({ table, params }: { table: string; params: URLSearc
       </div>
       {h.numSeries === 0 ? <section class="card"><Empty title={`Table ${table} has no series`}>The first write makes some.</Empty></section> : (
         <>
-          {metric && <Metric key={metric} table={table} metric={metric} />}
+          {metric && <Metric key={metric} table={table} metric={metric} by={by.get(metric)?.title} />}
           <div class="tops">
-            <Top title="Series by name" id="by-name" rows={d.seriesCountByMetricName} whole={h.numSeries} link={(n) => href('cardinality', { table, metric: n })} chosen={metric} />
+            <Top title="Series by name" id="by-name" rows={d.seriesCountByMetricName} whole={h.numSeries} link={(n) => href('cardinality', { table, metric: n })} chosen={metric} by={by} />
             <Top title="Series by label and value" rows={d.seriesCountByLabelValuePair} whole={h.numSeries} link={(n) => href('explore', { table, q: `count by (__name__) ({${pair(n)}})`, view: 'instant' })} />
             <Top title="Values by label" rows={d.labelValueCountByLabelName} link={(n) => href('explore', { table, q: `topk(20, count by (${plainLabel(n)}) ({${plainLabel(n)}!=""}))`, view: 'instant' })} />
             <Top title="Bytes of values by label" rows={d.memoryInBytesByLabelName} />
           </div>
+          <WrittenBy table={table} polled={senders} role={status.role} />
         </>
       )}
     </main>
@@ -63,16 +68,19 @@ function pair(text: string): string {
   return `${plainLabel(text.slice(0, at))}=${JSON.stringify(text.slice(at + 1))}`;
 }
 
-function Top({ title, id, rows, whole, link, chosen }: { title: string; id?: string; rows: NameCount[]; whole?: number; link?: (name: string) => string; chosen?: string }) {
+interface TopProps { title: string; id?: string; rows: NameCount[]; whole?: number; link?: (name: string) => string; chosen?: string; by?: Map<string, { text: string; title: string }> }
+
+function Top({ title, id, rows, whole, link, chosen, by }: TopProps) {
   const most = Math.max(1, ...rows.map((r) => r.value));
   return (
-    <section class="card top" id={id}>
-      <h2>{title}</h2>
+    <section class={'card top' + (by ? ' wide' : '')} id={id}>
+      <h2>{title}{by && <span class="dim">written by</span>}</h2>
       <ol>
         {rows.map((r) => (
           <li key={r.name} class={r.name === chosen ? 'chosen' : ''}>
             <span class="top-bar" style={{ width: (100 * r.value) / most + '%' }} />
             {link ? <a href={link(r.name)} title={r.name}>{r.name}</a> : <span title={r.name}>{r.name}</span>}
+            {by && <em title={by.get(r.name)?.title ?? 'No new series of this name has come since the start.'}>{by.get(r.name)?.text ?? <span class="unknown">unknown</span>}</em>}
             <b>{count(r.value)}</b>
             {whole ? <i class="dim">{((100 * r.value) / whole).toFixed(r.value / whole < 0.01 ? 2 : 0)} %</i> : null}
           </li>
@@ -86,7 +94,7 @@ function Top({ title, id, rows, whole, link, chosen }: { title: string; id?: str
 const SERIES = 5000;
 
 /** Metric looks into one name: which of its labels make the series. */
-function Metric({ table, metric }: { table: string; metric: string }) {
+function Metric({ table, metric, by }: { table: string; metric: string; by?: string }) {
   const { data, error } = usePoll<Answer<Labels[]>>(`series ${table} ${metric}`, 0, (signal) =>
     get<Labels[]>(ofTable(table, 'series'), { 'match[]': `{__name__=${JSON.stringify(metric)}}`, limit: String(SERIES) }, signal));
   const labels = new Map<string, Map<string, number>>();
@@ -101,6 +109,7 @@ function Metric({ table, metric }: { table: string; metric: string }) {
       <div class="toolbar"><h2><code>{metric}</code></h2>{data && <span class="dim">{count(data.data.length)}{data.data.length >= SERIES ? ' or more' : ''} series</span>}<span class="grow" />
         <a class="btn small" href={href('explore', { table, q: /^[a-zA-Z_:][a-zA-Z0-9_:]*$/.test(metric) ? metric : `{${JSON.stringify(metric)}}` })}>Explore</a>
         <button type="button" class="btn small" onClick={() => alter({ metric: undefined })}>Close</button></div>
+      <dl class="by"><dt>written by</dt><dd id="metric-by">{by ? by.split('\n').map((text) => <div key={text}>{text}</div>) : <span class="dim"><span class="unknown">unknown</span>: no new series of this name has come since the start</span>}</dd></dl>
       {error && <Problem error={error} />}
       {!data ? !error && <Loading what="Looking" /> : (
         <div class="scroll"><table>

@@ -149,3 +149,26 @@ export interface TableUse {
   near: Use[];
   uses?: Use[];
 }
+
+/** SenderUse is a sender with what it wrote into a table. */
+export interface SenderUse {
+  protocol: string;
+  identity: string; // of its token or user; '': none is asked for
+  agent: string;
+  network: string;
+  requests: number;
+  rows: number;
+  new_series: number;
+  first: string;
+  last: string;
+}
+
+export interface TableSenders {
+  table: string;
+  senders: SenderUse[];
+  senders_left_out: number;
+  names?: { name: string; new_series: number; last: string; by: { sender: number; new_series: number }[] }[];
+  names_left_out: number;
+}
+
+export interface SenderLists { tables: TableSenders[]; tables_left_out?: number }

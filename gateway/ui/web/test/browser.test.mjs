@@ -302,6 +302,24 @@ describe('the other views', () => {
     await shot(p, 'cardinality');
   });
 
+  check('cardinality: who writes, and who made the series of a name', async () => {
+    const headers = { 'User-Agent': 'Telegraf/1.30.0 Go/1.22.3' };
+    assert.equal((await write(one.base, 'plant', [`valve,line=1 open=1 ${now}`, `valve,line=2 open=1 ${now}`], headers)).status, 204);
+    assert.equal((await write(one.base, 'plant', [`valve,line=3 open=1 ${now}`, `pump,line=1 on=0 ${now}`], { 'User-Agent': 'curl/8.5.0' })).status, 204);
+    assert.equal((await write(one.base, 'plant', [`valve,line=1 open=0 ${now + 1}`], headers)).status, 204);
+    const { page: p, open } = await page();
+    await open(hash('cardinality', { table: 'plant' }));
+    await shown(p, '#written-by [data-agent^="Telegraf"]', /^Influx v1\t–\tTelegraf\/1\.30\.0 Go\/1\.22\.3\tloopback\t3\t2\t2\t/);
+    await shown(p, '#written-by [data-agent^="curl"]', /\t2\t1\t2\t/);
+    await shown(p, '#written-by', (t) => t.includes('since its start') && !t.includes('Left out'));
+    const by = (name) => p.locator('#by-name li', { hasText: name }).locator('em').innerText();
+    assert.equal(await by('valve_open'), 'curl/8.5.0 and 1 more');
+    assert.equal(await by('pump_on'), 'curl/8.5.0');
+    await p.locator('#by-name a', { hasText: 'valve_open' }).click();
+    await shown(p, '#metric-by', /curl\/8\.5\.0 · from loopback: 1 new series\n.*Telegraf\/1\.30\.0 Go\/1\.22\.3 · from loopback: 2 new series/);
+    await shot(p, 'senders', { fullPage: true });
+  });
+
   check('activity: refusals with their reasons, failed queries, rates', async () => {
     const bad = await write(one.base, 'default', ['cpu usage=']);
     assert.equal(bad.status, 400);
@@ -385,7 +403,7 @@ describe('with tokens', () => {
   after(() => guarded?.stop());
 
   check('the page asks for one, keeps it in the tab, and shows its table alone', async () => {
-    const { page: p, open } = await page({ expect: ['401 (Unauthorized)'] }, guarded.base);
+    const { page: p, open } = await page({ expect: ['401 (Unauthorized)', '403 (Forbidden)'] }, guarded.base);
     await open('');
     await p.fill('#secret', 'wrong');
     await p.getByRole('button', { name: 'Enter' }).click();
@@ -403,6 +421,11 @@ describe('with tokens', () => {
     await shown(p, '#refusals', /None since the start/);
     await open(hash('tables', { table: 'team-a' }));
     assert.ok(!(await shown(p, '#tables', /team-a/)).includes('team-b'));
+    await open(hash('cardinality', { table: 'team-a' }));
+    await shown(p, '#written-by tbody', (t) => t.includes('\tall\t') && !t.includes(token), 'the name of the token that wrote');
+    await open(hash('cardinality', { table: 'team-b' }));
+    await shown(p, '.notice.bad', /forbidden/);
+    assert.ok(!(await p.locator('main').innerText()).includes('secret_of_b'));
     const other = await page({ expect: ['401 (Unauthorized)'] }, guarded.base);
     await other.open('');
     await other.page.waitForSelector('#secret'); // another tab has nothing
