@@ -216,8 +216,11 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			case following.MayBeUnled(&topology.Partition{TimeLo: p.From.UnixNano()}, time.Now().UnixNano()) && v.leaders.NeverLed(key):
 				p.Ahead, p.Rows, p.Bytes = true, new(uint64), new(uint64)
 			}
-			if l, ok := v.leaders.Lease(key); ok && l.Offline != nil {
-				p.Offline = l.Offline.Reason
+			if l, ok := v.leaders.Lease(key); ok {
+				if l.Offline != nil {
+					p.Offline = l.Offline.Reason
+				}
+				v.describeCopies(key, l, p)
 			}
 			v.describeTransfers(key, p)
 		}
@@ -245,6 +248,37 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 		}
 		s.Servers = append(s.Servers, one)
 	}
+}
+
+// describeCopies adds which placements of a partition have all of its rows, by its lease row.
+func (v *clusterView) describeCopies(key lease.Partition, l lease.Lease, p *ui.Partition) {
+	p.Epoch = uint64(l.Epoch)
+	m, ok := v.tables.Get(key.Table)
+	if !ok {
+		return
+	}
+	if at, ok := m.ByID(key.ID); ok {
+		p.Empty = l.Empty
+		p.InSync, p.Behind = inSyncOf(l, at)
+	}
+}
+
+// inSyncOf returns the servers that a lease row lists in sync, and those with a placement that it does not list: a server that left and came back has another
+// placement. Nil, nil: no server has led the partition yet, so that nothing is known.
+func inSyncOf(l lease.Lease, p *topology.Partition) (inSync, behind []string) {
+	if l.State == "" || l.Epoch == 0 {
+		return nil, nil
+	}
+	inSync, behind = []string{}, []string{}
+	for _, m := range l.InSync {
+		inSync = append(inSync, string(m.Server))
+	}
+	for _, pl := range p.Placements {
+		if !slices.ContainsFunc(l.InSync, func(m lease.Member) bool { return m.Placement == pl.ID }) {
+			behind = append(behind, string(pl.Server))
+		}
+	}
+	return inSync, behind
 }
 
 // describeTransfers adds to a partition's transfers where they come from.

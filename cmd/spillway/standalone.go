@@ -297,7 +297,7 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	for i := range s.Tables {
 		for j := range s.Tables[i].Partitions {
 			at := &s.Tables[i].Partitions[j]
-			at.Leader = one.ID
+			at.Leader, at.InSync, at.Behind = one.ID, []string{one.ID}, []string{}
 			led.add(at)
 		}
 	}

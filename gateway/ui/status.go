@@ -184,7 +184,7 @@ type Partition struct {
 	Leader string    `json:"leader,omitempty"` // "": no server
 	// Ahead: its time has not come, so that no server leads it yet. It has no rows.
 	Ahead bool   `json:"ahead,omitempty"`
-	Epoch uint64 `json:"epoch,omitempty"`
+	Epoch uint64 `json:"epoch,omitempty"` // of the leader, or of the last one; 0: unknown
 	// LeaseAge is how long the leader has been seen to lead; 0: unknown.
 	LeaseAge time.Duration `json:"lease_age_ns,omitempty"`
 	Offline  string        `json:"offline,omitempty"` // why
@@ -193,8 +193,13 @@ type Partition struct {
 	Unflushed string   `json:"unflushed,omitempty"`
 	Differs   string   `json:"differs,omitempty"` // which copies hold something else than the leader; "": none that was compared
 	Servers   []string `json:"servers"`
-	Rows      *uint64  `json:"rows"`  // nil: unknown
-	Bytes     *uint64  `json:"bytes"` // nil: unknown
+	// InSync are the servers that have every acked row, in the order in which rows pass them, and Behind those with a placement that is not in sync: neither
+	// is needed for an ack nor may lead. Both nil: unknown. Empty: no row was ever acked, so that any server with a placement may lead.
+	InSync []string `json:"in_sync"`
+	Behind []string `json:"behind"`
+	Empty  bool     `json:"empty,omitempty"`
+	Rows   *uint64  `json:"rows"`  // nil: unknown
+	Bytes  *uint64  `json:"bytes"` // nil: unknown
 	// Transfers are its rows on their way: to servers that are to have it, or to the partitions that take over from it.
 	Transfers []Transfer `json:"transfers,omitempty"`
 }

@@ -46,7 +46,7 @@ export function Partitions({ status, table, params }: { status: Status; table: s
     <main>
       <section class="card">
         <div class="toolbar">
-          <label class="search"><Icon name="search" /><input type="search" id="find" value={find} placeholder="number, server, date, dead, damaged, unknown…" aria-label="Search partitions" onInput={(e) => { setFind(e.currentTarget.value); alter({ find: e.currentTarget.value }); }} /></label>
+          <label class="search"><Icon name="search" /><input type="search" id="find" value={find} placeholder="number, server, date, dead, behind…" aria-label="Search partitions" onInput={(e) => { setFind(e.currentTarget.value); alter({ find: e.currentTarget.value }); }} /></label>
           <span class="dim" id="found">{find ? `${count(found.length)} of ` : ''}{some(rects.length, 'partition')}</span>
           {trouble.length > 0 && <Button small icon="warn" label={`${count(trouble.length)} need a look`} onClick={() => setFind('trouble')} />}
           <span class="grow" />
@@ -65,7 +65,7 @@ export function Partitions({ status, table, params }: { status: Status; table: s
           </>
         )}
       </section>
-      {one && <Detail r={one} servers={servers} whole={status.whole} onClose={() => choose(null)} step={(by) => { const i = rects.indexOf(one) + by; if (rects[i]) choose(rects[i]); }} />}
+      {one && <Detail r={one} servers={servers} status={status} onClose={() => choose(null)} step={(by) => { const i = rects.indexOf(one) + by; if (rects[i]) choose(rects[i]); }} />}
       <Transfers rects={rects} choose={choose} />
       {rects.length > 0 && (
         <section class="card">
@@ -151,6 +151,7 @@ function matcher(text: string, utc: boolean): (p: Partition) => boolean {
       case 'offline': return !!p.offline;
       case 'unknown': return p.rows === null;
       case 'empty': return p.rows === 0;
+      case 'behind': return !p.empty && (p.behind ?? []).length > 0;
       case 'ahead': return !!p.ahead;
       case 'moving': return (p.transfers ?? []).length > 0;
       case 'dead': case 'trouble': return unled(p) || !!p.offline || p.rows === null || !!p.damaged || !!p.unflushed;
@@ -380,7 +381,18 @@ function Legend({ colours, servers, paint, rects, onPick }: { colours: Map<strin
   );
 }
 
-function Detail({ r, servers, whole, onClose, step }: { r: Rect; servers: Map<string, Server>; whole: boolean; onClose: () => void; step: (by: number) => void }) {
+/** Copies says which placements have every row that was acknowledged, and which do not. */
+function Copies({ p }: { p: Partition }) {
+  const nothing = p.ahead ? <span class="dim">not yet</span> : <Known text={UNKNOWN} />;
+  return (
+    <>
+      <dt>in sync</dt><dd id="in-sync">{!p.in_sync ? nothing : p.in_sync.length === 0 ? <b class="bad-text">none</b> : p.in_sync.join(' ')}{p.in_sync && p.empty && <span class="dim"> · no row was acknowledged yet</span>}</dd>
+      <dt>not in sync</dt><dd id="behind">{!p.behind ? nothing : p.behind.length === 0 ? <span class="dim">none</span> : <span class={p.empty ? '' : 'warn-text'}>{p.behind.join(' ')}</span>}</dd>
+    </>
+  );
+}
+
+function Detail({ r, servers, status, onClose, step }: { r: Rect; servers: Map<string, Server>; status: Status; onClose: () => void; step: (by: number) => void }) {
   const utc = useUTC();
   const { p } = r;
   return (
@@ -394,8 +406,10 @@ function Detail({ r, servers, whole, onClose, step }: { r: Rect; servers: Map<st
           <dt>size</dt><dd><Known text={bytes(p.bytes)} />{p.rows !== null && p.bytes !== null && p.rows > 0 && <span class="dim"> · {(p.bytes / p.rows).toFixed(1)} bytes a row</span>}</dd>
         </dl>
         <dl>
-          <dt>leader</dt><dd>{p.leader ?? (p.ahead ? <span class="dim">not yet: its time has not come</span> : <b class="bad-text">none</b>)}{p.epoch ? <span class="dim"> · epoch {p.epoch}</span> : null}{p.lease_age_ns ? <span class="dim"> · for {about(p.lease_age_ns / 1e9)}</span> : null}</dd>
-          <dt>placed on</dt><dd>{(p.servers ?? []).map((s) => <span key={s}>{s}{whole && servers.get(s)?.live === false && <span class="bad-text"> (dead)</span>} </span>)}</dd>
+          <dt>leader</dt><dd>{p.leader ?? (p.ahead ? <span class="dim">not yet: its time has not come</span> : <b class="bad-text">none</b>)}{p.lease_age_ns ? <span class="dim"> · for {about(p.lease_age_ns / 1e9)}</span> : null}</dd>
+          {status.role !== 'standalone' && <><dt>epoch</dt><dd id="epoch">{p.ahead && !p.epoch ? <span class="dim">not yet</span> : <Known text={p.epoch ? count(p.epoch) : UNKNOWN} />}{p.epoch && !p.leader ? <span class="dim"> · of the last leader</span> : null}</dd></>}
+          <dt>placed on</dt><dd>{(p.servers ?? []).map((s) => <span key={s}>{s}{status.whole && servers.get(s)?.live === false && <span class="bad-text"> (dead)</span>} </span>)}</dd>
+          {status.role !== 'standalone' && <Copies p={p} />}
           {p.offline && <><dt>offline</dt><dd class="bad-text">{p.offline}</dd></>}
           {p.damaged && <><dt>damaged</dt><dd class="bad-text">{p.damaged}</dd></>}
           {p.unflushed && <><dt>not flushed</dt><dd class="bad-text">{p.unflushed}</dd></>}

@@ -95,6 +95,9 @@ export interface Partition {
   damaged?: string;
   unflushed?: string;
   servers: string[] | null;
+  in_sync: string[] | null; // null: unknown
+  behind: string[] | null; // placements that are not in sync
+  empty?: boolean; // no row was ever acknowledged
   rows: number | null;
   bytes: number | null;
   transfers?: Transfer[];

@@ -290,6 +290,32 @@ describe('the other views', () => {
     await shot(p, 'partitions');
   });
 
+  check('partitions of a cluster: the epoch, the copies in sync and those behind; what is unknown says so', async () => {
+    const { page: p, open } = await page();
+    await p.route('**/api/v1/status/cluster*', async (route) => {
+      const answer = await route.fetch();
+      const body = await answer.json();
+      body.data.role = 'gateway';
+      body.data.servers = ['s1', 's2', 's3'].map((id) => ({ ...body.data.servers[0], id }));
+      for (const t of body.data.tables) (t.partitions ?? []).forEach((x, i) => Object.assign(x, { servers: ['s1', 's2', 's3'], leader: 's2', epoch: 12, in_sync: ['s2', 's3'], behind: ['s1'] },
+        i === 1 && { leader: undefined, epoch: undefined, in_sync: null, behind: null }, i === 2 && { epoch: 1, in_sync: ['s2'], behind: ['s1', 's3'], empty: true }));
+      await route.fulfill({ response: answer, json: body });
+    });
+    const { data } = await api(one.base, 'api/v1/status/cluster', { table: 'default' });
+    const ids = data.tables[0].partitions.map((x) => x.id);
+    await open(hash('partitions', { partition: ids[0] }));
+    const text = (id) => shown(p, id, /./);
+    assert.deepEqual([await text('#epoch'), await text('#in-sync'), await text('#behind')], ['12', 's2 s3', 's1']);
+    await shot(p, 'copies');
+    await open(hash('partitions', { partition: ids[1] }));
+    await shown(p, '#partition-details', new RegExp(`Partition ${ids[1]}\\b`));
+    assert.deepEqual([await text('#epoch'), await text('#in-sync'), await text('#behind')], ['unknown', 'unknown', 'unknown']);
+    await open(hash('partitions', { partition: ids[2] }));
+    await shown(p, '#in-sync', /^s2 · no row was acknowledged yet$/);
+    await p.fill('#find', 'behind');
+    await shown(p, '#found', new RegExp(`^${ids.length - 2} of ${ids.length}`));
+  });
+
   check('cardinality: counts are those of status/tsdb, and a name opens', async () => {
     const { page: p, open } = await page();
     await open(hash('cardinality'));
@@ -466,6 +492,11 @@ describe('a cluster', { skip: process.env.PAGE_CLUSTER === '0' ? 'PAGE_CLUSTER i
     await open(hash('partitions'));
     await shown(p, '#partitions', /unknown/);
     await shot(p, 'cluster-partitions');
+    const of = data.tables[0].partitions.find((q) => q.leader && q.leader !== victim);
+    await open(hash('partitions', { partition: of.id }));
+    await shown(p, '#in-sync', new RegExp(`^${of.leader}$`));
+    await shown(p, '#behind', /^none$/);
+    await shown(p, '#epoch', new RegExp(`^${of.epoch}$`));
     process.kill(three.pids[victim], 'SIGCONT');
     await open(hash('tables'));
     await shown(p, '[data-table="default"]', (t) => t.includes('\t12\t'), 'all rows are counted again');
