@@ -1,5 +1,3 @@
-// Command cluster runs a cluster on this machine, in the foreground, to try it out: etcd, storage servers and gateways are
-// processes of one built binary. Ctrl-C stops them all.
 package main
 
 import (
@@ -17,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
@@ -31,6 +31,10 @@ func main() {
 	flag.IntVar(&p.Port, "port", 28600, "the first port; the others follow it")
 	flag.StringVar(&p.Memory, "memory", "1GiB", "what each storage server and gateway may use")
 	insecure := flag.Bool("insecure", false, "peers speak in the clear, without certificates")
+	var d demo
+	demonstrate := flag.Bool("demo", false, "write a load, and report how the servers carry it; what processes print goes to files in -dir")
+	flag.IntVar(&d.rate, "demo-rate", 1500, "rows a second of each of the demo's three tables, of all protocols together")
+	flag.StringVar(&d.kafka, "demo-kafka", "", "brokers of a Kafka for the demo, host:port,host:port; it makes the topic "+demoTopic+" there (default: one within this process)")
 	flag.Func("env", "a setting of all storage servers and gateways, as a variable: SPILLWAY_TABLES_SPLIT_BYTES=1MiB; may be given again", func(v string) error {
 		if !strings.HasPrefix(v, "SPILLWAY_") || !strings.Contains(v, "=") {
 			return fmt.Errorf("%q is not SPILLWAY_NAME=value", v)
@@ -40,7 +44,13 @@ func main() {
 	})
 	flag.Parse()
 	p.Certs = !*insecure
-	if err := run(p); err != nil {
+	shown := &d
+	if !*demonstrate {
+		shown = nil
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, p, shown, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster: "+err.Error())
 		os.Exit(1)
 	}
@@ -52,13 +62,11 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-func run(p processes.Plan) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+// run starts a cluster, with a load if d is not nil, and returns when ctx is done and all have ended.
+func run(ctx context.Context, p processes.Plan, d *demo, out io.Writer) (err error) {
 	if p.Storage < 1 || p.Gateways < 1 || p.Etcd < 1 {
 		return fmt.Errorf("%d storage servers, %d gateways and %d etcd members: there must be one of each at least", p.Storage, p.Gateways, p.Etcd)
 	}
-	var err error
 	if p.Dir, err = filepath.Abs(p.Dir); err != nil {
 		return err
 	}
@@ -67,6 +75,13 @@ func run(p processes.Plan) error {
 	}
 	var mu sync.Mutex
 	p.Out = func(name string) io.Writer { return &lines{prefix: fmt.Sprintf("%-8s", name), to: os.Stderr, mu: &mu} }
+	if d != nil {
+		end, err := d.open(ctx, &p)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	c, err := processes.Layout(p)
 	if err != nil {
 		return err
@@ -84,14 +99,13 @@ func run(p processes.Plan) error {
 	if err := os.WriteFile(filepath.Join(p.Dir, "env"), []byte(environment(p, c)), 0o600); err != nil {
 		return errors.Join(err, c.Stop(context.Background()))
 	}
-	mu.Lock()
-	fmt.Print(describe(p, c, time.Since(began)))
-	mu.Unlock()
-	err = supervise(ctx, c, restartAfter, func(format string, args ...any) {
+	say := func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		fmt.Printf("\n"+format+"\n\n", args...)
-	})
+		fmt.Fprintf(out, format, args...)
+	}
+	say("%s", describe(p, c, time.Since(began)))
+	err = serve(ctx, p, c, d, say)
 	fmt.Fprintln(os.Stderr, "stopping all")
 	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -99,6 +113,18 @@ func run(p processes.Plan) error {
 		err = stopped
 	}
 	return err
+}
+
+// serve keeps the processes alive, and writes the load if d is not nil, until ctx is done.
+func serve(ctx context.Context, p processes.Plan, c *processes.Cluster, d *demo, say func(format string, args ...any)) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return supervise(ctx, c, restartAfter, func(format string, args ...any) { say("\n"+format+"\n\n", args...) })
+	})
+	if d != nil {
+		g.Go(func() error { return d.run(ctx, p, c, say) })
+	}
+	return g.Wait()
 }
 
 const (
@@ -180,10 +206,20 @@ func describe(p processes.Plan, c *processes.Cluster, took time.Duration) string
 func environment(p processes.Plan, c *processes.Cluster) string {
 	var b strings.Builder
 	quoted := func(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
-	set := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, quoted(value)) }
-	set("SPILLWAY_SERVERS", strings.Join(c.Peers, ","))
-	set("SPILLWAY_URL", "http://"+c.HTTP[0])
-	variables := map[string]string{"--peer.tls.ca": "SPILLWAY_PEER_CA", "--peer.tls.cert": "SPILLWAY_PEER_CERT", "--peer.tls.key": "SPILLWAY_PEER_KEY", "--dev.insecure-peers": "SPILLWAY_PEER_INSECURE"}
+	for _, v := range variables(p, c) {
+		name, value, _ := strings.Cut(v, "=")
+		fmt.Fprintf(&b, "export %s=%s\n", name, quoted(value))
+	}
+	if dir, err := filepath.Abs(filepath.Dir(p.Bin)); err == nil {
+		fmt.Fprintf(&b, "PATH=%s:$PATH\n", quoted(dir))
+	}
+	return b.String()
+}
+
+// variables are those with which commands find the cluster, NAME=value.
+func variables(p processes.Plan, c *processes.Cluster) []string {
+	out := []string{"SPILLWAY_SERVERS=" + strings.Join(c.Peers, ","), "SPILLWAY_URL=http://" + c.HTTP[0]}
+	names := map[string]string{"--peer.tls.ca": "SPILLWAY_PEER_CA", "--peer.tls.cert": "SPILLWAY_PEER_CERT", "--peer.tls.key": "SPILLWAY_PEER_KEY", "--dev.insecure-peers": "SPILLWAY_PEER_INSECURE"}
 	for _, arg := range p.Security(processes.AdminName) {
 		flag, value, given := strings.Cut(arg, "=")
 		if !given {
@@ -191,12 +227,9 @@ func environment(p processes.Plan, c *processes.Cluster) string {
 		} else if file, err := filepath.Abs(value); err == nil {
 			value = file
 		}
-		set(variables[flag], value)
+		out = append(out, names[flag]+"="+value)
 	}
-	if dir, err := filepath.Abs(filepath.Dir(p.Bin)); err == nil {
-		fmt.Fprintf(&b, "PATH=%s:$PATH\n", quoted(dir))
-	}
-	return b.String()
+	return out
 }
 
 // lines puts a name in front of every line. It is written to by one goroutine.
