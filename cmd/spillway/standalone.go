@@ -28,6 +28,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -217,7 +218,7 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
 	p.makeLane()
-	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Lane: p.lane, CPU: processCPU, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
+	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Lane: p.lane, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
 		return err
 	}
 	p.reportUnmapped()

@@ -72,5 +72,8 @@ func TestDoubt(t *testing.T) {
 	if halved, err = halved.Apply(topology.UnloadFinal{Partition: 4}); err != nil {
 		t.Fatal(err)
 	}
-	f("one half", halved.Drop(6), 104*hour, 105*hour-1, DoubtAge, 104*hour, now+ahead)
+	if halved, err = halved.Apply(topology.Drop{IDs: []point.PartitionID{6}}); err != nil {
+		t.Fatal(err)
+	}
+	f("one half", halved, 104*hour, 105*hour-1, DoubtAge, 104*hour, now+ahead)
 }

@@ -32,9 +32,6 @@ func NewClockOf(gateway uint64, now func() point.Nanos) *Clock {
 	return c
 }
 
-// Next returns a stamp for a row received now.
-func (c *Clock) Next() point.Stamp { return c.Reserve(1) }
-
 // Reserve returns the first of n stamps, rank.Step apart, for rows received now.
 func (c *Clock) Reserve(n int) point.Stamp {
 	now := c.now()

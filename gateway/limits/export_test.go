@@ -7,3 +7,6 @@ func Collector(r *Registry) prometheus.Collector { return collector{r} }
 
 // Names are those of all limits.
 func Names() []string { return limitNames[:] }
+
+// Top lists at most n tables (0: all), the largest first: by samples accepted, then by samples refused.
+func (r *Registry) Top(n int) []TableUse { return r.TopOf(n, func(string) bool { return true }) }

@@ -137,10 +137,7 @@ type Use struct {
 // nearShare is from which share on a limit counts as near.
 const nearShare = 0.8
 
-// Top lists at most n tables (0: all), the largest first: by samples accepted, then by samples refused.
-func (r *Registry) Top(n int) []TableUse { return r.TopOf(n, func(string) bool { return true }) }
-
-// TopOf is Top of the tables that shown names.
+// TopOf lists at most n of the tables that shown names (0: all), the largest first: by samples accepted, then by samples refused.
 func (r *Registry) TopOf(n int, shown func(table string) bool) []TableUse {
 	if r == nil {
 		return []TableUse{}

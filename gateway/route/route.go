@@ -26,9 +26,6 @@ type Share struct {
 	Exemplars []point.ExemplarRow
 }
 
-// Rows counts everything in the share.
-func (s *Share) Rows() int { return len(s.IDs) + len(s.Hists) + len(s.Exemplars) }
-
 // Cutter cuts batches; reuse it, one goroutine at a time. Shares are good until the next Cut.
 type Cutter struct {
 	shares []Share

@@ -141,9 +141,6 @@ func (m *Machine) MayAct(p Partition, now Time) (point.Epoch, bool) {
 	return e.row.Epoch, true
 }
 
-// GoodUntil is when every lease of this process ends unless the heartbeat is renewed before.
-func (m *Machine) GoodUntil() Time { return m.beat.goodUntil }
-
 // Wake returns the latest time for the next Tick.
 func (m *Machine) Wake() Time { return m.wake }
 

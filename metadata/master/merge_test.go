@@ -76,7 +76,7 @@ func TestNarrowPartitionsWithRowsAreMergedByTheHour(t *testing.T) {
 		"what retention drops": {n: 240, width: time.Minute, set: func(w *world) {
 			c := w.Tables[0].Config
 			c.Retention = 10*24*time.Hour + time.Hour
-			m, err := w.Tables[0].WithConfig(c)
+			m, err := w.Tables[0].Apply(topology.SetConfig{Config: c})
 			if err != nil {
 				t.Fatal(err)
 			}

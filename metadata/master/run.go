@@ -86,13 +86,6 @@ func New(d Deps, s Settings) (*Runner, error) {
 	return r, nil
 }
 
-// Master reports whether this process is master now, and returns its last plan; for pages.
-func (r *Runner) Master() (is bool, last []Step) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.hold.MayAct(r.deps.Clock()), r.mu.last
-}
-
 // Run is a candidate until ctx ends; as master it then releases the row, so that another begins at once.
 func (r *Runner) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)

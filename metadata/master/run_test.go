@@ -609,3 +609,10 @@ func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
 		t.Errorf("what is offline was moved: %+v", l)
 	}
 }
+
+// Master reports whether this process is master now, and returns its last plan; for pages.
+func (r *Runner) Master() (is bool, last []Step) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.hold.MayAct(r.deps.Clock()), r.mu.last
+}

@@ -78,9 +78,6 @@ func NewWork(table string, seq uint64, steps []Step, rows map[lease.Partition][]
 	return w
 }
 
-// Table is the table of the work.
-func (w *Work) Table() string { return w.table }
-
 // Fenced are the partitions that its steps fence.
 func (w *Work) Fenced() (out []lease.Partition) {
 	for _, s := range w.steps {

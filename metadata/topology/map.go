@@ -139,34 +139,6 @@ func (m *Map) All() iter.Seq[*Partition] {
 	}
 }
 
-// Assignment is a server's part in a partition (C17).
-type Assignment struct {
-	Partition *Partition
-	Placement Placement
-	Joining   bool
-	// Parent is set for a child of a split under way: Partition is not in the map yet, and accepts no writes.
-	Parent *Partition
-}
-
-// AssignedTo walks all assignments of a server, children of splits under way after their parents.
-func (m *Map) AssignedTo(s ServerID) iter.Seq[Assignment] {
-	return func(yield func(Assignment) bool) {
-		for p := range m.All() {
-			if pl, ok := p.On(s); ok && !yield(Assignment{Partition: p, Placement: pl}) {
-				return
-			}
-			if pl, ok := p.JoiningOn(s); ok && !yield(Assignment{Partition: p, Placement: pl, Joining: true}) {
-				return
-			}
-			for _, c := range p.Children() {
-				if pl, ok := c.On(s); ok && !yield(Assignment{Partition: c, Placement: pl, Parent: p}) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // Expired lists the partitions that lie wholly before the retention, seen from now. Of those that unload into
 // others, and of these, only whole families (Droppable): the others wait until their rows have moved.
 func (m *Map) Expired(now point.Nanos) []point.PartitionID { return m.Droppable(m.before(now)) }
@@ -207,25 +179,6 @@ func (m *Map) Cover(times []point.Nanos, place func(point.PartitionID) []Placeme
 	}
 	return next
 }
-
-// Drop returns a map without the named partitions; the same map when it has none, or when dropping them is refused.
-func (m *Map) Drop(ids ...point.PartitionID) *Map {
-	kept := ids[:0:0]
-	for _, id := range ids {
-		if _, ok := m.ByID(id); ok {
-			kept = append(kept, id)
-		}
-	}
-	next, err := m.Apply(Drop{IDs: kept})
-	if err != nil {
-		return m
-	}
-	return next
-}
-
-// WithConfig returns a map with another configuration; the same map when it is the same. Partitions that exist keep their
-// bounds. Errors are Invalid.
-func (m *Map) WithConfig(cfg Config) (*Map, error) { return m.Apply(SetConfig{Config: cfg}) }
 
 // String draws the map, a partition a line; for scripts and people.
 //

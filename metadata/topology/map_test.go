@@ -31,14 +31,17 @@ func TestCoverKeepsOneOwnerPerKey(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			switch rapid.IntRange(0, 3).Draw(t, "op") {
 			case 0:
-				m, err = m.WithConfig(topology.Config{PartitionWidth: width.Draw(t, "width")})
+				m, err = m.Apply(topology.SetConfig{Config: topology.Config{PartitionWidth: width.Draw(t, "width")}})
 				if err != nil {
 					t.Fatal(err)
 				}
 			case 1:
 				if m.Len() > 0 {
 					p := rapid.SampledFrom(slices.Collect(m.All())).Draw(t, "dropped")
-					m = m.Drop(p.ID)
+					m, err = m.Apply(topology.Drop{IDs: []point.PartitionID{p.ID}})
+					if err != nil {
+						t.Fatal(err)
+					}
 					for at := range covered {
 						if p.Contains(0, at) {
 							delete(covered, at)

@@ -99,9 +99,6 @@ func (p *Partition) Contains(ring uint64, t point.Nanos) bool {
 	return t >= p.TimeLo && t < p.TimeHi && ring >= p.PointLo && (p.PointHi == 0 || ring < p.PointHi)
 }
 
-// Overlaps reports whether the partition may hold rows of [lo, hi], both ends included.
-func (p *Partition) Overlaps(lo, hi point.Nanos) bool { return p.TimeLo <= hi && p.TimeHi > lo }
-
 // SharesRing reports whether there is a ring point that lies in both partitions.
 func (p *Partition) SharesRing(q *Partition) bool {
 	return (p.PointHi == 0 || q.PointLo < p.PointHi) && (q.PointHi == 0 || p.PointLo < q.PointHi)

@@ -196,15 +196,19 @@ func (s *script) ask(a words) (string, bool) {
 		return strings.Join(out, " "), true
 	case "server":
 		var out []string
-		for as := range s.m.AssignedTo(topology.ServerID(a.words[1])) {
-			text := fmt.Sprintf("p%d", as.Partition.ID)
-			if as.Joining {
-				text += " joining"
+		id := topology.ServerID(a.words[1])
+		for p := range s.m.All() {
+			if _, ok := p.On(id); ok {
+				out = append(out, fmt.Sprintf("p%d", p.ID))
 			}
-			if as.Parent != nil {
-				text += fmt.Sprintf(" of p%d", as.Parent.ID)
+			if _, ok := p.JoiningOn(id); ok {
+				out = append(out, fmt.Sprintf("p%d joining", p.ID))
 			}
-			out = append(out, text)
+			for _, c := range p.Children() {
+				if _, ok := c.On(id); ok {
+					out = append(out, fmt.Sprintf("p%d of p%d", c.ID, p.ID))
+				}
+			}
 		}
 		return strings.Join(out, ", "), true
 	}

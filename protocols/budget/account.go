@@ -96,9 +96,6 @@ func (a *Account) Close() {
 	a.tree.serveLocked()
 }
 
-// Name is the account's.
-func (a *Account) Name() string { return a.name }
-
 // Share is the account's share.
 func (a *Account) Share() Share { return a.share }
 
@@ -112,12 +109,6 @@ func (a *Account) Reserve(n int64) error {
 		return nil
 	}
 	return a.refuseLocked(n)
-}
-
-// Wait books n bytes as soon as there are as many, in the order in which callers arrived. The error is TooLarge for
-// more than it may ever hold, Throttled when too many wait already, and Canceled when ctx ended first.
-func (a *Account) Wait(ctx context.Context, n int64) error {
-	return a.wait(ctx, n, 0)
 }
 
 // wait is Wait for memory of which so many bytes more must stay free.

@@ -33,9 +33,9 @@ func TestFloorIsThereWhateverTheOthersHold(t *testing.T) {
 		t.Helper()
 		switch err := a.Reserve(n); {
 		case want == fault.Internal && err != nil:
-			t.Errorf("%s, %d bytes: %v", a.Name(), n, err)
+			t.Errorf("%d bytes: %v", n, err)
 		case want != fault.Internal && !fault.Is(err, want):
-			t.Errorf("%s, %d bytes: %v, want %v", a.Name(), n, err, want)
+			t.Errorf("%d bytes: %v, want %v", n, err, want)
 		}
 	}
 	const ok = fault.Internal

@@ -153,11 +153,6 @@ func (d *Dict) InternTaken(h Hash, labels Labels) (SeriesID, error) {
 	return id, err
 }
 
-// InternLabelsBytes is InternLabels for labels in the caller's memory, which it may reuse.
-func (d *Dict) InternLabelsBytes(labels []byte, first Hash) (SeriesID, error) {
-	return d.number(labels, "", first, true)
-}
-
 // number gives labels their number, that of a twin where the Dict has ReplicaLabels and the labels have them. owned is the same labels in memory
 // that the Dict may keep, or "". limited is true for labels from outside.
 func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (SeriesID, error) {

@@ -2,8 +2,6 @@ package point
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"hash/maphash"
 	"math"
 
@@ -24,20 +22,6 @@ type LabelLimits struct {
 // DefaultLabelLimits are the limits that users of Prometheus and Mimir expect: far above any sensible sender's labels,
 // and far below sizes that cost others.
 var DefaultLabelLimits = LabelLimits{Count: 64, NameBytes: 1024, ValueBytes: 8 << 10}
-
-// Validate reports every mistake at once: a limit may be lower than the format's bound and not higher.
-func (l LabelLimits) Validate() error {
-	var errs []error
-	for _, f := range [...]struct {
-		name       string
-		value, max int
-	}{{"SetBytes", l.SetBytes, LabelsBytesMax}, {"Count", l.Count, LabelsMax}, {"NameBytes", l.NameBytes, LabelNameMax}, {"ValueBytes", l.ValueBytes, LabelValueMax}} {
-		if f.value < 0 || f.value > f.max {
-			errs = append(errs, fmt.Errorf("%s %d is not between 0 and %d", f.name, f.value, f.max))
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // Check says which limit canonical labels exceed, or nil. The error is Invalid and names the label.
 func (l *LabelLimits) Check(labels []byte) error {

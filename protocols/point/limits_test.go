@@ -93,17 +93,6 @@ func TestALimitedSeriesOfAListLeavesTheOthers(t *testing.T) {
 	}
 }
 
-func TestLabelLimitsStayWithinTheFormat(t *testing.T) {
-	if err := point.DefaultLabelLimits.Validate(); err != nil {
-		t.Error(err)
-	}
-	for _, l := range []point.LabelLimits{{Count: 257}, {NameBytes: 1025}, {ValueBytes: 64<<10 + 1}, {Count: -1}} {
-		if l.Validate() == nil {
-			t.Errorf("%+v is taken", l)
-		}
-	}
-}
-
 // TestLongLabelsCountAsSeveralSeries: few series of many kilobytes cost as much as many usual ones.
 func TestLongLabelsCountAsSeveralSeries(t *testing.T) {
 	d := point.NewDict(100)

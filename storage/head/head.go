@@ -380,14 +380,6 @@ func (h *Head) findLocked(id point.DenseID) (*series, *group) {
 	return &p.series[id&(pageSeries-1)], &p.groups[id>>groupShift&(pageGroups-1)]
 }
 
-// Has reports whether a series has rows.
-func (h *Head) Has(id point.DenseID) bool {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	w := int(id / 64)
-	return w < len(h.ids) && h.ids[w]>>(id%64)&1 != 0
-}
-
 // SeriesIDs gives the series that have rows. The bitmap is the caller's.
 func (h *Head) SeriesIDs() *roaring.Bitmap {
 	h.mu.RLock()

@@ -11,26 +11,17 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Adopt makes a segment of the leader part of the placement: it moves the file at path, on the store's file system. It compares
-// the file's checksum and checks what queries need of it first. A minor goes on top of its base and replaces minors of an earlier leader if it holds their frames
+// AdoptVerified makes a segment of the leader part of the placement: it moves the file at path, on the store's file system, of which info is
+// what Verified returned. A minor goes on top of its base and replaces minors of an earlier leader if it holds their frames
 // (C66); a major replaces all segments. Heads with all frames in the segment are released, and so is the log they came from.
 //
-//	verify → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
+//	verified → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
 //
 // Errors: Stale (the placement does not follow the sender, the segment's base is not here, the segment would remove frames, or
-// the placement was dropped), Corrupt (the file is not as info says, or numbers series otherwise: fetch it again), Unavailable.
+// the placement was dropped), Corrupt (the file numbers series otherwise: fetch it again), Unavailable.
 // After an error the placement is unchanged, and the file is where it was, unless it is at its final place already.
 //
 // A segment that is here with a damaged file gets the whole one (mend.go).
-func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) error {
-	info, err := p.Verified(info, path)
-	if err != nil {
-		return err
-	}
-	return p.AdoptVerified(sender, info, path)
-}
-
-// AdoptVerified is Adopt of a file that Verified has read; info is its result.
 func (p *Partition) AdoptVerified(sender point.Epoch, info segment.Info, path string) error {
 	p.lateMu.Lock()
 	defer p.lateMu.Unlock()

@@ -121,3 +121,12 @@ func TestAdoptRefusesWhatDoesNotFit(t *testing.T) {
 	f.must(adopt(1, 2))
 	same(t, l, f)
 }
+
+// Adopt verifies a file and adopts it.
+func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) error {
+	info, err := p.Verified(info, path)
+	if err != nil {
+		return err
+	}
+	return p.AdoptVerified(sender, info, path)
+}

@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// arena hands out memory for one group's rows: fresh for Read, where runs live on, the same again for a Cursor.
+// arena hands out memory for one group's rows: fresh for ReadNew, where runs live on, the same again for a Cursor.
 type arena[T any] struct{ mem, free []T }
 
 // fresh drops the memory handed out before and prepares exactly n.
@@ -49,7 +49,7 @@ type readState struct {
 
 	values     arena[float64]
 	nanos      arena[point.Nanos]
-	keep       bool       // runs live on after the group: a Read
+	keep       bool       // runs live on after the group: a ReadNew
 	ranked     bool       // runs have the stamp of each row
 	number     uint32     // of the block that is read, in its group
 	ranks      *openRanks // its ranks, only if ranked; nil: it has none
@@ -161,14 +161,9 @@ func (s *readState) wantOnly(ps []wanted) {
 	clear(s.runs)
 }
 
-// Read calls f with the rows in [lo, hi] of those of the series that have any, in file order, each series once. ids may
-// be in any order. The run's values and histograms belong to f; its times may be shared with other runs and are only
-// read. f's error ends the read and is returned as it is.
-func (r *Reader) Read(ids []point.DenseID, lo, hi point.Nanos, f func(id point.DenseID, run rows.Run) error) error {
-	return r.ReadNew(ids, lo, hi, 0, func(i int, run rows.Run) error { return f(ids[i], run) })
-}
-
-// ReadNew is ReadInto new memory: the rows that f gets stay valid.
+// ReadNew calls f with the rows in [lo, hi] of those of the series that have any, in file order, each series once, with its index into ids,
+// which may be in any order. They are in new memory: the run's values and histograms belong to f; its times may be shared with other runs and are only
+// read. Each run has room for spare more values (rows.Run.Extend). f's error ends the read and is returned as it is.
 func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	s := r.cache.getState()
 	s.keep, s.spare = true, spare
@@ -206,8 +201,7 @@ func (m *Memory) Close() {
 	m.state = nil
 }
 
-// ReadInto is Read into m, which is of the reader's cache, and f gets the index into ids. Runs stay good until m is reset.
-// Each run has room for spare more values (rows.Run.Extend).
+// ReadInto is ReadNew into m, which is of the reader's cache. Runs stay good until m is reset.
 func (r *Reader) ReadInto(m *Memory, ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	m.state.spare = spare
 	return r.read(m.state, ids, lo, hi, f)
@@ -585,9 +579,6 @@ func (c *Cursor) Next() bool {
 // At gives the series and its rows. The run is read only and valid until Next or Close.
 func (c *Cursor) At() (point.DenseID, rows.Run) { return c.s.record.ids[c.at], c.s.runs[c.at] }
 
-// Err is why Next ended early.
-func (c *Cursor) Err() error { return c.err }
-
 // Close ends the walk; also before its end.
 func (c *Cursor) Close() error {
 	if c.t == nil {
@@ -630,16 +621,6 @@ func (c *Cursor) nextGroup() bool {
 	c.number++
 	c.at = 0
 	return true
-}
-
-// Scan calls f with all rows, series by series in group order, a group in memory at a time. The run is read only and
-// valid during the call. f's error ends the scan and is returned as it is.
-func (r *Reader) Scan(f func(id point.DenseID, run rows.Run) error) error {
-	c, err := r.Cursor()
-	if err != nil {
-		return err
-	}
-	return c.each(f)
 }
 
 // each walks to the end, and closes the cursor.

@@ -11,14 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// LabelNames gives the names of the labels of the series in within, or of all if it is nil; sorted. The refs must be held
-// by references or by a Pin.
-func (x *Index) LabelNames(within *roaring.Bitmap) []string {
-	out, _ := x.LabelNamesChecked(within, unchecked)
-	return out
-}
-
-// LabelNamesChecked is LabelNames that a check can end.
+// LabelNamesChecked gives the names of the labels of the series in within, or of all if it is nil; sorted. The refs must be held
+// by references or by a Pin. check can end it.
 func (x *Index) LabelNamesChecked(within *roaring.Bitmap, check Check) ([]string, error) {
 	x.catchUp()
 	x.mu.RLock()
@@ -74,20 +68,14 @@ func (x *Index) anyMeets(list []*value, within *roaring.Bitmap, check Check) (bo
 	return false, nil
 }
 
-// LabelValues gives the values that a label has among the series in within, or among all if it is nil; sorted, without
-// "" for the series that lack it. The refs must be held by references or by a Pin.
-func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
-	out, _ := x.LabelValuesChecked(label, within, unchecked)
-	return out
-}
-
 // The size of a value in a list, and in a set that is listed later.
 const (
 	listedBytes = 32
 	seenBytes   = 100
 )
 
-// LabelValuesChecked is LabelValues that a check can end.
+// LabelValuesChecked gives the values that a label has among the series in within, or among all if it is nil; sorted, without
+// "" for the series that lack it. The refs must be held by references or by a Pin. check can end it.
 func (x *Index) LabelValuesChecked(label string, within *roaring.Bitmap, check Check) ([]string, error) {
 	x.catchUp()
 	list := x.values(label)

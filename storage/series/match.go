@@ -8,14 +8,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// Match gives the series for which all matchers hold, as Prometheus defines it: an absent label is "", regular expressions are anchored at
-// both ends. No matcher gives every series. The bitmap is the caller's. Its refs mean the matched series as long as references on them or a
-// Pin acquired before are held.
-func (x *Index) Match(ms []*labels.Matcher) *roaring.Bitmap {
-	b, _ := x.MatchChecked(ms, unchecked)
-	return b
-}
-
 // Check is called now and then during a look-up in an index, with the bytes by which the answer has grown since the
 // last call. Its error ends the look-up, which returns it.
 type Check func(bytes int64) error
@@ -26,7 +18,9 @@ func unchecked(int64) error { return nil }
 // milliseconds for each.
 const checkEvery = 64
 
-// MatchChecked is Match that a check can end.
+// MatchChecked gives the series for which all matchers hold, as Prometheus defines it: an absent label is "", regular expressions are anchored at
+// both ends. No matcher gives every series. The bitmap is the caller's. Its refs mean the matched series as long as references on them or a
+// Pin acquired before are held. check can end it.
 func (x *Index) MatchChecked(ms []*labels.Matcher, check Check) (*roaring.Bitmap, error) {
 	pin := x.Pin()
 	defer pin.Unpin()

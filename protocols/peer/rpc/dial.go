@@ -99,9 +99,6 @@ func (p *Peer) Close() error {
 	return fault.Wrap(err, fault.Internal, "close the connection to %s", p.addr)
 }
 
-// Addr is the address that was dialled.
-func (p *Peer) Addr() string { return p.addr }
-
 func (p *Peer) newLine() (*line, error) {
 	l := &line{}
 	dialer := net.Dialer{}
