@@ -24,7 +24,7 @@ type rule struct {
 // the gateway, which joins them.
 var importLaw = []rule{
 	{who: "protocols/...", not: "gateway/... storage/... metadata/... smear/... presplit/...", tests: true,
-		because: "what was written is told without knowing where it goes: both ends of every wire import it"},
+		because: "formats do not depend on where rows go: both ends of every wire import them"},
 	{who: "metadata/...", not: "gateway/... storage/...", tests: true,
 		because: "where things belong is below those who take them and those who keep them"},
 	{who: "smear/... presplit/...", not: "gateway/... storage/...", tests: true,
@@ -37,7 +37,7 @@ var importLaw = []rule{
 		because: "commands are put together of packages, never the other way round"},
 
 	{who: pure, not: "net/... os/... sync/... context io/... log/... crypto/rand",
-		because: "what must be right is a pure function of what it is told, so that a simulation may run it a million times"},
+		because: "what must be right is a pure function of its inputs, so that a simulation can run it a million times"},
 
 	{who: "...", not: "github.com/valyala/fasthttp/...", except: "gateway/intake", tests: true,
 		because: "its bytes die with the handler; one package knows that and copies"},

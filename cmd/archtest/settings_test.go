@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A setting that nothing reads promises what nobody keeps: each field of a struct that a configuration file fills, and of each struct Settings by which one package
+// A setting that nothing reads is a promise without effect: each field of a struct that a configuration file fills, and of each struct Settings by which one package
 // configures another, is read by code that is no test, and more than to check or to complete it.
 
 // checkers are functions whose reading is not enough: they check settings, or set those that are not set.

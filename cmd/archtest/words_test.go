@@ -2,28 +2,66 @@ package archtest
 
 import (
 	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// riddles are words that stand in comments where the field's own word is missing, and how many times they may occur in 1,000 lines of comments:
-// three times as often as in Prometheus' tsdb, where a comment names the caller, the leader or the sender and says what it does.
+// riddles are words that stand where the field's own word is missing, and how many times they may occur: in 1,000 lines of comments, three times as often as in
+// Prometheus' tsdb, where a comment names the caller, the leader or the sender and says what it does; in 1,000 words of strings (errors, logs, help), and
+// in 1,000 words of the README and docs.
 var riddles = []struct {
-	name, instead string
-	pattern       *regexp.Regexp
-	perThousand   float64
+	name, instead           string
+	pattern                 *regexp.Regexp
+	comments, strings, docs float64
 }{
-	{"who", "the caller, the leader, the sender", regexp.MustCompile(`(?i)\b(who|whoever|whom)\b`), 0.5},
-	{"nobody", "no server, no goroutine, all callers", regexp.MustCompile(`(?i)\b(nobody|somebody|everybody|anybody)\b`), 1},
-	{"what is", "a noun", regexp.MustCompile(`(?i)\bwhat (is|has|was|are|of|it|they|comes|came|lies|could|must)\b`), 5},
-	{"take", "accept, acquire, use, need, remove, read", regexp.MustCompile(`(?i)\b(take|takes|took|taken|taking)\b`), 20},
-	{"told", "report, send, notify, receive", regexp.MustCompile(`(?i)\b(tell|tells|told|hear|hears|heard)\b`), 1.5},
+	{"who", "the caller, the leader, the sender", regexp.MustCompile(`(?i)\b(who|whoever|whom)\b`), 0.5, 0.15, 0.2},
+	{"nobody", "no server, no goroutine, all callers", regexp.MustCompile(`(?i)\b(nobody|somebody|everybody|anybody)\b`), 0.3, 0.2, 0.05},
+	{"what is", "a noun", regexp.MustCompile(`(?i)\bwhat (is|has|was|are|of|it|they|comes|came|lies|could|must)\b`), 5, 0.85, 4.4},
+	{"take", "accept, acquire, use, need, remove, read", regexp.MustCompile(`(?i)\b(take|takes|took|taken|taking)\b`), 8, 3.3, 1.4},
+	{"told", "report, send, notify, receive", regexp.MustCompile(`(?i)\b(tell|tells|told|hear|hears|heard)\b`), 0.6, 0.06, 0.06},
 }
 
-// TestCommentsAreInPlainWords counts words, not sentences: after a rise the new comments are to be read again.
-func TestCommentsAreInPlainWords(t *testing.T) {
-	lines, found := 0, make([]int, len(riddles))
+// text counts riddles in comments, strings or documents.
+type text struct {
+	size  int // lines or words
+	found []int
+}
+
+func (x *text) add(s string, size int) {
+	if x.size += size; x.found == nil {
+		x.found = make([]int, len(riddles))
+	}
+	for i := range riddles {
+		x.found[i] += len(riddles[i].pattern.FindAllString(s, -1))
+	}
+}
+
+var word = regexp.MustCompile(`[A-Za-z]+`)
+
+func words(s string) int { return len(word.FindAllString(s, -1)) }
+
+// hold compares the counts with their bounds.
+func (x *text) hold(t *testing.T, where, unit string, least int, bound func(i int) float64) {
+	t.Helper()
+	if x.size < least {
+		t.Fatalf("only %d %s of %s were seen", x.size, unit, where)
+	}
+	for i, r := range riddles {
+		if got := 1000 * float64(x.found[i]) / float64(x.size); got > bound(i) {
+			t.Errorf("%q and its like occur %.2f times in 1,000 %s of %s, want %.2f at most: write %s instead", r.name, got, unit, where, bound(i), r.instead)
+		} else {
+			t.Logf("%s: %q: %.2f", where, r.name, got)
+		}
+	}
+}
+
+// TestCommentsAndStringsAreInPlainWords counts words, not sentences: after a rise the new comments and messages are to be read again.
+func TestCommentsAndStringsAreInPlainWords(t *testing.T) {
+	var comments, literals text
 	for _, p := range repository(t) {
 		for _, f := range p.files {
 			if ast.IsGenerated(f.tree) || p.path == "cmd/archtest" && f.name == "words_test.go" {
@@ -31,22 +69,37 @@ func TestCommentsAreInPlainWords(t *testing.T) {
 			}
 			for _, group := range f.tree.Comments {
 				for _, c := range group.List {
-					lines += strings.Count(c.Text, "\n") + 1
-					for i := range riddles {
-						found[i] += len(riddles[i].pattern.FindAllString(c.Text, -1))
-					}
+					comments.add(c.Text, strings.Count(c.Text, "\n")+1)
 				}
 			}
+			if f.test {
+				continue
+			}
+			ast.Inspect(f.tree, func(n ast.Node) bool {
+				if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+					literals.add(l.Value, words(l.Value))
+				}
+				return true
+			})
 		}
 	}
-	for i, r := range riddles {
-		if got := 1000 * float64(found[i]) / float64(lines); got > r.perThousand {
-			t.Errorf("%q and its like occur %.2f times in 1,000 lines of comments, want %.1f at most: write %s instead", r.name, got, r.perThousand, r.instead)
-		} else {
-			t.Logf("%q: %.2f", r.name, got)
+	comments.hold(t, "comments", "lines", 10_000, func(i int) float64 { return riddles[i].comments })
+	literals.hold(t, "strings", "words", 50_000, func(i int) float64 { return riddles[i].strings })
+}
+
+// TestDocumentsAreInPlainWords does the same for pages that users read. docs/proofs are records of measurements.
+func TestDocumentsAreInPlainWords(t *testing.T) {
+	names, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages text
+	for _, name := range append(names, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"), filepath.Join(root, "SECURITY.md")) {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
 		}
+		pages.add(string(b), words(string(b)))
 	}
-	if lines < 10_000 {
-		t.Errorf("only %d lines of comments were seen", lines)
-	}
+	pages.hold(t, "README and docs", "words", 20_000, func(i int) float64 { return riddles[i].docs })
 }

@@ -40,8 +40,8 @@ type member struct {
 	PeerListen     string        `name:"peer-listen" help:"Address for other members." default:"127.0.0.1:2380"`
 	Name           string        `name:"name" help:"This member's name." default:"m1"`
 	InitialCluster string        `name:"initial-cluster" help:"All members: m1=host:port,m2=host:port with their addresses for members (default: this one alone)."`
-	HealthListen   string        `name:"health-listen" help:"Address that answers /health and /metrics in the clear, to everybody (default: none of its own)."`
-	CA             string        `name:"tls.ca" help:"File with the authority of members and clients. With it, everybody needs a certificate." placeholder:"FILE" type:"path"`
+	HealthListen   string        `name:"health-listen" help:"Address that answers /health and /metrics in the clear, to all clients (default: none of its own)."`
+	CA             string        `name:"tls.ca" help:"File with the authority of members and clients. With it, all of them need a certificate." placeholder:"FILE" type:"path"`
 	Cert           string        `name:"tls.cert" help:"File with this member's certificate." placeholder:"FILE" type:"path"`
 	Key            string        `name:"tls.key" help:"File with its key." placeholder:"FILE" type:"path"`
 	User           string        `name:"user" help:"The user that Spillway's processes are, by the common name of their certificates. With --tls.ca." default:"spillway"`

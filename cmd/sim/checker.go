@@ -146,7 +146,7 @@ func (c *checker) commits(t *truth, was mapstore.Row) {
 		w.fail("I2: transaction %d of %s was committed twice", row.Seq, t.name)
 	}
 	if c.not[row.Txn] {
-		w.fail("I2: transaction %d of %s was committed after its proposer was told that it is not", row.Seq, t.name)
+		w.fail("I2: transaction %d of %s was committed after its proposer was notified that it is not", row.Seq, t.name)
 	}
 	c.history[row.Txn] = row.Seq
 	w.markOps(c.proposed[row.Txn])
@@ -458,13 +458,13 @@ func (c *checker) mayLose(s *server) bool {
 	return true
 }
 
-func (c *checker) toldCommitted(txn peer.TxnID, a peer.Changed) {
+func (c *checker) reportedCommitted(txn peer.TxnID, a peer.Changed) {
 	if a.Txn != txn { // nothing was to change
 		c.w.n.resolved++
 		return
 	}
 	if seq, ok := c.history[txn]; !ok || seq != a.Seq {
-		c.w.fail("I1: a proposer was told that its transaction is committed as %d, and it is not", a.Seq)
+		c.w.fail("I1: a proposer was notified that its transaction is committed as %d, and it is not", a.Seq)
 	}
 	c.w.n.resolved++
 }
@@ -497,7 +497,7 @@ func (c *checker) notLate(txn peer.TxnID) {
 func (c *checker) toldNot(txn peer.TxnID) {
 	c.w.n.resolved++
 	if seq, ok := c.history[txn]; ok {
-		c.w.fail("I1: a proposer was told that its transaction is not committed, and it is, as %d", seq)
+		c.w.fail("I1: a proposer was notified that its transaction is not committed, and it is, as %d", seq)
 	}
 	c.not[txn] = true
 	c.settled(txn)

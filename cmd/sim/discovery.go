@@ -252,7 +252,7 @@ func (s *server) handOver(e rules.Propose) {
 		}, func(a changedAnswer, ok bool) {
 			switch {
 			case ok && a.err == nil:
-				s.w.check.toldCommitted(c.Txn, a.changed)
+				s.w.check.reportedCommitted(c.Txn, a.changed)
 				end(true)
 				return
 			case ok && fault.Is(a.err, fault.Stale):

@@ -29,11 +29,11 @@ type disk struct {
 	seen   map[string]peer.Acted // the highest transaction of each table's map (see storage/lead)
 	staged map[staging.ID]stagedRow
 
-	log    []logged // writes that are not synced yet
-	doomed []func() // undo, of writes that a failed fsync dropped though they were believed synced: for a broken rule
-	synced uint64   // writes before the log; a witness outside of the log vouches for them
-	busy   bool     // a sync is under way
-	next   *syncing // the one after it
+	log     []logged // writes that are not synced yet
+	dropped []func() // undo, of writes that a failed fsync dropped though they were believed synced: for a broken rule
+	synced  uint64   // writes before the log; a witness outside of the log vouches for them
+	busy    bool     // a sync is under way
+	next    *syncing // the one after it
 
 	slow   time.Duration // until when syncs are slow
 	full   time.Duration // until when nothing can be written
@@ -157,7 +157,7 @@ func (d *disk) failed(p *proc, s *syncing) (ends bool) {
 	d.fails = false
 	if w.opt.broken == fsyncIgnored {
 		for _, l := range d.log[:max(0, int(s.upTo-d.synced))] {
-			d.doomed = append(d.doomed, l.undo)
+			d.dropped = append(d.dropped, l.undo)
 		}
 		return false
 	}
@@ -199,13 +199,13 @@ func (d *disk) crash(w *world) {
 			l.undo()
 		}
 	}
-	for i := len(d.doomed) - 1; i >= 0; i-- {
-		d.doomed[i]()
+	for i := len(d.dropped) - 1; i >= 0; i-- {
+		d.dropped[i]()
 	}
 	if n := uint64(keep); n > 0 {
 		d.synced += n // the start after it writes all that it keeps anew
 	}
-	d.log, d.doomed, d.busy, d.next, d.fenced = nil, nil, false, nil, false
+	d.log, d.dropped, d.busy, d.next, d.fenced = nil, nil, false, nil, false
 }
 
 // replay reads the log at a start: a bad record beyond the part that a witness vouches for is a torn end, and is cut;

@@ -162,7 +162,7 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 		err := a.err
 		switch {
 		case ok && a.err == nil:
-			g.w.check.toldCommitted(c.Txn, a.changed)
+			g.w.check.reportedCommitted(c.Txn, a.changed)
 			g.committed(v, c, a.changed)
 		case ok && fault.Is(a.err, fault.Stale):
 			g.w.n.stale++

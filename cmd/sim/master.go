@@ -253,8 +253,8 @@ func (t *term) askSizes() {
 	}
 	sizes, open := map[lease.Partition]master.Size{}, len(t.w.servers)
 	for at := range t.w.servers {
-		ask(t.proc, at, 5*time.Second, "sizes", func(answer func(map[lease.Partition]master.Size)) { answer(t.w.servers[at].sizes()) }, func(told map[lease.Partition]master.Size, ok bool) {
-			for id, s := range told { // each into a place of its own: the order does not matter
+		ask(t.proc, at, 5*time.Second, "sizes", func(answer func(map[lease.Partition]master.Size)) { answer(t.w.servers[at].sizes()) }, func(reported map[lease.Partition]master.Size, ok bool) {
+			for id, s := range reported { // each into a place of its own: the order does not matter
 				if s.Rows >= sizes[id].Rows {
 					sizes[id] = s
 				}
@@ -450,7 +450,7 @@ func (x *working) change(e master.Change) {
 		ask(x.proc, to, txnStore, "change", func(answer func(changedAnswer)) { x.w.servers[to].change(c, answer) }, func(a changedAnswer, ok bool) {
 			switch {
 			case ok && a.err == nil:
-				x.w.check.toldCommitted(c.Txn, a.changed)
+				x.w.check.reportedCommitted(c.Txn, a.changed)
 				end(a.changed.Seq, nil)
 				return
 			case ok && fault.Is(a.err, fault.Invalid):

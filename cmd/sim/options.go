@@ -31,10 +31,10 @@ type Options struct {
 	scripted bool
 }
 
-const usualServers, usualGateways, usualTables = 5, 2, 2
+const defaultServers, defaultGateways, defaultTables = 5, 2, 2
 
-// usualWidths and usualPartitionsMax are of a table.
-const usualWidths, usualPartitionsMax = 12, 32
+// defaultWidths and defaultPartitionsMax are of a table.
+const defaultWidths, defaultPartitionsMax = 12, 32
 
 // optionFlags has a set of flags set o.
 func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
@@ -48,9 +48,9 @@ func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
 		o.Faults, err = parseFaults(s)
 		return err
 	})
-	fs.IntVar(&o.Servers, "servers", usualServers, "storage servers")
-	fs.IntVar(&o.Gateways, "gateways", usualGateways, "gateways")
-	fs.IntVar(&o.Tables, "tables", usualTables, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
+	fs.IntVar(&o.Servers, "servers", defaultServers, "storage servers")
+	fs.IntVar(&o.Gateways, "gateways", defaultGateways, "gateways")
+	fs.IntVar(&o.Tables, "tables", defaultTables, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
 	fs.IntVar(&o.Partitions, "partitions", 0, "partitions to begin with, of all tables; 0: none, and some dozens as clients make them")
 	fs.IntVar(&o.Copies, "copies", 0, "replicas that all tables keep their rows on; 1: their leaders alone; 0: the seed chooses")
 	fs.Func("only", "decisions of the nemesis to carry out, by number, or none; else all", func(s string) (err error) {
@@ -72,14 +72,14 @@ func (o *Options) check() error {
 func (o *Options) again() string {
 	line := fmt.Sprintf("make sim SEED=%#x EVENTS=%d FAULTS=%s", o.Seed, o.Events, o.Faults)
 	var args []string
-	add := func(name string, is, usual int) {
-		if is != usual {
-			args = append(args, fmt.Sprintf("-%s %d", name, is))
+	add := func(name string, value, preset int) {
+		if value != preset {
+			args = append(args, fmt.Sprintf("-%s %d", name, value))
 		}
 	}
-	add("servers", o.Servers, usualServers)
-	add("gateways", o.Gateways, usualGateways)
-	add("tables", o.Tables, usualTables)
+	add("servers", o.Servers, defaultServers)
+	add("gateways", o.Gateways, defaultGateways)
+	add("tables", o.Tables, defaultTables)
 	add("partitions", o.Partitions, 0)
 	add("copies", o.Copies, 0)
 	add("shade", int(o.Shade), 0)

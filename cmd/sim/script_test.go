@@ -41,9 +41,9 @@ func TestScripts(t *testing.T) {
 				s = newScript(t, d)
 				return s.draw()
 			}
-			s.told = nil
+			s.lines = nil
 			s.command(t, d)
-			return s.draw() + strings.Join(s.told, "")
+			return s.draw() + strings.Join(s.lines, "")
 		})
 	})
 }
@@ -54,7 +54,7 @@ var leftOut = map[string]rule{"guards": guardsOff, "empty-rows": rowIsLed, "old-
 // script is a world that is driven by hand.
 type script struct {
 	*world
-	told   []string
+	lines  []string
 	writes map[uint64]string
 	broke  bool // said already
 }
@@ -72,7 +72,7 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 		}
 	}
 	s := &script{world: newWorld(o), writes: map[uint64]string{}}
-	s.limits, s.replicas, s.zones, s.dataFrom, s.pace = usualLimits, 1, false, 0, 0
+	s.limits, s.replicas, s.zones, s.dataFrom, s.pace = defaultLimits, 1, false, 0, 0
 	s.master.SetDefaults()
 	s.master.ClosedAfter, s.master.SettleAfter, s.master.EmptyAfter = time.Hour, time.Second, 20*time.Second
 	s.master.MovesMax, s.master.RoomFrom, s.master.SplitBytes, s.master.BalanceBytes = 64, 2, -1, -1
@@ -93,7 +93,7 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 }
 
 func (s *script) tell(form string, args ...any) {
-	s.told = append(s.told, fmt.Sprintf(form+"\n", args...))
+	s.lines = append(s.lines, fmt.Sprintf(form+"\n", args...))
 }
 
 func (s *script) run(d time.Duration) {

@@ -116,6 +116,8 @@ func (s *server) lookAtSegments() {
 	}
 }
 
+// renew has the machine begin anew with members whose process is another than before, by leaving them out once: a new process has forgotten what was offered
+// to it, and the machine would wait for its answer.
 func (y *sending) renew() {
 	s := y.x.s
 	members := slices.DeleteFunc(s.machine.Placed(y.x.id), func(m lease.Member) bool { return m == y.x.self })

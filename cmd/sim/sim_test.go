@@ -13,7 +13,7 @@ import (
 )
 
 func options(seed uint64, events int) Options {
-	return Options{Seed: seed, Events: events, Faults: allFaults, Servers: usualServers, Gateways: usualGateways, Tables: usualTables}
+	return Options{Seed: seed, Events: events, Faults: allFaults, Servers: defaultServers, Gateways: defaultGateways, Tables: defaultTables}
 }
 
 // report prints the line that reproduces it.
@@ -235,7 +235,7 @@ func TestReplayLineIsWhatMakeTakes(t *testing.T) {
 	if back, err := parseAgain(line); err != nil || fmt.Sprint(back) != fmt.Sprint(o) {
 		t.Errorf("%s is read as %+v, %v", line, back, err)
 	}
-	o.Only, o.Shade, o.Servers = nil, 0, usualServers
+	o.Only, o.Shade, o.Servers = nil, 0, defaultServers
 	if got, want := (Result{Options: o}).Again(), "make sim SEED=0x2f9c31 EVENTS=500 FAULTS=loss,crash"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -210,7 +210,7 @@ func (x *stager) cover(table string, t point.Nanos) {
 	ask(x.proc, to, 20*time.Second, "change", func(answer func(changedAnswer)) { x.w.servers[to].change(c, answer) }, func(a changedAnswer, ok bool) {
 		x.covering = false
 		if ok && a.err == nil {
-			x.w.check.toldCommitted(c.Txn, a.changed)
+			x.w.check.reportedCommitted(c.Txn, a.changed)
 		}
 		v.refresh()
 	})

@@ -558,8 +558,8 @@ func (s *hosted) change(c *peer.Change, answer func(changedAnswer)) {
 	}
 }
 
-// heardRow fetches the committed file if it should be here and is not, once it had time to come by itself.
-func (s *hosted) heardRow() {
+// rowChanged fetches the committed file if it should be here and is not, once it had time to come by itself.
+func (s *hosted) rowChanged() {
 	s.after(catchUpGrace, "catch up", s.catchUp)
 }
 

@@ -82,7 +82,7 @@ type limits struct {
 	history   int // changes that the store remembers
 }
 
-var usualLimits = limits{changes: 64, undecided: 4, acquires: 32, history: 512}
+var defaultLimits = limits{changes: 64, undecided: 4, acquires: 32, history: 512}
 
 // tiny gives limits of which those in a set of bits are at their least; none: all are.
 func (l limits) tiny(set uint8) limits {
@@ -133,12 +133,12 @@ func newWorld(o Options) *world {
 	w.check = newChecker(w)
 	w.fenced = map[lease.Partition]time.Duration{}
 	w.tables = tableNames[:o.Tables]
-	w.widths, w.partitionsMax = usualWidths, usualPartitionsMax
+	w.widths, w.partitionsMax = defaultWidths, defaultPartitionsMax
 	if o.Partitions > 0 {
 		w.widths = max(o.Partitions/o.Tables, 1)
-		w.partitionsMax = w.widths + usualPartitionsMax
+		w.partitionsMax = w.widths + defaultPartitionsMax
 	}
-	w.limits = usualLimits
+	w.limits = defaultLimits
 	if w.rng.IntN(4) == 0 {
 		w.limits = w.limits.tiny(uint8(o.Seed * 0x9e3779b97f4a7c15 >> 60)) // not drawn: all else of a run stays as it is
 	}

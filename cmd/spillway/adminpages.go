@@ -297,7 +297,7 @@ func (d *door) carryOut(r *http.Request, changes bool, read func(r *http.Request
 	a.unasked = true
 	a.out, a.json, a.by = out, !table, or(q.Get("by"), "http")
 	if id := access.From(r.Context()); id != nil && !d.guard.Open() {
-		a.by = id.Name + " (" + a.by + ")" // a sender can say that it is anybody, but not that its token is another's
+		a.by = id.Name + " (" + a.by + ")" // a sender can choose any name, but not that its token is another's
 	}
 	return table, o.run(r.Context(), a)
 }

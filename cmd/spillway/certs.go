@@ -59,7 +59,7 @@ func (c *certsCmd) Run() error {
 		return nil
 	}
 	ca, first := c.file(caName, "crt"), ps[0].file
-	fmt.Printf("%s\n\nEach process, with the files of its own name:\n\n  --peer.tls.ca=%s --peer.tls.cert=%s --peer.tls.key=%s\n\nKeep %s away from the hosts: whoever has it can make certificates.\n",
+	fmt.Printf("%s\n\nEach process, with the files of its own name:\n\n  --peer.tls.ca=%s --peer.tls.cert=%s --peer.tls.key=%s\n\nKeep %s away from the hosts: its holder can make certificates.\n",
 		strings.Join(made, "\n"), ca, c.file(first, "crt"), c.file(first, "key"), c.file(caName, "key"))
 	return nil
 }

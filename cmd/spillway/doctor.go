@@ -228,7 +228,7 @@ func (e *examination) damaged(ctx context.Context) {
 		if !srv.Live || !ok {
 			continue
 		}
-		told := false
+		reported := false
 		for _, m := range e.s.Tables {
 			limited, cancel := context.WithTimeout(ctx, fetchMax)
 			held, err := st.Stats(limited, m.Table, 0)
@@ -239,8 +239,8 @@ func (e *examination) damaged(ctx context.Context) {
 			if err != nil {
 				continue
 			}
-			if held.LostFound != "" && !told {
-				told = true
+			if held.LostFound != "" && !reported {
+				reported = true
 				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when they are not needed")
 			}
 			for i := range held.Staged {

@@ -28,7 +28,7 @@ type cli struct {
 	Server     serverCmd     `cmd:"" help:"Show storage servers, drain and remove them."`
 	Master     masterCmd     `cmd:"" help:"Show what the master would do."`
 	Presplit   presplitCmd   `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
-	Doctor     doctorCmd     `cmd:"" help:"Tell what is wrong with a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
+	Doctor     doctorCmd     `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
 	Verify     verifyCmd     `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
 	Repair     repairCmd     `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
 	Backup     backupCmd     `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`

@@ -34,7 +34,7 @@ func (c *partitionMoveCmd) Run() error {
 	case !c.alone():
 		return c.with(c.run)
 	case c.Wait > 0:
-		return fault.Errorf(fault.Invalid, "--wait needs --servers; by --url, `spillway partition show %s p%d` tells when it has moved", c.Table, c.ID)
+		return fault.Errorf(fault.Invalid, "--wait needs --servers; by --url, `spillway partition show %s p%d` shows when it has moved", c.Table, c.ID)
 	}
 	return c.order(c.path()+"/move", partitionOrder{To: c.To, From: c.From, Force: c.Force, Cancel: c.Cancel, Reason: c.Reason})
 }

@@ -429,7 +429,7 @@ func (a *admin) changeLease(ctx context.Context, p lease.Partition, f func(lease
 			return err
 		}
 		if !ok {
-			return fault.Errorf(fault.NotFound, "%s has no lease row: no server led it yet, or it was deleted (`spillway partition show %s p%d` tells)", p, p.Table, p.ID)
+			return fault.Errorf(fault.NotFound, "%s has no lease row: no server led it yet, or it was deleted (see `spillway partition show %s p%d`)", p, p.Table, p.ID)
 		}
 		l, err := lease.DecodeLease(row.Value)
 		if err != nil {

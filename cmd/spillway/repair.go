@@ -20,7 +20,7 @@ import (
 type repairCmd struct {
 	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	DataDir    *string `name:"data-dir" help:"The store (default ./spillway-data)." type:"path"`
-	DryRun     bool    `name:"dry-run" help:"Tell what would be done, and change nothing." xor:"mode"`
+	DryRun     bool    `name:"dry-run" help:"Report the changes without making them." xor:"mode"`
 	Accept     bool    `name:"accept" help:"Accept that an earlier repair was not exact: answers carry no warning of it any more." xor:"mode"`
 }
 

@@ -72,7 +72,7 @@ func (o ownMetrics) inCluster(at net.Addr) ownMetrics {
 	return o
 }
 
-// instanceOf is the address by which a process of a cluster is told from others: where it listens, with the name of its host if the address is the same
+// instanceOf is the address that identifies a process of a cluster: where it listens, with the name of its host if the address is the same
 // on other hosts.
 func instanceOf(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)

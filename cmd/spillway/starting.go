@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// startingHeader is in answers of a process that starts: probes tell it from one that stops or whose store is fenced.
+// startingHeader is in answers of a process that starts: so probes can distinguish it from one that stops or whose store is fenced.
 const startingHeader = "X-Spillway-State"
 
-// starting answers for a process until it serves. Recovery of a large log takes minutes: without an answer meanwhile, nobody can tell it from a process
+// starting answers for a process until it serves. Recovery of a large log takes minutes: without an answer meanwhile, it looks like a process
 // that hangs, and what watches over containers would end it.
 //
 //	/-/healthy   200: the process runs

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// freeAddr returns an address that nobody listens at.
+// freeAddr returns an address without a listener.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,7 +82,7 @@ func TestAProcessThatRecoversIsNotTakenForOneThatHangs(t *testing.T) {
 	s.end()
 	s.end()
 	waits := make(chan string, 1)
-	go func() { // this one connects before anybody accepts
+	go func() { // this one connects before the listener accepts
 		resp, err := http.Get(url)
 		if err != nil {
 			waits <- err.Error()

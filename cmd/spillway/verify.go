@@ -31,7 +31,7 @@ type verifyCmd struct {
 	LogDir  string `name:"log-dir" help:"Where its log lies (default: as settings.yaml in the store says, else log in the store)." type:"path"`
 	Output  string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
 	All     bool   `name:"all" help:"List the files that are whole, too."`
-	Quiet   bool   `name:"quiet" short:"q" help:"Tell no progress on the error output."`
+	Quiet   bool   `name:"quiet" short:"q" help:"Report no progress on the error output."`
 }
 
 const exitUnseen exitCode = 3
@@ -320,7 +320,7 @@ const (
 	doUnknown     = "look at it; a start puts it aside, nothing reads it"
 	doStart       = "do what it says"
 	doLook        = "nothing at once; the next start says it again"
-	doWaitForOpen = "mend what is told of the files above, then verify again"
+	doWaitForOpen = "repair the files above as they say, then verify again"
 )
 
 // segments reads every segment to its last row: those that the catalogue names are compared with their entries, and unnamed ones are

@@ -82,7 +82,7 @@ func parseTokens(text []byte) (tokens, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "not a list of tokens")
 	}
 	if file.Tokens == nil {
-		return nil, fault.Errorf(fault.Invalid, "no key tokens: write `tokens: []` to refuse everybody")
+		return nil, fault.Errorf(fault.Invalid, "no key tokens: write `tokens: []` to refuse all clients")
 	}
 	if n := len(*file.Tokens); n > tokensMax {
 		return nil, fault.Errorf(fault.Invalid, "%d tokens, at most %d are taken", n, tokensMax)

@@ -21,7 +21,7 @@ func (t *Table) warnMerged(b *point.Batch) {
 			t.merged.warned = map[string]bool{}
 		}
 		t.merged.warned[m.Metric] = true
-		t.f.deps.Log.Warn("two fields are one series: their rows cannot be told apart; rename one of them, or set another separator",
+		t.f.deps.Log.Warn("two fields are one series: their rows cannot be distinguished; rename one of them, or set another separator",
 			"table", t.name, "metric", m.Metric, "measurement", m.Measurement, "field", m.Field, "other_measurement", m.OtherMeasurement, "other_field", m.OtherField)
 	}
 }

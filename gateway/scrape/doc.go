@@ -5,7 +5,7 @@
 //	                        └─ once per life of the process: types and help texts
 //
 // In a cluster every process writes its own: gateways as they write users' rows, storage servers as a gateway would, into whichever server leads the
-// partition. Each is told from the others by the label instance.
+// partition. The label instance distinguishes them.
 //
 // Rows do not come through the front doors: they count towards no sender's rate, and no metric of package intake grows by
 // them. They have the labels and forms that a Prometheus gives to the same page: job, instance, up, and the values of le

@@ -165,7 +165,7 @@ func (w *world) metadata(cmd string, args []string) error {
 		}
 		return out
 	}
-	told := func() {
+	reported := func() {
 		for i, p := range w.procs {
 			if !p.dead && !w.lag[p.self.Server] {
 				p.do(func() { w.assign(i, w.parts) })
@@ -178,13 +178,13 @@ func (w *world) metadata(cmd string, args []string) error {
 	case "move":
 		w.placed[w.part(args[0])] = at(args[1:])
 		w.change(Guard{Partition: w.part(args[0]), Placements: at(args[1:])})
-		told()
+		reported()
 	case "remove":
 		p := w.part(args[0])
 		left := slices.DeleteFunc(slices.Clone(w.placed[p]), func(pl topology.Placement) bool { return string(pl.Server) == args[1] })
 		w.placed[p] = left
 		w.change(Guard{Partition: p, Placements: left})
-		told()
+		reported()
 	case "strand": // as remove, and the server goes on with its placement, because it may alone have the rows (storage/lead/rules)
 		w.lag[topology.ServerID(args[1])] = true
 		if err := w.metadata("remove", args); err != nil {
@@ -200,7 +200,7 @@ func (w *world) metadata(cmd string, args []string) error {
 		p := w.part(args[0])
 		w.placed[p] = nil
 		w.change(Guard{Partition: p, Dropped: true})
-		told()
+		reported()
 	case "slow":
 		d, err := time.ParseDuration(args[1])
 		w.procs[w.index(args[0])].slow = d
@@ -208,7 +208,7 @@ func (w *world) metadata(cmd string, args []string) error {
 	case "end":
 		p := w.part(args[0])
 		w.change(Guard{Partition: p, Placements: w.placed[p]})
-		told()
+		reported()
 	case "presplit":
 		p := w.part(args[0])
 		if err := w.try(Guard{Partition: p, Dropped: true, Unused: true}); err != nil {
@@ -216,7 +216,7 @@ func (w *world) metadata(cmd string, args []string) error {
 			return nil
 		}
 		w.placed[p] = nil
-		told()
+		reported()
 	case "mark":
 		p := w.part(args[0])
 		g := Guard{Partition: p, Dropped: true}
@@ -228,13 +228,13 @@ func (w *world) metadata(cmd string, args []string) error {
 		w.commit(conditions, writes)
 	case "touch":
 		w.commit(nil, []coord.Write{w.tableRow()})
-		told()
+		reported()
 	case "transactions":
 		n, err := strconv.Atoi(args[0])
 		for range n {
 			w.change()
 		}
-		told()
+		reported()
 		return err
 	case "lag":
 		for _, s := range args {

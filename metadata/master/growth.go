@@ -92,7 +92,7 @@ func (g *Growth) Observed(now point.Nanos, m *topology.Map, sizes map[lease.Part
 			out.rows[p.ID] = size.Rows
 			_, missed := g.unknown[p.ID]
 			switch {
-			case inherits(m, p, sizes): // rows that move here are no growth, and cannot be told from those that come
+			case inherits(m, p, sizes): // rows that move here are no growth, and look like those that come
 				known = known && p.TimeHi <= now
 			case had && size.Rows > before:
 				grown += size.Rows - before

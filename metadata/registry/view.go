@@ -211,7 +211,7 @@ func List(ctx context.Context, store coord.Store) ([]Server, error) {
 
 // Register writes a server's row, keeping the fields that people set (Drain, Moves) and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
-// mistake must not alternate. lost, unless it is nil, is told Staging, and reports whether the directory lacks some of those rows: then Since begins anew.
+// mistake must not alternate. lost, unless it is nil, receives Staging, and reports whether the directory lacks some of those rows: then Since begins anew.
 // Errors are Invalid (another directory), or the store's.
 func Register(ctx context.Context, store coord.Store, s Server, replace bool, lost func(staging string) bool) error {
 	if err := s.Validate(); err != nil {

@@ -97,7 +97,7 @@ func (f *Frame) unpack(packed []byte, h *Head) error {
 		}
 	}
 	if n != h.bodyBytes {
-		return fault.Errorf(fault.Corrupt, "body of %d bytes, its header tells %d", n, h.bodyBytes)
+		return fault.Errorf(fault.Corrupt, "body of %d bytes, its header says %d", n, h.bodyBytes)
 	}
 	if cap(f.body) > scratchKept && n+padding <= scratchKept {
 		f.body = nil

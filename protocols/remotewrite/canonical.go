@@ -84,8 +84,8 @@ func (c *canonical) labels(dst, raw []byte, read func([]byte) (name, value []byt
 	return dst, true
 }
 
-// usualLabel reads a label of a 1.0 request: tag, length, tag, length, name, tag, length, value.
-func usualLabel(raw []byte) (name, value []byte, n int) {
+// plainLabel reads a label of a 1.0 request: tag, length, tag, length, name, tag, length, value.
+func plainLabel(raw []byte) (name, value []byte, n int) {
 	if len(raw) < 8 || raw[0] != tagLabel || raw[1] >= 0x80 || int(raw[1]) > len(raw)-2 {
 		return nil, nil, 0
 	}
@@ -100,8 +100,8 @@ func usualLabel(raw []byte) (name, value []byte, n int) {
 	return name, value, 2 + len(m)
 }
 
-// usualLabel reads a label of a 2.0 request: the references of its name and value.
-func (s *symbols) usualLabel(packed []byte) (name, value []byte, n int) {
+// plainLabel reads a label of a 2.0 request: the references of its name and value.
+func (s *symbols) plainLabel(packed []byte) (name, value []byte, n int) {
 	nameRef, i := shortRef(packed, 0)
 	valueRef, n := shortRef(packed, i)
 	if nameRef|valueRef >= badRef { // a large table

@@ -25,7 +25,7 @@ func TestUsualLabelsAreTheBuilders(t *testing.T) {
 		if err != nil {
 			t.Skip("prompb does not encode it")
 		}
-		got, ok := new(canonical).labels(nil, raw, usualLabel)
+		got, ok := new(canonical).labels(nil, raw, plainLabel)
 		if !ok {
 			return
 		}
@@ -43,11 +43,11 @@ func TestUsualLabelsAreTheBuilders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := new(canonical).labels(nil, raw, usualLabel); !ok || point.Labels(got) != point.MakeLabels("__name__", "up", "host", "é", "job", "x") {
+	if got, ok := new(canonical).labels(nil, raw, plainLabel); !ok || point.Labels(got) != point.MakeLabels("__name__", "up", "host", "é", "job", "x") {
 		t.Fatalf("what every sender sends: %q %v", got, ok)
 	}
 	for n := range raw {
-		if got, ok := new(canonical).labels(nil, raw[:n], usualLabel); ok && !point.Labels(got).ValidSeries() {
+		if got, ok := new(canonical).labels(nil, raw[:n], plainLabel); ok && !point.Labels(got).ValidSeries() {
 			t.Fatalf("cut at %d: %q", n, got)
 		}
 	}
@@ -76,7 +76,7 @@ func TestUsualLabelsByReferenceAreTheBuilders(t *testing.T) {
 		for _, r := range refs {
 			packed = binary.AppendUvarint(packed, uint64(r))
 		}
-		got, ok := new(canonical).labels(nil, packed, s.usualLabel)
+		got, ok := new(canonical).labels(nil, packed, s.plainLabel)
 		if !ok {
 			return
 		}
@@ -120,8 +120,8 @@ func TestUsualLabelsAfterOthers(t *testing.T) {
 				if err != nil {
 					t.Skip("prompb does not encode it")
 				}
-				alone, wantOK := new(canonical).labels(nil, raw, usualLabel)
-				got, ok := u.labels(text, raw, usualLabel)
+				alone, wantOK := new(canonical).labels(nil, raw, plainLabel)
+				got, ok := u.labels(text, raw, plainLabel)
 				if ok != wantOK || ok && string(got[len(text):]) != string(alone) {
 					t.Fatalf("after %q, %q: got %q %v, alone %q %v", before, labels, got[len(text):], ok, alone, wantOK)
 				}
@@ -157,7 +157,7 @@ func BenchmarkCanonicalLabels(b *testing.B) {
 		text = text[:0]
 		for _, raw := range raws {
 			var ok bool
-			if text, ok = u.labels(text, raw, usualLabel); !ok {
+			if text, ok = u.labels(text, raw, plainLabel); !ok {
 				b.Fatal("not usual")
 			}
 		}

@@ -22,12 +22,12 @@ type sample struct {
 	time, start int64
 }
 
-// usualSampleLen is the length of a sample with a usual time: 9 bytes of value, a tag, 6 bytes of time (1971 to 2109).
-const usualSampleLen = 16
+// plainSampleLen is the length of a sample with a usual time: 9 bytes of value, a tag, 6 bytes of time (1971 to 2109).
+const plainSampleLen = 16
 
-// usualSample reads a sample of the usual form without a loop. Its time fits in nanoseconds.
-func usualSample(m []byte) (v float64, ms int64, ok bool) {
-	if len(m) != usualSampleLen || m[0] != tagSampleValue || m[9] != tagSampleTime {
+// plainSample reads a sample of the common form without a loop. Its time fits in nanoseconds.
+func plainSample(m []byte) (v float64, ms int64, ok bool) {
+	if len(m) != plainSampleLen || m[0] != tagSampleValue || m[9] != tagSampleTime {
 		return 0, 0, false
 	}
 	x := binary.LittleEndian.Uint64(m[8:]) >> 16

@@ -180,8 +180,8 @@ func (s *symbols) refsFault(refs []uint32) error {
 	return nil
 }
 
-// usualName finds the symbol of a metric's name that stands first in references of one or two bytes.
-func (s *symbols) usualName(packed []byte) (name uint32, ok bool) {
+// plainName finds the symbol of a metric's name that stands first in references of one or two bytes.
+func (s *symbols) plainName(packed []byte) (name uint32, ok bool) {
 	key, next := shortRef(packed, 0)
 	value, _ := shortRef(packed, next)
 	ok = key == s.name && key != 0 && value < uint64(len(s.spans)) && len(s.at(uint32(value))) > 0

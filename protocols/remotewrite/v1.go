@@ -92,7 +92,7 @@ func (d *DecoderV1) lookAhead(body []byte, i int) {
 		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) {
 			return dst, false
 		}
-		return d.ahead.canonical.labels(dst, body[p.labels:p.rest], usualLabel)
+		return d.ahead.canonical.labels(dst, body[p.labels:p.rest], plainLabel)
 	})
 }
 
@@ -219,7 +219,7 @@ func (d *DecoderV1) sample(m []byte) error {
 	if err := d.spend(); err != nil {
 		return err
 	}
-	if v, ms, ok := usualSample(m); ok && d.accept {
+	if v, ms, ok := plainSample(m); ok && d.accept {
 		d.b.Append(d.id, nanos(ms), v)
 		return nil
 	}
@@ -263,7 +263,7 @@ func (d *DecoderV1) intern(raw []byte, h point.Hash) (id point.SeriesID, refusal
 	}
 	var ok bool
 	d.canonical.reset()
-	if d.text, ok = d.canonical.labels(d.text[:0], raw, usualLabel); ok {
+	if d.text, ok = d.canonical.labels(d.text[:0], raw, plainLabel); ok {
 		id, refusal = d.b.Dict.InternBytes(h, d.text)
 		return id, refusal, nil
 	}

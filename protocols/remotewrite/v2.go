@@ -159,7 +159,7 @@ func (d *DecoderV2) lookAhead(body []byte, i int) {
 		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) {
 			return dst, false
 		}
-		return d.ahead.canonical.labels(dst, body[p.labels:p.rest], d.symbols.usualLabel)
+		return d.ahead.canonical.labels(dst, body[p.labels:p.rest], d.symbols.plainLabel)
 	})
 }
 
@@ -265,7 +265,7 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 	}
 	var ok bool
 	d.canonical.reset()
-	if d.text, ok = d.canonical.labels(d.text[:0], packed, d.symbols.usualLabel); ok {
+	if d.text, ok = d.canonical.labels(d.text[:0], packed, d.symbols.plainLabel); ok {
 		id, refusal = d.b.Dict.InternBytes(d.hash, d.text)
 		return id, refusal, nil
 	}
@@ -384,7 +384,7 @@ func (d *DecoderV2) sample(m []byte) error {
 		return err
 	}
 	d.samples++
-	if v, ms, ok := usualSample(m); ok && d.accept && d.StartTimestampZero == nil {
+	if v, ms, ok := plainSample(m); ok && d.accept && d.StartTimestampZero == nil {
 		d.b.Append(d.id, nanos(ms), v)
 		return nil
 	}
@@ -539,7 +539,7 @@ func (d *DecoderV2) giveMetadata(packed []byte) {
 		return
 	}
 	name, ok := d.nameOf(packed)
-	if !ok || d.toldAlready(name) {
+	if !ok || d.sentAlready(name) {
 		return
 	}
 	family := familyOf(d.symbols.at(name), d.meta.kind)
@@ -584,7 +584,7 @@ func (d *DecoderV2) metadataRow(family []byte) *point.MetadataRow {
 
 // nameOf finds the symbol of the series' metric name; it stands first in nearly every series. An empty one is none.
 func (d *DecoderV2) nameOf(packed []byte) (name uint32, ok bool) {
-	if name, ok := d.symbols.usualName(packed); ok {
+	if name, ok := d.symbols.plainName(packed); ok {
 		return name, true
 	}
 	for i := 0; i < len(packed); {
@@ -604,8 +604,8 @@ func (d *DecoderV2) nameOf(packed []byte) (name uint32, ok bool) {
 	return 0, false
 }
 
-// toldAlready remembers the metadata of a name within the request, and reports whether it is the same as last time.
-func (d *DecoderV2) toldAlready(name uint32) bool {
+// sentAlready remembers the metadata of a name within the request, and reports whether it is the same as last time.
+func (d *DecoderV2) sentAlready(name uint32) bool {
 	if len(d.described) == 0 {
 		if cap(d.described) < d.symbols.len() || cap(d.described) > symbolsKept {
 			d.described = make([]metadataMessage, d.symbols.len())

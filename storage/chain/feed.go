@@ -86,8 +86,8 @@ func (m *Machine) passed(in Passed) {
 	m.pump(f)
 }
 
-// heardEnd records where the other's log ends.
-func (m *Machine) heardEnd(f *feed, end point.Serial) {
+// noteEnd records where the other's log ends.
+func (m *Machine) noteEnd(f *feed, end point.Serial) {
 	if f.end.Less(end) || !f.ready {
 		f.moved = m.now
 		f.behind = false

@@ -243,7 +243,7 @@ func (m *Machine) Takes() error {
 	return nil
 }
 
-// Stalled returns nil if frames are acknowledged soon, as far as this head can tell, else the reason as an Unavailable: a member does not answer, or one that
+// Stalled returns nil if frames are acknowledged soon, by the messages that this head has, else the reason as an Unavailable: a member does not answer, or one that
 // left the chain may still be listed or sure. Frames are accepted (Takes), and wait for up to two seconds; writers that can keep their rows elsewhere need not.
 // A member that answers, and is slow, stalls nothing here: rows are not to be kept elsewhere because servers have too much to do.
 func (m *Machine) Stalled(now Time) error {
@@ -252,7 +252,7 @@ func (m *Machine) Stalled(now Time) error {
 		return nil
 	}
 	for _, x := range m.order[1:] {
-		if now-m.heardOf(x) >= m.set.StalledAfter {
+		if now-m.silentSince(x) >= m.set.StalledAfter {
 			return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and rows wait for it", x.Placement, x.Server)
 		}
 	}
@@ -262,7 +262,7 @@ func (m *Machine) Stalled(now Time) error {
 	for _, o := range h.owed {
 		long := o.until-now >= m.set.StalledAfter/2
 		if o.until == 0 { // its removal from the list is not committed
-			long = now-h.ordered >= m.set.StalledAfter || now-m.heardOf(o.member) >= m.set.StalledAfter
+			long = now-h.ordered >= m.set.StalledAfter || now-m.silentSince(o.member) >= m.set.StalledAfter
 		}
 		if long {
 			return fault.Errorf(fault.Unavailable, "placement %s on server %s is away, and may still be listed, or read as one that has all rows", o.member.Placement, o.member.Server)
@@ -290,8 +290,8 @@ func (m *Machine) unreached(now Time, within time.Duration) *Member {
 	return nil
 }
 
-// heardOf is since when a member is silent.
-func (m *Machine) heardOf(x Member) Time {
+// silentSince is when the last message of a member came, or when its silence began to count.
+func (m *Machine) silentSince(x Member) Time {
 	since := max(m.head.began, m.head.woke)
 	if p := m.known(x); p != nil {
 		since = max(p.lastMessage, p.since, m.head.woke)
@@ -382,7 +382,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 		m.invite(from)
 	}
 	if f := m.feedOf(from); f != nil && msg.Version != 0 {
-		m.heardEnd(f, msg.End)
+		m.noteEnd(f, msg.End)
 	}
 	m.grant(p, msg.Sent)
 }

@@ -41,8 +41,8 @@ func TestAnAnswerToAnEarlierRequestLosesNoAcknowledgedRow(t *testing.T) {
 	}
 	w.unmap("T")
 	other.lazy = true
-	first, second := w.told[0], w.told[1]
-	w.told = nil
+	first, second := w.answered[0], w.answered[1]
+	w.answered = nil
 	head.step(first.ListSet)
 	head.write("f")
 	run(5 * time.Second)

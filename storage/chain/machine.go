@@ -160,7 +160,7 @@ func (m *Machine) Silent(now Time) (silent []Member) {
 		return nil
 	}
 	for _, x := range m.mayBeListed() {
-		if x != m.self && now-m.heardOf(x) >= m.set.SilentAfter {
+		if x != m.self && now-m.silentSince(x) >= m.set.SilentAfter {
 			silent = append(silent, x)
 		}
 	}
@@ -236,7 +236,7 @@ func (m *Machine) reported(from Member, msg Report) {
 		f.upto, f.reported = later(f.upto, msg.Upto), true
 		m.report()
 	}
-	m.heardEnd(f, msg.End)
+	m.noteEnd(f, msg.End)
 }
 
 func (m *Machine) ping(from Member, msg Ping) {

@@ -27,7 +27,7 @@ type world struct {
 	away     bool      // the coordination store
 	mute     bool      // it carries out requests, and its answers are late
 	asks     []listAsk // not yet carried out
-	told     []listAnswer
+	answered []listAnswer
 
 	links []flight
 	sent  int                // messages, ever
@@ -90,7 +90,7 @@ type node struct {
 	raise  point.Epoch
 	cutTo  *Cut
 	taken  *Lead
-	waits  string      // why its writers were last told that rows wait
+	waits  string      // the last reason that its writers got for rows that wait
 	led    point.Epoch // highest that it led with this directory
 	failed bool
 	// A process that was started has no part in the chain until a head invites it, or it leads.
@@ -411,15 +411,15 @@ func (w *world) listStep() {
 		if ok {
 			w.row.list = a.Members
 		}
-		w.told = append(w.told, listAnswer{a.by, a.boot, ListSet{a.Ask, ok, w.row.epoch, w.row.list}})
+		w.answered = append(w.answered, listAnswer{a.by, a.boot, ListSet{a.Ask, ok, w.row.epoch, w.row.list}})
 	}
 	w.asks = nil
 }
 
 func (w *world) answerStep() {
-	told := w.told
-	w.told = nil
-	for _, a := range told {
+	answered := w.answered
+	w.answered = nil
+	for _, a := range answered {
 		if a.to.boot == a.boot {
 			a.to.step(a.ListSet)
 		}

@@ -70,7 +70,7 @@ func (m *majorWriter) write(ctx context.Context) error {
 	return m.exemplars(ctx, total)
 }
 
-// goOn waits for a turn, and ends a compaction that nobody wants any more.
+// goOn waits for a turn, and ends a compaction that is not needed any more.
 func (m *majorWriter) goOn(ctx context.Context) error {
 	if err := m.turn.Yield(ctx); err != nil {
 		return err

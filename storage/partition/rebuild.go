@@ -71,9 +71,9 @@ func describe(id point.PlacementID, known *State, found []segment.Info) (*State,
 	case known != nil:
 		return &State{Identity: known.Identity, Deleted: known.Deleted}, nil
 	case len(found) == 0:
-		return nil, fault.Errorf(fault.Corrupt, "no segment tells what partition it is of")
+		return nil, fault.Errorf(fault.Corrupt, "no segment names its partition")
 	case !found[0].Described():
-		return nil, fault.Errorf(fault.Corrupt, "its segments are of table %q, partition %d, and from before segments told the times of their partition",
+		return nil, fault.Errorf(fault.Corrupt, "its segments are of table %q, partition %d, and older than the times of partitions in segments",
 			found[0].Table, found[0].Partition)
 	}
 	return &State{Identity: identityOf(id, &found[0])}, nil

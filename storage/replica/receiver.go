@@ -138,7 +138,7 @@ type Receiver struct {
 	out    []ReceiverEffect
 }
 
-// noRoomMax bounds Receiver.noRoom. Those beyond it are told of when others have room.
+// noRoomMax bounds Receiver.noRoom. Those beyond it are reported when others have room.
 const noRoomMax = 64
 
 // slot is one segment on its way, or the unfinished file of one that lost its sender.

@@ -5,7 +5,7 @@
 // every series that it names, and has the rank that the gateway gave it. So any holder can forward it to any leader at any time, twice
 // too: a row that arrives again, or late, changes nothing that a higher rank has written.
 //
-//	gateway ──Admit──▶ being logged ──Logged──▶ held ──Due──▶ under way ──Forwarded──▶ gone; the other holders are told to forget it
+//	gateway ──Admit──▶ being logged ──Logged──▶ held ──Due──▶ under way ──Forwarded──▶ gone; the other holders are notified and forget it
 //	              │                              ▲              │
 //	              └─▶ refused: the cap           └── Postponed ◀┘        Forget (another holder forwarded it) ──▶ gone
 //

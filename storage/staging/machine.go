@@ -541,7 +541,7 @@ func (m *Machine) restage(e *entry, to topology.ServerID, holders []topology.Ser
 	return Restage{ID: e.ID, To: to, Holders: holders, Tell: tell, from: e.Holders}
 }
 
-// Restaged records the outcome of a Restage: whether all that are told have the frame. gone: this server need not hold it any more; renamed: it does, with the new
+// Restaged records the outcome of a Restage: whether all notified servers have the frame. gone: this server need not hold it any more; renamed: it does, with the new
 // holders, which are to be logged.
 func (m *Machine) Restaged(now time.Time, r Restage, done bool) (gone, renamed bool) {
 	e, ok := m.frames[r.ID]

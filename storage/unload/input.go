@@ -31,7 +31,7 @@ type (
 		OK bool
 	}
 	// Delete asks to remove rows from the partition. It may begin at Permit, and ends with Deleted. The caller numbers deletions. Before Begin and after End it
-	// is not heard: the caller refuses it, since the server does not lead.
+	// is not an input: the caller refuses it, since the server does not lead.
 	Delete struct{ ID uint64 }
 	// Deleted ends a deletion, also one that failed or was not permitted yet.
 	Deleted struct{ ID uint64 }

@@ -10,7 +10,7 @@ import (
 // Settings are the numbers of an unload.
 type Settings struct {
 	// After is the time from Begin to the first read. Default 1 min. Rows that come after a deletion with a rank more than ten seconds below it are hidden by the
-	// partitions themselves (storage/partition); so this is longer, for rows that arrive though their sender was told otherwise.
+	// partitions themselves (storage/partition); so this is longer, for rows that arrive though their sender was notified of the end.
 	After time.Duration
 	// SliceBytes bounds the rows of a slice in memory, but for one time's. Default 4 MiB. Larger: fewer frames, longer waits of deletions.
 	SliceBytes int64

@@ -62,7 +62,7 @@ func newEncoder(format string, losses *Losses) (encoder, error) {
 const (
 	lostHistograms = "native histograms were left out: the format has no form for them (json and blocks have)"
 	lostStale      = "stale markers were left out: the format has no form for them (json and blocks have)"
-	lostNaN        = "NaN values lost the bits that tell them from others: the format knows one NaN (json and blocks keep the bits)"
+	lostNaN        = "NaN values lost the bits that distinguish them: the format knows one NaN (json and blocks keep the bits)"
 	lostNotFinite  = "values that are NaN or infinite were left out: line protocol has no form for them"
 	lostNanos      = "rows lie between milliseconds: the file has their exact times, readers of this format, spillway import too, take the millisecond (json and line keep it)"
 	lostMillis     = "rows lie between milliseconds and were put on the millisecond: the format has no form for them (json and line have)"

@@ -131,7 +131,7 @@ func TestAGatewayElectsWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
-// TestAPairWithoutASpareIsSeen: nobody would know before the elected replica dies that no other takes over.
+// TestAPairWithoutASpareIsSeen: otherwise the missing spare would be noticed only when the elected replica dies.
 func TestAPairWithoutASpareIsSeen(t *testing.T) {
 	s := ha.Settings{Enabled: true}
 	s.SetDefaults()

@@ -57,7 +57,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_fanout_doubted_answers_total", Help: "Answers that may lack rows because the partition map may be too old, by what was done about it.",
 		}, []string{"outcome"}),
 		probes: f.NewCounter(prometheus.CounterOpts{
-			Name: "spillway_fanout_probes_total", Help: "Times metadata servers were asked for a newer map because the coordination store is not heard.",
+			Name: "spillway_fanout_probes_total", Help: "Times metadata servers were asked for a newer map because the coordination store does not answer.",
 		}),
 		fan: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "spillway_fanout_servers_asked", Help: "Storage servers that one query asks.",

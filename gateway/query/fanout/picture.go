@@ -52,7 +52,7 @@ func (s *Source) known(table string) (*topology.Map, error) {
 		return m, nil
 	}
 	if age := s.age(table); age >= follow.DoubtAge {
-		return nil, fault.Errorf(fault.Unavailable, "table %q is not known here, and may have been made since %s, when this gateway last heard the coordination store",
+		return nil, fault.Errorf(fault.Unavailable, "table %q is not known here, and may have been made since %s, when the coordination store last answered this gateway",
 			table, ago(age))
 	}
 	return nil, fault.Errorf(fault.NotFound, "table %q does not exist", table)
@@ -82,7 +82,7 @@ func (s *Source) doubt(r *request, m *topology.Map) error {
 
 // lacks is the error that rows may be missing.
 func (s *Source) lacks(table string, from, to point.Nanos) error {
-	return fault.Errorf(fault.Unavailable, "rows of table %q from %s to %s may be missing: this gateway has not heard the coordination store since %s, and others may have made partitions there that it does not know, or lead some that had no rows",
+	return fault.Errorf(fault.Unavailable, "rows of table %q from %s to %s may be missing: the coordination store has not answered this gateway since %s, and others may have made partitions there that it does not know, or lead some that had no rows",
 		table, clock(from), clock(to), ago(s.age(table)))
 }
 
@@ -152,7 +152,7 @@ func (s *Source) warnServers(ctx context.Context, table string) error {
 	if age < follow.DoubtAge {
 		return nil
 	}
-	text := fmt.Sprintf("storage servers that came since %s are not asked: this gateway has not heard the coordination store since", ago(age))
+	text := fmt.Sprintf("storage servers that came since %s are not asked: the coordination store has not answered this gateway since", ago(age))
 	if s.refuses(ctx, &request{}) {
 		return fault.Errorf(fault.Unavailable, "%s", text)
 	}

@@ -156,20 +156,20 @@ func (c *figures) births() {
 		return !slices.ContainsFunc(c.servers, func(s *leaser) bool { return !s.Status().Good })
 	})
 	first := len(c.at) - 5000
-	var told []time.Time
+	var assigned []time.Time
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for i := range 750 {
 		<-tick.C
 		c.transaction(s)
 		if i%10 == 0 { // five partitions a second are born
-			told = append(told, time.Now())
-			c.assign(first+len(told)-1, 1)
+			assigned = append(assigned, time.Now())
+			c.assign(first+len(assigned)-1, 1)
 		}
 	}
-	c.until("all that were born are led", func() bool { return c.held() == len(told) })
+	c.until("all that were born are led", func() bool { return c.held() == len(assigned) })
 	var waits []time.Duration
-	for i, at := range told {
+	for i, at := range assigned {
 		waits = append(waits, c.at[first+i].Sub(at))
 		if waits[i] > time.Second {
 			c.t.Logf("birth %d waited %v", i, waits[i])
@@ -178,7 +178,7 @@ func (c *figures) births() {
 	slices.Sort(waits)
 	c.t.Logf("births at 50 METADATA transactions a second: %d, led after %v (median), %v (p99), %v (worst)", len(waits), waits[len(waits)/2], waits[len(waits)*99/100], waits[len(waits)-1])
 	for _, s := range c.servers { // they are in no map any more
-		for i := range told {
+		for i := range assigned {
 			s.Tell(s.ctx, lease.Unassigned{Partition: lease.Partition{Table: "cpu", ID: point.PartitionID(first + i)}})
 		}
 	}

@@ -20,7 +20,7 @@ func newMetrics(r prometheus.Registerer, v *View) {
 		Name: "spillway_leaders_live_servers", Help: "Storage servers whose heartbeat changes.",
 	}, func() float64 { return float64(v.countLive()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "spillway_leaders_age_seconds", Help: "Time since the coordination store was last heard.",
+		Name: "spillway_leaders_age_seconds", Help: "Time since the last answer of the coordination store.",
 	}, func() float64 { return v.Age().Seconds() })
 }
 

@@ -111,6 +111,9 @@ func (r *labelReader) uvarint() (uint64, bool) {
 var errLabels = fault.Errorf(fault.Corrupt, "labels are malformed")
 
 // read returns the next set, in memory of its own and Valid. Errors are Corrupt.
+//
+// A token of a byte stands for a pair of up to 64 KiB, so a message is bounded by what it unpacks to: each set while it grows, and all sets together. Tokens
+// are compared before they are converted or added to, as the largest ones do not fit into an int.
 func (r *labelReader) read() (point.Labels, error) {
 	n, ok := r.uvarint()
 	if !ok || n > point.LabelsMax {
@@ -267,7 +270,7 @@ func (d *defineDecoder) decode(b []byte) ([]peer.Def, error) {
 func unpack(dst, packed []byte, length uint32) ([]byte, error) {
 	n, err := s2.DecodedLen(packed)
 	if err != nil || n != int(length) || n > labelPackedMax {
-		return nil, fault.Errorf(fault.Corrupt, "labels of %d bytes, at most %d, are told to have %d", n, labelPackedMax, length)
+		return nil, fault.Errorf(fault.Corrupt, "labels of %d bytes, at most %d, should have %d", n, labelPackedMax, length)
 	}
 	// A compressed byte stands for at most 64 or so, but a copy of a few bytes may stand for 16 MiB: memory is allocated
 	// by the stated length, which is bounded.

@@ -127,8 +127,8 @@ func (c *Copier) askedToCompare(p lease.Partition, from lease.Member, to point.P
 	})
 }
 
-// toldToCompare handles a follower's digest.
-func (c *Copier) toldToCompare(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.CompareTell) {
+// onCompare handles a follower's digest.
+func (c *Copier) onCompare(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.CompareTell) {
 	if s := c.senders[p]; s != nil && s.copy.Epoch == epoch && s.copy.Self.Placement == to {
 		s.comparer.Answered(from, replica.Digest{After: m.After, End: m.End, Segments: m.Segments, Log: m.Log, Frames: m.Frames})
 	}

@@ -37,7 +37,7 @@ func (n *node) follow(from *node) {
 }
 
 // TestACopyThatHoldsOtherRowsIsFoundAndRepaired: three servers; one follower has frames of the same serials with other rows, which no checksum of its own shows. It is counted, gets its leader's rows,
-// and the count ends. With nobody who agrees with the leader nothing is repaired.
+// and the count ends. Where no copy agrees with the leader nothing is repaired.
 func TestACopyThatHoldsOtherRowsIsFoundAndRepaired(t *testing.T) {
 	set := Settings{CompareAfter: 10 * time.Millisecond, Compare: replica.CompareSettings{CompareEvery: 50 * time.Millisecond, CompareAgain: 20 * time.Millisecond}}
 	for _, agrees := range []bool{true, false} {

@@ -77,7 +77,7 @@ func (h *Handler) Message(l peer.Link, r *peer.Route, m peer.LinkMessage) {
 		return
 	case *peer.CompareTell:
 		if c != nil {
-			c.offer(func() { c.toldToCompare(p, from, to, epoch, m) })
+			c.offer(func() { c.onCompare(p, from, to, epoch, m) })
 		}
 		return
 	case *peer.SegmentCommit:

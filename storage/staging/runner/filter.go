@@ -8,8 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
-// filter tells of a label whether a frame may have a series with it: a Bloom filter of the labels of its series. Nil: it may have any. It is made by the
-// first read that decodes the frame, so that frames that nobody reads cost nothing.
+// filter reports whether a frame may have a series with a label: a Bloom filter of the labels of its series. Nil: it may have any. It is made by the
+// first read that decodes the frame, so that frames without readers cost nothing.
 type filter []uint64
 
 const (

@@ -226,14 +226,14 @@ func (s *Store) postpone(id staging.ID) {
 	s.mu.machine.Postponed(time.Now(), id)
 }
 
-// tell lets the other holders forget a frame. One that does not get it forwards the frame again, which changes nothing.
+// tell notifies the other holders that they may forget a frame. One that does not get it forwards the frame again, which changes nothing.
 func (s *Store) tell(ctx context.Context, f *staging.Frame, others []topology.ServerID) {
 	for _, id := range others {
 		err := s.out.At(ctx, id, f.Table, func(st *deliver.Stream) error {
 			return st.Insert(ctx, &peer.Insert{Stamp: f.ID.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Forget, Nonce: f.ID.Nonce}})
 		})
 		if err != nil {
-			s.deps.Log.Debug("a holder was not told to forget a staged frame", "server", id, "error", err)
+			s.deps.Log.Debug("a holder was not notified to forget a staged frame", "server", id, "error", err)
 		}
 	}
 }

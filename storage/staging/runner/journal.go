@@ -114,7 +114,7 @@ func numberOf(name string) (n uint64, suffix string, ok bool) {
 }
 
 // read reads one file to its end, or to the first record that is damaged. The last record of a file that was written when the process was killed may
-// end early, and was never acked; a person is told, as a disk that lost an acked end leaves the same. Anything else is damage: the file is kept for a person to look at, and the frames behind it are at
+// end early, and was never acked; it is reported to a person, as a disk that lost an acked end leaves the same. Anything else is damage: the file is kept for a person to look at, and the frames behind it are at
 // their other holders.
 func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forget func(staging.ID)) error {
 	path := j.path(f.number, fileSuffix)

@@ -572,7 +572,7 @@ func TestAServerThatLeavesHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName although nobody has looked at them since.
+// TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName although nothing has looked at them since.
 func TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName(t *testing.T) {
 	h := newHouse(t)
 	s := h.open(staging.Settings{})

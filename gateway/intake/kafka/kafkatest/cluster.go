@@ -86,8 +86,8 @@ func (c *Cluster) Create(partitions int32, topics ...string) {
 // Produce sends a record and does not wait; partitions alternate.
 func (c *Cluster) Produce(topic, value string) { c.ProduceTo(topic, value, func(int32, int64) {}) }
 
-// ProduceTo is Produce, and reports the record's place when the broker has acked it; it does not call told concurrently.
-func (c *Cluster) ProduceTo(topic, value string, told func(partition int32, offset int64)) {
+// ProduceTo is Produce, and reports the record's place when the broker has acked it; it does not call acked concurrently.
+func (c *Cluster) ProduceTo(topic, value string, acked func(partition int32, offset int64)) {
 	c.client.Produce(context.Background(), &kgo.Record{Topic: topic, Value: []byte(value)}, func(r *kgo.Record, err error) {
 		if err != nil {
 			c.failed.Lock()
@@ -95,7 +95,7 @@ func (c *Cluster) ProduceTo(topic, value string, told func(partition int32, offs
 			c.failed.err = err
 			return
 		}
-		told(r.Partition, r.Offset)
+		acked(r.Partition, r.Offset)
 	})
 }
 
