@@ -178,6 +178,9 @@ type ForceJoin struct {
 	Reason    string
 }
 
+// apply keeps the other placements as joining ones, though they may have all rows: they may come back without those that are acked from here on, and a
+// joining placement is filled before it is read. Partitions that get the rows are marked first, since the mark would be gone with this one when its rows have
+// moved, and their answers would lack rows without a warning.
 func (o ForceJoin) apply(t *txn) error {
 	if o.By == "" || o.Reason == "" || len(o.By) > NameMax || len(o.Reason) > NameMax {
 		return fault.Errorf(fault.Invalid, "going on without the servers that hold %s may lose rows: say who wants it and why, in at most %d bytes each", name(o.Partition), NameMax)

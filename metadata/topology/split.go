@@ -159,6 +159,8 @@ type Merge struct {
 // MergeMax bounds how many partitions one Merge has.
 const MergeMax = 1024
 
+// apply may come twice: a proposal whose answer was lost is made again. It changes nothing then, and must not fail, although those that were merged may
+// be gone by now. Any placements will do for the new one, since rows are moved to it as inserts; they had to be the same when segments were to be handed over.
 func (o Merge) apply(t *txn) error {
 	if len(o.Partitions) < 2 || len(o.Partitions) > MergeMax {
 		return fault.Errorf(fault.Invalid, "%d partitions to merge: name 2 to %d neighbours", len(o.Partitions), MergeMax)

@@ -138,7 +138,10 @@ func (r *reader) next() (rec []byte, start int64, err error) {
 	}
 }
 
-// chunk reads the chunk at r.pos and moves behind it.
+// chunk reads the chunk at r.pos and moves behind it. The header is not covered by itself: its length is used only within the block and the file, and the
+// checksum is of that many bytes, type and tag among them, so that a changed length fails there. The tag is compared before the checksum: bytes that another
+// store or another file wrote have good checksums of their own. errShort is an end between records, where a crash may leave it; an end within one is a bad
+// chunk, and the caller decides which of both is a torn end.
 func (r *reader) chunk(start int64, first bool) (payload []byte, kind byte, err error) {
 	bad := func(why string) ([]byte, byte, error) { return nil, 0, &badChunk{start, r.pos, why} }
 	if r.pos >= r.size {

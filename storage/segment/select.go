@@ -207,6 +207,8 @@ func (r *Reader) ReadInto(m *Memory, ids []point.DenseID, lo, hi point.Nanos, sp
 	return r.read(m.state, ids, lo, hi, f)
 }
 
+// read goes through the file once: places come in file order, so that the wanted series of a group are decoded together, from blocks that are read once,
+// and groups without any are not touched. f gets a group's rows when all of it is decoded: a damaged block ends the read before a part of its group was used.
 func (r *Reader) read(s *readState, ids []point.DenseID, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
 	if r.info.Rows == 0 || lo > hi || hi < r.info.TimeLo || lo > r.info.TimeHi {
 		return nil

@@ -213,6 +213,8 @@ func (w *Writer) Add(id point.DenseID, r *rows.Run) error {
 	return nil
 }
 
+// checkRun refuses what a reader could not read, here where the rows still are in the head and the log. Histograms above the bound were once written, into
+// segments that no query could read and no compaction fold.
 func (w *Writer) checkRun(id point.DenseID, r *rows.Run) error {
 	if (r.Ranks != nil || r.HistRanks != nil) && !r.Ranked() {
 		return w.invalid("series %d has %d rows and %d histograms, with %d and %d ranks", id, len(r.Times), len(r.Hists), len(r.Ranks), len(r.HistRanks))

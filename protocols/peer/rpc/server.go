@@ -442,6 +442,8 @@ func (s *Server) selectSeries(ss grpc.ServerStream) error {
 	return errors.Join(err, set.Close())
 }
 
+// sendSeries sends a version alone first: with it the asker's Select returns, as soon as the store has accepted the query, and before a series is read. A
+// series that is longer than a message goes in pieces, each of which ends a batch, so that neither side ever holds more than a message of it.
 func (s *Server) sendSeries(ss grpc.ServerStream, set peer.SeriesSet, ranked bool) error {
 	buf, _ := pooled([]byte{batchVersion})
 	if err := sendBuffer(ss, buf); err != nil {

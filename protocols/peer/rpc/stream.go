@@ -153,6 +153,8 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	return err
 }
 
+// insert refuses what the agreed version of the stream has no record for, before it is encoded: Unavailable ends this insert alone, where a record that the
+// server cannot read would end the stream with all inserts on it.
 func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if in.Staging != nil && st.limits.version < streamStaging {
 		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and staging begins with %d: upgrade it", st.p.addr, st.limits.version, streamStaging)

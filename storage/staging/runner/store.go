@@ -164,6 +164,9 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 // logShareMax is how many times BytesMax the log may use on the disk: an old frame keeps those behind it.
 const logShareMax = 4
 
+// stage keeps a frame: admitted, announced, logged, fsynced, held, in this order. Readers ask only servers that announced staged rows of the table, so
+// an ack before the announcement is a row that no reader finds (the simulator leaves the rule out and sees that). Between admit and the end the frame counts as
+// pending: otherwise retract could take the announcement back while the log is synced.
 func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 	hold, announced, err := s.admit(f)
 	if err != nil {
