@@ -61,7 +61,7 @@ func New(s Settings) *Head {
 	s.setDefaults()
 	return &Head{
 		set:     s,
-		arena:   arena{onHeap: s.onHeap},
+		arena:   arena{onHeap: s.onHeap || checked},
 		timeLo:  math.MaxInt64,
 		timeHi:  math.MinInt64,
 		stampLo: math.MaxUint64,
