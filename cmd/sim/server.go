@@ -136,7 +136,7 @@ func (s *server) begin() {
 	s.views = &views{p: s.proc, self: s, of: map[string]*view{}, made: func(v *view) {
 		h := &hosted{server: s, view: v}
 		s.hosted[v.table] = h
-		v.changed, v.heard = h.mapChanged, h.rowChanged
+		v.changed, v.rowSeen = h.mapChanged, h.rowChanged
 	}}
 	s.step(lease.Tick{Wall: s.w.wall()})
 	s.follow(lease.Prefix,

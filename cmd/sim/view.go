@@ -86,7 +86,7 @@ type view struct {
 	known   tables.Machine
 	starts  int    // how often its process was started again
 	changed func() // the map is another one
-	heard   func() // the row is another one
+	rowSeen func() // the row is another one
 	last    map[peer.TxnID]*stored
 
 	// As the machine shows them.
@@ -116,8 +116,8 @@ func (v *view) learn(row coord.Row) {
 		return
 	}
 	v.know(tables.RowRead{Row: r, Revision: row.Revision})
-	if v.heard != nil {
-		v.heard()
+	if v.rowSeen != nil {
+		v.rowSeen()
 	}
 }
 
