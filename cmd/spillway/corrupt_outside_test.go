@@ -21,7 +21,6 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/mapcache"
 	"github.com/spillwaydb/spillway/metadata/tables"
-	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -45,12 +44,6 @@ const (
 	outsideMaps  = 4
 	outsideTable = "t"
 )
-
-// noWays lead to no other server.
-type noWays struct{ stagings.Ways }
-
-// Map implements stagings.Ways.
-func (noWays) Map(string) (*topology.Map, uint64) { return nil, 0 }
 
 func openOutsideStaging(dir string) (*stagings.Store, error) {
 	return stagings.Open(stagings.Deps{FS: vfs.Default, Dir: filepath.Join(dir, stagingDir), Room: func(int64) error { return nil }, Announce: func(context.Context, []string) error { return nil }, Ways: noWays{}, Log: slog.New(slog.DiscardHandler)},

@@ -87,7 +87,10 @@ func TestATableWithPartitionsKeepsItsRingRule(t *testing.T) {
 			t.Errorf("with partitions it becomes %q: %v", rule, err)
 		}
 	}
-	empty := m.Drop(1)
+	empty, err := m.Apply(topology.Drop{IDs: []point.PartitionID{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := empty.Apply(topology.SetConfig{Config: c}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("rows of partitions that were dropped may be on their way, and it becomes another: %v", err)
 	}
