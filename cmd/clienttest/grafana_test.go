@@ -4,6 +4,7 @@ package clienttest
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -118,25 +119,74 @@ func (a api) sent(method, path, form string) string {
 	return text
 }
 
-// TestGrafanasRequestsAreAnsweredAsByPrometheus: the same samples are in both, and each request has the same answer.
-func TestGrafanasRequestsAreAnsweredAsByPrometheus(t *testing.T) {
-	t.Parallel()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("there is no promtool to fill a Prometheus with (Debian's package is called prometheus)")
-	}
-	binary := client(t, "prometheus")
-	first := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
-	file := write(t, "page.om", page(first))
+var recordGrafana = flag.Bool("record-grafana", false, "record Prometheus' answers to the requests of Grafana")
 
+// grafanaRecording has the answers of Prometheus 3.15, by the name of the request.
+const grafanaRecording = "testdata/grafana-prometheus-3.15.json"
+
+// grafanaFirst is the time of the first sample: always the same, so that answers may be recorded.
+var grafanaFirst = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
+
+// answers are those to all requests of Grafana.
+func (a api) answers() map[string]string {
+	all := map[string]string{}
+	for _, ask := range grafanaAsks {
+		form := at(ask.form, grafanaFirst)
+		if _, err := url.ParseQuery(form); err != nil {
+			a.t.Fatal(err)
+		}
+		all[ask.name] = a.sent(ask.method, ask.path, form)
+	}
+	return all
+}
+
+// answersOfPrometheus starts a Prometheus with the samples of a file; nil: there is no Prometheus, or no promtool that makes blocks for it.
+func answersOfPrometheus(t *testing.T, file string) map[string]string {
+	t.Helper()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil || installers["prometheus"]() != nil {
+		return nil
+	}
 	blocks := filepath.Join(t.TempDir(), "tsdb")
 	if said, err := exec.Command(promtool, "tsdb", "create-blocks-from", "openmetrics", file, blocks).CombinedOutput(); err != nil {
 		t.Fatalf("promtool: %v\n%s", err, said)
 	}
 	addr := freeAddr(t)
-	p := run(t, "prometheus", binary, "--config.file="+write(t, "prometheus.yml", "global: {}\n"), "--storage.tsdb.path="+blocks, "--web.listen-address="+addr, "--enable-feature=exemplar-storage")
+	p := run(t, "prometheus", client(t, "prometheus"), "--config.file="+write(t, "prometheus.yml", "global: {}\n"), "--storage.tsdb.path="+blocks,
+		"--storage.tsdb.retention.time=100y", "--web.listen-address="+addr, "--enable-feature=exemplar-storage")
 	prom := api{t: t, name: "prometheus", url: "http://" + addr}
 	prom.ready(p)
+	return prom.answers()
+}
+
+// TestGrafanasRequestsAreAnsweredAsByPrometheus: the same samples are in both, and each request has the same answer. Where there is no
+// Prometheus its recorded answers are compared with; where there is one, they are seen to be those that it gives. To record them again:
+//
+//	go test -tags clients ./cmd/clienttest -run GrafanasRequests -record-grafana
+func TestGrafanasRequestsAreAnsweredAsByPrometheus(t *testing.T) {
+	t.Parallel()
+	file := write(t, "page.om", page(grafanaFirst))
+	live := answersOfPrometheus(t, file)
+	if *recordGrafana {
+		text, err := json.MarshalIndent(live, "", " ")
+		if err != nil || live == nil {
+			t.Fatal("there is no Prometheus, or no promtool (of Debian's package prometheus): ", err)
+		}
+		if err := os.WriteFile(grafanaRecording, append(text, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(grafanaRecording)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, live); live != nil && d != "" {
+		t.Errorf("Prometheus does not answer as recorded, - recorded, + Prometheus:\n%s", d)
+	}
 
 	s := startSpillway(t)
 	cmd := exec.CommandContext(t.Context(), spillwayBinary, "import", file, "--url", s.url)
@@ -144,15 +194,13 @@ func TestGrafanasRequestsAreAnsweredAsByPrometheus(t *testing.T) {
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("spillway import: %v\n%s", err, said)
 	}
-	for _, ask := range grafanaAsks {
-		form := at(ask.form, first)
-		if _, err := url.ParseQuery(form); err != nil {
-			t.Fatal(err)
+	for name, got := range s.answers() {
+		if d := cmp.Diff(want[name], got); d != "" {
+			t.Errorf("%s, - Prometheus, + Spillway:\n%s", name, d)
 		}
-		want, got := prom.sent(ask.method, ask.path, form), s.sent(ask.method, ask.path, form)
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: %s %s %s, - Prometheus, + Spillway:\n%s", ask.name, ask.method, ask.path, form, d)
-		}
+	}
+	if len(want) != len(grafanaAsks) {
+		t.Errorf("%d answers are recorded, of %d requests: record them again", len(want), len(grafanaAsks))
 	}
 }
 
