@@ -45,6 +45,19 @@ func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
 	}
 	everything := &peer.Select{Table: "default", Lo: 0, Hi: math.MaxInt64}
 
+	accounts, err := openAccounts(512<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := &storage{cfg: &cfg, server: p.server, accounts: accounts} // as much of one as is booked
+	free := accounts.process.Free()
+	for _, f := range stored.follows() {
+		f.ahead.Cover(f.held())
+	}
+	if n := accounts.series.Used(); n < 20_000*keptBytes || accounts.heads.Used() == 0 || accounts.process.Free() > free {
+		t.Errorf("20,000 series are booked with %d bytes, heads with %d; %d of %d are free", n, accounts.heads.Used(), accounts.process.Free(), free)
+	}
+
 	ample := budget.New("queries", 256<<20)
 	set, err := lending{p.server, ample}.Select(t.Context(), everything)
 	if err != nil {

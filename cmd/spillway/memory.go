@@ -38,6 +38,7 @@ const (
 	compactMost   = 64 << 20 // more saves little reading
 	hugeMost      = 4 << 30  // addresses only, but the collector notes 8 bytes for each 8 KiB
 	seriesBytes   = 700      // measured: storage/server/DESIGN.md
+	keptBytes     = 400      // of a series of a storage server, which has no gateway's dictionaries: labels, index, numbers, and the collector's slack
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
 	collectAt     = 60 // percent of garbage relative to the live heap: steady state allocates next to nothing, so it costs little

@@ -281,6 +281,16 @@ func (p *storage) lane() *lane.Lane {
 // weight returns the weight in a table's limits.
 func (p *storage) weight(table string) int64 { return p.cfg.weights.Load().Weight(table) }
 
+// follows lists what other parts bound and is booked here. What says nothing of its growth is booked every followPeriod: segments in transit, staged rows, and series, whose
+// number the gateways bound (intake.series_max).
+func (p *storage) follows() []followed {
+	later := func(func(int64)) {}
+	return []followed{
+		p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
+		ahead(p.accounts.compactions, 1, p.copies.heldBytes, later), ahead(p.accounts.heads, 1, p.stagedBytes, later), ahead(p.accounts.series, keptBytes, p.server.Series, later),
+	}
+}
+
 // byHand reports whether administrators may write a row. The other rows keep the cluster running: heartbeats, and the
 // master's.
 func byHand(key string) bool {
@@ -347,9 +357,7 @@ func (p *storage) run(ctx context.Context) error {
 	p.view.actors(ctx, &g)
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
-			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {}), // segments in transit: booked every followPeriod
-			ahead(p.accounts.heads, 1, p.stagedBytes, func(func(int64)) {}))
+		return follow(ctx, p.follows()...)
 	}))
 	p.self.actors(ctx, &g)
 	if p.admin != nil {

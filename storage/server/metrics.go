@@ -85,13 +85,7 @@ func (s *Server) memoryMetrics() []prometheus.Collector {
 func (s *Server) partitionMetrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		gauge("tables", "Tables with data on this server.", func() float64 { return float64(len(s.tables())) }),
-		gauge("series", "Series in memory, of all tables.", func() float64 {
-			n := 0
-			for _, t := range s.tables() {
-				n += t.index.Len()
-			}
-			return float64(n)
-		}),
+		gauge("series", "Series in memory, of all tables.", func() float64 { return float64(s.Series()) }),
 		gauge("partitions", "Partitions on this server.", func() float64 { return s.sum(func(*partition.Partition) float64 { return 1 }) }),
 		gauge("damaged_partitions", "Partitions that are not read because a segment of theirs is damaged.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 {

@@ -145,6 +145,14 @@ func (s *Server) OnHeadGrowth(f func(to int64)) { s.heads.OnGrowth(f) }
 // HeadBytes is the memory of all head rows.
 func (s *Server) HeadBytes() int64 { return s.heads.Used() }
 
+// Series counts the series in memory, of all tables.
+func (s *Server) Series() (n int64) {
+	for _, t := range s.tables() {
+		n += int64(t.index.Len())
+	}
+	return n
+}
+
 // CompactingBytes is about the memory of the compactions under way.
 func (s *Server) CompactingBytes() int64 { return s.compacting.Load() }
 
