@@ -23,6 +23,8 @@ type certificates struct {
 	server   string // the server that a client calls; "": any storage server
 	log      *slog.Logger
 
+	strangers strangers // of a server
+
 	mu struct {
 		sync.Mutex
 		seen    fileStates
@@ -145,7 +147,9 @@ func (c *certificates) ClientHandshake(ctx context.Context, authority string, co
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *certificates) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	leave := c.strangers.enter(conn)
 	secure, info, err := c.current().ServerHandshake(conn)
+	leave()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,33 @@
+package rpc
+
+import (
+	"container/list"
+	"net"
+	"sync"
+)
+
+// strangersMax bounds the connections that have shown no certificate yet. Whoever reaches the port can open as many as there are file descriptors, and a server without a descriptor can write
+// no segment. Beyond the bound the oldest is closed: a peer shows its certificate within milliseconds.
+const strangersMax = 512
+
+// strangers are connections whose handshake has not ended. The zero value has none. Safe for concurrent use.
+type strangers struct {
+	mu  sync.Mutex
+	all list.List // of net.Conn; the oldest first
+}
+
+// enter notes a connection until leave is called.
+func (s *strangers) enter(conn net.Conn) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mine := s.all.PushBack(conn)
+	if s.all.Len() > strangersMax {
+		oldest := s.all.Remove(s.all.Front()).(net.Conn)
+		_ = oldest.Close() // its handshake fails
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all.Remove(mine) // nothing, if it was the oldest
+	}
+}
