@@ -125,7 +125,7 @@ func (v *verification) tell(path, what string) {
 	}
 }
 
-// printOutside prints the rows outside of log and segments: who removes the store loses them.
+// printOutside prints the rows outside of log and segments: they are lost with the store.
 func (v *verification) printOutside(w io.Writer, kinds map[string]int) {
 	if v.staged > 0 {
 		fmt.Fprintf(w, "%d rows are staged for their leaders: a start forwards them\n", v.staged)

@@ -51,7 +51,7 @@ func surplusFile(placement uint64) []byte {
 }
 
 // TestVerifyReadsRowsOutsideOfTheLog puts each kind of file that holds rows elsewhere, or none, into a store of a real process, whole and damaged: rows are counted, damage has
-// file, place and remedy, and nobody is told to remove a file that may hold acked rows.
+// file, place and remedy, and no remedy removes a file that may hold acked rows.
 func TestVerifyReadsRowsOutsideOfTheLog(t *testing.T) {
 	p := newProcess(t, "SPILLWAY_STORAGE_FLUSH_AGE=100ms", "SPILLWAY_STORAGE_FLUSH_IDLE=100ms", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	p.start()

@@ -37,7 +37,7 @@ type Deps struct {
 	Point func(l point.Labels) (at uint64, ok bool)
 	// Lane leaves processors to writes; compactions wait for turns there. Nil: they do not.
 	Lane *lane.Lane
-	// Writes counts the frames of leaders that are logged and applied here, for the lane; nil: nobody asks.
+	// Writes counts the frames of leaders that are logged and applied here, for the lane; nil: they are not counted.
 	Writes *lane.Writes
 }
 

@@ -257,7 +257,7 @@ func (p *Partition) eachSurplus(b []byte, after point.Serial, f func(*frame.Fram
 	return err
 }
 
-// eachSurplus reads a file of any placement: whose it is, and then its frames, once the sum of all fits.
+// eachSurplus reads a file of any placement: its head, and then its frames, once the sum of all fits.
 func eachSurplus(b []byte, f func(*frame.Frame) error) (of SurplusContent, err error) {
 	end := len(b) - crc32.Size
 	if end < len(surplusMagic)+4 || string(b[:len(surplusMagic)]) != surplusMagic {

@@ -3,8 +3,8 @@ package staging
 import "github.com/spillwaydb/spillway/protocols/fault"
 
 // EachRecord calls f with each record of a file of the log, up to the first that cannot be read, at byte at; of a whole file at is its length.
-// A record is valid until f returns, and its Body shares b's memory. torn: the file ends within a record, or within its magic, as one does whose
-// writer was killed. Errors are Corrupt, and those of f.
+// A record is valid until f returns, and its Body shares b's memory. torn: the file ends within a record, or within its magic: a killed
+// writer leaves that. Errors are Corrupt, and those of f.
 func EachRecord(b []byte, f func(*Record) error) (at int, torn bool, err error) {
 	if len(b) < len(FileMagic) {
 		return 0, true, nil // it was being made

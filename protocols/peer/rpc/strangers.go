@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// strangersMax bounds the connections that have shown no certificate yet. Whoever reaches the port can open as many as there are file descriptors, and a server without a descriptor can write
+// strangersMax bounds the connections that have shown no certificate yet. A program that reaches the port can open as many as there are file descriptors, and a server without a descriptor can write
 // no segment. Beyond the bound the oldest is closed: a peer shows its certificate within milliseconds.
 const strangersMax = 512
 

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestStrangersLeaveFilesForRows: somebody without a certificate opens connection after connection and says nothing. Each had a file descriptor for ten seconds, until the server had none for a segment. The
+// TestStrangersLeaveFilesForRows: a program without a certificate opens connection after connection and says nothing. Each had a file descriptor for ten seconds, until the server had none for a segment. The
 // oldest ones are closed, none beyond the bound is kept, and a peer with a certificate is served meanwhile.
 func TestStrangersLeaveFilesForRows(t *testing.T) {
 	const more = 40
