@@ -147,7 +147,7 @@ func TestVerifyReadsRowsOutsideOfTheLog(t *testing.T) {
 // TestVerifyLooksAtAGateway: a directory with nothing but cached maps is no store, and nothing is missed in it.
 func TestVerifyLooksAtAGateway(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "cluster", "t-default.cache")
+	path := filepath.Join(dir, "cluster", "t-metrics.cache") // the golden file is of that table
 	golden, err := os.ReadFile("../../gateway/mapcache/testdata/table.cache")
 	if err != nil {
 		t.Fatal(err)
