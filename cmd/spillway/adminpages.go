@@ -60,7 +60,7 @@ type partitionOrder struct {
 	To         topology.ServerID   `json:"to,omitempty"`         // move
 	From       topology.ServerID   `json:"from,omitempty"`       // move
 	Force      bool                `json:"force,omitempty"`      // move
-	Cancel     bool                `json:"cancel,omitempty"`     // move
+	Cancel     bool                `json:"cancel,omitempty"`     // move, split
 	Holds      []topology.ServerID `json:"holds,omitempty"`      // restore
 	Confirm    string              `json:"confirm,omitempty"`    // restore
 	Yes        bool                `json:"yes,omitempty"`        // force-join
@@ -130,7 +130,7 @@ func steerPartition(table string, id partitionID, what string, o partitionOrder)
 	at := partitionArg{Table: table, ID: id}
 	switch what {
 	case "split":
-		return &partitionSplitCmd{partitionArg: at, At: o.At, Reason: o.Reason, DryRun: o.DryRun}, nil
+		return &partitionSplitCmd{partitionArg: at, At: o.At, Cancel: o.Cancel, Reason: o.Reason, DryRun: o.DryRun}, nil
 	case "merge":
 		return &partitionMergeCmd{Table: table, IDs: o.Partitions, Reason: o.Reason, DryRun: o.DryRun}, nil
 	case "bump":

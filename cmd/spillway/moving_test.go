@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -106,5 +107,31 @@ func TestAServerKeepsABoundedNumberOfMoves(t *testing.T) {
 	}
 	if _, ok := s.MoveOf("cpu", 3); ok {
 		t.Error("a move that ended is there")
+	}
+}
+
+// TestOrdersByURLAreThoseOfTheCommands: the flag that ends a split, or a move, reaches the command that runs in the gateway.
+func TestOrdersByURLAreThoseOfTheCommands(t *testing.T) {
+	for _, what := range []string{"split", "move"} {
+		var body partitionOrder
+		if err := json.Unmarshal([]byte(`{"cancel": true, "reason": "enough"}`), &body); err != nil {
+			t.Fatal(err)
+		}
+		got, err := steerPartition("t", 7, what, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch c := got.(type) {
+		case *partitionSplitCmd:
+			if !c.Cancel || c.ID != 7 || c.Reason != "enough" {
+				t.Errorf("%+v", c)
+			}
+		case *partitionMoveCmd:
+			if !c.Cancel || c.ID != 7 || c.Reason != "enough" {
+				t.Errorf("%+v", c)
+			}
+		default:
+			t.Errorf("%s is %T", what, got)
+		}
 	}
 }

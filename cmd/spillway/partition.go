@@ -320,7 +320,8 @@ func leaseOrNil(l lease.Lease) *lease.Lease {
 type partitionSplitCmd struct {
 	tableFlags   `embed:""`
 	partitionArg `embed:""`
-	At           string `name:"at" required:"" help:"Where: a time (RFC 3339), a ring point (0x8000000000000000), or time-middle, ring-middle."`
+	At           string `name:"at" help:"Where: a time (RFC 3339), a ring point (0x8000000000000000), or time-middle, ring-middle."`
+	Cancel       bool   `name:"cancel" help:"End a split instead, which its leader has not handed over yet: the partition stays whole."`
 	Reason       string `name:"reason" help:"Why, for the audit."`
 	DryRun       bool   `name:"dry-run" help:"Show the plan only."`
 }
@@ -330,13 +331,19 @@ func (c *partitionSplitCmd) Run() error {
 	if !c.alone() {
 		return c.with(c.run)
 	}
-	return c.order(c.path()+"/split", partitionOrder{At: c.At, Reason: c.Reason, DryRun: c.DryRun})
+	return c.order(c.path()+"/split", partitionOrder{At: c.At, Cancel: c.Cancel, Reason: c.Reason, DryRun: c.DryRun})
 }
 
 func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
+	if c.Cancel != (c.At == "") {
+		return fault.Errorf(fault.Invalid, "--at says where the partition is split, --cancel ends a split: give one of them")
+	}
 	m, p, err := a.partition(c.partitionArg)
 	if err != nil {
 		return err
+	}
+	if c.Cancel {
+		return c.cancel(ctx, a, p)
 	}
 	cut, err := cutAt(c.At, p)
 	if err != nil {
@@ -358,6 +365,34 @@ func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
 			return err
 		}
 		return a.done("%s", step.What)
+	})
+}
+
+// cancel ends a split before the leader hands the partition over. Errors are NotFound: it is not being split; Invalid: it was handed over.
+func (c *partitionSplitCmd) cancel(ctx context.Context, a *admin, p *topology.Partition) error {
+	switch p.State {
+	case topology.Splitting:
+	case topology.Unload:
+		var into []string
+		for _, id := range p.Into {
+			into = append(into, fmt.Sprintf("p%d", id))
+		}
+		return fault.Errorf(fault.Invalid, "%s was handed over to %s already, which is not taken back; `spillway partition merge` makes one of them, once their time has passed", c.key(), strings.Join(into, " and "))
+	default:
+		return fault.Errorf(fault.NotFound, "%s is not being split", c.key())
+	}
+	low, what := p.Split.Low.ID, fmt.Sprintf("end the split of %s into p%d and p%d", c.key(), p.Split.Low.ID, p.Split.High.ID)
+	if c.DryRun {
+		return a.done("would %s", what)
+	}
+	return a.act(ctx, c.Reason, what, func() error {
+		_, err := a.tables.Change(ctx, c.Table, func(*topology.Map) ([]topology.Op, error) {
+			return []topology.Op{topology.SplitAbort{Partition: p.ID, Low: low}}, nil
+		})
+		if err != nil {
+			return err
+		}
+		return a.done("%s stays whole", c.key())
 	})
 }
 
