@@ -325,7 +325,7 @@ func (h *Head) ReadRanked(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) b
 // anyStamp is above all stamps.
 const anyStamp = point.Stamp(math.MaxUint64)
 
-// ReadUpTo is Read, or if ranked ReadRanked, of the rows with stamps of most at most: what a reader found who came when most was the highest one. A series that got no row since is read faster by
+// ReadUpTo is Read, or if ranked ReadRanked, of the rows with stamps of most at most: those that were there when most was the highest one. A series that got no row since is read faster by
 // Read, whose stamp range shows that.
 func (h *Head) ReadUpTo(most point.Stamp, id point.DenseID, lo, hi point.Nanos, ranked bool, dst *rows.Run) bool {
 	dst.Reset()

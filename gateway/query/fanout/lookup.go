@@ -107,18 +107,50 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 }
 
 func (s *Source) deleteInPartitions(ctx context.Context, q *peer.Select) error {
+	if err := s.deleteBelow(ctx, q); err != nil {
+		return err
+	}
 	// Rows may be on their way from a partition that unloads to its successors. It waits for these rows before it deletes, and sends none of the deleted ones
 	// afterwards; so the successors delete once more after it did, and where they unload themselves, their successors again.
 	deep := s.unloadsDeep(q)
 	for round := 0; ; round++ {
-		_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
-			return struct{}{}, st.DeleteSeries(ctx, q)
-		})
+		err := s.deleteAtLeaders(ctx, q)
 		deep = max(deep, s.unloadsDeep(q)) // one that ended meanwhile counts
 		if err != nil || round >= deep {
 			return err
 		}
 	}
+}
+
+// deleteBelow deletes in the partitions that unload into others, before these, the oldest first: a deletion that fails there, which is likelier since they may have to wait for rows on their
+// way, must not have removed the later values from those above, and show the older ones again.
+func (s *Source) deleteBelow(ctx context.Context, q *peer.Select) error {
+	m, err := s.known(q.Table)
+	if err != nil || m == nil {
+		return nil // the request to all partitions says so
+	}
+	layers, overlapping := layersOf(m.Overlapping(q.Lo, q.Hi))
+	for layer := range s.unloadsDeep(q) {
+		below := *q
+		below.Partitions = []point.PartitionID{}
+		for id := range overlapping {
+			if layers[id] == layer && (q.Partitions == nil || slices.Contains(q.Partitions, id)) {
+				below.Partitions = append(below.Partitions, id)
+			}
+		}
+		slices.Sort(below.Partitions)
+		if err := s.deleteAtLeaders(ctx, &below); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Source) deleteAtLeaders(ctx context.Context, q *peer.Select) error {
+	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
+		return struct{}{}, st.DeleteSeries(ctx, q)
+	})
+	return err
 }
 
 // unloadsDeep is how many partitions with rows of the query unload into one another, at most.

@@ -418,6 +418,33 @@ func TestRowsOfASplitPartitionsHalvesAreRead(t *testing.T) {
 	}
 }
 
+// TestADeletionThatFailsInAParentLeavesItsHalves: a value was overwritten in a half, and the parent, which has the older one, cannot delete. The half deleted beside it, and the
+// deletion, which had no ack, showed the older value again.
+func TestADeletionThatFailsInAParentLeavesItsHalves(t *testing.T) {
+	inWorld(t, func(w *world) {
+		low, high := topology.Child{ID: 4, Placements: []topology.Placement{{ID: 4, Server: "n2"}}}, topology.Child{ID: 5, Placements: []topology.Placement{{ID: 5, Server: "n2"}}}
+		newest, err := w.m.Apply(topology.SplitBegin{Partition: 1, Split: topology.Split{At: topology.AtTime(5e8), Low: low, High: high}}, topology.SplitFinalize{Partition: 1, Low: 4})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		parent := w.leads[1]
+		w.change(func() {
+			w.m, w.newest = newest, newest
+			for _, known := range []map[point.PartitionID]topology.ServerID{w.leads, w.truth} {
+				known[4], known[5] = "n2", "n2"
+			}
+		})
+		w.insert("n2", 4, 1e8)
+		w.servers[parent].keeps = fault.Errorf(fault.Unavailable, "its disk is full")
+		ctx, stop := context.WithTimeout(w.t.Context(), 5*time.Second)
+		defer stop()
+		if err := w.source.DeleteSeries(ctx, &peer.Select{Table: "t", Hi: 1e18, Matchers: []peer.Matcher{{Name: point.MetricName, Value: "m"}}}); err == nil {
+			w.t.Error("it is acked")
+		}
+		w.reads(whole + ", new: 0")
+	})
+}
+
 // insert puts a row, with an exemplar, of a new series.
 func (w *world) insert(server topology.ServerID, p point.PartitionID, at int64) {
 	b := point.GetBatch(point.NewDict(0))
