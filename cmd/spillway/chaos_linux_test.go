@@ -356,30 +356,31 @@ func (x *chaos) check(settled bool) {
 	})
 }
 
-// nth returns all rows of a metric, read from the copy with a number of each partition.
-func (x *chaos) nth(n int, metric string) map[string][]sampleAt {
+// nth returns all rows of a metric, read from the copy with a number of each partition. Copies may move meanwhile: then it looks at the map again.
+func (x *chaos) nth(n int, metric string) (all map[string][]sampleAt) {
 	x.t.Helper()
-	of, m := map[topology.ServerID][]lease.Partition{}, (*topology.Map)(nil)
-	m, _ = x.view.tables.Get("default")
-	for _, p := range x.partitions("default") {
-		if at, ok := m.ByID(p.ID); ok && len(at.Placements) > n {
-			s := at.Placements[n].Server
-			of[s] = append(of[s], p)
+	x.within(3*patience, "copies are sure that they are complete", func() bool {
+		of := map[topology.ServerID][]lease.Partition{}
+		m, _ := x.view.tables.Get("default")
+		for _, p := range x.partitions("default") {
+			if at, ok := m.ByID(p.ID); ok && len(at.Placements) > n {
+				s := at.Placements[n].Server
+				of[s] = append(of[s], p)
+			}
 		}
-	}
-	all := map[string][]sampleAt{}
-	for server, ps := range of {
-		var rows map[string][]sampleAt
-		var err error
-		x.within(patience, "copies are sure that they are complete", func() bool {
-			rows, err = x.copyOf(x.t.Context(), server, ps, metric)
-			return err == nil || !peer.IsUnsure(err) && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Stale)
-		})
-		x.must(err)
-		for series, more := range rows {
-			all[series] = append(all[series], more...)
+		all = map[string][]sampleAt{}
+		for server, ps := range of {
+			rows, err := x.copyOf(x.t.Context(), server, ps, metric)
+			if peer.IsUnsure(err) || fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Stale) {
+				return false
+			}
+			x.must(err)
+			for series, more := range rows {
+				all[series] = append(all[series], more...)
+			}
 		}
-	}
+		return true
+	})
 	for _, rows := range all {
 		slices.SortFunc(rows, func(a, b sampleAt) int { return cmp.Compare(a.ms, b.ms) })
 	}
