@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -91,28 +90,7 @@ func (c *cable) set(cut bool) {
 // behind starts one more gateway, which reaches etcd through a cable.
 func (c *crowd) behind(w *cable) *process {
 	c.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	c.must(err)
-	addr := l.Addr().String()
-	c.must(l.Close())
-	first := c.Gateways[0]
-	p := &processes.Process{Name: "g9", Ready: "http://" + addr + "/-/ready", Env: first.Env}
-	for _, arg := range first.Line {
-		switch {
-		case strings.HasPrefix(arg, "--data-dir="):
-			arg = "--data-dir=" + filepath.Join(c.t.TempDir(), "g9")
-		case strings.HasPrefix(arg, "--http.listen="):
-			arg = "--http.listen=" + addr
-		case strings.HasPrefix(arg, "--admin.listen="):
-			arg = "--admin.listen="
-		case strings.HasPrefix(arg, "--coord="):
-			arg = "--coord=etcd://" + w.listener.Addr().String()
-		}
-		p.Line = append(p.Line, arg)
-	}
-	c.start(p)
-	c.t.Cleanup(p.Kill)
-	return &process{t: c.t, addr: addr}
+	return c.oneMore(map[string]string{"--coord=": "etcd://" + w.listener.Addr().String()})
 }
 
 // over asks for all samples of m in [from, to] through a gateway.

@@ -170,7 +170,7 @@ func (c *conn) StagedStats(ctx context.Context, table string) (st *peer.Stats, e
 func (c *conn) StagedTimes(ctx context.Context, table string) (lo, hi point.Nanos, err error) {
 	at, ok := c.peer.(peer.StagedRanger)
 	if !ok {
-		return 0, 0, fault.Errorf(fault.Unavailable, "the server does not know the times of staged rows")
+		return 0, 0, fault.Errorf(fault.Invalid, "the server does not know the times of staged rows")
 	}
 	err = c.call(func() error { lo, hi, err = at.StagedTimes(ctx, table); return err })
 	return lo, hi, err

@@ -210,7 +210,7 @@ type StagedCounter interface {
 // StagedRanger is a Storage that knows the times of the rows staged on it without reading them.
 type StagedRanger interface {
 	// StagedTimes returns the times of the first and the last row of a table that a select of StagedRows may return now; lo > hi: it would return none. A row that is
-	// outside, and was staged here before the call, is acked by the leader of its partition at level all.
+	// outside, and was staged here before the call, is acked by the leader of its partition at level all. A server of an older build is Invalid.
 	StagedTimes(ctx context.Context, table string) (lo, hi point.Nanos, err error)
 }
 

@@ -42,7 +42,7 @@ func (s *Source) stagedTimes(ctx context.Context, at []topology.ServerID, table 
 	answers, errs := eachStaged(ctx, s, at, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (t times, err error) {
 		ranger, ok := st.(peer.StagedRanger)
 		if !ok {
-			return t, fault.Errorf(fault.Unavailable, "it does not know the times of staged rows")
+			return t, fault.Errorf(fault.Invalid, "it does not know the times of staged rows")
 		}
 		t.lo, t.hi, err = ranger.StagedTimes(ctx, table)
 		return t, err

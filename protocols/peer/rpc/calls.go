@@ -92,13 +92,14 @@ func (p *Peer) StagedStats(ctx context.Context, table string) (*peer.Stats, erro
 
 var _ peer.StagedRanger = (*Peer)(nil)
 
-// StagedTimes implements peer.StagedRanger. A server of an older build is Unavailable.
+// StagedTimes implements peer.StagedRanger. A server of an older build is Invalid: it is asked in each query, and is there.
 func (p *Peer) StagedTimes(ctx context.Context, table string) (lo, hi point.Nanos, err error) {
 	var a peerpb.Stats
-	if err := p.call(ctx, methodStagedTimes, &peerpb.StatsQuery{Table: table}, &a); err != nil {
-		return 0, 0, err
+	err = p.call(ctx, methodStagedTimes, &peerpb.StatsQuery{Table: table}, &a)
+	if errors.Is(err, errOlder) {
+		err = fault.Wrap(err, fault.Invalid, "the times of staged rows")
 	}
-	return a.GetMinTime(), a.GetMaxTime(), nil
+	return a.GetMinTime(), a.GetMaxTime(), err
 }
 
 func checkMap(what string, n int) error {

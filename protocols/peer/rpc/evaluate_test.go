@@ -95,7 +95,7 @@ func TestAnEvaluationEndsWithItsCaller(t *testing.T) {
 	wantKind(t, "a caller without memory", p.Evaluate(t.Context(), &peer.Select{Table: "t"}, []byte{1}, func([]byte) error { return full }), fault.Throttled)
 }
 
-// TestAServerThatCannotEvaluateSaysSo, whether its storage or its build does not: the gateway reads the rows.
+// TestAServerThatCannotEvaluateSaysSo, whether its storage or its build does not: the gateway reads the rows. So it is with the times of staged rows.
 func TestAServerThatCannotEvaluateSaysSo(t *testing.T) {
 	older := grpc.NewServer(grpc.ForceServerCodecV2(codec{}))
 	older.RegisterService(&grpc.ServiceDesc{ServiceName: service}, nil)
@@ -114,5 +114,7 @@ func TestAServerThatCannotEvaluateSaysSo(t *testing.T) {
 		if _, err := in.Part(); !errors.Is(err, columns.ErrUnknown) {
 			t.Errorf("%s: %v", what, err)
 		}
+		_, _, err := p.StagedTimes(t.Context(), "t")
+		wantKind(t, what+" that does not know the times of its staged rows", err, fault.Invalid) // not Unavailable: it is there
 	}
 }

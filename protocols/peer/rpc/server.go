@@ -364,7 +364,7 @@ func (s *Server) stagedStats(ctx context.Context, p *peerpb.StatsQuery) (*peerpb
 func (s *Server) stagedTimes(ctx context.Context, p *peerpb.StatsQuery) (*peerpb.Stats, error) {
 	storage, ok := s.deps.Storage.(peer.StagedRanger)
 	if !ok {
-		return nil, fault.Errorf(fault.Unavailable, "this server does not know the times of staged rows")
+		return nil, fault.Errorf(fault.Invalid, "this server does not know the times of staged rows")
 	}
 	lo, hi, err := storage.StagedTimes(ctx, p.GetTable())
 	if err != nil {

@@ -43,7 +43,7 @@ func TestTheTimesOfStagedRowsTravel(t *testing.T) {
 	f("t", -5, 9)
 	f("none", math.MaxInt64, math.MinInt64)
 	_, _, err := serveEvaluator(t, newMemory()).StagedTimes(t.Context(), "t")
-	wantKind(t, "a storage that does not know", err, fault.Unavailable)
+	wantKind(t, "a storage that does not know", err, fault.Invalid)
 }
 
 func TestTheCountOfStagedRowsTravels(t *testing.T) {
