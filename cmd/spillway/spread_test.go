@@ -251,12 +251,23 @@ func (s *spread) insert(ctx context.Context, b *point.Batch) error {
 	return t.Write(ctx, b, point.All)
 }
 
-// TestPromQLOnACluster runs Prometheus's own scripts on three servers, with series spread over them in turns.
+// TestPromQLOnACluster runs Prometheus's own scripts on one server and on three, with series spread over them in turns, reached by calls and over the network.
 func TestPromQLOnACluster(t *testing.T) {
-	promqlsuite.Run(t, func(tb testing.TB) promqlsuite.Backend {
-		s := openSpread(tb, 3, false, 10*time.Minute, 2)
-		return promqlsuite.Backend{Source: s.source, Insert: s.insert, Close: s.close}
-	})
+	for _, c := range []struct {
+		name    string
+		servers int
+		far     bool
+	}{{"three servers", 3, false}, {"one server", 1, false}, {"three servers over the network", 3, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.far && testing.Short() {
+				t.Skip("sixteen seconds of processor time")
+			}
+			promqlsuite.Run(t, func(tb testing.TB) promqlsuite.Backend {
+				s := openSpread(tb, c.servers, c.far, 10*time.Minute, 2)
+				return promqlsuite.Backend{Source: s.source, Insert: s.insert, Close: s.close}
+			})
+		})
+	}
 }
 
 // TestThreeServersAnswerAsOne writes the same to one server and to three, reached by the network, and sends both the same
