@@ -195,7 +195,7 @@ func (l *load) produce(ctx context.Context, table string, body []byte, rows int)
 	})
 }
 
-// trim deletes what is older than brokerKeeps, and was read long ago, from the broker within this process.
+// trim deletes records older than brokerKeeps, which were read long ago, from the broker within this process.
 func (l *load) trim(ctx context.Context) {
 	ticks := time.NewTicker(brokerKeeps)
 	defer ticks.Stop()
@@ -234,7 +234,7 @@ func (l *load) total() string {
 	return counted(acked)
 }
 
-// summary is what was acked, by protocol.
+// summary lists the acked rows by protocol.
 func (l *load) summary() string {
 	var out []string
 	for _, v := range l.vias() {

@@ -57,7 +57,7 @@ func supervisedProcess(t *testing.T, args ...string) *supervised {
 	return s
 }
 
-// next returns what is said next.
+// next returns the next message.
 func (s *supervised) next(t *testing.T) string {
 	t.Helper()
 	select {

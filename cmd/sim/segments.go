@@ -116,7 +116,7 @@ func (s *server) lookAtSegments() {
 	}
 }
 
-// renew has the machine begin anew with members whose process is another than before, by leaving them out once: a new process has forgotten what was offered
+// renew has the machine begin anew with members whose process is another than before, by leaving them out once: a new process has forgotten the offers
 // to it, and the machine would wait for its answer.
 func (y *sending) renew() {
 	s := y.x.s

@@ -75,7 +75,7 @@ func readCompose(t *testing.T, name string) composeFile {
 }
 
 // TestComposeFilesKeepDataAndAreOpenToThisMachineAlone: they once published on all addresses, gave every visitor Grafana's administration,
-// kept nothing of Prometheus and Grafana, and gave a process ten seconds to flush what was in its memory.
+// kept nothing of Prometheus and Grafana, and gave a process ten seconds to flush its memory.
 func TestComposeFilesKeepDataAndAreOpenToThisMachineAlone(t *testing.T) {
 	for _, name := range []string{"compose.yaml", "cluster.yaml"} {
 		f := readCompose(t, name)

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestThePageTellsWhichCopiesAreInSync: a placement that is new on a server which left is not the one in the list, and what is not known is not "none".
+// TestThePageTellsWhichCopiesAreInSync: a placement that is new on a server which left is not the one in the list, and an unknown list is not "none".
 func TestThePageTellsWhichCopiesAreInSync(t *testing.T) {
 	pl := func(id point.PlacementID, s topology.ServerID) topology.Placement {
 		return topology.Placement{ID: id, Server: s}

@@ -135,7 +135,7 @@ func atBoundary(ext string, part, whole []byte) bool {
 	return len(part) == len(whole)
 }
 
-// gone reports whether what is missing is noticed: a file of the log between two others.
+// gone reports whether a missing file is noticed: a file of the log between two others.
 func (o *outside) gone() bool {
 	first, last := "staging/0000000000000000.staged", ""
 	for name := range o.was {
@@ -163,7 +163,7 @@ func (o *outside) verified() (worst, said string) {
 }
 
 // TestCorruptionsLoseNothingOutsideTheLog harms one file after the other, as TestCorruptionsLoseNothingInSilence does, of those that only a cluster has. Verify tells of it and changes
-// nothing; a start reads what is whole, deletes nothing that is not, and has no value that was never written.
+// nothing; a start reads all whole files, deletes no other, and has no value that was never written.
 //
 //	CORRUPT_N, TEST_SEED, CORRUPT_CASE   as there
 func TestCorruptionsLoseNothingOutsideTheLog(t *testing.T) {

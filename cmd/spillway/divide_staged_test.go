@@ -213,7 +213,7 @@ func TestStepsThatNoStagedRowTouchesAreEvaluatedByServers(t *testing.T) {
 		got = append(got, part{p.What, p.From / 1000, p.To / 1000})
 	}
 	slices.SortFunc(got, func(a, b part) int { return int(a.from - b.from) })
-	// From and to are the first and the last step of what is evaluated, and the times of rows: those of the windows of the steps from 2000 on, to 2160.
+	// From and to are the first and the last evaluated step, and the times of rows: those of the windows of the steps from 2000 on, to 2160.
 	want := []part{{"evaluated", 300, 1980}, {"rows", 1880, 2160}, {"evaluated", 2180, 2600}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

@@ -18,7 +18,7 @@ var recordInflux = flag.String("record-influx", "", "URL of an empty InfluxDB 1.
 const influxRecording = "testdata/influx-1.6.7.json"
 
 // influxAsks are requests in the forms in which Grafana's data source for InfluxQL, Telegraf, the shell and client libraries of Influx 1.x
-// send them, in order: what is written first is asked for below. The field is called value, so that a measurement has the same name in both.
+// send them, in order: later ones ask for rows that earlier ones wrote. The field is called value, so that a measurement has the same name in both.
 var influxAsks = []struct{ name, method, target, form, body string }{
 	{"ping", "GET", "/ping", "", ""},
 	{"ping, HEAD", "HEAD", "/ping", "", ""},

@@ -184,9 +184,9 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 // master returns the settings of a master, in which 0 stands for a default.
 func (t tablesConfig) master() master.Settings {
 	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead), DeadAfter: time.Duration(t.DeadAfter)}
-	var usual master.Settings
-	usual.SetDefaults()
-	s.EmptyAfter = min(usual.EmptyAfter, s.DeadAfter) // what has no rows never waits longer than what has
+	var standard master.Settings
+	standard.SetDefaults()
+	s.EmptyAfter = min(standard.EmptyAfter, s.DeadAfter) // partitions without rows never wait longer than those with rows
 	if s.SplitBytes == 0 {
 		s.SplitBytes = -1
 	}

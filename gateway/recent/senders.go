@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Bounds of what is kept about senders: some 4 MB in the worst case.
+// Bounds of the record of senders: some 4 MB in the worst case.
 const (
 	sendersTablesMax = 256
 	sendersPerTable  = 16
@@ -97,7 +97,7 @@ type Senders struct {
 	}
 }
 
-// tableSenders is what is kept of a table. Guarded by the Senders' lock.
+// tableSenders is the record of a table. Guarded by the Senders' lock.
 type tableSenders struct {
 	last    time.Time
 	numbers uint64 // given to senders so far
@@ -146,7 +146,7 @@ func (s *Senders) Note(table string, from Sender, rows int, fresh *Fresh, now ti
 	}
 }
 
-// tableLocked finds what is kept of a table. Where there are too many the one that was written to least lately is forgotten.
+// tableLocked finds the record of a table. Where there are too many the one that was written to least lately is forgotten.
 func (s *Senders) tableLocked(table string) *tableSenders {
 	if t := s.mu.tables[table]; t != nil {
 		return t

@@ -410,7 +410,7 @@ func (foreign) Lock(name string) (io.Closer, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EACCES}
 }
 
-// TestDirectoryOfAnotherUserIsNotCalledInUse: what was said was to stop another process, which there was not.
+// TestDirectoryOfAnotherUserIsNotCalledInUse: the message said to stop another process, and there was none.
 func TestDirectoryOfAnotherUserIsNotCalledInUse(t *testing.T) {
 	dir := t.TempDir()
 	refused := func(disk vfs.FS, want string) {

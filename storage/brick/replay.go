@@ -65,7 +65,7 @@ func (b *Brick) readExtents(p point.PlacementID, ext []extent, f func(s point.Se
 }
 
 // readFileExtents reads records of one file. The reader's size is the end of one bounded read and not of the file: behind the extents the log is being
-// written, and what is half there would look like damage. An extent that holds another record than the index says is damage too, however good its
+// written, and a half written record would look like damage. An extent that holds another record than the index says is damage too, however good its
 // checksum: an older copy of a file in the place of the newer one has whole records throughout.
 func (b *Brick) readFileExtents(p point.PlacementID, ext []extent, buf []byte, f func(s point.Serial, rec []byte) error) ([]byte, error) {
 	path := b.filePath(ext[0].file)

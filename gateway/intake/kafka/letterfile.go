@@ -17,8 +17,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// fileLetters appends lines of JSON to a file, fsynced before send returns. A full file becomes <file>.1. Each line ends with a checksum of what is
-// before it: a letter may be the last copy of a record, once Kafka deleted it.
+// fileLetters appends lines of JSON to a file, fsynced before send returns. A full file becomes <file>.1. Each line ends with a checksum of the
+// bytes before it: a letter may be the last copy of a record, once Kafka deleted it.
 type fileLetters struct {
 	path string
 	max  int64

@@ -29,7 +29,7 @@ func TestStrangersLeaveFilesForRows(t *testing.T) {
 		t.Fatalf("a peer beside them: %v", err)
 	}
 	defer st.Close()
-	// The server closes a handshake that lasts ten seconds: what is closed before, is for the bound.
+	// The server closes a handshake that lasts ten seconds: earlier ones are closed for the bound.
 	closed, ended := 0, make(chan bool, len(conns))
 	for _, c := range conns {
 		go func() {

@@ -211,7 +211,7 @@ func TestAStagedFrameNeedsNothingOfTheFramesBefore(t *testing.T) {
 }
 
 // TestBackfillThatWaitsGoesWhereItsTimeLiesThen: rows of old hours are staged, whose partitions are merged into one before a leader is there. They go to the merged one, with the ranks that they had when they
-// were staged: what was written there since, and moved there, is compared with these.
+// were staged: rows written or moved there since are compared with these.
 func TestBackfillThatWaitsGoesWhereItsTimeLiesThen(t *testing.T) {
 	h := newHouse(t)
 	l := &leads{leaderless: leaderless{m: hours(t, 4)}, rows: map[sent]bool{}}
