@@ -129,6 +129,14 @@ func (h *History) Since() (point.Nanos, bool) {
 	return h.coarse.first * coarseWidth, true
 }
 
+// Rate returns the recorded rate of a time: of its minute, or of its ten minutes if it is more than three hours ago; false: it is unknown.
+func (h *History) Rate(at point.Nanos) (float64, bool) {
+	if rate, ok := h.fine.at(floorDiv(at, fineWidth)); ok {
+		return rate, true
+	}
+	return h.coarse.at(floorDiv(at, coarseWidth))
+}
+
 // Until returns the end of the newest observation, to the minute.
 func (h *History) Until() point.Nanos { return h.fine.open()*fineWidth + h.fine.covered }
 

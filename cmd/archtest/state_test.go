@@ -19,6 +19,7 @@ var variables = map[string]string{
 	"cmd/spillway.version":        "the linker sets it",
 	"protocols/peer/peerpb.*":     "protoc writes them",
 	"gateway/intake.door*":        "rows of the table of routes, known by their addresses and never written",
+	"cmd/spillway.glyphText":      "letters as they are embedded: never written",
 	"gateway/ui.dist":             "the page as it is embedded: never written",
 	"docs.files":                  "the OpenAPI document as it is embedded: never written",
 	"protocols/columns.LastValue": "a row of the table of functions that has no name of its own, never written",

@@ -102,3 +102,12 @@ func TestLoadsAreDrawn(t *testing.T) {
 		t.Errorf("%d curves, want 4", lines)
 	}
 }
+
+// axis draws four lines with their values.
+func axis(b *bytes.Buffer, x0, x1, top, high, lo, hi float64, name func(float64) string) {
+	for i := range 5 {
+		v := lo + (hi-lo)*float64(i)/4
+		y := top + high*(1-float64(i)/4)
+		fmt.Fprintf(b, `<line x1="%g" x2="%g" y1="%.1f" y2="%.1f" stroke="#ddd"/><text x="%g" y="%.1f" text-anchor="end">%s</text>`, x0, x1, y, y, x0-6, y+4, name(v))
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/presplit"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -45,7 +46,10 @@ type presplitShowCmd struct {
 	adminFlags `embed:""`
 	Table      string        `arg:"" help:"Table."`
 	Ahead      time.Duration `name:"ahead" help:"How far to look ahead." default:"2h"`
-	Past       int           `name:"past" help:"How many of the partitions that ended to show." default:"10"`
+	Past       int           `name:"past" help:"How many of the partitions that ended to show, and to compute errors of." default:"20"`
+	Target     size          `name:"target" help:"Size near which partitions should close: tables.split_bytes of the storage servers." default:"1GiB" env:"SPILLWAY_TABLES_SPLIT_BYTES"`
+	SVG        string        `name:"svg" help:"Draw what came, the forecast and the sizes into this file." placeholder:"FILE"`
+	PNG        string        `name:"png" help:"The same, as PNG." placeholder:"FILE"`
 }
 
 // Run reads the growth, the map and the sizes.
@@ -59,13 +63,31 @@ type columnForecast struct {
 	RowsPerSec  float64         `json:"rows_per_second"`
 	BytesPerRow float64         `json:"bytes_per_row"`
 	Days        int             `json:"days"`
+	Recorded    []forecastPoint `json:"recorded"` // the load since the first of the partitions began
 	Forecast    []forecastPoint `json:"forecast"`
+	Errors      *sizeErrors     `json:"errors"` // null: no partition that the forecast made has ended
 	Partitions  []sizedPart     `json:"partitions"`
+
+	until point.Nanos // of the forecast
 }
 
 type forecastPoint struct {
 	At             string  `json:"at"`
 	BytesPerSecond float64 `json:"bytes_per_second"`
+
+	at point.Nanos
+}
+
+// sizeErrors are how far partitions that ended are from the target, as shares of it. They show the error of the forecast: by it each was to be as large
+// as the target.
+type sizeErrors struct {
+	Partitions int     `json:"partitions"`
+	Median     float64 `json:"median"`
+	P95        float64 `json:"p95"`
+	Max        float64 `json:"max"`
+	Mean       float64 `json:"mean"` // with its sign: below 0 partitions are too small
+
+	of presplit.Report
 }
 
 type sizedPart struct {
@@ -76,9 +98,14 @@ type sizedPart struct {
 	Bytes     *int64 `json:"bytes"`    // null: not known
 	Expected  bool   `json:"expected"` // by the forecast; else as it is
 	Leader    string `json:"first_server"`
+
+	lo, hi point.Nanos
 }
 
 func (c *presplitShowCmd) run(ctx context.Context, a *admin) error {
+	if c.Target <= 0 || c.Ahead <= 0 || c.Past < 0 {
+		return fault.Errorf(fault.Invalid, "--target and --ahead must be more than nothing, and --past not less")
+	}
 	m, err := a.table(c.Table)
 	if err != nil {
 		return err
@@ -95,27 +122,78 @@ func (c *presplitShowCmd) run(ctx context.Context, a *admin) error {
 			cols = append(cols, c.column(m, col, sizes, now))
 		}
 	}
-	return a.print(map[string]any{"table": c.Table, "columns": cols}, func(w io.Writer) { drawForecasts(w, c.Table, cols) })
+	if err := c.draw(cols); err != nil {
+		return err
+	}
+	return a.print(map[string]any{"table": c.Table, "target_bytes": int64(c.Target), "columns": cols}, func(w io.Writer) { printForecasts(w, c.Table, int64(c.Target), cols) })
+}
+
+// draw draws the columns below each other into the files asked for.
+func (c *presplitShowCmd) draw(cols []columnForecast) error {
+	return drawn(c.SVG, c.PNG, plotWidth, plotHeight*float64(max(len(cols), 1)), func(s sheet) {
+		for i := range cols {
+			drawForecast(s, plotHeight*float64(i), c.Table, &cols[i], float64(c.Target))
+		}
+	})
 }
 
 func (c *presplitShowCmd) column(m *topology.Map, col master.ColumnGrowth, sizes map[lease.Partition]master.Size, now point.Nanos) columnForecast {
-	f := forecaster{m: m, now: now, ahead: c.Ahead, past: c.Past, sizes: func(id point.PartitionID) (master.Size, bool) {
+	f := forecaster{m: m, now: now, ahead: c.Ahead, past: c.Past, target: float64(c.Target), sizes: func(id point.PartitionID) (master.Size, bool) {
 		s, ok := sizes[lease.Partition{Table: m.Table, ID: id}]
 		return s, ok
 	}}
 	shown := f.column(col)
-	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: shown.Known, RowsPerSec: shown.RowsPerSecond, BytesPerRow: shown.BytesPerRow, Days: shown.Days, Forecast: []forecastPoint{}, Partitions: []sizedPart{}}
+	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: shown.Known, RowsPerSec: shown.RowsPerSecond, BytesPerRow: shown.BytesPerRow, Days: shown.Days, Recorded: []forecastPoint{}, Forecast: []forecastPoint{}, Partitions: []sizedPart{}, until: now + int64(c.Ahead)}
 	if shown.Since != nil {
 		out.Since = shown.Since.UTC().Format(time.RFC3339)
 	}
 	for _, p := range shown.Points {
-		out.Forecast = append(out.Forecast, forecastPoint{p.At.Format(time.RFC3339), p.BytesPerSecond})
+		out.Forecast = append(out.Forecast, forecastPoint{p.At.Format(time.RFC3339), p.BytesPerSecond, p.At.UnixNano()})
 	}
 	for _, p := range shown.Partitions {
 		out.Partitions = append(out.Partitions, sizedPart{Partition: p.ID, Begin: p.From.Format(time.RFC3339), End: p.To.Format(time.RFC3339), Width: p.To.Sub(p.From).String(),
-			Bytes: p.Bytes, Expected: p.Expected, Leader: p.Server})
+			Bytes: p.Bytes, Expected: p.Expected, Leader: p.Server, lo: p.From.UnixNano(), hi: p.To.UnixNano()})
+	}
+	out.Recorded = recorded(col, out.Partitions, now)
+	out.Errors = errorsOf(out.Partitions, float64(c.Target), int64(m.Config.PartitionWidth), now)
+	return out
+}
+
+// recordedMax bounds the points of the load that came.
+const recordedMax = 240
+
+// recorded is the load since the first of the partitions began, a minute apart or more. Times that are unknown are left out.
+func recorded(col master.ColumnGrowth, parts []sizedPart, now point.Nanos) []forecastPoint {
+	out := []forecastPoint{}
+	if since, ok := col.Rows.Since(); ok && len(parts) > 0 {
+		from := min(max(parts[0].lo, since), now)
+		step := max(point.Nanos(time.Minute), (now-from)/recordedMax)
+		for at := from; at <= now; at += step {
+			if rate, known := col.Rows.Rate(at); known {
+				out = append(out, forecastPoint{time.Unix(0, at).UTC().Format(time.RFC3339), rate * col.BytesPerRow, at})
+			}
+		}
 	}
 	return out
+}
+
+// errorsOf are the errors of the partitions that ended and are narrower than the table's partitions are without a forecast: the same that the page
+// shows. nil: there are none.
+func errorsOf(parts []sizedPart, target float64, width, now point.Nanos) *sizeErrors {
+	var e sizeErrors
+	for _, p := range parts {
+		if p.hi <= now && !p.Expected && p.Bytes != nil && p.hi-p.lo < width {
+			off := float64(*p.Bytes)/target - 1
+			e.of.Errors = append(e.of.Errors, off)
+			e.Mean += off
+		}
+	}
+	if e.Partitions = len(e.of.Errors); e.Partitions == 0 {
+		return nil
+	}
+	e.Mean /= float64(e.Partitions)
+	e.Median, e.P95, e.Max = e.of.Quantile(0.5), e.of.Quantile(0.95), e.of.Quantile(1)
+	return &e
 }
 
 func ringEnd(hi uint64) string {
@@ -125,7 +203,7 @@ func ringEnd(hi uint64) string {
 	return fmt.Sprintf("%#x", hi)
 }
 
-func drawForecasts(w io.Writer, table string, cols []columnForecast) {
+func printForecasts(w io.Writer, table string, target int64, cols []columnForecast) {
 	if len(cols) == 0 {
 		fmt.Fprintf(w, "nothing is recorded of table %q yet: the master writes its growth every ten minutes\n", table)
 		return
@@ -144,6 +222,10 @@ func drawForecasts(w io.Writer, table string, cols []columnForecast) {
 				fmt.Fprintf(w, "%s\t%s/s\t%s\n", p.At, master.Bytes(int64(p.BytesPerSecond)), loadBar(p.BytesPerSecond, most))
 			}
 		}
+		if e := c.Errors; e != nil {
+			fmt.Fprintf(w, "the last %d partitions that ended and were cut are off %s by %.1f %% (median), %.1f %% (95th percentile), %.0f %% (most); in the mean they are %s\n",
+				e.Partitions, master.Bytes(target), 100*e.Median, 100*e.P95, 100*e.Max, meanText(e.Mean))
+		}
 		fmt.Fprintln(w, "partition\tbegins\twidth\tsize\t\tfirst server")
 		for _, p := range c.Partitions {
 			size, kind := "unknown", ""
@@ -156,6 +238,13 @@ func drawForecasts(w io.Writer, table string, cols []columnForecast) {
 			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\n", p.Partition, p.Begin, p.Width, size, kind, p.Leader)
 		}
 	}
+}
+
+func meanText(mean float64) string {
+	if mean < 0 {
+		return fmt.Sprintf("%.1f %% too small", -100*mean)
+	}
+	return fmt.Sprintf("%.1f %% too large", 100*mean)
 }
 
 // loadBar is a bar of up to 40 cells.
@@ -177,6 +266,7 @@ type presplitBacktestCmd struct {
 	Ahead      time.Duration `name:"ahead" help:"How far ahead partitions are cut." default:"2h"`
 	Learn      duration      `name:"learn" help:"Beginning of the load whose partitions are not counted." default:"2d"`
 	SVG        string        `name:"svg" help:"Draw the load and the sizes into this file." placeholder:"FILE"`
+	PNG        string        `name:"png" help:"The same, as PNG." placeholder:"FILE"`
 	Output     string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
 	Client     clientFlags   `embed:""`
 }
@@ -194,10 +284,8 @@ func (c *presplitBacktestCmd) Run() error {
 	target := float64(c.Target)
 	r := presplit.Backtest(*trace, presplit.Test{Plan: presplit.Plan{Target: target, WidthMin: presplit.WidthMin, WidthMax: int64(c.Width)},
 		Horizon: int64(c.Ahead), Learn: learn})
-	if c.SVG != "" {
-		if err := os.WriteFile(c.SVG, drawBacktest(*trace, r, target, learn), 0o644); err != nil {
-			return err
-		}
+	if err := drawn(c.SVG, c.PNG, plotWidth, plotHeight, func(s sheet) { drawBacktest(s, *trace, r, target, learn) }); err != nil {
+		return err
 	}
 	return c.print(os.Stdout, trace, r, learn)
 }

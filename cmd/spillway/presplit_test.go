@@ -5,6 +5,8 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"io"
 	"math"
 	"net/http"
@@ -16,6 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/presplit"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -57,6 +62,7 @@ func TestALoadIsReplayedFromAFileAndFromPrometheus(t *testing.T) {
 		"prometheus": {Prometheus: prom.URL, Query: "load", Days: 3},
 	} {
 		c.Target, c.Width, c.Ahead, c.Learn, c.SVG, c.Output = 4e9, duration(24*time.Hour), 2*time.Hour, duration(24*time.Hour), filepath.Join(t.TempDir(), "x.svg"), "json"
+		c.PNG = filepath.Join(t.TempDir(), "x.png")
 		trace, err := c.read(t.Context())
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -72,24 +78,140 @@ func TestALoadIsReplayedFromAFileAndFromPrometheus(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &got); err != nil || got.Partitions < 150 || got.Partitions > 260 || got.P95 > 0.1 {
 			t.Errorf("%s: %v, %s", name, err, out)
 		}
-		svg, err := os.ReadFile(c.SVG)
-		if err != nil {
-			t.Fatal(err)
-		}
-		circles := 0
-		for d := xml.NewDecoder(strings.NewReader(string(svg))); ; {
-			tok, err := d.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Fatalf("%s: the drawing is no XML: %v", name, err)
-			}
-			if e, ok := tok.(xml.StartElement); ok && e.Name.Local == "circle" {
-				circles++
-			}
-		}
+		circles := circlesOf(t, c.SVG)
 		if circles != got.Partitions {
 			t.Errorf("%s: %d partitions are drawn of %d", name, circles, got.Partitions)
+		}
+		if colours := coloursOf(t, c.PNG); colours[blue] < 1000 || colours[red] < 500 || colours[black] < 1000 || colours[light] < 1000 || colours[orange] != 0 {
+			t.Errorf("%s: the pixels of the picture, by colour: %v", name, colours)
+		}
+	}
+}
+
+// circlesOf counts the partitions in a drawing.
+func circlesOf(t *testing.T, file string) (n int) {
+	t.Helper()
+	svg, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := xml.NewDecoder(strings.NewReader(string(svg))); ; {
+		tok, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return n
+		} else if err != nil {
+			t.Fatalf("the drawing is no XML: %v", err)
+		}
+		if e, ok := tok.(xml.StartElement); ok && e.Name.Local == "circle" {
+			n++
+		}
+	}
+}
+
+// coloursOf counts the pixels of each colour.
+func coloursOf(t *testing.T, file string) map[colour]int {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, ok := m.(*image.Paletted)
+	if !ok || p.Rect.Dx() != plotWidth*pngScale || p.Rect.Dy() < plotHeight*pngScale {
+		t.Fatalf("a picture of %v, %T", m.Bounds(), m)
+	}
+	out := map[colour]int{}
+	for _, c := range p.Pix {
+		out[colour(c)]++
+	}
+	return out
+}
+
+// TestTheErrorsOfPartitionsThatEndedAreShown in the terminal, as JSON and in drawings: of those that are narrower than the table's.
+func TestTheErrorsOfPartitionsThatEndedAreShown(t *testing.T) {
+	const minute = point.Nanos(time.Minute)
+	now := presplit.SyntheticStart + 24*60*minute
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A partition of the whole width, then ten of ten minutes that ended, then six to come.
+	op := topology.Presplit{Now: now}
+	lo := now - 160*minute
+	for i := range 17 {
+		hi := lo + 10*minute
+		if i == 0 {
+			hi = lo + 60*minute
+		}
+		op.Partitions = append(op.Partitions, topology.Partition{ID: point.PartitionID(i + 1), TimeLo: lo, TimeHi: hi, Placements: []topology.Placement{{ID: 1, Server: "a"}}})
+		lo = hi
+	}
+	if m, err = m.Apply(topology.Create{Partitions: op.Partitions}); err != nil {
+		t.Fatal(err)
+	}
+	col := master.ColumnGrowth{Rows: &presplit.History{}, BytesPerRow: 2}
+	for at := now - 180*minute; at < now; at += minute {
+		col.Rows.Observe(at, at+minute, 50_000) // a million bytes in ten minutes
+	}
+	sizes := map[lease.Partition]master.Size{}
+	for i := range 11 {
+		sizes[lease.Partition{Table: "t", ID: point.PartitionID(i + 1)}] = master.Size{Rows: 500_000, Bytes: 900_000 + 20_000*int64(i)} // 0.92 to 1.1 of the target
+	}
+	c := presplitShowCmd{Table: "t", Ahead: time.Hour, Past: 20, Target: 1_000_000, SVG: filepath.Join(t.TempDir(), "x.svg"), PNG: filepath.Join(t.TempDir(), "x.png")}
+	cols := []columnForecast{c.column(m, col, sizes, now)}
+	e := cols[0].Errors
+	if e == nil || e.Partitions != 10 || math.Abs(e.Median-0.06) > 1e-9 || math.Abs(e.P95-0.1) > 1e-9 || math.Abs(e.Max-0.1) > 1e-9 || math.Abs(e.Mean-0.01) > 1e-9 {
+		t.Errorf("errors: %+v", e)
+	}
+	if n := len(cols[0].Recorded); n < 155 || n > 165 || cols[0].Recorded[9].BytesPerSecond < 1600 || cols[0].Recorded[9].BytesPerSecond > 1700 {
+		t.Errorf("%d points of what came: %+v", n, cols[0].Recorded)
+	}
+	var text strings.Builder
+	printForecasts(&text, "t", int64(c.Target), cols)
+	if want := "the last 10 partitions that ended and were cut are off 976.6 KiB by 6.0 % (median), 10.0 % (95th percentile), 10 % (most); in the mean they are 1.0 % too large\n"; !strings.Contains(text.String(), want) {
+		t.Errorf("%s lacks %q", text.String(), want)
+	}
+	if err := c.draw(cols); err != nil {
+		t.Fatal(err)
+	}
+	if n := circlesOf(t, c.SVG); n != 17 {
+		t.Errorf("%d partitions are drawn of 17", n)
+	}
+	if colours := coloursOf(t, c.PNG); colours[blue] < 1000 || colours[orange] < 1000 || colours[red] < 500 {
+		t.Errorf("the pixels of the picture, by colour: %v", colours)
+	}
+	sizes = nil
+	if one := c.column(m, col, sizes, now); one.Errors != nil {
+		t.Errorf("errors of partitions whose size is not known: %+v", one.Errors)
+	}
+}
+
+// TestEveryLetterOfAPlotHasAGlyph, and no two look alike.
+func TestEveryLetterOfAPlotHasAGlyph(t *testing.T) {
+	seen := map[string]rune{}
+	all := glyphs()
+	for letter, rows := range all {
+		if len(rows) != glyphHeight {
+			t.Fatalf("%c has %d rows", letter, len(rows))
+		}
+		for _, row := range rows {
+			if len(row) != glyphWidth || strings.Trim(row, ".#") != "" {
+				t.Errorf("a row of %c is %q", letter, row)
+			}
+		}
+		drawing := strings.Join(rows, "/")
+		if other, twice := seen[drawing]; twice {
+			t.Errorf("%c and %c are drawn alike", letter, other)
+		}
+		seen[drawing] = letter
+	}
+	for _, letter := range "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.,:;-_%/()[]^" {
+		if all[letter] == nil {
+			t.Errorf("%c has no glyph", letter)
 		}
 	}
 }

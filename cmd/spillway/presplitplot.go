@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"time"
@@ -11,53 +10,119 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// drawBacktest draws a replay as SVG: the load above, below the sizes of the partitions against the target, over one axis of time.
-func drawBacktest(trace presplit.Trace, r presplit.Report, target float64, learn point.Nanos) []byte {
-	const width, left, right, top, high, gap = 1200.0, 90.0, 20.0, 40.0, 200.0, 50.0
-	end := trace.Start + point.Nanos(len(trace.Bytes))*point.Nanos(time.Minute)
-	x := func(at point.Nanos) float64 {
-		return left + (width-left-right)*float64(at-trace.Start)/float64(max(end-trace.Start, 1))
-	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="12">`, width, top+2*high+gap+40)
-	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="%g" y="20" font-size="15">%d partitions, target %s: off by %.1f %% (median), %.1f %% (95th percentile), %.0f %% (most)</text>`,
-		left, len(r.Errors), master.Bytes(int64(target)), 100*orZero(r.Quantile(0.5)), 100*orZero(r.Quantile(0.95)), 100*orZero(r.Quantile(1)))
-	fmt.Fprintf(&b, `<rect x="%.1f" y="%g" width="%.1f" height="%g" fill="#f2f2f2"/>`, x(trace.Start), top, x(trace.Start+learn)-left, 2*high+gap)
+// The measures of a plot: a panel of the load, and below it one of the sizes of partitions against the target.
+const (
+	plotWidth, plotLeft, plotRight = 1200.0, 110.0, 1180.0
+	plotTop, plotHigh, plotGap     = 60.0, 200.0, 50.0
+	plotHeight                     = plotTop + 2*plotHigh + plotGap + 40
+	// sizesMost is the top of the panel of sizes, in targets. Larger ones lie on the edge.
+	sizesMost = 2.0
+)
 
-	most := 1.0
+func rateName(v float64) string { return master.Bytes(int64(v)) + "/s" }
+func sizeName(v float64) string { return master.Bytes(int64(v)) }
+
+// offText says how far sizes were off the target.
+func offText(e presplit.Report) string {
+	return fmt.Sprintf("off by %.1f %% (median), %.1f %% (95th percentile), %.0f %% (most)", 100*orZero(e.Quantile(0.5)), 100*orZero(e.Quantile(0.95)), 100*orZero(e.Quantile(1)))
+}
+
+// panels are those of the load and of the sizes, from a height on.
+func panels(y float64, from, to point.Nanos, most, target float64) (load, sizes panel) {
+	load = panel{plotLeft, plotRight, y + plotTop, plotHigh, from, to, max(most, 1)}
+	sizes = panel{plotLeft, plotRight, y + plotTop + plotHigh + plotGap, plotHigh, from, to, sizesMost * target}
+	return load, sizes
+}
+
+// drawBacktest draws a replay.
+func drawBacktest(s sheet, trace presplit.Trace, r presplit.Report, target float64, learn point.Nanos) {
+	const minute = point.Nanos(time.Minute)
+	most := 0.0
 	for _, v := range trace.Bytes {
 		if v > most {
 			most = v
 		}
 	}
-	axis(&b, left, width-right, top, high, 0, most/60, func(v float64) string { return master.Bytes(int64(v)) + "/s" })
+	load, sizes := panels(0, trace.Start, trace.Start+point.Nanos(len(trace.Bytes))*minute, most/60, target)
+	s.text(place{plotLeft, 20}, fromLeft, fmt.Sprintf("%d partitions, target %s: %s", len(r.Errors), sizeName(target), offText(r)))
+	legend(s, place{plotLeft, 42}, legendEntry{"load", blue, solid}, legendEntry{"target; dots are partitions", red, dashed})
+	s.rect(plotLeft, load.top, load.x(trace.Start+learn)-plotLeft, 2*plotHigh+plotGap, light)
+	load.grid(s, rateName)
 	step := max(len(trace.Bytes)/2000, 1)
-	fmt.Fprintf(&b, `<polyline fill="none" stroke="#2a6fb0" points="`)
+	var run []place
 	for i := 0; i < len(trace.Bytes); i += step {
 		if v := trace.Bytes[i]; !math.IsNaN(v) {
-			fmt.Fprintf(&b, "%.1f,%.1f ", x(trace.Start+point.Nanos(i)*point.Nanos(time.Minute)), top+high*(1-v/most))
+			run = append(run, load.at(trace.Start+point.Nanos(i)*minute, v/60))
+			continue
 		}
+		s.line(run, blue, solid)
+		run = nil
 	}
-	b.WriteString(`"/>`)
-
-	base, scale := top+high+gap, 2.0 // sizes up to twice the target; those beyond lie on the edge
-	axis(&b, left, width-right, base, high, 0, scale*target, func(v float64) string { return master.Bytes(int64(v)) })
-	fmt.Fprintf(&b, `<line x1="%g" x2="%g" y1="%.1f" y2="%.1f" stroke="#c03030" stroke-dasharray="6 4"/>`, left, width-right, base+high/scale, base+high/scale)
+	s.line(run, blue, solid)
+	sizes.grid(s, sizeName)
+	s.line([]place{sizes.at(sizes.from, target), sizes.at(sizes.to, target)}, red, dashed)
 	for _, p := range r.Partitions {
-		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="1.6" fill="#2a6fb0" fill-opacity="0.6"/>`, x(p.Lo+(p.Hi-p.Lo)/2), base+high*(1-min(p.Bytes/target/scale, 1)))
+		s.dot(sizes.at(p.Lo+(p.Hi-p.Lo)/2, p.Bytes), 1.6, blue, solid)
 	}
-	for at := trace.Start; at <= end; at += point.Nanos(max(24*time.Hour, time.Duration(end-trace.Start)/12/(24*time.Hour)*(24*time.Hour))) {
-		fmt.Fprintf(&b, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`, x(at), base+high+20, time.Unix(0, at).UTC().Format("01-02"))
-	}
-	b.WriteString("</svg>\n")
-	return b.Bytes()
+	sizes.times(s)
 }
 
-// axis draws four lines with their values.
-func axis(b *bytes.Buffer, x0, x1, top, high, lo, hi float64, name func(float64) string) {
-	for i := range 5 {
-		v := lo + (hi-lo)*float64(i)/4
-		y := top + high*(1-float64(i)/4)
-		fmt.Fprintf(b, `<line x1="%g" x2="%g" y1="%.1f" y2="%.1f" stroke="#ddd"/><text x="%g" y="%.1f" text-anchor="end">%s</text>`, x0, x1, y, y, x0-6, y+4, name(v))
+// drawForecast draws a column of a table from a height on: the load that came and the expected one, and the sizes of partitions.
+func drawForecast(s sheet, y float64, table string, c *columnForecast, target float64) {
+	var times []point.Nanos
+	most := 0.0
+	for _, points := range [][]forecastPoint{c.Recorded, c.Forecast} {
+		for _, p := range points {
+			times, most = append(times, p.at), max(most, p.BytesPerSecond)
+		}
 	}
+	for _, p := range c.Partitions {
+		times = append(times, p.lo, min(p.hi, c.until))
+	}
+	if len(times) == 0 {
+		return
+	}
+	from, to := times[0], times[0]
+	for _, t := range times {
+		from, to = min(from, t), max(to, t)
+	}
+	load, sizes := panels(y, from, to, most, target)
+	title := fmt.Sprintf("%s, ring %s: no partition that the forecast made has ended", table, c.Ring)
+	if c.Errors != nil {
+		title = fmt.Sprintf("%s, ring %s: the last %d partitions are %s", table, c.Ring, c.Errors.Partitions, offText(c.Errors.of))
+	}
+	s.text(place{plotLeft, y + 20}, fromLeft, title)
+	legend(s, place{plotLeft, y + 42}, legendEntry{"what came", blue, solid}, legendEntry{"what is expected", orange, solid}, legendEntry{"target, " + sizeName(target), red, dashed})
+	load.grid(s, rateName)
+	for _, run := range load.runs(c.Recorded) {
+		s.line(run, blue, solid)
+	}
+	for _, run := range load.runs(c.Forecast) {
+		s.line(run, orange, solid)
+	}
+	sizes.grid(s, sizeName)
+	s.line([]place{sizes.at(from, target), sizes.at(to, target)}, red, dashed)
+	for _, p := range c.Partitions {
+		if p.Bytes == nil {
+			continue
+		}
+		at := sizes.at(p.lo+(min(p.hi, c.until)-p.lo)/2, float64(*p.Bytes))
+		if p.Expected {
+			s.dot(at, 3, orange, hollow)
+		} else {
+			s.dot(at, 3, blue, solid)
+		}
+	}
+	sizes.times(s)
+}
+
+// runs are the lines through the points, apart where some are missing between two.
+func (p *panel) runs(points []forecastPoint) (out [][]place) {
+	for i, one := range points {
+		if i == 0 || i > 1 && one.at-points[i-1].at > 3*(points[1].at-points[0].at) {
+			out = append(out, nil)
+		}
+		out[len(out)-1] = append(out[len(out)-1], p.at(one.at, one.BytesPerSecond))
+	}
+	return out
 }

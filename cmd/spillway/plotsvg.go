@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+)
+
+// svgSheet is a sheet of text.
+type svgSheet struct{ b bytes.Buffer }
+
+func newSVG(width, height float64) (sheet, error) {
+	s := &svgSheet{}
+	fmt.Fprintf(&s.b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="12">`, width, height)
+	s.rect(0, 0, width, height, white)
+	return s, nil
+}
+
+func htmlColour(c colour) string {
+	return fmt.Sprintf("#%02x%02x%02x", palette[c][0], palette[c][1], palette[c][2])
+}
+
+func (s *svgSheet) rect(x, y, w, h float64, c colour) {
+	fmt.Fprintf(&s.b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`, x, y, w, h, htmlColour(c))
+}
+
+func (s *svgSheet) line(at []place, c colour, how stroke) {
+	fmt.Fprintf(&s.b, `<polyline fill="none" stroke="%s"`, htmlColour(c))
+	if how == dashed {
+		s.b.WriteString(` stroke-dasharray="6 4"`)
+	}
+	s.b.WriteString(` points="`)
+	for _, p := range at {
+		fmt.Fprintf(&s.b, "%.1f,%.1f ", p.x, p.y)
+	}
+	s.b.WriteString(`"/>`)
+}
+
+func (s *svgSheet) dot(at place, r float64, c colour, how stroke) {
+	fill, edge := htmlColour(c), "none"
+	if how == hollow {
+		fill, edge = edge, fill
+	}
+	fmt.Fprintf(&s.b, `<circle cx="%.1f" cy="%.1f" r="%g" fill="%s" stroke="%s" fill-opacity="0.6"/>`, at.x, at.y, r, fill, edge)
+}
+
+func (s *svgSheet) text(at place, from anchor, text string) {
+	fmt.Fprintf(&s.b, `<text x="%.1f" y="%.1f" text-anchor="%s">`, at.x, at.y, [...]string{"start", "middle", "end"}[from])
+	_ = xml.EscapeText(&s.b, []byte(text)) // a buffer takes all
+	s.b.WriteString(`</text>`)
+}
+
+func (s *svgSheet) encoded() ([]byte, error) {
+	s.b.WriteString("</svg>\n")
+	return s.b.Bytes(), nil
+}
