@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/master"
 )
 
 // Tables of the demo. All get the same rows.
@@ -28,9 +29,10 @@ const (
 	demoTopic = "spillway-demo"
 	// demoWidth is the width of partitions, and the time between two lines.
 	demoWidth = 10 * time.Second
-	// sizedBytes is the size near which partitions should close, for each row a second: they cover half a minute at 20 bytes a row, as in
-	// memory, and a minute and a half at 7, as on disk. A partition of ten seconds stays far below.
-	sizedBytes = 600
+	// sizedBytes is the size near which partitions should close, for each row a second: they cover 10 s at 20 bytes a row, as in
+	// memory, and one to two minutes at 1.5 to 3, as on disk. One and a half times as much, from which partitions are split, is more than a partition
+	// of ten seconds has in memory.
+	sizedBytes = 160
 )
 
 // demo is a load on a cluster, and lines that say how its servers carry it.
@@ -40,6 +42,9 @@ type demo struct {
 
 	load load
 }
+
+// target is the size near which partitions should close.
+func (d *demo) target() int64 { return int64(d.rate) * sizedBytes }
 
 // open starts a Kafka where none is named, and has the processes of the plan read it, cut small partitions, and print into files. The
 // function that it returns ends what it started, after the processes.
@@ -68,7 +73,7 @@ func (d *demo) open(ctx context.Context, p *processes.Plan) (end func(), err err
 	}
 	ends = append([]func(){d.load.close}, ends...)
 	p.GatewayArgs = append(p.GatewayArgs, "--kafka.brokers="+d.kafka, "--kafka.topics="+demoTopic, "--kafka.group=spillway-demo", "--kafka.format=line")
-	p.Env = append([]string{fmt.Sprintf("SPILLWAY_TABLES_SPLIT_BYTES=%d", d.rate*sizedBytes)}, p.Env...)
+	p.Env = append([]string{fmt.Sprintf("SPILLWAY_TABLES_SPLIT_BYTES=%d", d.target())}, p.Env...)
 	p.Out = func(name string) io.Writer {
 		f, err := os.Create(filepath.Join(p.Dir, name+".log"))
 		if err != nil {
@@ -102,7 +107,7 @@ func (d *demo) tables(ctx context.Context, p processes.Plan, c *processes.Cluste
 	for _, t := range [][]string{
 		{turnsTable, "--partition-width=10s"},
 		{spreadTable, "--partition-width=10s", "--smear=auto"},
-		{sizedTable, "--partition-width=15m"},
+		{sizedTable, "--partition-width=5m"},
 	} {
 		if _, err := command(ctx, p, c, "table", "show", t[0]); err == nil {
 			continue
@@ -127,13 +132,13 @@ func (d *demo) describe(p processes.Plan, c *processes.Cluster) string {
 	fmt.Fprintf(&b, "The demo writes %d rows a second into each of three tables: a third each by line protocol, remote write and Kafka (%s).\n", d.load.perSecond(), d.kafka)
 	fmt.Fprintf(&b, "  %-7s partitions of 10 s: all rows are accepted by one server, after ten seconds by the next\n", turnsTable)
 	fmt.Fprintf(&b, "  %-7s the same, smeared: rows wait up to half a minute, so that all servers accept a share at once\n", spreadTable)
-	fmt.Fprintf(&b, "  %-7s partitions are cut ahead of their time, by a forecast of the growth, to close near %.1f MiB. For the first six minutes,\n", sizedTable, float64(d.rate*sizedBytes)/(1<<20))
-	fmt.Fprintf(&b, "          until the growth was seen for five, they are split by their size\n\n")
+	fmt.Fprintf(&b, "  %-7s after some six minutes, when the growth was seen for five, partitions are cut ahead of their time, to close near %s;\n", sizedTable, master.Bytes(d.target()))
+	fmt.Fprintf(&b, "          until then they are five minutes wide, and split when they are too large\n\n")
 	fmt.Fprintf(&b, "Look at http://%s/: choose a table under “Tables” for its partitions, those of the next minutes too, and for the rows that wait;\n", c.HTTP[0])
 	fmt.Fprintf(&b, "plot count by (via) (cpu_usage_user) under “Query”. Or in another terminal:\n")
 	fmt.Fprintf(&b, "  . %s\n", filepath.Join(p.Dir, "env"))
 	fmt.Fprintf(&b, "  spillway table set %s --smear=auto; spillway table set %s --smear=off    # the tables change their parts; --smear=20s: a window\n", turnsTable, spreadTable)
-	fmt.Fprintf(&b, "  spillway presplit show %s; spillway partition list %s; spillway table show %s; spillway doctor\n\n", sizedTable, spreadTable, spreadTable)
+	fmt.Fprintf(&b, "  spillway presplit show %s --target=%d --png=sized.png    # once the growth is stored: after ten minutes\n  spillway partition list %s; spillway table show %s; spillway doctor\n\n", sizedTable, d.target(), spreadTable, spreadTable)
 	b.WriteString("Every ten seconds: rows a second that each server accepted, and the busiest server ÷ the mean of all, of two tables; and how many\n")
 	fmt.Fprintf(&b, "partitions of %s, %s and %s exist ahead of their time.\n\n", turnsTable, spreadTable, sizedTable)
 	return b.String()
