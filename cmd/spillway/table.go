@@ -45,8 +45,9 @@ type tableRow struct {
 	Begin          string         `json:"begin,omitempty"`
 	End            string         `json:"end,omitempty"`
 	Columns        []tableColumns `json:"columns,omitempty"`
-	RingBy         string         `json:"ring_by,omitempty"`  // labels that decide where series lie; absent: all
-	Smear          *tableSmear    `json:"smear,omitempty"`    // absent: rows do not wait
+	RingBy         string         `json:"ring_by,omitempty"` // labels that decide where series lie; absent: all
+	Smear          *tableSmear    `json:"smear,omitempty"`   // absent: rows do not wait
+	unsmeared      string         // for people: why rows do not wait; "": not known
 	Dropping       bool           `json:"dropping,omitempty"` // it accepts no writes until the drop has ended
 }
 
@@ -71,13 +72,21 @@ func showSmear(r smear.Rule) *tableSmear {
 	return &tableSmear{Window: window, Threshold: duration(r.WithDefaults().Threshold)}
 }
 
-// smearNow adds the window that gateways with intake.smear choose now, and why.
+// smearNow adds the window that gateways with intake.smear choose now, and why; of a table that asks for none, the one that auto would choose.
 func (r *tableRow) smearNow(m *topology.Map, now time.Time, servers int) {
+	rule := m.Config.Smear
 	if r.Smear == nil {
+		rule.Mode = smear.Auto
+	}
+	window, why := rule.WithDefaults().Wanted(m.LoadAt(now.UnixNano(), servers))
+	if r.Smear != nil {
+		r.Smear.Now, r.Smear.Why = duration(window), string(why)
 		return
 	}
-	window, why := m.Config.Smear.WithDefaults().Wanted(m.LoadAt(now.UnixNano(), servers))
-	r.Smear.Now, r.Smear.Why = duration(window), string(why)
+	r.unsmeared = "off; with --smear=auto rows would not wait: " + string(why)
+	if window > 0 {
+		r.unsmeared = fmt.Sprintf("off; with --smear=auto rows would wait up to %s: %s", span(duration(window)), why)
+	}
 }
 
 func showTable(m *topology.Map) tableRow {
@@ -198,6 +207,9 @@ func printTable(a *admin, r tableRow) error {
 		}
 		if r.RingBy != "" {
 			fmt.Fprintf(w, "ring by\t%s\n", r.RingBy)
+		}
+		if r.unsmeared != "" {
+			fmt.Fprintf(w, "smear\t%s\n", r.unsmeared)
 		}
 		if s := r.Smear; s != nil {
 			fmt.Fprintf(w, "smear\t%s, where partitions are narrower than %s\n", s.Window, span(s.Threshold))
