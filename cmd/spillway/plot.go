@@ -12,16 +12,16 @@ import (
 type sheet interface {
 	rect(x, y, w, h float64, c colour)
 	// line joins places.
-	line(at []place, c colour, s stroke)
+	line(at []spot, c colour, s stroke)
 	// dot is a partition.
-	dot(at place, r float64, c colour, s stroke)
+	dot(at spot, r float64, c colour, s stroke)
 	// text stands on y: right of x, in the middle of it, or left of it.
-	text(at place, from anchor, s string)
+	text(at spot, from anchor, s string)
 	// encoded ends the drawing.
 	encoded() ([]byte, error)
 }
 
-type place struct{ x, y float64 }
+type spot struct{ x, y float64 }
 
 // colour is an index into the palette.
 type colour uint8
@@ -66,8 +66,8 @@ func (p *panel) x(at point.Nanos) float64 {
 	return p.left + (p.right-p.left)*float64(at-p.from)/float64(max(p.to-p.from, 1))
 }
 
-func (p *panel) at(t point.Nanos, v float64) place {
-	return place{p.x(t), p.top + p.high*(1-min(v/p.most, 1))}
+func (p *panel) at(t point.Nanos, v float64) spot {
+	return spot{p.x(t), p.top + p.high*(1-min(v/p.most, 1))}
 }
 
 // grid draws four lines with their values.
@@ -75,8 +75,8 @@ func (p *panel) grid(s sheet, name func(float64) string) {
 	for i := range 5 {
 		v := p.most * float64(i) / 4
 		at := p.at(p.from, v)
-		s.line([]place{at, {p.right, at.y}}, gray, solid)
-		s.text(place{p.left - 6, at.y + 4}, fromRight, name(v))
+		s.line([]spot{at, {p.right, at.y}}, gray, solid)
+		s.text(spot{p.left - 6, at.y + 4}, fromRight, name(v))
 	}
 }
 
@@ -96,16 +96,16 @@ func (p *panel) times(s sheet) {
 	}
 	n := point.Nanos(step)
 	for at := (p.from + n - 1) / n * n; at <= p.to; at += n {
-		s.line([]place{{p.x(at), p.top + p.high}, {p.x(at), p.top + p.high + 4}}, black, solid)
-		s.text(place{p.x(at), p.top + p.high + 18}, centred, time.Unix(0, at).UTC().Format(form))
+		s.line([]spot{{p.x(at), p.top + p.high}, {p.x(at), p.top + p.high + 4}}, black, solid)
+		s.text(spot{p.x(at), p.top + p.high + 18}, centred, time.Unix(0, at).UTC().Format(form))
 	}
 }
 
 // legend names the lines, from a place on to the right.
-func legend(s sheet, at place, all ...legendEntry) {
+func legend(s sheet, at spot, all ...legendEntry) {
 	for _, e := range all {
-		s.line([]place{{at.x, at.y - 4}, {at.x + 24, at.y - 4}}, e.colour, e.stroke)
-		s.text(place{at.x + 30, at.y}, fromLeft, e.name)
+		s.line([]spot{{at.x, at.y - 4}, {at.x + 24, at.y - 4}}, e.colour, e.stroke)
+		s.text(spot{at.x + 30, at.y}, fromLeft, e.name)
 		at.x += 60 + 8*float64(len(e.name))
 	}
 }

@@ -71,7 +71,7 @@ func (s *pngSheet) rect(x, y, w, h float64, c colour) {
 }
 
 // line is two pixels wide, but for the grid's.
-func (s *pngSheet) line(at []place, c colour, how stroke) {
+func (s *pngSheet) line(at []spot, c colour, how stroke) {
 	thick, drawn := 2, 0.0 // drawn: how long the line is so far, for its dashes
 	if c == gray {
 		thick = 1
@@ -88,7 +88,7 @@ func (s *pngSheet) line(at []place, c colour, how stroke) {
 	}
 }
 
-func (s *pngSheet) dot(at place, r float64, c colour, how stroke) {
+func (s *pngSheet) dot(at spot, r float64, c colour, how stroke) {
 	x, y, radius := at.x*pngScale, at.y*pngScale, r*pngScale
 	for j := math.Floor(y - radius); j <= y+radius; j++ {
 		for i := math.Floor(x - radius); i <= x+radius; i++ {
@@ -100,7 +100,7 @@ func (s *pngSheet) dot(at place, r float64, c colour, how stroke) {
 	}
 }
 
-func (s *pngSheet) text(at place, from anchor, text string) {
+func (s *pngSheet) text(at spot, from anchor, text string) {
 	const cell = (glyphWidth + 1) * glyphDot
 	letters := []rune(text)
 	x, y := pixel(at.x), pixel(at.y)-glyphHeight*glyphDot

@@ -24,7 +24,7 @@ func (s *svgSheet) rect(x, y, w, h float64, c colour) {
 	fmt.Fprintf(&s.b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`, x, y, w, h, htmlColour(c))
 }
 
-func (s *svgSheet) line(at []place, c colour, how stroke) {
+func (s *svgSheet) line(at []spot, c colour, how stroke) {
 	fmt.Fprintf(&s.b, `<polyline fill="none" stroke="%s"`, htmlColour(c))
 	if how == dashed {
 		s.b.WriteString(` stroke-dasharray="6 4"`)
@@ -36,7 +36,7 @@ func (s *svgSheet) line(at []place, c colour, how stroke) {
 	s.b.WriteString(`"/>`)
 }
 
-func (s *svgSheet) dot(at place, r float64, c colour, how stroke) {
+func (s *svgSheet) dot(at spot, r float64, c colour, how stroke) {
 	fill, edge := htmlColour(c), "none"
 	if how == hollow {
 		fill, edge = edge, fill
@@ -44,7 +44,7 @@ func (s *svgSheet) dot(at place, r float64, c colour, how stroke) {
 	fmt.Fprintf(&s.b, `<circle cx="%.1f" cy="%.1f" r="%g" fill="%s" stroke="%s" fill-opacity="0.6"/>`, at.x, at.y, r, fill, edge)
 }
 
-func (s *svgSheet) text(at place, from anchor, text string) {
+func (s *svgSheet) text(at spot, from anchor, text string) {
 	fmt.Fprintf(&s.b, `<text x="%.1f" y="%.1f" text-anchor="%s">`, at.x, at.y, [...]string{"start", "middle", "end"}[from])
 	_ = xml.EscapeText(&s.b, []byte(text)) // a buffer takes all
 	s.b.WriteString(`</text>`)

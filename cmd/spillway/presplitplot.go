@@ -44,12 +44,12 @@ func drawBacktest(s sheet, trace presplit.Trace, r presplit.Report, target float
 		}
 	}
 	load, sizes := panels(0, trace.Start, trace.Start+point.Nanos(len(trace.Bytes))*minute, most/60, target)
-	s.text(place{plotLeft, 20}, fromLeft, fmt.Sprintf("%d partitions, target %s: %s", len(r.Errors), sizeName(target), offText(r)))
-	legend(s, place{plotLeft, 42}, legendEntry{"load", blue, solid}, legendEntry{"target; dots are partitions", red, dashed})
+	s.text(spot{plotLeft, 20}, fromLeft, fmt.Sprintf("%d partitions, target %s: %s", len(r.Errors), sizeName(target), offText(r)))
+	legend(s, spot{plotLeft, 42}, legendEntry{"load", blue, solid}, legendEntry{"target; dots are partitions", red, dashed})
 	s.rect(plotLeft, load.top, load.x(trace.Start+learn)-plotLeft, 2*plotHigh+plotGap, light)
 	load.grid(s, rateName)
 	step := max(len(trace.Bytes)/2000, 1)
-	var run []place
+	var run []spot
 	for i := 0; i < len(trace.Bytes); i += step {
 		if v := trace.Bytes[i]; !math.IsNaN(v) {
 			run = append(run, load.at(trace.Start+point.Nanos(i)*minute, v/60))
@@ -60,7 +60,7 @@ func drawBacktest(s sheet, trace presplit.Trace, r presplit.Report, target float
 	}
 	s.line(run, blue, solid)
 	sizes.grid(s, sizeName)
-	s.line([]place{sizes.at(sizes.from, target), sizes.at(sizes.to, target)}, red, dashed)
+	s.line([]spot{sizes.at(sizes.from, target), sizes.at(sizes.to, target)}, red, dashed)
 	for _, p := range r.Partitions {
 		s.dot(sizes.at(p.Lo+(p.Hi-p.Lo)/2, p.Bytes), 1.6, blue, solid)
 	}
@@ -91,8 +91,8 @@ func drawForecast(s sheet, y float64, table string, c *columnForecast, target fl
 	if c.Errors != nil {
 		title = fmt.Sprintf("%s, ring %s: the last %d partitions are %s", table, c.Ring, c.Errors.Partitions, offText(c.Errors.of))
 	}
-	s.text(place{plotLeft, y + 20}, fromLeft, title)
-	legend(s, place{plotLeft, y + 42}, legendEntry{"what came", blue, solid}, legendEntry{"what is expected", orange, solid}, legendEntry{"target, " + sizeName(target), red, dashed})
+	s.text(spot{plotLeft, y + 20}, fromLeft, title)
+	legend(s, spot{plotLeft, y + 42}, legendEntry{"what came", blue, solid}, legendEntry{"what is expected", orange, solid}, legendEntry{"target, " + sizeName(target), red, dashed})
 	load.grid(s, rateName)
 	for _, run := range load.runs(c.Recorded) {
 		s.line(run, blue, solid)
@@ -101,7 +101,7 @@ func drawForecast(s sheet, y float64, table string, c *columnForecast, target fl
 		s.line(run, orange, solid)
 	}
 	sizes.grid(s, sizeName)
-	s.line([]place{sizes.at(from, target), sizes.at(to, target)}, red, dashed)
+	s.line([]spot{sizes.at(from, target), sizes.at(to, target)}, red, dashed)
 	for _, p := range c.Partitions {
 		if p.Bytes == nil {
 			continue
@@ -117,7 +117,7 @@ func drawForecast(s sheet, y float64, table string, c *columnForecast, target fl
 }
 
 // runs are the lines through the points, apart where some are missing between two.
-func (p *panel) runs(points []forecastPoint) (out [][]place) {
+func (p *panel) runs(points []forecastPoint) (out [][]spot) {
 	for i, one := range points {
 		if i == 0 || i > 1 && one.at-points[i-1].at > 3*(points[1].at-points[0].at) {
 			out = append(out, nil)
