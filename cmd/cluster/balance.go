@@ -63,7 +63,7 @@ func busiest(perSecond []float64) float64 {
 	return slices.Max(perSecond) * float64(len(perSecond)) / sum
 }
 
-// ahead counts the partitions whose time has not come.
+// ahead counts the partitions that begin in the future.
 func ahead(t *ui.Table, now time.Time) (n int) {
 	for i := range t.Partitions {
 		if t.Partitions[i].From.After(now) {

@@ -116,7 +116,7 @@ func TestClusterDemoShowsAllThatItSays(t *testing.T) {
 	}
 }
 
-// hosts counts those whose rows came by a protocol; -1: no answer.
+// hosts counts the hosts with rows of one protocol (via); -1: the gateway did not answer.
 func hosts(t *testing.T, gateway, table, via string) int {
 	t.Helper()
 	answer, err := http.Get("http://" + gateway + "/t/" + table + "/api/v1/query?" + url.Values{"query": {fmt.Sprintf("count(cpu_usage_user{via=%q})", via)}}.Encode())

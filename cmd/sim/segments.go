@@ -116,8 +116,8 @@ func (s *server) lookAtSegments() {
 	}
 }
 
-// renew has the machine begin anew with members whose process is another than before, by leaving them out once: a new process has forgotten the offers
-// to it, and the machine would wait for its answer.
+// renew leaves out once each member that was restarted, so that the machine begins anew with it: the new process has forgotten the offers, and the machine
+// would wait for its answer.
 func (y *sending) renew() {
 	s := y.x.s
 	members := slices.DeleteFunc(s.machine.Placed(y.x.id), func(m lease.Member) bool { return m == y.x.self })

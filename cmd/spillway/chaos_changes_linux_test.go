@@ -110,7 +110,7 @@ func (s *changes) split() ([]string, func()) {
 // mergedAfter is longer than after the end of its time a partition is closed (master.Settings.ClosedAfter).
 const mergedAfter = 61 * time.Minute
 
-// merge makes one of two neighbours whose time has passed.
+// merge merges two neighbouring partitions that have ended.
 func (s *changes) merge() ([]string, func()) {
 	var pairs [][2]*topology.Partition
 	lives := s.c.lives()

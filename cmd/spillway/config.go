@@ -45,7 +45,7 @@ type config struct {
 
 	// keepsGiven: tables.retention was set; its default is a value that may be set, too.
 	keepsGiven bool
-	// weights are the limits whose weights a storage server uses, in force; set by complete.
+	// weights are the limits in force, of which a storage server uses the weights of tables; set by complete.
 	weights *atomic.Pointer[limits.Settings]
 
 	DataDir   string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`

@@ -29,12 +29,12 @@ type waiting struct {
 	source *fanout.Source
 	reg    *prometheus.Registry
 
-	mu     sync.Mutex // also held while rows move
-	rng    *rand.Rand // decides what moves; nil: nothing does
-	frames []waitingFrame
-	staged uint64 // frames so far
-	told   bool   // times of staged rows were answered within the query
-	moved  int    // frames that moved after that
+	mu       sync.Mutex // also held while rows move
+	rng      *rand.Rand // decides what moves; nil: nothing does
+	frames   []waitingFrame
+	staged   uint64 // frames so far
+	answered bool   // times of staged rows were answered within the query
+	moved    int    // frames that moved after that
 }
 
 // waitingFrame is rows that are staged on a server.
@@ -81,7 +81,7 @@ func (w *waiting) moves() {
 	if w.rng == nil || len(w.frames) == 0 || w.rng.IntN(6) > 0 {
 		return
 	}
-	if w.told {
+	if w.answered {
 		w.moved++
 	}
 	i := w.rng.IntN(len(w.frames))
@@ -110,7 +110,7 @@ func (s *waitingServer) StagedTimes(ctx context.Context, table string) (lo, hi p
 	s.of.moves()
 	lo, hi, err = s.Storage.(peer.StagedRanger).StagedTimes(ctx, table)
 	s.of.mu.Lock()
-	s.of.told = true
+	s.of.answered = true
 	s.of.mu.Unlock()
 	s.of.moves()
 	return lo, hi, err
@@ -171,7 +171,7 @@ func TestServersEvaluateBesideStagedRows(t *testing.T) {
 		want := q.run(t, alone)
 		for n, w := range clusters {
 			w.mu.Lock()
-			w.told, w.rng = false, rand.New(rand.NewPCG(seed, uint64(n)))
+			w.answered, w.rng = false, rand.New(rand.NewPCG(seed, uint64(n)))
 			w.mu.Unlock()
 			if d := querytest.Diff(want, q.run(t, w.source), 1e-12); d != "" {
 				t.Errorf("%d: %s on cluster %d: %s", i, q, n, d)

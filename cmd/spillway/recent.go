@@ -41,7 +41,7 @@ func (d *door) shownRefusals(w http.ResponseWriter, r *http.Request) {
 	ui.Answer(w, r, d.refusals.List(readable(r)))
 }
 
-// shownSenders serves the last senders of each table; of one table, with the metric names whose series they made.
+// shownSenders serves the last senders of each table. Where one table is asked for, it adds the metric names of the series that they made.
 func (d *door) shownSenders(w http.ResponseWriter, r *http.Request) {
 	ui.Answer(w, r, d.senders.Lists(readable(r), r.URL.Query().Get("table") != ""))
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// startingHeader is in answers of a process that starts: so probes can distinguish it from one that stops or whose store is fenced.
+// startingHeader is in the answers of a process that is starting. Probes distinguish it by that from one that is stopping, or has a fenced store.
 const startingHeader = "X-Spillway-State"
 
 // starting answers for a process until it serves. Recovery of a large log takes minutes: without an answer meanwhile, it looks like a process

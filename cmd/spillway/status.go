@@ -41,20 +41,8 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 				causes.add(someSizes+" of table %s are not known: "+text, f.of.Table)
 			}
 		}
-		for _, p := range t.Partitions {
-			if p.Damaged != "" {
-				text := "A segment of partition %s is damaged, and the partition is not read: "
-				if len(p.Servers) > 1 {
-					text = "A segment of a copy of partition %s is damaged, and this copy is not read: "
-				}
-				causes.add(text+p.Damaged+".", fmt.Sprint(t.Name, "/", p.ID))
-			}
-			if p.Differs != "" {
-				causes.add("Copies of partition %s hold different rows: "+p.Differs+"; see docs/runbooks/SpillwayCopiesDiffer.md.", fmt.Sprint(t.Name, "/", p.ID))
-			}
-			if p.Unflushed != "" {
-				causes.add("The rows of partition %s cannot be written into a segment: "+p.Unflushed+".", fmt.Sprint(t.Name, "/", p.ID))
-			}
+		for i := range t.Partitions {
+			causes.addPartition(t.Name, &t.Partitions[i])
 		}
 		if f.stats != nil {
 			if hot := uneven(f.of, rowsOf(f.stats)); hot != nil {
@@ -152,6 +140,23 @@ func (p *problems) add(format, name string) {
 		p.order = append(p.order, format)
 	}
 	p.by[format] = append(p.by[format], name)
+}
+
+func (p *problems) addPartition(table string, at *ui.Partition) {
+	name := fmt.Sprint(table, "/", at.ID)
+	if at.Damaged != "" {
+		text := "A segment of partition %s is damaged, and the partition is not read: "
+		if len(at.Servers) > 1 {
+			text = "A segment of a copy of partition %s is damaged, and this copy is not read: "
+		}
+		p.add(text+at.Damaged+".", name)
+	}
+	if at.Differs != "" {
+		p.add("Copies of partition %s hold different rows: "+at.Differs+"; see docs/runbooks/SpillwayCopiesDiffer.md.", name)
+	}
+	if at.Unflushed != "" {
+		p.add("The rows of partition %s cannot be written into a segment: "+at.Unflushed+".", name)
+	}
 }
 
 func (p *problems) texts() []string {

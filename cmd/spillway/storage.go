@@ -281,8 +281,8 @@ func (p *storage) lane() *lane.Lane {
 // weight returns the weight in a table's limits.
 func (p *storage) weight(table string) int64 { return p.cfg.weights.Load().Weight(table) }
 
-// follows lists what other parts bound and is booked here. What says nothing of its growth is booked every followPeriod: segments in transit, staged rows, and series, whose
-// number the gateways bound (intake.series_max).
+// follows lists memory that other parts bound and that is booked here. Segments in transit, staged rows and series report no growth, so they are booked every followPeriod.
+// Gateways bound the number of series (intake.series_max).
 func (p *storage) follows() []followed {
 	later := func(func(int64)) {}
 	return []followed{

@@ -73,9 +73,9 @@ func (u *unevenColumn) String() string {
 func columnText(p *topology.Partition) string {
 	hi := 1.0
 	if p.PointHi != 0 {
-		hi = float64(p.PointHi) / math.Exp2(64)
+		hi = ringShare(p.PointHi)
 	}
-	return fmt.Sprintf("%.1f–%.1f %%", 100*float64(p.PointLo)/math.Exp2(64), 100*hi)
+	return fmt.Sprintf("%.1f–%.1f %%", 100*ringShare(p.PointLo), 100*hi)
 }
 
 // hottest bounds: series that are read to find the prefix with most of them, and prefixes that are counted.

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/recent"
 )
 
-// TestSendersAreListedOnceARequest: rows of known series are counted, and a series whose first write failed still has its sender.
+// TestSendersAreListedOnceARequest: rows of known series count too, and a series has its sender although its first write failed.
 func TestSendersAreListedOnceARequest(t *testing.T) {
 	f := start(t)
 	send := func(remote, agent, lines string, want int) {

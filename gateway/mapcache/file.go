@@ -73,7 +73,7 @@ func decode(b []byte) (*file, error) {
 	return f, nil
 }
 
-// named checks that a file has the name of its table or prefix: else it is another's, whose rows would be taken twice.
+// named checks that a file has the name of its table or prefix. Else it is a copy of another file, whose rows would count twice.
 func (f *file) named(name string) error {
 	prefix := "t-"
 	if f.kind == kindRows {

@@ -25,8 +25,8 @@ import (
 //     those of partitions, and the row counts once by its rank (staged.go). It does not matter that it may be forwarded at any point in between.
 //   - It goes from one holder to another meanwhile, which the gateway does not know yet: the one that gave it away answers for it as long as it reads it (staging.ReadableFor).
 //
-// No evaluated step has a row twice, whatever moves: a server evaluates rows of partitions alone, and each is in one. Rows staged after the question were not acked when the
-// query began, and is not owed; so the times of a holder cannot grow by a row that is. They are asked for, and not announced in the registry, where they would be older. Times
+// No evaluated step has a row twice, whatever moves: a server evaluates rows of partitions alone, and each is in one. Rows staged after the question were not acked when
+// the query began, so the answer need not have them: the times of a holder cannot grow by a row that it must have. They are asked for, and not announced in the registry, where they would be older. Times
 // are compared with windows as they are: it does not matter whether rows are late, of now, or of the future, nor whether this gateway's map has a partition for them.
 //
 // A frame has at least topology.Config.StagedHolders holders. With fewer silent ones one holder of every frame answers, as for reads of staged rows (askStaged); else the times
