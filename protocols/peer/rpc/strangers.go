@@ -18,11 +18,8 @@ type strangers struct {
 
 // enter notes a connection until leave is called.
 func (s *strangers) enter(conn net.Conn) (leave func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	mine := s.all.PushBack(conn)
-	if s.all.Len() > strangersMax {
-		oldest := s.all.Remove(s.all.Front()).(net.Conn)
+	mine, oldest := s.add(conn)
+	if oldest != nil {
 		_ = oldest.Close() // its handshake fails
 	}
 	return func() {
@@ -30,4 +27,15 @@ func (s *strangers) enter(conn net.Conn) (leave func()) {
 		defer s.mu.Unlock()
 		s.all.Remove(mine) // nothing, if it was the oldest
 	}
+}
+
+// add notes a connection, and takes the oldest one out where there are too many; nil: there are not.
+func (s *strangers) add(conn net.Conn) (mine *list.Element, oldest net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mine = s.all.PushBack(conn)
+	if s.all.Len() > strangersMax {
+		oldest = s.all.Remove(s.all.Front()).(net.Conn)
+	}
+	return mine, oldest
 }
