@@ -1,6 +1,7 @@
 // The page in a headless Chromium, before real processes with real rows. What it shows is compared with what the API says.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, test } from 'node:test';
 import { api, cluster, openBrowser, shots, standalone, watched, write } from './world.mjs';
@@ -159,6 +160,130 @@ describe('explore', () => {
     for (const name of ['Explore', 'Activity', 'Cardinality', 'Tables', 'Partitions', 'Servers', 'Settings']) assert.ok(reached.includes(name), `${name} in ${reached}`);
   });
 
+  check('a click in the legend shows one line alone, with Ctrl it hides one', async () => {
+    const { page: p, open } = await page({ expect: ['willReadFrequently'] });
+    await open(hash('explore', { q: 'cpu_usage', from: String(now - 7200), to: String(now) }));
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    const rows = p.locator('button.legend-row');
+    const pressed = () => rows.evaluateAll((all) => all.map((e) => e.getAttribute('aria-pressed') === 'true'));
+    const drawn = async (wanted) => {
+      assert.deepEqual(await pressed(), wanted);
+      // The canvas has the lines that the legend says, and no others.
+      await p.waitForFunction((wanted) => {
+        const c = document.querySelector('.plot canvas');
+        const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);
+        return [[0x2a, 0x8b, 0xd6], [0xe8, 0x74, 0x3b], [0x19, 0xa9, 0x79], [0xd6, 0x45, 0x81]].every(([r, g, b], k) => {
+          let n = 0;
+          for (let i = 0; i < data.length; i += 4) if (Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24) n++;
+          return wanted[k] ? n > 150 : n < 20;
+        });
+      }, wanted);
+    };
+    await drawn([true, true, true, true]);
+    await rows.nth(1).click();
+    await drawn([false, true, false, false]);
+    await rows.nth(1).click();
+    await drawn([true, true, true, true]);
+    await rows.nth(2).click({ modifiers: ['Control'] });
+    await drawn([true, true, false, true]);
+    await rows.nth(2).click({ modifiers: ['Control'] });
+    await drawn([true, true, true, true]);
+  });
+
+  check('CSV holds the values of the API', async () => {
+    const { page: p, open } = await page();
+    const params = { q: 'cpu_usage', from: String(now - 1800), to: String(now), step: '1m', view: 'table' };
+    await open(hash('explore', params));
+    await p.waitForSelector('#matrix tbody tr');
+    const [download] = await Promise.all([p.waitForEvent('download'), p.getByRole('button', { name: 'CSV' }).click()]);
+    assert.equal(download.suggestedFilename(), 'spillway.csv');
+    const [head, ...rows] = readFileSync(await download.path(), 'utf8').trimEnd().split('\n');
+    const { data } = await api(one.base, 't/default/api/v1/query_range', { query: 'cpu_usage', start: params.from, end: params.to, step: '60' });
+    const names = head.match(/"(?:[^"]|"")*"|[^,]+/g).map((c) => c.replace(/^"|"$/g, '').replaceAll('""', '"'));
+    assert.deepEqual(names, ['time', ...data.result.map((s) => `cpu_usage{${Object.entries(s.metric).filter(([k]) => k !== '__name__').sort().map(([k, v]) => `${k}="${v}"`).join(', ')}}`)]);
+    assert.deepEqual(rows.map((r) => r.split(',')).map(([t, ...v]) => [Date.parse(t) / 1000, ...v.map(Number)]), data.result[0].values.map(([t], i) => [t, ...data.result.map((s) => Number(s.values[i][1]))]));
+  });
+
+  check('exemplars are drawn where they are asked for, with their labels', async () => {
+    const nanos = (t) => String(BigInt(t) * 1000000000n);
+    const dataPoints = Array.from({ length: 20 }, (_, i) => ({ timeUnixNano: nanos(now - 600 + i * 30), asDouble: 10 + i, ...(i === 10 && { exemplars: [{ timeUnixNano: nanos(now - 300), asDouble: 15, traceId: '0af7651916cd43dd8448eb211c80319c', spanId: 'b7ad6b7169203331' }] }) }));
+    const body = { resourceMetrics: [{ resource: {}, scopeMetrics: [{ scope: {}, metrics: [{ name: 'took', sum: { isMonotonic: true, aggregationTemporality: 2, dataPoints } }] }] }] };
+    const res = await fetch(`${one.base}/v1/metrics?db=traces`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+    assert.equal(res.status, 200, await res.text());
+    const { page: p, open, requests } = await page();
+    await open(hash('explore', { table: 'traces', q: '{__name__=~"took.*"}', from: String(now - 600), to: String(now) }));
+    await p.waitForSelector('.legend-row:nth-child(2)');
+    assert.ok(!requests.some((u) => u.includes('query_exemplars')), 'nobody has asked for exemplars');
+    await p.getByLabel('exemplars').check();
+    await p.waitForFunction(() => /exemplars=1/.test(location.hash));
+    const box = await boxOf(p, '.u-over');
+    // It lies in the middle of the range; its height is found by looking for it.
+    let tip = '';
+    const end = Date.now() + 20_000;
+    for (let y = 0; !tip.includes('exemplar'); y = (y + 5) % box.height) {
+      if (Date.now() > end) assert.fail(`no exemplar is found: ${tip}`);
+      await p.mouse.move(box.x + box.width / 2, box.y + y);
+      tip = await p.locator('.tip').first().innerText({ timeout: 500 }).catch(() => '');
+    }
+    assert.match(tip, /◆ exemplar 15 .*trace_id="0af7651916cd43dd8448eb211c80319c"/);
+    // In its column of the canvas the colour is that of the line and of the mark below it; beside it that of the line.
+    const columns = await p.evaluate(() => {
+      const c = document.querySelector('.plot canvas'), over = document.querySelector('.u-over').getBoundingClientRect(), box = c.getBoundingClientRect();
+      const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);
+      return [0, 20].map((by) => {
+        const x = Math.round(over.left - box.left + over.width / 2) + by;
+        let n = 0;
+        for (let y = 0; y < c.height; y++) { const i = 4 * (y * c.width + x); if (Math.abs(data[i] - 0x2a) + Math.abs(data[i + 1] - 0x8b) + Math.abs(data[i + 2] - 0xd6) < 24) n++; }
+        return n;
+      });
+    });
+    assert.ok(columns[0] >= columns[1] + 3, `${columns} pixels: no mark is drawn`);
+    await shot(p, 'exemplars');
+  });
+
+  check('Open in Grafana holds the queries, the range and the data source', async () => {
+    const { page: p, open } = await page();
+    await open(hash('explore', { q: 'sum(cpu_usage)', from: 'now-3h' }));
+    await p.waitForSelector('.legend-row:nth-child(2)');
+    await p.getByRole('button', { name: 'Grafana' }).click();
+    await p.getByLabel('address').fill('https://grafana.example/sub/');
+    await p.getByLabel('data source').fill('uid-1');
+    await p.getByRole('button', { name: 'Keep' }).click();
+    const panes = async () => {
+      const url = new URL(await p.locator('#grafana').getAttribute('href'));
+      assert.equal(url.origin + url.pathname, 'https://grafana.example/sub/explore');
+      return JSON.parse(url.searchParams.get('panes')).a;
+    };
+    assert.deepEqual(await panes(), { datasource: 'uid-1', queries: [{ refId: 'A', expr: 'sum(cpu_usage)', range: true, datasource: { type: 'prometheus', uid: 'uid-1' } }], range: { from: 'now-3h', to: 'now' } });
+    assert.deepEqual([await p.locator('#grafana').getAttribute('target'), await p.locator('#grafana').getAttribute('rel')], ['_blank', 'noreferrer']);
+    await open(hash('explore', { q: 'cpu_usage', from: String(now - 600), to: String(now) }));
+    await p.reload();
+    await p.waitForSelector('#grafana');
+    assert.deepEqual((await panes()).range, { from: String((now - 600) * 1000), to: String(now * 1000) }, 'Grafana wants milliseconds');
+  });
+
+  check('the parts of a query have colours of their own', async () => {
+    const { page: p, open } = await page();
+    await open(hash('explore', { q: 'sum by (host) (rate(requests_total{host=~"web.*"}[5m])) > 10' }));
+    await p.locator('[data-query="A"] .cm-content span', { hasText: 'rate' }).first().waitFor();
+    const colours = await p.locator('[data-query="A"] .cm-line span').evaluateAll((all) => Object.fromEntries(all.filter((e) => e.children.length === 0).map((e) => [e.textContent, getComputedStyle(e).color])));
+    const plain = await p.locator('[data-query="A"] .cm-content').evaluate((e) => getComputedStyle(e).color);
+    for (const part of ['sum', 'by', 'rate', '"web.*"', '10']) assert.ok(colours[part] && colours[part] !== plain, `${part} has the colour of plain text: ${JSON.stringify(colours)}`);
+    assert.equal(new Set([colours.rate, colours['"web.*"'], colours['10']]).size, 3, JSON.stringify(colours));
+  });
+
+  check('the table picker leads to another table, and the view stays', async () => {
+    const { page: p, open } = await page();
+    await open(hash('cardinality', { table: 'default' }));
+    await shown(p, '#by-name', /cpu_usage/);
+    await p.locator('#table').selectOption('team-sensors');
+    await shown(p, '#by-name', /^(?![\s\S]*cpu_usage)[\s\S]*temperature_value|temperature/);
+    assert.match(p.url(), /#\/cardinality\?table=team-sensors/);
+    await p.goBack();
+    await shown(p, '#by-name', /cpu_usage/);
+    assert.equal(await p.locator('#table').inputValue(), 'default');
+  });
+
   check('what is dragged over is zoomed into, and the address brings it all back', async () => {
     const { page: p, open } = await page();
     await open(hash('explore', { q: 'cpu_usage', from: String(now - 7200), to: String(now) }));
@@ -314,6 +439,67 @@ describe('the other views', () => {
     await shown(p, '#in-sync', /^s2 · no row was acknowledged yet$/);
     await p.fill('#find', 'behind');
     await shown(p, '#found', new RegExp(`^${ids.length - 2} of ${ids.length}`));
+  });
+
+  check('partitions: those of a dead leader are hatched, and rows on their way are listed', async () => {
+    const { page: p, open } = await page();
+    const { data } = await api(one.base, 'api/v1/status/cluster', { table: 'default' });
+    const all = data.tables[0].partitions.toSorted((a, b) => Date.parse(a.from) - Date.parse(b.from));
+    await p.route('**/api/v1/status/cluster*', async (route) => {
+      const answer = await route.fetch();
+      const body = await answer.json();
+      body.data.role = 'gateway';
+      body.data.servers = ['s1', 's2'].map((id) => ({ ...body.data.servers[0], id, live: id !== 's2' }));
+      for (const t of body.data.tables) for (const x of t.partitions ?? []) {
+        const i = all.findIndex((y) => y.id === x.id);
+        Object.assign(x, { leader: i === 1 ? 's2' : 's1', servers: ['s1', 's2'] });
+        if (i === 2) x.transfers = [{ from: 's1', to: 's3', done_bytes: 25 * 1024, total_bytes: 100 * 1024, bytes_per_second: 5 * 1024, since: body.data.now, left_ns: 15e9 }];
+        if (i === 3) x.transfers = [{ from: 's1', into: [91, 92], done_bytes: 0, total_bytes: 1024, bytes_per_second: 0, since: body.data.now, left_ns: null }];
+      }
+      await route.fulfill({ response: answer, json: body });
+    });
+    await open(hash('partitions'));
+    await shown(p, '.map-legend', /s2 dead/);
+    await p.waitForTimeout(200);
+    // Along a line in the middle of each partition: one colour, or stripes. The axis gives each the same width here, but for the gap behind the first.
+    const stripes = await p.evaluate((n) => {
+      const c = document.getElementById('map');
+      const { data } = c.getContext('2d').getImageData(0, Math.floor(c.height / 3), c.width, 1);
+      const at = (share) => new Set(Array.from({ length: 28 }, (_, i) => 4 * (Math.floor(share * c.width) - 14 + i)).map((i) => data.slice(i, i + 3).join())).size;
+      return Array.from({ length: n }, (_, i) => at((i + 0.4) / n));
+    }, all.length);
+    assert.equal(stripes[0], 1, `${stripes}`);
+    assert.ok(stripes[1] > 2, `a dead leader's partition is not hatched: ${stripes}`);
+    assert.equal(stripes[2], 1, `${stripes}`);
+    await shown(p, `#partitions [data-partition="${all[1].id}"]`, /leader dead/);
+    const moves = await p.locator('#transfers tbody tr').allInnerTexts();
+    assert.deepEqual(moves.map((t) => t.split(/\s*\t\s*/).filter(Boolean)), [
+      [String(all[3].id), 's1', 'partitions 91, 92', '0 B of 1.00 KiB', 'unknown', 'unknown'],
+      [String(all[2].id), 's1', 's3', '25.0 KiB of 100 KiB', '5.00 KiB/s', '15 s'],
+    ]);
+    assert.deepEqual(await p.locator('#transfers .bar > i').evaluateAll((bars) => bars.map((e) => e.style.width)), ['0%', '25%']);
+    await p.locator('#transfers button', { hasText: String(all[2].id) }).click();
+    await shown(p, '#partition-details', new RegExp(`Partition ${all[2].id}\\b`));
+    await p.fill('#find', 'moving');
+    await shown(p, '#found', new RegExp(`^2 of ${all.length}`));
+    await shot(p, 'transfers', { fullPage: true });
+  });
+
+  check('tables: how much of a limit is used, and a retention', async () => {
+    const limited = await standalone(['--config.file', '{dir}/spillway.yaml'], { 'spillway.yaml': 'limits:\n  defaults: {active_series: 10}\n' });
+    try {
+      const made = await fetch(limited.base + '/query?q=' + encodeURIComponent('CREATE DATABASE kept WITH DURATION 30d'), { method: 'POST' });
+      assert.equal(made.status, 200, await made.text());
+      assert.equal((await write(limited.base, 'kept', Array.from({ length: 9 }, (_, i) => `cpu,host=h${i} v=1 ${now}`))).status, 204);
+      const { page: p, open } = await page({}, limited.base);
+      await open(hash('tables', { table: 'kept' }));
+      await shown(p, '[data-table="kept"]', /\t30d\t/);
+      await shown(p, '.limits', /active_series\s*9 of 10/);
+      assert.deepEqual(await p.locator('.limits .bar').evaluateAll((all) => all.map((e) => [e.className, e.firstElementChild.style.width])), [['bar warn', '90%']]);
+      await shot(p, 'limits');
+    } finally {
+      await limited.stop();
+    }
   });
 
   check('cardinality: counts are those of status/tsdb, and a name opens', async () => {
