@@ -65,6 +65,7 @@ type door struct {
 	kafka    *kafka.Consumer // nil: no topics
 	ready    atomic.Bool
 	rates    rates
+	growth   growth
 
 	backingUp atomic.Bool // one backup at a time
 }

@@ -73,6 +73,9 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	if d.behind.describe != nil {
 		d.behind.describe(ctx, &s)
 	}
+	if a.Table == "" && s.Whole {
+		d.growth.count(&s)
+	}
 	addSmear(&s, all)
 	if !a.Partitions {
 		for i := range s.Tables {

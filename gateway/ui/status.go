@@ -60,7 +60,10 @@ type Status struct {
 	// CoordinationAge is the time since the coordination store last answered; negative: there is no such store.
 	CoordinationAge time.Duration `json:"coordination_age_ns"`
 	// Whole: the reader may see all of the process, so that an empty list really is empty.
-	Whole   bool     `json:"whole"`
+	Whole bool `json:"whole"`
+	// GrownSince is when this process began to count Server.Grown; nil: it did not.
+	GrownSince *time.Time `json:"grown_since,omitempty"`
+
 	Servers []Server `json:"servers"`
 	Tables  []Table  `json:"tables"`
 	Topics  []Topic  `json:"topics,omitempty"`
@@ -77,6 +80,7 @@ type Server struct {
 	Load     *float64 `json:"load"` // 1: full; nil: unknown
 	Leads    int      `json:"leads"`
 	Bytes    *uint64  `json:"bytes"`           // of the partitions it leads; nil: unknown
+	Grown    *uint64  `json:"grown"`           // rows by which the partitions it leads grew since this process was first asked; nil: unknown
 	Damaged  *int     `json:"damaged"`         // partitions that it leads and that are not read; nil: unknown
 	Disk     *Disk    `json:"disk,omitempty"`  // nil: unknown
 	Room     *int64   `json:"room,omitempty"`  // for how many more bytes its disk has room beside the reserve; nil: unknown, or Disk says more

@@ -10,6 +10,7 @@ import { Button, Choice, fold, Loading, Menu, Notice, Problem } from './parts';
 import { address, go, href, reloads, theme, usePoll, useValue, zone } from './store';
 import { Activity } from './activity';
 import { Cardinality } from './cardinality';
+import { useRecording } from './history';
 import { Partitions } from './partitions';
 import { Servers } from './servers';
 import { Tables } from './tables';
@@ -34,6 +35,7 @@ function App() {
   useEffect(() => onRefused(() => lock(true)), []);
   const { data, error } = usePoll<Answer<Status>>('status', STATUS_PERIOD, (signal) => get<Status>('api/v1/status/cluster', { partitions: 'none' }, signal));
   const status = data?.data;
+  useRecording(status);
 
   const tables = status?.tables.map((t) => t.name) ?? [];
   const wanted = params.get('table') ?? '';

@@ -1,9 +1,10 @@
 // Tables: their sizes, the times of their rows, how long they keep them, how near they are to their limits.
+import { useState } from 'preact/hooks';
 import { get, type Answer } from './api';
 import { about, bytes, count, duration, perSecond, short, time } from './format';
 import { Forecasts } from './forecast';
 import { ago } from './main';
-import { Bar, Empty, Figure, Known } from './parts';
+import { Bar, Button, Empty, Figure, Known, Menu } from './parts';
 import { href, usePoll, useUTC } from './store';
 import type { Staged, Status, Table, TableUse } from './types';
 
@@ -86,7 +87,7 @@ function Details({ t, u, status, known }: { t: Table; u?: TableUse; status: Stat
           <dt>kept</dt><dd>{kept(t)}</dd>
           <dt>partitions</dt><dd>{count(t.partition_count)} of {t.partition_width_ns > 0 ? about(t.partition_width_ns / 1e9) : 'any width'}</dd>
           {t.replicas > 1 && <><dt>copies</dt><dd id="copies">{t.replicas} of each row<span class="dim"> · {t.min_in_sync} before it is acknowledged</span></dd></>}
-          {t.smear && <><dt>smearing</dt><dd id="smear">{t.smear.setting} · {t.smear.window_ns > 0 ? `rows wait up to ${about(t.smear.window_ns / 1e9)}` : 'rows do not wait'}<span class="dim"> · {t.smear.why}</span></dd></>}
+          {status.role !== 'standalone' && <><dt>smearing</dt><dd id="smear">{t.smear ? <>{t.smear.setting} · {t.smear.window_ns > 0 ? `rows wait up to ${about(t.smear.window_ns / 1e9)}` : 'rows do not wait'}<span class="dim"> · {t.smear.why}</span></> : 'off'} <SmearSwitch table={t.name} on={t.smear !== undefined} /></dd></>}
           {t.staged && t.staged.length > 0 && <><dt>rows that wait</dt><dd>{count(sum(t.staged.map((x) => x.rows)))} · {bytes(sum(t.staged.map((x) => x.bytes)))}<span class="dim"> · copies counted</span></dd></>}
           <dt>map</dt><dd>version {count(t.seq)}</dd>
         </dl>
@@ -107,6 +108,33 @@ function Details({ t, u, status, known }: { t: Table; u?: TableUse; status: Stat
       {t.staged && t.staged.length > 0 && <Waiting all={t.staged} now={status.now} />}
       <p class="links"><a href={href('explore', { table: t.name })}>explore</a><a href={href('cardinality', { table: t.name })}>cardinality</a><a href={href('partitions', { table: t.name })}>partitions</a></p>
     </section>
+  );
+}
+
+/** SmearSwitch gives the command that switches smearing: a page may not ask the port that carries out orders of administrators. */
+function SmearSwitch({ table, on }: { table: string; on: boolean }) {
+  const [copied, set] = useState(false);
+  const command = `spillway table set ${table} --smear=${on ? 'off' : 'auto'}`;
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      set(true);
+      setTimeout(() => set(false), 1500);
+    } catch {
+      prompt('The command:', command);
+    }
+  };
+  return (
+    <Menu small label={on ? 'Switch it off' : 'Switch it on'}>
+      {() => (
+        <div class="switch">
+          <p>Tables are changed by administrators, on a port that no page may ask. In a shell with their certificate, and SPILLWAY_SERVERS or --coord:</p>
+          <pre class="code">{command}</pre>
+          <Button small icon="copy" label={copied ? 'Copied' : 'Copy the command'} onClick={copy} />
+          <p class="dim">{on ? 'Rows that wait still arrive, each at its time.' : 'Rows then wait on their way to partitions of less than a minute, so that all servers take some at once.'} <a href={href('servers')}>Servers</a> shows which take them.</p>
+        </div>
+      )}
+    </Menu>
   );
 }
 

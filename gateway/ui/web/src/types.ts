@@ -7,6 +7,7 @@ export interface Status {
   problems?: string[];
   coordination_age_ns: number;
   whole: boolean; // the reader may see all of the process
+  grown_since?: string; // when the process began to count Server.grown
   servers: Server[];
   tables: Table[];
   topics?: Topic[];
@@ -21,6 +22,7 @@ export interface Server {
   draining?: boolean;
   load: number | null;
   leads: number;
+  grown: number | null; // rows by which its partitions grew since then
   bytes: number | null;
   damaged: number | null;
   disk?: { free: number; total: number } | null;

@@ -387,6 +387,24 @@ describe('the other views', () => {
     await p.waitForSelector('#forecast canvas');
     await shown(p, '#smear', /rows wait up to 30 s/);
     await shot(p, 'tables-forecast');
+    await p.getByRole('button', { name: 'Switch it off' }).click();
+    await shown(p, '#smear pre', /^spillway table set default --smear=off$/);
+    await p.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+    await p.getByRole('button', { name: 'Copy the command' }).click();
+    await p.getByRole('button', { name: 'Copied' }).waitFor();
+    assert.equal(await p.evaluate(() => navigator.clipboard.readText()), 'spillway table set default --smear=off');
+    await shot(p, 'smear-switch');
+    await p.setViewportSize({ width: 390, height: 844 });
+    const panel = await p.locator('#smear .menu-panel').evaluate((e) => { const r = e.getBoundingClientRect(); return [r.left, r.right, document.documentElement.scrollWidth]; });
+    assert.ok(panel[0] >= 0 && panel[1] <= 390 && panel[2] <= 390, `on a phone the panel is at ${panel}`);
+    await p.locator('#smear').scrollIntoViewIfNeeded();
+    await shot(p, 'phone-smear-switch');
+    await p.setViewportSize({ width: 1280, height: 860 });
+    await p.unroute('**/api/v1/status/cluster*');
+    await open(hash('tables', { table: 'default' }));
+    await p.reload();
+    await shown(p, '#table-details', /map\s+version/);
+    assert.equal(await p.locator('#smear').count(), 0, 'a process that is alone has nothing to smear over');
   });
 
   check('partitions: one row of 1970 does not hide the rest; search and a look inside', async () => {
@@ -571,6 +589,35 @@ describe('the other views', () => {
     await shown(p, '[data-server="local"]', /live[\s\S]*free of[\s\S]*none/);
   });
 
+  check('servers of a cluster: which take the rows, over time', async () => {
+    const { page: p, open } = await page();
+    // What each answer says: s1 takes 1000 rows in five seconds, then s2 does; the fourth comes from another process.
+    const answers = [[7000, 10], [8000, 10], [8000, 1010], [5, 5], [505, 5]];
+    let asked = 0;
+    await p.route('**/api/v1/status/cluster*', async (route) => {
+      const answer = await route.fetch();
+      const body = await answer.json();
+      const at = Math.min(asked++, answers.length - 1);
+      Object.assign(body.data, { role: 'gateway', now: new Date((now + 5 * at) * 1000).toISOString(), grown_since: at < 3 ? 'first' : 'second' });
+      body.data.servers = answers[at].map((grown, i) => ({ ...body.data.servers[0], id: `s${i + 1}`, grown }));
+      await route.fulfill({ response: answer, json: body });
+    });
+    await p.clock.install();
+    await open(hash('servers'));
+    await shown(p, '#taken', /the lines begin at the third time/);
+    const next = async (a, b) => {
+      await p.clock.runFor(5000);
+      await shown(p, '[data-taken="s1"]', (t) => t.trim() === `s1 ${a}`);
+      await shown(p, '[data-taken="s2"]', (t) => t.trim() === `s2 ${b}`);
+    };
+    await next('200/s', '0/s');
+    await next('0/s', '200/s');
+    await p.waitForSelector('#taken canvas');
+    await shot(p, 'servers-taken');
+    await next('unknown', 'unknown');
+    await next('100/s', '0/s');
+  });
+
   check('dark is dark, by the system and by choice', async () => {
     const { page: p, open } = await page({ dark: true });
     await open(hash('explore', { q: 'sum by (host) (rate(requests_total[5m]))', from: 'now-3h' }));
@@ -650,6 +697,27 @@ describe('a cluster', { skip: process.env.PAGE_CLUSTER === '0' ? 'PAGE_CLUSTER i
   after(async () => {
     for (const pid of Object.values(three?.pids ?? {})) process.kill(pid, 'SIGCONT');
     await three?.stop();
+  });
+
+  test('servers: the leader takes the rows that are written, and smearing is off with a way to switch it on', { timeout: 90_000 }, async () => {
+    const end = Date.now() + 30_000;
+    for (let res; (res = await write(three.base, 'load', [`load,host=a value=1 ${now}`])).status !== 204;) {
+      if (Date.now() > end) assert.fail(res.text);
+      await new Promise((r) => setTimeout(r, 500));
+    }
+    const { page: p, open } = await page({ expect: ['503'] }, three.base);
+    await open(hash('servers', { table: 'load' }));
+    await shown(p, '#taken', /the lines begin at the third time/);
+    const { data } = await api(three.base, 'api/v1/status/cluster', { table: 'load' });
+    const { leader } = data.tables[0].partitions[0];
+    const rate = (t) => { const [, n, k] = /([\d.]+)(k?)\/s/.exec(t) ?? [0, NaN]; return n * (k ? 1000 : 1); };
+    assert.equal((await write(three.base, 'load', Array.from({ length: 5000 }, (_, i) => `load,host=h${i} value=1 ${now}`))).status, 204);
+    await shown(p, `[data-taken="${leader}"]`, (t) => rate(t) > 200, 'the leader took 5000 rows in some five seconds');
+    for (const s of ['s1', 's2', 's3'].filter((s) => s !== leader)) await shown(p, `[data-taken="${s}"]`, (t) => rate(t) < 200, `${s} took none`);
+    await open(hash('tables', { table: 'load' }));
+    await shown(p, '#smear', /^off/);
+    await p.getByRole('button', { name: 'Switch it on' }).click();
+    await shown(p, '#smear pre', /^spillway table set load --smear=auto$/);
   });
 
   test('what a server that is away holds is unknown, and there is one banner for it', { timeout: 90_000 }, async () => {
