@@ -2,6 +2,7 @@
 import { useMemo } from 'preact/hooks';
 import { get, type Answer } from './api';
 import { about, bytes, count, perSecond, short, time, UNKNOWN } from './format';
+import { ofAll, Scope, useAll } from './gateways';
 import { colour, Plot, type PlotLine } from './plot';
 import { Choice, Figure, Loading, Problem } from './parts';
 import { PROTOCOLS } from './senders';
@@ -30,18 +31,20 @@ export function Activity({ table, status, params }: { table: string; status: Sta
   const now = (uses.data?.data ?? []).filter((u) => !of || u.table === of);
   const sum = (f: (u: (typeof now)[number]) => number) => (uses.data ? now.reduce((n, u) => n + f(u), 0) : null);
   const limited = now.reduce((n, u) => n + Object.values(u.refusedPerSecond).reduce((a, v) => a + v, 0), 0);
+  const all = useAll(status, of);
   return (
     <main>
       <div class="card figures">
-        <Figure label="samples" value={perSecond(sum((u) => u.samplesPerSecond))} id="samples" />
-        <Figure label="bodies" value={sum(() => 0) === null ? UNKNOWN : bytes(sum((u) => u.bytesPerSecond)) + '/s'} />
-        <Figure label="new series a minute" value={sum(() => 0) === null ? UNKNOWN : short(sum((u) => u.newSeriesPerSecond * 60))} />
-        <Figure label="queries" value={perSecond(sum((u) => u.queriesPerSecond))} />
+        <Figure label="samples" value={perSecond(sum((u) => u.samplesPerSecond))} id="samples" note={ofAll(all, all?.samples, perSecond)} />
+        <Figure label="bodies" value={sum(() => 0) === null ? UNKNOWN : bytes(sum((u) => u.bytesPerSecond)) + '/s'} note={ofAll(all, all?.bytes, (v) => bytes(v) + '/s')} />
+        <Figure label="new series a minute" value={sum(() => 0) === null ? UNKNOWN : short(sum((u) => u.newSeriesPerSecond * 60))} note={ofAll(all, all?.newSeries, (v) => short(v * 60))} />
+        <Figure label="queries" value={perSecond(sum((u) => u.queriesPerSecond))} note={ofAll(all, all?.queries, perSecond)} />
         <Figure label="queries that run" value={queries.data ? count(queries.data.data.running.length) : UNKNOWN} id="running" />
-        <Figure label="refused by limits" value={uses.data ? perSecond(limited) : UNKNOWN} />
+        <Figure label="refused by limits" value={uses.data ? perSecond(limited) : UNKNOWN} note={ofAll(all, all?.refused, perSecond)} />
         <span class="grow" />
         <Choice label="Which tables" value={of ? 'table' : 'all'} options={[['all', 'All tables'], ['table', table]]} onChange={(v) => alter({ of: v === 'table' ? 'table' : undefined })} />
       </div>
+      <Scope all={all} what="Figures, plots and lists" />
       {rates.error && !rates.data && <Problem error={rates.error} />}
       <div class="plots">
         <RatePlot title="Samples a second" of={rates.data?.data} field="samplesPerSecond" />

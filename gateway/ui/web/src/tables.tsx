@@ -3,6 +3,7 @@ import { useState } from 'preact/hooks';
 import { get, type Answer } from './api';
 import { about, bytes, count, duration, perSecond, short, time } from './format';
 import { Forecasts } from './forecast';
+import { ofAll, Scope, useAll } from './gateways';
 import { ago } from './main';
 import { Bar, Button, Empty, Figure, Known, Menu } from './parts';
 import { href, usePoll, useUTC } from './store';
@@ -19,6 +20,7 @@ export function Tables({ status, table }: { status: Status; table: string }) {
   const byName = new Map((uses.data?.data ?? []).map((u) => [u.table, u]));
   const known = uses.data !== undefined;
   const utc = useUTC();
+  const all = useAll(status);
   if (status.tables.length === 0) return <main><section class="card"><Empty title="No table yet">The first write makes one.</Empty></section></main>;
   const one = status.tables.find((t) => t.name === table);
   return (
@@ -28,9 +30,10 @@ export function Tables({ status, table }: { status: Status; table: string }) {
         <Figure label="rows" value={short(sum(status.tables.map((t) => t.rows)))} id="rows" />
         <Figure label="size" value={bytes(sum(status.tables.map((t) => t.bytes)))} id="bytes" />
         <Figure label="partitions" value={count(sum(status.tables.map((t) => t.partition_count)))} />
-        <Figure label="samples" value={known ? perSecond([...byName.values()].reduce((n, u) => n + u.samplesPerSecond, 0)) : 'unknown'} />
-        <Figure label="queries" value={known ? perSecond([...byName.values()].reduce((n, u) => n + u.queriesPerSecond, 0)) : 'unknown'} />
+        <Figure label="samples" value={known ? perSecond([...byName.values()].reduce((n, u) => n + u.samplesPerSecond, 0)) : 'unknown'} note={ofAll(all, all?.samples, perSecond)} />
+        <Figure label="queries" value={known ? perSecond([...byName.values()].reduce((n, u) => n + u.queriesPerSecond, 0)) : 'unknown'} note={ofAll(all, all?.queries, perSecond)} />
       </div>
+      <Scope all={all} what="Active and new series, samples, bodies, queries, refusals and limits" />
       <section class="card">
         <div class="scroll">
           <table id="tables">

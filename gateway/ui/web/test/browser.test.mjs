@@ -589,6 +589,45 @@ describe('the other views', () => {
     await shown(p, '[data-server="local"]', /live[\s\S]*free of[\s\S]*none/);
   });
 
+  check('the rates of a gateway are called its own; those of all gateways are sums, or unknown', async () => {
+    const { page: p, open, requests } = await page();
+    let metrics = false;
+    const asked = [];
+    await p.route('**/api/v1/status/cluster*', async (route) => {
+      const answer = await route.fetch();
+      const body = await answer.json();
+      body.data.role = 'gateway';
+      if (metrics) body.data.tables.push({ ...body.data.tables[0], name: '_spillway' });
+      await route.fulfill({ response: answer, json: body });
+    });
+    await p.route('**/t/_spillway/api/v1/query?*', (route) => {
+      const query = new URL(route.request().url()).searchParams.get('query');
+      asked.push(query);
+      const of = { samples: '1234', queries: '5', series: '0.5', bytes: '2048' };
+      const v = /tables/.test(query) ? '3' : of[/samples|queries|series|bytes/.exec(query)?.[0]];
+      return route.fulfill({ json: { status: 'success', data: { resultType: 'vector', result: v && !/refused/.test(query) ? [{ metric: {}, value: [now, v] }] : [] } } });
+    });
+    await open(hash('activity'));
+    await shown(p, '#scope', /are of the gateway that answers, not of the cluster.*unknown.*_spillway/);
+    await shown(p, '.figures', (t) => t.split('all gateways: unknown').length === 6, 'five figures are of all gateways');
+    assert.ok(!requests.some((u) => u.includes('/t/_spillway/')), 'who cannot read the table asks for nothing');
+    metrics = true;
+    await p.reload();
+    await shown(p, '#scope', /Sums over 3 gateways/);
+    const figures = await shown(p, '.figures', /1\.234k\/s/);
+    for (const part of ['all gateways: 1.234k/s', 'all gateways: 5/s', 'all gateways: 30', 'all gateways: 0/s', '2.00 KiB/s']) assert.ok(figures.includes(part), `${part} in ${figures}`);
+    await shot(p, 'all-gateways', { fullPage: true });
+    await open(hash('activity', { table: 'team-sensors', of: 'table' }));
+    await p.waitForFunction(() => document.querySelector('#scope')?.textContent.includes('3 gateways'));
+    assert.ok(asked.includes('sum(rate(spillway_limits_queries_total{table="team-sensors"}[1m]))'), asked.join('\n'));
+    await open(hash('tables'));
+    await shown(p, '.figures', /samples\s+\S+\s+all gateways: 1\.234k\/s\s+queries\s+\S+\s+all gateways: 5\/s/);
+    await p.unroute('**/api/v1/status/cluster*');
+    await p.reload();
+    await shown(p, '.figures', (t) => !t.includes('gateway'));
+    assert.equal(await p.locator('#scope').count(), 0, 'a process that is alone knows all');
+  });
+
   check('servers of a cluster: which take the rows, over time', async () => {
     const { page: p, open } = await page();
     // What each answer says: s1 takes 1000 rows in five seconds, then s2 does; the fourth comes from another process.
@@ -711,13 +750,32 @@ describe('a cluster', { skip: process.env.PAGE_CLUSTER === '0' ? 'PAGE_CLUSTER i
     const { data } = await api(three.base, 'api/v1/status/cluster', { table: 'load' });
     const { leader } = data.tables[0].partitions[0];
     const rate = (t) => { const [, n, k] = /([\d.]+)(k?)\/s/.exec(t) ?? [0, NaN]; return n * (k ? 1000 : 1); };
-    assert.equal((await write(three.base, 'load', Array.from({ length: 5000 }, (_, i) => `load,host=h${i} value=1 ${now}`))).status, 204);
-    await shown(p, `[data-taken="${leader}"]`, (t) => rate(t) > 200, 'the leader took 5000 rows in some five seconds');
-    for (const s of ['s1', 's2', 's3'].filter((s) => s !== leader)) await shown(p, `[data-taken="${s}"]`, (t) => rate(t) < 200, `${s} took none`);
+    assert.equal((await write(three.base, 'load', Array.from({ length: 50_000 }, (_, i) => `load,host=h${i} value=1 ${now}`))).status, 204);
+    await shown(p, `[data-taken="${leader}"]`, (t) => rate(t) > 5000, 'the leader took 50,000 rows in some five seconds, beside those of the metrics of processes');
+    for (const s of ['s1', 's2', 's3'].filter((s) => s !== leader)) await shown(p, `[data-taken="${s}"]`, (t) => rate(t) < 5000, `${s} took none of them`);
     await open(hash('tables', { table: 'load' }));
     await shown(p, '#smear', /^off/);
     await p.getByRole('button', { name: 'Switch it on' }).click();
     await shown(p, '#smear pre', /^spillway table set load --smear=auto$/);
+  });
+
+  test('activity: what another gateway accepts is in the sums over all', { timeout: 90_000 }, async () => {
+    const end = Date.now() + 60_000;
+    const { page: p, open } = await page({ expect: ['503'] }, three.base);
+    await open(hash('activity', { table: 'elsewhere', of: 'table' }));
+    for (let n = 0; ; n++) {
+      await write(three.other, 'elsewhere', Array.from({ length: 1000 }, (_, i) => `seen,host=h${i} value=${n} ${now}`));
+      const text = await p.locator('.figures').innerText();
+      const [, own, all] = /samples\s+([\d.]+)\/s\s+all gateways: ([\d.]+)/.exec(text) ?? [0, NaN, NaN];
+      if (all > 20) {
+        assert.equal(own, '0', 'the gateway that is asked accepted none');
+        break;
+      }
+      if (Date.now() > end) assert.fail(text);
+      await new Promise((r) => setTimeout(r, 500));
+    }
+    await shown(p, '#scope', /Sums over 2 gateways/);
+    await shot(p, 'cluster-activity', { fullPage: true });
   });
 
   test('what a server that is away holds is unknown, and there is one banner for it', { timeout: 90_000 }, async () => {

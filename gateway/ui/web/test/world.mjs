@@ -54,15 +54,15 @@ export async function standalone(args = [], files = {}) {
   return { base: p.found[1], stop: async () => { await p.stop(); rmSync(dir, { recursive: true, force: true }); } };
 }
 
-/** cluster starts etcd, three storage servers and a gateway. */
+/** cluster starts etcd, three storage servers and two gateways, which write their metrics every two seconds. */
 export async function cluster() {
   const dir = mkdtempSync(join(tmpdir(), 'spillway-page-'));
   const port = await freePorts(40);
-  const p = await begin(bin.replace(/spillway$/, 'cluster'), ['-bin', bin, '-dir', dir, '-storage', '3', '-gateways', '1', '-port', String(port), '-insecure',
-    '-env', 'SPILLWAY_TABLES_REPLICAS=1'] /* what a server that is away holds is unknown only where no other has it */, /one more storage server/, 90_000);
+  const p = await begin(bin.replace(/spillway$/, 'cluster'), ['-bin', bin, '-dir', dir, '-storage', '3', '-gateways', '2', '-port', String(port), '-insecure',
+    '-env', 'SPILLWAY_SELF_SCRAPE_INTERVAL=2s', '-env', 'SPILLWAY_TABLES_REPLICAS=1'] /* what a server that is away holds is unknown only where no other has it */, /one more storage server/, 90_000);
   const pids = Object.fromEntries([...p.output().matchAll(/storage (s\d) .*kill -9 (\d+)/g)].map((m) => [m[1], Number(m[2])]));
-  const base = /(http:\/\/[\d.:]+)\/ +status page/.exec(p.output())[1];
-  return { base, pids, stop: async () => { await p.stop(); rmSync(dir, { recursive: true, force: true }); } };
+  const [base, other] = [...p.output().matchAll(/(http:\/\/[\d.:]+)\/ +status page/g)].map((m) => m[1]);
+  return { base, other, pids, stop: async () => { await p.stop(); rmSync(dir, { recursive: true, force: true }); } };
 }
 
 /** freePorts finds the first of so many ports in a row that nobody listens on. */
