@@ -22,6 +22,8 @@ type heartbeat struct {
 	sent      map[uint64]Time
 	next      Time
 	draining  bool // as the last renewal sent says
+	over      bool // as the last renewal sent says: we hold our share
+	sentAt    Time // of the last renewal
 	goodUntil Time
 	ever      bool // one renewal proved good
 	scanning  bool
@@ -58,7 +60,7 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 		b.beat, _ = DecodeBeat(value) // an unreadable row names no boot: the server counts as not alive
 	}
 	b.since = m.mark()
-	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining || !slices.Equal(b.beat.Damaged, was.Damaged) {
+	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining || b.beat.Held >= m.share != (was.Held >= m.share) || !slices.Equal(b.beat.Damaged, was.Damaged) {
 		m.touchWaking() // they may have waited for this server to start, or to acquire leases first
 	}
 	if b.beat.Boot != was.Boot {
@@ -85,8 +87,7 @@ func (m *Machine) planBeat() {
 		return
 	case m.left && b.ever && b.draining: // the row stays as it is: it says that we drain
 		return
-	case m.now < b.next:
-		m.at(b.next)
+	case m.now < b.next && !m.renewsEarly():
 		return
 	case !b.found:
 		b.inFlight = true
@@ -94,7 +95,7 @@ func (m *Machine) planBeat() {
 		return
 	}
 	b.n++
-	b.draining = m.drains()
+	b.draining, b.over, b.sentAt = m.drains(), m.held >= m.share, m.now
 	b.sent[b.n] = m.now
 	if len(b.sent) > unansweredMax {
 		delete(b.sent, b.n-unansweredMax)
@@ -107,6 +108,25 @@ func (m *Machine) planBeat() {
 	key := BeatKey(m.self.Server)
 	m.commit(Renew, request{job: jobRenew, n: b.n}, []coord.Condition{{Key: key, Revision: b.rev}}, coord.Write{Key: key, Value: row.Encode()})
 }
+
+// renewsEarly reports whether the next renewal need not be waited for: since the last one this server has acquired its share, or has less than it again. Others let it
+// go first by what its row says: of the two halves of a split partition it acquires one, and the server behind it would let it go first for the other, for a TurnStep
+// in which rows of that half are not acked.
+func (m *Machine) renewsEarly() bool {
+	b := &m.beat
+	at := b.next
+	if b.found && b.ever && m.held >= m.share != b.over {
+		at = min(at, b.sentAt+Time(m.set.RenewEvery/earlyRenewals))
+	}
+	if m.now < at {
+		m.at(at)
+		return false
+	}
+	return true
+}
+
+// earlyRenewals bounds the renewals in the time of one.
+const earlyRenewals = 20
 
 // saidDraining reports whether our row says that we drain, as the answer to the last renewal showed.
 func (b *heartbeat) saidDraining() bool { return b.draining && b.found && !b.inFlight }
