@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,40 +65,6 @@ func mustWrite(t *testing.T, dir, text string) string {
 		t.Fatal(err)
 	}
 	return f.Name()
-}
-
-// TestCompletion runs the scripts in the shells that are installed.
-func TestCompletion(t *testing.T) {
-	p := newProcess(t)
-	for _, shell := range []string{"bash", "zsh", "fish"} {
-		script, _ := p.must(0, "completion", shell)
-		bin, err := exec.LookPath(shell)
-		if err != nil {
-			t.Logf("%s is not installed: its script was made and not run", shell)
-			continue
-		}
-		file := mustWrite(t, p.dir, script)
-		if out, err := exec.Command(bin, "-n", file).CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s", shell, err, out)
-		}
-		if shell != "bash" {
-			continue
-		}
-		for words, want := range map[string]string{
-			"table cr":                  "create",
-			"export --format ":          "openmetrics prometheus line json blocks",
-			"query up --st":             "--start --step",
-			"completion --he":           "--help",
-			"partition prohi":           "prohibit",
-			"standalone --web.config.f": "--web.config.file",
-		} {
-			ask := `source "$0"; IFS=' '; COMP_WORDS=(spillway $1); [[ $1 == *' ' ]] && COMP_WORDS+=(""); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); IFS=$' \t\n'; _spillway; echo "${COMPREPLY[@]}"`
-			out, err := exec.Command(bin, "-c", ask, file, words).CombinedOutput()
-			if got := strings.TrimSpace(string(out)); err != nil || got != want {
-				t.Errorf("%q completes to %q, want %q (%v)", words, got, want, err)
-			}
-		}
-	}
 }
 
 // TestVariablesOfCommandsStopNoProcess: a shell may have them set when a process is started from it.

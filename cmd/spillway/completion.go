@@ -17,16 +17,8 @@ type completionCmd struct {
 
 // Run prints the script.
 func (c *completionCmd) Run(ctx *kong.Context) error {
-	words := completionsOf(ctx.Model.Node, "")
-	switch c.Shell {
-	case "fish":
-		return fishScript(os.Stdout, words)
-	case "zsh":
-		if _, err := io.WriteString(os.Stdout, "#compdef spillway\nautoload -U +X bashcompinit && bashcompinit\n"); err != nil {
-			return err
-		}
-	}
-	return bashScript(os.Stdout, words)
+	script := map[string]func(io.Writer, []completions) error{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
+	return script(os.Stdout, completionsOf(ctx.Model.Node, ""))
 }
 
 // completions are the words that may follow a command.
@@ -73,7 +65,7 @@ func names(list []completion) string {
 	return strings.Join(words, " ")
 }
 
-// bashScript writes a function for bash' complete -F, which zsh understands too.
+// bashScript writes a function for bash' complete -F.
 func bashScript(w io.Writer, all []completions) error {
 	var b strings.Builder
 	b.WriteString(`_spillway() {
@@ -83,11 +75,7 @@ func bashScript(w io.Writer, all []completions) error {
     case "$path ${COMP_WORDS[i]}" in
 `)
 	for _, of := range all[1:] {
-		parent, name := "", of.path
-		if i := strings.LastIndexByte(of.path, ' '); i >= 0 {
-			parent, name = of.path[:i], of.path[i+1:]
-		}
-		fmt.Fprintf(&b, "      %q) path=%q ;;\n", parent+" "+name, of.path)
+		fmt.Fprintf(&b, "      %q) path=%q ;;\n", step(of.path), of.path)
 	}
 	b.WriteString("    esac\n  done\n  case \"$path\" in\n")
 	for _, of := range all {
@@ -119,18 +107,78 @@ complete -o filenames -F _spillway spillway
 	return err
 }
 
-// fishScript writes a line of fish' complete for each command and flag.
+// zshScript writes a function of zsh' own completion, with the help of each word. The file works both ways: sourced, and in a directory
+// of fpath, where compinit loads it at the first completion, which must already be answered.
+func zshScript(w io.Writer, all []completions) error {
+	var b strings.Builder
+	b.WriteString("#compdef spillway\n_spillway() {\n  local at='' file='' i\n  local -a commands flags choices\n  for ((i = 2; i < CURRENT; i++)); do\n    case \"$at ${words[i]}\" in\n")
+	for _, of := range all[1:] {
+		fmt.Fprintf(&b, "      %s) at=%s ;;\n", singleQuoted(step(of.path)), singleQuoted(of.path))
+	}
+	b.WriteString("    esac\n  done\n  case \"$at\" in\n")
+	described := func(list []completion) string {
+		words := make([]string, len(list))
+		for i, c := range list {
+			words[i] = singleQuoted(c.word + ":" + strings.ReplaceAll(c.help, `\`, `\\`))
+		}
+		return strings.Join(words, " ")
+	}
+	for _, of := range all {
+		fmt.Fprintf(&b, "    %s)\n      commands=(%s)\n      flags=(%s)\n      case \"${words[CURRENT-1]}\" in\n", singleQuoted(of.path), described(of.commands), described(of.flags))
+		for _, f := range of.flags {
+			switch {
+			case len(f.choices) > 0:
+				fmt.Fprintf(&b, "        %s) choices=(%s) ;;\n", f.word, strings.Join(f.choices, " "))
+			case f.file:
+				fmt.Fprintf(&b, "        %s) file=1 ;;\n", f.word)
+			}
+		}
+		b.WriteString("      esac ;;\n")
+	}
+	b.WriteString(`  esac
+  if (( $#choices )); then
+    compadd -- $choices
+  elif [[ -n $file || $PREFIX != -* && $#commands == 0 ]]; then
+    _files
+  elif [[ $PREFIX == -* ]]; then
+    _describe -o flag flags
+  else
+    _describe command commands
+  fi
+}
+if [[ $funcstack[1] == _spillway ]]; then
+  _spillway "$@"
+else
+  (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
+  compdef _spillway spillway
+fi
+`)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// singleQuoted is a word in the quotes in which bash and zsh replace nothing.
+func singleQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// step is a command's path with a space before its last word: what a walk along the words has come by, and the word that leads to it.
+func step(path string) string {
+	i := max(0, strings.LastIndexByte(path, ' '))
+	return path[:i] + " " + strings.TrimPrefix(path[i:], " ")
+}
+
+// fishScript writes a line of fish' complete for each command and flag, which holds at one command.
 func fishScript(w io.Writer, all []completions) error {
 	var b strings.Builder
 	quote := func(s string) string {
 		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
 	}
-	b.WriteString("function __spillway_at\n  set -l words (string match -v -- '-*' (commandline -opc)[2..])\n  test \"$words[1..(count $argv)]\" = \"$argv\"\nend\ncomplete -c spillway -e\n")
+	b.WriteString("function __spillway_at\n  set -l at ''\n  for word in (commandline -opc)[2..]\n    switch \"$at $word\"\n")
+	for _, of := range all[1:] {
+		fmt.Fprintf(&b, "      case %s\n        set at %s\n", quote(step(of.path)), quote(of.path))
+	}
+	b.WriteString("    end\n  end\n  test \"$at\" = \"$argv\"\nend\ncomplete -c spillway -e\n")
 	for _, of := range all {
 		at := quote("__spillway_at " + of.path)
-		if of.path == "" {
-			at = "__fish_use_subcommand"
-		}
 		for _, c := range of.commands {
 			fmt.Fprintf(&b, "complete -c spillway -f -n %s -a %s -d %s\n", at, c.word, quote(c.help))
 		}
