@@ -108,7 +108,10 @@ func (w *guardedWorld) with(t *testing.T, h http.Handler, name, method, target, 
 	return rec.Code, rec.Body.String()
 }
 
-// routes returns all routes, with the right that each needs.
+// storagePort names the only port of a storage server that speaks HTTP, in the list of routes.
+const storagePort = "admin.listen of a storage server"
+
+// routes returns all routes of a process that takes writes and queries, with the right that each needs.
 func (w *guardedWorld) routes(t *testing.T) (public, private map[string]access.Need) {
 	t.Helper()
 	reader, err := query.New(query.Deps{Source: w.server}, query.Settings{})
@@ -146,6 +149,11 @@ func TestEveryRouteSaysWhoMayUseIt(t *testing.T) {
 	}
 	list("http.listen", public)
 	list("admin.listen", private)
+	ofStorage := map[string]access.Need{}
+	for _, p := range openStoragePort(t, "127.0.0.1:0").adminPages() {
+		ofStorage[p.pattern] = p.need
+	}
+	list(storagePort, ofStorage)
 	const golden = "testdata/routes.txt"
 	if *update {
 		if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {

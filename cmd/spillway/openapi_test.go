@@ -27,6 +27,7 @@ const apiDocument = "../../docs/openapi.yaml"
 const (
 	scopeKey    = "x-spillway-scope"    // as the list of routes names it
 	listenerKey = "x-spillway-listener" // http, admin or both
+	storageKey  = "x-spillway-storage"  // the scope on the port of a storage server, where it has the route
 	routeKey    = "x-spillway-route"    // the route, where it is not the method and the path
 	prefixesKey = "x-spillway-prefixes" // routes of the list that are no operations
 )
@@ -63,6 +64,9 @@ func listed(t *testing.T, extensions map[string]any, route string) []string {
 	var out []string
 	for _, l := range listeners {
 		out = append(out, fmt.Sprintf("%s.listen %s %s", l, extensions[scopeKey], route))
+	}
+	if need, ok := extensions[storageKey]; ok {
+		out = append(out, fmt.Sprintf("%s %s %s", storagePort, need, route))
 	}
 	return out
 }

@@ -114,16 +114,6 @@ func (p *storage) reloader() *reloader {
 	}}
 }
 
-// reloadPage is POST /-/reload of a storage server. It knows no tokens, so that only its own host may ask.
-func (p *storage) reloadPage() http.HandlerFunc {
-	if isLoopback(p.admin.Addr()) {
-		return p.reloader().page
-	}
-	return func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "A storage server knows no tokens, and its admin.listen is not a loopback address: reload it by SIGHUP.", http.StatusForbidden)
-	}
-}
-
 // changedForRestart returns the keys of settings that differ and that a running process does not reload.
 func changedForRestart(old, now *config) (keys []string) {
 	before := map[string]string{}

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/remote"
@@ -466,26 +467,48 @@ func (p *storage) close() error {
 	return errors.Join(errs...)
 }
 
-// pages serves health, metrics, profiles and the reload.
+// pages serves admin.listen. A storage server knows no tokens: what needs a right is for its own host alone.
 func (p *storage) pages() http.Handler {
+	loopback := isLoopback(p.admin.Addr())
 	mux := http.NewServeMux()
-	for _, page := range profilePages() {
+	for _, page := range p.adminPages() {
+		if !loopback && page.need != access.NeedNothing {
+			page.handler = http.HandlerFunc(hostOnly)
+		}
 		mux.Handle(page.pattern, page.handler)
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registerer, promhttp.HandlerOpts{Registry: p.registerer}))
-	mux.HandleFunc("POST /-/reload", p.reloadPage())
-	mux.HandleFunc("GET /-/healthy", healthy)
-	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
-		if err := p.brick.Err(); err != nil {
-			http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		if err := stalled(p.brick); err != nil {
-			http.Error(w, "Writes wait: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		s := p.lead.Status()
-		fmt.Fprintf(w, "Spillway is ready. heartbeat good: %t, leases held: %d\n", s.Good, s.Held)
-	})
-	return localOnly(isLoopback(p.admin.Addr()), p.cfg.Admin.Hosts, mux)
+	return localOnly(loopback, p.cfg.Admin.Hosts, mux)
+}
+
+// adminPages are health, metrics, profiles and the reload. Whoever reaches the port may use those that need nothing.
+func (p *storage) adminPages() []page {
+	out := profilePages()
+	for i := range out {
+		out[i].need = access.NeedNothing
+	}
+	return append(out,
+		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(p.reloader().page)},
+		page{"GET /metrics", access.NeedNothing, promhttp.HandlerFor(p.registerer, promhttp.HandlerOpts{Registry: p.registerer})},
+		page{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
+		page{"GET /-/ready", access.NeedNothing, http.HandlerFunc(p.readiness)},
+	)
+}
+
+// hostOnly answers what only the server's own host may ask, where others reach the port too.
+func hostOnly(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, "A storage server knows no tokens, and its admin.listen is not a loopback address: reload it by SIGHUP.", http.StatusForbidden)
+}
+
+// readiness answers 200 while the store takes writes, 503 with the reason otherwise.
+func (p *storage) readiness(w http.ResponseWriter, _ *http.Request) {
+	if err := p.brick.Err(); err != nil {
+		http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	if err := stalled(p.brick); err != nil {
+		http.Error(w, "Writes wait: "+err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	s := p.lead.Status()
+	fmt.Fprintf(w, "Spillway is ready. heartbeat good: %t, leases held: %d\n", s.Good, s.Held)
 }
