@@ -1,7 +1,10 @@
 #!/bin/sh
-# test.sh: makes packages of an older version and a release of a newer one, for this machine's architecture. The release is looked at; the deb,
-# and the rpm where rpm is installed (on Debian too), are installed as the older version, the service is run as its unit says and used,
-# upgraded and removed.
+# test.sh: makes packages of an older version and a release of a newer one, for this machine's architecture. The release is looked at; the deb
+# is installed as the older version on this machine, the service is run as its unit says and used, upgraded and removed. Where rpm is (Debian
+# has it), the rpm lives the same life in roots of its own, whose every file comes from rpms: once by rpm, once by dnf, where dnf and
+# createrepo_c are. Scriptlets, the program and `rpm -V` run there in a chroot, and dependencies are resolved.
+# What this does not show: the tools in those roots are this machine's in an rpm, not those of Fedora or RHEL; no systemd runs (the unit is
+# verified on this machine, where systemd-analyze is), and no SELinux.
 set -eu
 skip() { echo "make test-package: SKIPPED: $*"; exit 0; }
 fail() { echo "make test-package: $kind: $*"; exit 1; }
@@ -13,11 +16,10 @@ done
 kind=release
 docker/package/build.sh 0 || skip "nfpm, which makes packages, cannot be had; the reason stands above"
 tmp=$(mktemp -d)
-pid=
+pid= root=
 clean() {
 	[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
 	! dpkg -s spillway >/dev/null 2>&1 || dpkg --purge spillway || true
-	[ ! -e "$tmp/rpm" ] || rpms -e spillway 2>/dev/null || true
 	rm -rf /var/lib/spillway /etc/spillway /etc/default/spillway "$tmp"
 	userdel spillway 2>/dev/null || true
 }
@@ -44,19 +46,56 @@ while read -r module; do
 	grep -qiF "\"bom-ref\": \"$module?" "$bill" || fail "$bill lacks $module"
 done <"$tmp/modules"
 
-# rpm keeps its list of packages in a directory of its own here: of Debian's packages it knows nothing.
-rpms() { rpm --dbpath "$tmp/rpm" --force-debian "$@"; }
+in_root() { if [ -n "$root" ]; then chroot "$root" "$@"; else "$@"; fi; }
+
+# base makes an rpm of a shell and of what scripts of packages, and this test, call, from this machine's files.
+base() {
+	mkdir "$tmp/etc"
+	echo 'root:x:0:0:root:/root:/bin/sh' >"$tmp/etc/passwd"
+	echo 'root:x:0:' >"$tmp/etc/group"
+	touch "$tmp/etc/shadow" "$tmp/etc/gshadow" "$tmp/etc/login.defs"
+	{
+		printf '%s\n' "name: base" "arch: $arch" "version: '1'" "maintainer: none" "description: What the test needs." "provides: [/bin/sh]" "contents:"
+		for link in bin sbin lib lib64; do echo "  - {dst: /$link, src: usr/$link, type: symlink}"; done
+		for file in passwd group shadow gshadow login.defs; do echo "  - {dst: /etc/$file, src: $tmp/etc/$file}"; done
+		for name in sh cat chgrp getent install stat setpriv; do
+			echo "  - {dst: /usr/bin/$name, src: $(readlink -f "$(command -v $name)"), file_info: {mode: 0755}}"
+			ldd "$(command -v $name)" | grep -o '/[^ ]*' >>"$tmp/libraries" || true
+		done
+		for name in useradd nologin; do
+			echo "  - {dst: /usr/sbin/$name, src: $(readlink -f "$(command -v $name)"), file_info: {mode: 0755}}"
+			ldd "$(command -v $name)" | grep -o '/[^ ]*' >>"$tmp/libraries" || true
+		done
+		sort -u "$tmp/libraries" | while read -r file; do
+			echo "  - {dst: /usr/${file#/usr}, src: $(readlink -f "$file"), file_info: {mode: 0755}}" | sed 's|//|/|'
+		done
+	} >"$tmp/base.yaml"
+	bin/tools/nfpm package --config "$tmp/base.yaml" --packager rpm --target "$tmp/repository/base.rpm"
+}
+
+# bare makes a root without packages. Package managers and systemd provide /dev; a file takes its place where no device can be made.
+bare() {
+	root=$tmp/root-$kind
+	mkdir -p "$root/dev"
+	mknod -m 0666 "$root/dev/null" c 1 3 2>/dev/null || touch "$root/dev/null"
+}
+
+rpms() { rpm --root "$root" --dbpath /usr/lib/sysimage/rpm --force-debian "$@"; }
+dnfs() { dnf -y -q --config "$tmp/dnf.conf" --setopt=reposdir=/none --setopt=varsdir=/none --releasever=1 --installroot="$root" "$@"; }
 
 # Of each kind: install FILE, also over an older one; remove; check what lies on the disk against the package.
 install_deb() { dpkg -i "$1"; }
 remove_deb() { dpkg --purge spillway; }
 check_deb() { dpkg --verify spillway; }
-install_rpm() { rpms -U --nodeps "$1"; }
+install_rpm() { rpms -U "$1"; }
 remove_rpm() { rpms -e spillway; }
-check_rpm() { rpms -V --nodeps --nogroup spillway; } # postinstall gives the settings to the group of the service
+check_rpm() { rpms -V spillway; }
+install_dnf() { dnfs install "$1"; }
+remove_dnf() { dnfs remove spillway; }
+check_dnf() { rpm --root "$root" -V spillway; } # dnf keeps its list where this machine's rpm does
 
 owns() { # PATH OWNER:GROUP:MODE
-	is=$(stat -c %U:%G:%a "$1")
+	is=$(in_root stat -c %U:%G:%a "$1")
 	[ "$is" = "$2" ] || fail "$1 is $is, want $2"
 }
 
@@ -75,10 +114,12 @@ files() {
 port=$(( 20000 + $$ % 10000 ))
 export SPILLWAY_HTTP_LISTEN=127.0.0.1:$port SPILLWAY_ADMIN_LISTEN= SPILLWAY_URL=http://127.0.0.1:$port
 start() {
-	setpriv --reuid spillway --regid spillway --clear-groups $(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/spillway.service) 2>"$tmp/log" &
+	set -- setpriv --reuid spillway --regid spillway --clear-groups $(sed -n 's/^ExecStart=//p' "$root/usr/lib/systemd/system/spillway.service")
+	[ -z "$root" ] || set -- chroot "$root" "$@"
+	"$@" 2>"$tmp/log" &
 	pid=$!
 	for _ in $(seq 600); do
-		spillway health --quiet && return
+		in_root spillway health --quiet && return
 		kill -0 $pid 2>/dev/null || break
 		sleep 0.1
 	done
@@ -96,36 +137,64 @@ use() {
 	install_$kind "$1"
 	files
 	check_$kind
-	! command -v systemd-analyze >/dev/null || systemd-analyze verify /usr/lib/systemd/system/spillway.service
-	spillway config check /etc/spillway/spillway.yml
-	spillway version | grep -qF 0.0.1 || fail "the program says it is $(spillway version)"
+	[ -n "$root" ] || ! command -v systemd-analyze >/dev/null || systemd-analyze verify /usr/lib/systemd/system/spillway.service
+	in_root spillway config check /etc/spillway/spillway.yml
+	in_root spillway version | grep -qF 0.0.1 || fail "the program says it is $(in_root spillway version)"
 	start
-	echo 'cpu,host=a usage=42' | spillway write
+	echo 'cpu,host=a usage=42' | in_root spillway write
 	stop
-	echo 'log_level: debug' >>/etc/spillway/spillway.yml
+	echo 'log_level: debug' >>"$root/etc/spillway/spillway.yml"
 
 	install_$kind "$2"
 	files
-	spillway version | grep -qF 0.0.2 || fail "after the upgrade the program says it is $(spillway version)"
-	grep -q '^log_level: debug' /etc/spillway/spillway.yml || fail "the upgrade took the administrator's settings"
+	in_root spillway version | grep -qF 0.0.2 || fail "after the upgrade the program says it is $(in_root spillway version)"
+	grep -q '^log_level: debug' "$root/etc/spillway/spillway.yml" || fail "the upgrade took the administrator's settings"
 	start
-	spillway query cpu_usage | grep -q ' 42$' || fail "the upgrade took the row"
+	in_root spillway query cpu_usage | grep -q ' 42$' || fail "the upgrade took the row"
 	stop
 
 	remove_$kind
-	[ ! -e /usr/bin/spillway ] || fail "the program stayed"
-	[ -n "$(ls -A /var/lib/spillway)" ] || fail "the removal took the rows"
-	echo "make test-package: installed, started, written, upgraded, read and removed: $2"
-	rm -rf /var/lib/spillway /etc/spillway /etc/default/spillway
-	userdel spillway
+	[ ! -e "$root/usr/bin/spillway" ] || fail "the program stayed"
+	[ -n "$(ls -A "$root/var/lib/spillway")" ] || fail "the removal took the rows"
+	echo "make test-package: installed, started, written, upgraded, read and removed by $kind: $2"
 }
 
 kind=deb
 use "$(one $before/*.deb)" "$(one $now/*.deb)"
-kind=rpm
-if command -v rpm >/dev/null; then
-	mkdir "$tmp/rpm"
-	use "$(one $before/*.rpm)" "$(one $now/*.rpm)"
-else
+rm -rf /var/lib/spillway /etc/spillway /etc/default/spillway
+userdel spillway
+if ! command -v rpm >/dev/null; then
 	echo "make test-package: the rpm was not installed: there is no rpm (Debian's package has that name)"
+	exit
 fi
+mkdir "$tmp/repository"
+base
+
+kind=rpm
+bare
+mkdir -p "$root/usr/lib/sysimage/rpm"
+if rpms -U "$(one $before/*.rpm)" 2>/dev/null; then fail "it is installed where there is not even a shell"; fi
+rpms -U "$tmp/repository/base.rpm"
+use "$(one $before/*.rpm)" "$(one $now/*.rpm)"
+
+# dnf finds the tools by what the package says that it needs, and installs them before it.
+kind=dnf
+if ! command -v dnf >/dev/null || ! command -v createrepo_c >/dev/null; then
+	echo "make test-package: dnf did not install the rpm: there is no dnf or no createrepo_c (Debian's packages dnf and createrepo-c)"
+	exit
+fi
+createrepo_c -q "$tmp/repository"
+cat >"$tmp/dnf.conf" <<EOF
+[main]
+gpgcheck=0
+plugins=0
+clean_requirements_on_remove=0
+cachedir=$tmp/dnf/cache
+persistdir=$tmp/dnf/persist
+logdir=$tmp/dnf
+[test]
+name=test
+baseurl=file://$tmp/repository
+EOF
+bare
+use "$(one $before/*.rpm)" "$(one $now/*.rpm)"
