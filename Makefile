@@ -176,8 +176,8 @@ package: ## deb and rpm in bin/packages; ARCHES="amd64 arm64". nfpm comes from t
 test-package: ## install the deb and the rpm as an older version, run the service, upgrade and remove it; skipped without dpkg or root
 	docker/package/test.sh
 
-# Skipped where the modules of Helm and Kubernetes cannot be had: they are no part of the product.
-test-helm: ## the Helm chart: it lints, what it renders is what Kubernetes takes, and the program takes its settings; skipped without the modules
+# Skipped where the modules of Helm, Kubernetes and Compose cannot be had: they are no part of the product.
+test-helm: ## the Helm chart: it lints, what it renders is what Kubernetes takes, and the program takes its settings; the compose files, by Compose's library; skipped without the modules
 	@why=$$(cd docker/check && go mod download 2>&1) || { echo "$$why"; echo "make test-helm: SKIPPED: the modules of docker/check cannot be had, the reason stands above"; exit 0; }; \
 	set -ex; cd docker/check; test -z "$$(gofmt -l .)"; go mod tidy -diff; go vet ./...; go test -count=1 -timeout=$(LIMIT) ./...
 
