@@ -164,9 +164,10 @@ load: build ## CPU per sample against the rivals that are installed; HOSTS= SCRA
 	bin/loadgen -protocol influx -servers spillway,victoriametrics -hosts $(HOSTS) -scrapes $(SCRAPES) -repeat $(REPEAT)
 	bin/loadgen -protocol rw2 -servers spillway -hosts $(HOSTS) -scrapes $(SCRAPES) -repeat $(REPEAT)
 
-bench-query: build ## what dashboards ask, beside the rivals that are installed; HOURS=
+bench-query: build etcd ## what dashboards ask, beside the rivals that are installed, and of a cluster beside one process; HOURS=
 	go build -o bin/benchquery ./cmd/benchquery
 	bin/benchquery -servers spillway,prometheus,victoriametrics -hours $(HOURS)
+	SPILLWAY_TABLES_REPLICAS=1 bin/benchquery -servers spillway-cluster,spillway -hours $(HOURS)
 
 ARCHES ?= $(shell go env GOARCH)
 

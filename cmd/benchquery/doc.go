@@ -8,6 +8,11 @@
 //
 //	benchquery -servers spillway,prometheus,victoriametrics -hosts 200 -hours 12
 //
+// Server spillway-cluster is a cluster on this machine, of one etcd, three storage servers and two gateways; its CPU time is that of all of them. It needs
+// the built etcd beside the spillway binary. Its settings, and those of spillway, come from variables:
+//
+//	SPILLWAY_TABLES_REPLICAS=1 benchquery -servers spillway-cluster,spillway -hours 2
+//
 // With -clients each query is asked by one client, and then by several at a time: questions a second, p50 and p99 of both.
 //
 // Queries ask servers not to use caches of whole answers (nocache=1). A query to which servers return different numbers

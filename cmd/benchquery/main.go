@@ -36,7 +36,7 @@ type options struct {
 func parse() (options, error) {
 	var o options
 	var servers string
-	flag.StringVar(&servers, "servers", "spillway,prometheus,victoriametrics", "which servers to run, or name=url of one that runs and holds the rows; name=url#pid+pid measures the CPU time of these processes")
+	flag.StringVar(&servers, "servers", "spillway,prometheus,victoriametrics", "which servers to run: these, spillway-cluster, or name=url of one that runs and holds the rows; name=url#pid+pid measures the CPU time of these processes")
 	flag.IntVar(&o.hosts, "hosts", 200, "hosts, of 101 series each")
 	flag.IntVar(&o.hours, "hours", 12, "hours of rows")
 	flag.DurationVar(&o.interval, "interval", 10*time.Second, "time between rows")
@@ -222,10 +222,10 @@ func show(o options, columns []*column) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	fmt.Printf("\n%d series × %d h every %v, p50 and median CPU time of %d, ms; load %s\n%-22s", o.hosts*101, o.hours, o.interval, o.repeat, load, "query")
 	for _, c := range columns {
-		fmt.Printf("%15s%9s", c.server.Name, "CPU")
+		fmt.Printf("%17s%9s", c.server.Name, "CPU")
 	}
 	for _, c := range columns[1:] {
-		fmt.Printf("   / %-15s%9s", c.server.Name, "CPU")
+		fmt.Printf("   / %-16s%9s", c.server.Name, "CPU")
 	}
 	fmt.Println()
 	for i, q := range queries(o) {
@@ -233,13 +233,13 @@ func show(o options, columns []*column) {
 		first, mark := columns[0].answers[i], ""
 		for _, c := range columns {
 			a := c.answers[i]
-			fmt.Printf("%15.2f%9.2f", ms(a.p50), ms(a.cpu))
+			fmt.Printf("%17.2f%9.2f", ms(a.p50), ms(a.cpu))
 			if a.series != first.series {
 				mark += fmt.Sprintf("  %s gives %d series instead of %d", c.server.Name, a.series, first.series)
 			}
 		}
 		for _, c := range columns[1:] {
-			fmt.Printf("   %-17.2f%9.2f", ms(first.p50)/ms(c.answers[i].p50), ms(first.cpu)/ms(c.answers[i].cpu))
+			fmt.Printf("   %-18.2f%9.2f", ms(first.p50)/ms(c.answers[i].p50), ms(first.cpu)/ms(c.answers[i].cpu))
 		}
 		fmt.Println(mark)
 	}

@@ -16,20 +16,23 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
 // ErrNotInstalled means that the program is not installed here.
 var ErrNotInstalled = errors.New("not installed")
 
-// Server is a server under test: a process on an empty directory, or one that runs already.
+// Server is a server under test: a process on an empty directory, several that are a cluster, or one that runs already.
 type Server struct {
-	Name  string
-	URL   string
-	Admin string // pprof, if it has one
-	dir   string
-	keep  bool // leave dir behind
-	cmd   *exec.Cmd
-	pids  []int // processes whose CPU time counts
+	Name    string
+	URL     string
+	Admin   string // pprof, if it has one; of a cluster that of the gateway at URL
+	dir     string
+	keep    bool               // leave dir behind
+	cmd     *exec.Cmd          // nil: there is not one process
+	cluster *processes.Cluster // nil: it is none
+	pids    []int              // processes whose CPU time counts
 }
 
 // freePorts asks the system for free ports: two measurements on one machine must not reach each other's server.
@@ -47,7 +50,7 @@ func freePorts() (port, adminPort string, err error) {
 }
 
 // Start starts a fresh server on an empty directory and waits until it answers. Names are spillway (spillway is the path
-// of its program), victoriametrics, prometheus, and name=url for a server that runs already; name=url#pid+pid counts the CPU time of these processes.
+// of its program), Cluster, victoriametrics, prometheus, and name=url for a server that runs already; name=url#pid+pid counts the CPU time of these processes.
 func Start(name, spillway string) (*Server, error) {
 	if name, url, ok := strings.Cut(name, "="); ok {
 		return running(name, url)
@@ -83,6 +86,13 @@ func running(name, url string) (*Server, error) {
 func StartIn(name, spillway, dir string) (*Server, error) { return start(name, spillway, dir, true) }
 
 func start(name, spillway, dir string, keep bool) (*Server, error) {
+	if name == Cluster {
+		t, err := startCluster(name, spillway, dir, keep)
+		if err != nil && !keep {
+			_ = os.RemoveAll(dir)
+		}
+		return t, err
+	}
 	port, adminPort, err := freePorts()
 	if err != nil {
 		return nil, err
@@ -147,11 +157,22 @@ func firstInPath(names ...string) string {
 	return names[0]
 }
 
-// Stop ends the process and removes its files.
+// Stop ends the processes and removes their files.
 func (t *Server) Stop() {
-	if t.cmd == nil {
+	switch {
+	case t.cluster != nil:
+		t.stopCluster()
+	case t.cmd != nil:
+		t.stopProcess()
+	default:
 		return
 	}
+	if !t.keep {
+		_ = os.RemoveAll(t.dir)
+	}
+}
+
+func (t *Server) stopProcess() {
 	_ = t.cmd.Process.Signal(syscall.SIGTERM)
 	done := make(chan struct{})
 	go func() { _ = t.cmd.Wait(); close(done) }()
@@ -161,12 +182,9 @@ func (t *Server) Stop() {
 		_ = t.cmd.Process.Kill()
 		<-done
 	}
-	if !t.keep {
-		_ = os.RemoveAll(t.dir)
-	}
 }
 
-// Usage is the process's use of resources so far.
+// Usage is the processes' use of resources so far.
 type Usage struct {
 	CPU     float64 // user and system, in seconds
 	PeakRSS int64
@@ -174,21 +192,20 @@ type Usage struct {
 	Written int64 // bytes that reached the disk's cache
 }
 
-// Usage reads it from /proc; zero for a server that ran already.
+// Usage reads it from /proc; zero for a server that ran already without its processes' numbers.
 func (t *Server) Usage() (Usage, error) {
 	var u Usage
-	if t.cmd == nil {
-		return u, nil
-	}
-	dir := fmt.Sprintf("/proc/%d/", t.cmd.Process.Pid)
 	cpu, err := t.cpuTime()
 	if err != nil {
 		return u, err
 	}
 	u.CPU = cpu.Seconds()
-	u.PeakRSS = procValue(dir+"status", "VmHWM:") * 1024
-	u.RSS = procValue(dir+"status", "VmRSS:") * 1024
-	u.Written = procValue(dir+"io", "write_bytes:")
+	for _, pid := range t.pids {
+		dir := fmt.Sprintf("/proc/%d/", pid)
+		u.PeakRSS += procValue(dir+"status", "VmHWM:") * 1024
+		u.RSS += procValue(dir+"status", "VmRSS:") * 1024
+		u.Written += procValue(dir+"io", "write_bytes:")
+	}
 	return u, nil
 }
 
