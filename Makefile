@@ -32,7 +32,7 @@ any = $(subst $(none) $(none),|,$(strip $(1)))
 UNRACED := metadata/topology metadata/lease storage/chain storage/replica storage/staging storage/gate storage/lead/rules gateway/follow gateway/ha
 
 # Where goroutines meet.
-RACED = $$(go list ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... ./cmd/spillway | grep -vE '/($(call any,$(UNRACED)))$$')
+RACED = $$(go list ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... ./cmd/spillway/... | grep -vE '/($(call any,$(UNRACED)))$$')
 
 # One goroutine that inflates megabytes, compares large values, flips every bit, or asks large queries or thousands of them one after the
 # other: minutes of the race detector's time for nothing. They run without it.

@@ -36,6 +36,9 @@ var importLaw = []rule{
 	{who: "...", not: "cmd/...", except: "cmd/...", tests: true,
 		because: "commands are put together of packages, never the other way round"},
 
+	{who: "cmd/spillway/diagram", not: "cmd/... gateway/... storage/... metadata/... net/...", tests: true,
+		because: "drawing knows the types of points, and neither what they mean nor where they come from"},
+
 	{who: pure, not: "net/... os/... sync/... context io/... log/... crypto/rand",
 		because: "what must be right is a pure function of its inputs, so that a simulation can run it a million times"},
 

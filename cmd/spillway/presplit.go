@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/diagram"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -130,7 +131,7 @@ func (c *presplitShowCmd) run(ctx context.Context, a *admin) error {
 
 // draw draws the columns below each other into the files asked for.
 func (c *presplitShowCmd) draw(cols []columnForecast) error {
-	return drawn(c.SVG, c.PNG, plotWidth, plotHeight*float64(max(len(cols), 1)), func(s sheet) {
+	return diagram.Write(c.SVG, c.PNG, plotWidth, plotHeight*float64(max(len(cols), 1)), func(s diagram.Sheet) {
 		for i := range cols {
 			drawForecast(s, plotHeight*float64(i), c.Table, &cols[i], float64(c.Target))
 		}
@@ -284,7 +285,7 @@ func (c *presplitBacktestCmd) Run() error {
 	target := float64(c.Target)
 	r := presplit.Backtest(*trace, presplit.Test{Plan: presplit.Plan{Target: target, WidthMin: presplit.WidthMin, WidthMax: int64(c.Width)},
 		Horizon: int64(c.Ahead), Learn: learn})
-	if err := drawn(c.SVG, c.PNG, plotWidth, plotHeight, func(s sheet) { drawBacktest(s, *trace, r, target, learn) }); err != nil {
+	if err := diagram.Write(c.SVG, c.PNG, plotWidth, plotHeight, func(s diagram.Sheet) { drawBacktest(s, *trace, r, target, learn) }); err != nil {
 		return err
 	}
 	return c.print(os.Stdout, trace, r, learn)

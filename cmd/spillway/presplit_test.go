@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/diagram"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -82,7 +83,7 @@ func TestALoadIsReplayedFromAFileAndFromPrometheus(t *testing.T) {
 		if circles != got.Partitions {
 			t.Errorf("%s: %d partitions are drawn of %d", name, circles, got.Partitions)
 		}
-		if colours := coloursOf(t, c.PNG); colours[blue] < 1000 || colours[red] < 500 || colours[black] < 1000 || colours[light] < 1000 || colours[orange] != 0 {
+		if colours := coloursOf(t, c.PNG); colours[diagram.Blue] < 1000 || colours[diagram.Red] < 500 || colours[diagram.Black] < 1000 || colours[diagram.Light] < 1000 || colours[diagram.Orange] != 0 {
 			t.Errorf("%s: the pixels of the picture, by colour: %v", name, colours)
 		}
 	}
@@ -109,7 +110,7 @@ func circlesOf(t *testing.T, file string) (n int) {
 }
 
 // coloursOf counts the pixels of each colour.
-func coloursOf(t *testing.T, file string) map[colour]int {
+func coloursOf(t *testing.T, file string) map[diagram.Colour]int {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -121,12 +122,12 @@ func coloursOf(t *testing.T, file string) map[colour]int {
 		t.Fatal(err)
 	}
 	p, ok := m.(*image.Paletted)
-	if !ok || p.Rect.Dx() != plotWidth*pngScale || p.Rect.Dy() < plotHeight*pngScale {
+	if !ok || p.Rect.Dx() != plotWidth*diagram.PNGScale || p.Rect.Dy() < plotHeight*diagram.PNGScale {
 		t.Fatalf("a picture of %v, %T", m.Bounds(), m)
 	}
-	out := map[colour]int{}
+	out := map[diagram.Colour]int{}
 	for _, c := range p.Pix {
-		out[colour(c)]++
+		out[diagram.Colour(c)]++
 	}
 	return out
 }
@@ -181,38 +182,12 @@ func TestTheErrorsOfPartitionsThatEndedAreShown(t *testing.T) {
 	if n := circlesOf(t, c.SVG); n != 17 {
 		t.Errorf("%d partitions are drawn of 17", n)
 	}
-	if colours := coloursOf(t, c.PNG); colours[blue] < 1000 || colours[orange] < 1000 || colours[red] < 500 {
+	if colours := coloursOf(t, c.PNG); colours[diagram.Blue] < 1000 || colours[diagram.Orange] < 1000 || colours[diagram.Red] < 500 {
 		t.Errorf("the pixels of the picture, by colour: %v", colours)
 	}
 	sizes = nil
 	if one := c.column(m, col, sizes, now); one.Errors != nil {
 		t.Errorf("errors of partitions whose size is not known: %+v", one.Errors)
-	}
-}
-
-// TestEveryLetterOfAPlotHasAGlyph, and no two look alike.
-func TestEveryLetterOfAPlotHasAGlyph(t *testing.T) {
-	seen := map[string]rune{}
-	all := glyphs()
-	for letter, rows := range all {
-		if len(rows) != glyphHeight {
-			t.Fatalf("%c has %d rows", letter, len(rows))
-		}
-		for _, row := range rows {
-			if len(row) != glyphWidth || strings.Trim(row, ".#") != "" {
-				t.Errorf("a row of %c is %q", letter, row)
-			}
-		}
-		drawing := strings.Join(rows, "/")
-		if other, twice := seen[drawing]; twice {
-			t.Errorf("%c and %c are drawn alike", letter, other)
-		}
-		seen[drawing] = letter
-	}
-	for _, letter := range "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.,:;-_%/()[]^" {
-		if all[letter] == nil {
-			t.Errorf("%c has no glyph", letter)
-		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/diagram"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/presplit"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -28,14 +29,14 @@ func offText(e presplit.Report) string {
 }
 
 // panels are those of the load and of the sizes, from a height on.
-func panels(y float64, from, to point.Nanos, most, target float64) (load, sizes panel) {
-	load = panel{plotLeft, plotRight, y + plotTop, plotHigh, from, to, max(most, 1)}
-	sizes = panel{plotLeft, plotRight, y + plotTop + plotHigh + plotGap, plotHigh, from, to, sizesMost * target}
+func panels(y float64, from, to point.Nanos, most, target float64) (load, sizes diagram.Panel) {
+	load = diagram.Panel{Left: plotLeft, Right: plotRight, Top: y + plotTop, High: plotHigh, From: from, To: to, Most: max(most, 1)}
+	sizes = diagram.Panel{Left: plotLeft, Right: plotRight, Top: y + plotTop + plotHigh + plotGap, High: plotHigh, From: from, To: to, Most: sizesMost * target}
 	return load, sizes
 }
 
 // drawBacktest draws a replay.
-func drawBacktest(s sheet, trace presplit.Trace, r presplit.Report, target float64, learn point.Nanos) {
+func drawBacktest(s diagram.Sheet, trace presplit.Trace, r presplit.Report, target float64, learn point.Nanos) {
 	const minute = point.Nanos(time.Minute)
 	most := 0.0
 	for _, v := range trace.Bytes {
@@ -44,31 +45,31 @@ func drawBacktest(s sheet, trace presplit.Trace, r presplit.Report, target float
 		}
 	}
 	load, sizes := panels(0, trace.Start, trace.Start+point.Nanos(len(trace.Bytes))*minute, most/60, target)
-	s.text(spot{plotLeft, 20}, fromLeft, fmt.Sprintf("%d partitions, target %s: %s", len(r.Errors), sizeName(target), offText(r)))
-	legend(s, spot{plotLeft, 42}, legendEntry{"load", blue, solid}, legendEntry{"target; dots are partitions", red, dashed})
-	s.rect(plotLeft, load.top, load.x(trace.Start+learn)-plotLeft, 2*plotHigh+plotGap, light)
-	load.grid(s, rateName)
+	s.Text(diagram.Place(plotLeft, 20), diagram.FromLeft, fmt.Sprintf("%d partitions, target %s: %s", len(r.Errors), sizeName(target), offText(r)))
+	diagram.Legend(s, diagram.Place(plotLeft, 42), diagram.Entry{Name: "load", Colour: diagram.Blue, Stroke: diagram.Solid}, diagram.Entry{Name: "target; dots are partitions", Colour: diagram.Red, Stroke: diagram.Dashed})
+	s.Rect(plotLeft, load.Top, load.X(trace.Start+learn)-plotLeft, 2*plotHigh+plotGap, diagram.Light)
+	load.Grid(s, rateName)
 	step := max(len(trace.Bytes)/2000, 1)
-	var run []spot
+	var run []diagram.Spot
 	for i := 0; i < len(trace.Bytes); i += step {
 		if v := trace.Bytes[i]; !math.IsNaN(v) {
-			run = append(run, load.at(trace.Start+point.Nanos(i)*minute, v/60))
+			run = append(run, load.At(trace.Start+point.Nanos(i)*minute, v/60))
 			continue
 		}
-		s.line(run, blue, solid)
+		s.Line(run, diagram.Blue, diagram.Solid)
 		run = nil
 	}
-	s.line(run, blue, solid)
-	sizes.grid(s, sizeName)
-	s.line([]spot{sizes.at(sizes.from, target), sizes.at(sizes.to, target)}, red, dashed)
+	s.Line(run, diagram.Blue, diagram.Solid)
+	sizes.Grid(s, sizeName)
+	s.Line([]diagram.Spot{sizes.At(sizes.From, target), sizes.At(sizes.To, target)}, diagram.Red, diagram.Dashed)
 	for _, p := range r.Partitions {
-		s.dot(sizes.at(p.Lo+(p.Hi-p.Lo)/2, p.Bytes), 1.6, blue, solid)
+		s.Dot(sizes.At(p.Lo+(p.Hi-p.Lo)/2, p.Bytes), 1.6, diagram.Blue, diagram.Solid)
 	}
-	sizes.times(s)
+	sizes.Times(s)
 }
 
 // drawForecast draws a column of a table from a height on: the load that came and the expected one, and the sizes of partitions.
-func drawForecast(s sheet, y float64, table string, c *columnForecast, target float64) {
+func drawForecast(s diagram.Sheet, y float64, table string, c *columnForecast, target float64) {
 	var times []point.Nanos
 	most := 0.0
 	for _, points := range [][]forecastPoint{c.Recorded, c.Forecast} {
@@ -91,38 +92,38 @@ func drawForecast(s sheet, y float64, table string, c *columnForecast, target fl
 	if c.Errors != nil {
 		title = fmt.Sprintf("%s, ring %s: the last %d partitions are %s", table, c.Ring, c.Errors.Partitions, offText(c.Errors.of))
 	}
-	s.text(spot{plotLeft, y + 20}, fromLeft, title)
-	legend(s, spot{plotLeft, y + 42}, legendEntry{"what came", blue, solid}, legendEntry{"what is expected", orange, solid}, legendEntry{"target, " + sizeName(target), red, dashed})
-	load.grid(s, rateName)
-	for _, run := range load.runs(c.Recorded) {
-		s.line(run, blue, solid)
+	s.Text(diagram.Place(plotLeft, y+20), diagram.FromLeft, title)
+	diagram.Legend(s, diagram.Place(plotLeft, y+42), diagram.Entry{Name: "what came", Colour: diagram.Blue, Stroke: diagram.Solid}, diagram.Entry{Name: "what is expected", Colour: diagram.Orange, Stroke: diagram.Solid}, diagram.Entry{Name: "target, " + sizeName(target), Colour: diagram.Red, Stroke: diagram.Dashed})
+	load.Grid(s, rateName)
+	for _, run := range runs(&load, c.Recorded) {
+		s.Line(run, diagram.Blue, diagram.Solid)
 	}
-	for _, run := range load.runs(c.Forecast) {
-		s.line(run, orange, solid)
+	for _, run := range runs(&load, c.Forecast) {
+		s.Line(run, diagram.Orange, diagram.Solid)
 	}
-	sizes.grid(s, sizeName)
-	s.line([]spot{sizes.at(from, target), sizes.at(to, target)}, red, dashed)
+	sizes.Grid(s, sizeName)
+	s.Line([]diagram.Spot{sizes.At(from, target), sizes.At(to, target)}, diagram.Red, diagram.Dashed)
 	for _, p := range c.Partitions {
 		if p.Bytes == nil {
 			continue
 		}
-		at := sizes.at(p.lo+(min(p.hi, c.until)-p.lo)/2, float64(*p.Bytes))
+		at := sizes.At(p.lo+(min(p.hi, c.until)-p.lo)/2, float64(*p.Bytes))
 		if p.Expected {
-			s.dot(at, 3, orange, hollow)
+			s.Dot(at, 3, diagram.Orange, diagram.Hollow)
 		} else {
-			s.dot(at, 3, blue, solid)
+			s.Dot(at, 3, diagram.Blue, diagram.Solid)
 		}
 	}
-	sizes.times(s)
+	sizes.Times(s)
 }
 
 // runs are the lines through the points, apart where some are missing between two.
-func (p *panel) runs(points []forecastPoint) (out [][]spot) {
+func runs(p *diagram.Panel, points []forecastPoint) (out [][]diagram.Spot) {
 	for i, one := range points {
 		if i == 0 || i > 1 && one.at-points[i-1].at > 3*(points[1].at-points[0].at) {
 			out = append(out, nil)
 		}
-		out[len(out)-1] = append(out[len(out)-1], p.at(one.at, one.BytesPerSecond))
+		out[len(out)-1] = append(out[len(out)-1], p.At(one.at, one.BytesPerSecond))
 	}
 	return out
 }

@@ -1,4 +1,4 @@
-package main
+package diagram
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// pngScale is how many pixels of a PNG are a unit of the SVG.
-	pngScale = 1.5
+	// PNGScale is how many pixels of a PNG are a unit of the SVG.
+	PNGScale = 1.5
 	// Glyphs have 5 × 7 squares, each of glyphDot pixels, and stand 6 squares apart.
 	glyphWidth, glyphHeight, glyphDot = 5, 7, 2
 	// glyphGap separates two glyphs in glyphText.
@@ -48,17 +48,17 @@ type pngSheet struct {
 	glyphs map[rune][]string
 }
 
-func newPNG(width, height float64) (sheet, error) {
+func newPNG(width, height float64) (Sheet, error) {
 	var colours color.Palette
 	for _, c := range palette {
 		colours = append(colours, color.RGBA{c[0], c[1], c[2], 255})
 	}
-	return &pngSheet{image.NewPaletted(image.Rect(0, 0, int(width*pngScale), int(height*pngScale)), colours), glyphs()}, nil // white is 0
+	return &pngSheet{image.NewPaletted(image.Rect(0, 0, int(width*PNGScale), int(height*PNGScale)), colours), glyphs()}, nil // white is 0
 }
 
-func pixel(v float64) int { return int(math.Round(v * pngScale)) }
+func pixel(v float64) int { return int(math.Round(v * PNGScale)) }
 
-func (s *pngSheet) fill(x, y, w, h int, c colour) {
+func (s *pngSheet) fill(x, y, w, h int, c Colour) {
 	for j := y; j < y+h; j++ {
 		for i := x; i < x+w; i++ {
 			s.m.SetColorIndex(i, j, uint8(c)) // places outside are left out
@@ -66,48 +66,48 @@ func (s *pngSheet) fill(x, y, w, h int, c colour) {
 	}
 }
 
-func (s *pngSheet) rect(x, y, w, h float64, c colour) {
+func (s *pngSheet) Rect(x, y, w, h float64, c Colour) {
 	s.fill(pixel(x), pixel(y), pixel(w), pixel(h), c)
 }
 
-// line is two pixels wide, but for the grid's.
-func (s *pngSheet) line(at []spot, c colour, how stroke) {
+// Line is two pixels wide, but for the grid's.
+func (s *pngSheet) Line(at []Spot, c Colour, how Stroke) {
 	thick, drawn := 2, 0.0 // drawn: how long the line is so far, for its dashes
-	if c == gray {
+	if c == Gray {
 		thick = 1
 	}
 	for i := 1; i < len(at); i++ {
-		dx, dy := (at[i].x-at[i-1].x)*pngScale, (at[i].y-at[i-1].y)*pngScale
+		dx, dy := (at[i].x-at[i-1].x)*PNGScale, (at[i].y-at[i-1].y)*PNGScale
 		steps := max(math.Ceil(max(math.Abs(dx), math.Abs(dy))), 1)
 		for n := 0.0; n <= steps; n++ {
-			if how != dashed || math.Mod(drawn+n, 15) < 9 {
-				s.fill(int(math.Round(at[i-1].x*pngScale+dx*n/steps)), int(math.Round(at[i-1].y*pngScale+dy*n/steps)), thick, thick, c)
+			if how != Dashed || math.Mod(drawn+n, 15) < 9 {
+				s.fill(int(math.Round(at[i-1].x*PNGScale+dx*n/steps)), int(math.Round(at[i-1].y*PNGScale+dy*n/steps)), thick, thick, c)
 			}
 		}
 		drawn += steps
 	}
 }
 
-func (s *pngSheet) dot(at spot, r float64, c colour, how stroke) {
-	x, y, radius := at.x*pngScale, at.y*pngScale, r*pngScale
+func (s *pngSheet) Dot(at Spot, r float64, c Colour, how Stroke) {
+	x, y, radius := at.x*PNGScale, at.y*PNGScale, r*PNGScale
 	for j := math.Floor(y - radius); j <= y+radius; j++ {
 		for i := math.Floor(x - radius); i <= x+radius; i++ {
 			d := math.Hypot(i-x, j-y)
-			if d <= radius && (how != hollow || d > radius-1.5) {
+			if d <= radius && (how != Hollow || d > radius-1.5) {
 				s.m.SetColorIndex(int(i), int(j), uint8(c))
 			}
 		}
 	}
 }
 
-func (s *pngSheet) text(at spot, from anchor, text string) {
+func (s *pngSheet) Text(at Spot, from Anchor, text string) {
 	const cell = (glyphWidth + 1) * glyphDot
 	letters := []rune(text)
 	x, y := pixel(at.x), pixel(at.y)-glyphHeight*glyphDot
 	switch width := len(letters)*cell - glyphDot; from {
-	case centred:
+	case Centred:
 		x -= width / 2
-	case fromRight:
+	case FromRight:
 		x -= width
 	}
 	for _, letter := range letters {
@@ -118,7 +118,7 @@ func (s *pngSheet) text(at spot, from anchor, text string) {
 		for j, row := range rows {
 			for i := range row {
 				if row[i] == '#' {
-					s.fill(x+i*glyphDot, y+j*glyphDot, glyphDot, glyphDot, black)
+					s.fill(x+i*glyphDot, y+j*glyphDot, glyphDot, glyphDot, Black)
 				}
 			}
 		}
