@@ -90,7 +90,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 			return waiting.Stagers(ctx, time.Now(), table, func(ctx context.Context) ([]registry.Server, error) { return registry.List(ctx, p.view.coord) })
 		},
 		Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, NeverLed: p.view.leaders.NeverLed,
-		CaughtUp: p.view.leaders.CaughtUp, Copies: p.view.leaders.InSync, Log: log, Registerer: registerer},
+		CaughtUp: p.view.leaders.CaughtUp, Copies: p.view.leaders.InSync, Ping: p.view.peers.Ping, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
 	behind := gatewayDeps{tables: p.view.tables, coord: p.view.coord, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe, ping: p.view.peers.Ping, readOnly: p.view.readOnly, administer: p.administer()}
 	if cfg.Intake.Staging {

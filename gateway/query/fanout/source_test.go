@@ -49,6 +49,7 @@ type storage struct {
 	keeps  error            // of deletions in its partitions
 	marked int              // questions for their watermark
 	away   error            // its answer to them
+	slow   time.Duration    // how long it needs to read them
 }
 
 // StagedStats implements peer.StagedCounter: rows at 7 s that came at 1,000 s.
@@ -170,13 +171,23 @@ func (w *world) change(f func()) {
 }
 
 func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
-	s.w.mu.Lock()
-	s.asked++
-	mute, breaks := s.mute, s.breaks
 	if q.Copies == peer.StagedRows {
+		if s.slow > 0 {
+			late := time.NewTimer(s.slow)
+			defer late.Stop()
+			select {
+			case <-late.C:
+			case <-ctx.Done():
+				return nil, fault.Wrap(ctx.Err(), fault.Canceled, "it was reading")
+			}
+		}
+		s.w.mu.Lock()
 		defer s.w.mu.Unlock()
 		return s.staged.Select(ctx, q)
 	}
+	s.w.mu.Lock()
+	s.asked++
+	mute, breaks := s.mute, s.breaks
 	stale := s.staleLocked(q)
 	s.w.mu.Unlock()
 	if mute {

@@ -17,9 +17,6 @@ import (
 // Rows that are staged are asked for first, then partitions: a row that moves to its leader between the two is in the second answer, and one that
 // moves later is in the first. So none is missed, and one that is in both counts once, by its rank.
 
-// stagedTimeout is how long a server with staged rows may need to begin its answer.
-const stagedTimeout = time.Second
-
 // stagedAt lists the servers on which rows of a table may be staged. Nearly always there is none.
 func (s *Source) stagedAt(table string) []topology.ServerID {
 	if s.deps.Staged == nil {
@@ -50,10 +47,34 @@ func (s *Source) stagedHolders(table string) int {
 	return 1
 }
 
+// patiently asks all servers beside each other, and does without those that are not needed (patience). The context of an answer ends with ctx. drop forgets an answer that came too late.
+func patiently[T any](ctx context.Context, s *Source, at []topology.ServerID, table string, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error), drop func(T)) (all []T, errs []error) {
+	p := &patience{source: s, holders: s.stagedHolders(table), partial: query.Partial(ctx), open: map[topology.ServerID]context.CancelFunc{}}
+	own := map[topology.ServerID]context.Context{} // before the first is asked: all count from the beginning
+	for _, id := range at {
+		ctx, cut := context.WithCancel(ctx)
+		own[id] = ctx
+		p.begin(id, cut)
+	}
+	waiting, answered := context.WithCancel(ctx)
+	defer answered()
+	go p.wait(waiting)
+	return eachStaged(ctx, s, at, func(_ context.Context, id topology.ServerID, st peer.Storage) (answer T, err error) {
+		got, err := ask(own[id], id, st)
+		if end := p.over(id, err); end != nil {
+			if err == nil {
+				drop(got)
+			}
+			return answer, end
+		}
+		return got, nil
+	})
+}
+
 // askStaged asks all servers on which rows of a table may be staged. As many may be missing as leave one holder of every frame; more
 // are an error, or a warning where that is allowed.
-func askStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, table string, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error)) (answers []T, err error) {
-	all, errs := eachStaged(ctx, s, at, ask)
+func askStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, table string, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error), drop func(T)) (answers []T, err error) {
+	all, errs := patiently(ctx, s, at, table, ask, drop)
 	var missing error
 	away := 0
 	for i, err := range errs {
@@ -83,20 +104,8 @@ func (s *Source) openStaged(ctx context.Context, at []topology.ServerID, q *peer
 	mine := *q
 	mine.Partitions, mine.MapSeq, mine.MapNext, mine.Copies, mine.Ranks = nil, 0, 0, peer.StagedRows, true
 	all, err := askStaged(ctx, s, at, q.Table, func(ctx context.Context, id topology.ServerID, st peer.Storage) (*reader, error) {
-		ctx, cancel := context.WithCancel(ctx) // it ends with the request: rows are read under it
-		late := time.AfterFunc(stagedTimeout, cancel)
-		rd, err := open(ctx, &group{server: id, overlaps: true, mode: peer.StagedRows}, &mine, st)
-		if !late.Stop() && err == nil {
-			_ = rd.close()
-			rd, err = nil, fault.Errorf(fault.Unavailable, "server %s did not answer in %v", id, stagedTimeout)
-		}
-		if err != nil {
-			cancel()
-			return nil, err
-		}
-		context.AfterFunc(ctx, cancel)
-		return rd, nil
-	})
+		return open(ctx, &group{server: id, overlaps: true, mode: peer.StagedRows}, &mine, st)
+	}, func(rd *reader) { _ = rd.close() })
 	for _, rd := range all {
 		if rd.ended {
 			_ = rd.close()
@@ -115,11 +124,11 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 	}
 	mine := *q
 	mine.Partitions, mine.MapSeq, mine.MapNext, mine.Copies = nil, 0, 0, peer.StagedRows
+	ctx, answered := context.WithCancel(ctx)
+	defer answered()
 	return askStaged(ctx, s, at, q.Table, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (list, error) {
-		ctx, stop := context.WithTimeout(ctx, stagedTimeout)
-		defer stop()
 		return ask(ctx, &mine, st)
-	})
+	}, func(list) {})
 }
 
 // Deletions go to the servers with staged rows, and to partitions when all these have deleted: rows forwarded later do not match, and rows

@@ -1,0 +1,84 @@
+package fanout
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// TestAQueryWaitsForStagedRowsThatItNeeds: a server that needs seconds to read its staged rows is left out where others hold them too, and waited for where none does, unless it
+// does not answer a ping, or the query's own time is over.
+func TestAQueryWaitsForStagedRowsThatItNeeds(t *testing.T) {
+	const waits = whole + ", waits: 7"
+	type slow map[topology.ServerID]time.Duration
+	for _, c := range []struct {
+		name     string
+		replicas int // one: each frame has one holder; three: two
+		slow     slow
+		deaf     topology.ServerID // it answers no ping
+		partial  bool
+		within   time.Duration // of the query
+		want     string        // "" is an error
+		took     time.Duration
+	}{
+		{name: "none is slow", replicas: 1, want: waits},
+		{name: "the other holder is not slow", replicas: 3, slow: slow{"n2": 5 * time.Second}, want: waits, took: time.Second},
+		{name: "the only holder is slow", replicas: 1, slow: slow{"n2": 5 * time.Second}, want: waits, took: 5 * time.Second},
+		{name: "both are slow", replicas: 3, slow: slow{"n2": 5 * time.Second, "n3": 3 * time.Second}, want: waits, took: 3 * time.Second},
+		{name: "both are slow, one by less than a second", replicas: 3, slow: slow{"n2": 5 * time.Second, "n3": time.Second / 2}, want: waits, took: time.Second},
+		{name: "the only holder is frozen", replicas: 1, slow: slow{"n2": time.Hour}, deaf: "n2", took: time.Second},
+		{name: "one is frozen, the other one slow", replicas: 3, slow: slow{"n2": time.Hour, "n3": 3 * time.Second}, deaf: "n2", want: waits, took: 3 * time.Second},
+		{name: "the query's time is over", replicas: 3, slow: slow{"n2": 5 * time.Second, "n3": 5 * time.Second}, within: 2 * time.Second, took: 2 * time.Second},
+		{name: "the answer need not be whole", replicas: 1, slow: slow{"n2": 5 * time.Second}, partial: true, want: whole, took: time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.change(func() {
+					m := *w.m
+					m.Config.Replicas = c.replicas
+					w.m = &m
+				})
+				holders := []topology.ServerID{"n2", "n3"}[:min(c.replicas, 2)]
+				for _, id := range holders {
+					w.stage(id)
+				}
+				for id, d := range c.slow {
+					w.servers[id].slow = d
+				}
+				w.source.deps.Staged = func(string) []topology.ServerID { return holders }
+				w.source.deps.Ping = func(_ context.Context, id topology.ServerID) error {
+					if id == c.deaf {
+						return fault.Errorf(fault.Unavailable, "no answer")
+					}
+					return nil
+				}
+				ctx := w.t.Context()
+				if c.partial {
+					ctx = query.WithPartial(ctx)
+				}
+				if c.within > 0 {
+					var stop context.CancelFunc
+					ctx, stop = context.WithTimeout(ctx, c.within)
+					defer stop()
+				}
+				start := time.Now()
+				got, err := w.rows(ctx)
+				if got != c.want || (err != nil) != (c.want == "") {
+					t.Errorf("read %q, %v", got, err)
+				}
+				if c.deaf != "" && err != nil && !strings.Contains(err.Error(), "server n2 did not answer") {
+					t.Error(err)
+				}
+				if took := time.Since(start); took != c.took {
+					t.Errorf("it took %v, should be %v", took, c.took)
+				}
+				w.closed()
+			})
+		})
+	}
+}
