@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -95,7 +96,8 @@ func Translate(in *peer.Insert, ids []point.SeriesID) {
 	}
 }
 
-// divide cuts the frame by a map into parts. It returns the times that no partition has, and counts the rows that are older than their table keeps.
+// divide cuts the frame by a map into parts. It returns the times that no partition has, and counts the rows without one that are older than their table keeps. A row that has
+// a partition goes there, whatever the clock says: the master drops what is too old, and a clock that runs ahead must not drop what was acknowledged.
 func (s *Scratch) divide(m *topology.Map, now point.Nanos) (uncovered []point.Nanos, expired int) {
 	g := &s.Frame
 	s.parts, s.rings = s.parts[:0], slices.Grow(s.rings[:0], len(g.Defs))
@@ -105,12 +107,14 @@ func (s *Scratch) divide(m *topology.Map, now point.Nanos) (uncovered []point.Na
 	var last *topology.Partition
 	var at int // of last, in s.parts
 	find := func(id point.DenseID, t point.Nanos) *peer.Insert {
-		if m.Config.Retention > 0 && t < now-int64(m.Config.Retention) {
-			expired++
-			return nil
-		}
 		if last == nil || !last.Contains(s.rings[id], t) {
 			p, ok := m.Find(s.rings[id], t)
+			if !ok && m.Config.Retention > 0 && t < now-int64(m.Config.Retention) {
+				if now = min(now, end(m)); t < now-int64(m.Config.Retention) {
+					expired++
+					return nil
+				}
+			}
 			if !ok {
 				uncovered = append(uncovered, t)
 				return nil
@@ -135,4 +139,13 @@ func (s *Scratch) divide(m *topology.Map, now point.Nanos) (uncovered []point.Na
 		}
 	}
 	return uncovered, expired
+}
+
+// end is the end of a map's newest partition. As for the master, a table keeps rows from its newest on, or from now if that is earlier.
+func end(m *topology.Map) point.Nanos {
+	newest := point.Nanos(math.MinInt64)
+	for p := range m.All() {
+		newest = max(newest, p.TimeHi)
+	}
+	return max(newest, math.MinInt64+int64(m.Config.Retention)) // of a map without partitions, nothing is too old
 }
