@@ -230,9 +230,10 @@ test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left
 	@$(call has,./cmd/cluster,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -parallel=4 -run 'TestCluster' ./cmd/spillway ./cmd/cluster
 
-chaos: build etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
+chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
 	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)
-	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
+	.ci/faults bin/spillway-faults $(VERSION)
+	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults go test -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \

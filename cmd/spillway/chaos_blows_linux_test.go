@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
 )
 
 // blow is harm that was done, and how it is undone.
@@ -27,10 +31,11 @@ type blow struct {
 
 // storm does harm to a cluster, by a seed.
 type storm struct {
-	c     *crowd
-	rng   *rand.Rand
-	wires *wires // nil: no link can be cut
-	disk  string // of the last storage server: a small one, or ""
+	c      *crowd
+	rng    *rand.Rand
+	wires  *wires // nil: no link can be cut
+	disk   string // of the last storage server: a small one, or ""
+	faults string // the directory with the files that the program of .ci/faults reads; "": the program is another one
 }
 
 // chaosBlows are the blows with their weights. Most are kills, which the record counts.
@@ -61,6 +66,18 @@ var chaosBlows = []struct {
 	{"kill server and etcd", 2, func(s *storm) blow { return both(s.kill(oneOf(s.rng, s.c.Storage)), s.kill(oneOf(s.rng, s.c.Etcd))) }},
 	{"kill leader, pause gateway", 1, func(s *storm) blow { return both(s.kill(s.leader()), s.pause(oneOf(s.rng, s.c.Gateways), 6)) }},
 	{"kill all storage", 1, func(s *storm) blow { return s.killAll() }},
+	{"fail fsyncs of leader", 2, func(s *storm) blow { return s.failSyncs(s.leader()) }},
+	{"fail fsyncs of follower", 2, func(s *storm) blow { return s.failSyncs(s.follower()) }},
+	{"jump clock forwards", 1, func(s *storm) blow { return s.jump(oneOf(s.rng, s.c.Storage), time.Hour) }},
+	{"jump clock backwards", 1, func(s *storm) blow { return s.jump(oneOf(s.rng, s.c.Storage), -time.Hour) }},
+	{"jump clock of master by a month", 1, func(s *storm) blow { return s.jump(s.master(), 30*24*time.Hour) }},
+	{"jump clock, then kill", 1, func(s *storm) blow {
+		p, by := s.leader(), time.Hour
+		if s.rng.IntN(2) == 0 {
+			by = -by
+		}
+		return both(s.jump(p, by), s.kill(p)) // it starts by the wrong clock
+	}},
 }
 
 func oneOf[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
@@ -245,6 +262,75 @@ func (s *storm) fill() blow {
 		default:
 		}
 	}}
+}
+
+// failSyncs lets the fsyncs of a storage server fail from now on. It has to end itself, and starts again on a disk that works.
+func (s *storm) failSyncs(p *processes.Process) blow {
+	s.c.must(os.WriteFile(s.fault(p.Name, "sync"), nil, 0o600))
+	return blow{what: "fsyncs of " + p.Name + " fail", lasts: time.Duration(s.rng.IntN(4000)) * time.Millisecond, heal: func() {
+		s.c.within(2*patience, p.Name+" ends itself after an fsync failed", func() bool {
+			select {
+			case <-p.Done():
+				return true
+			default:
+				return false
+			}
+		})
+		s.c.t.Logf("%s has ended itself: %.200s", p.Name, lastLine(p.Said()))
+		s.c.must(os.Remove(s.fault(p.Name, "sync")))
+		s.c.start(p)
+	}}
+}
+
+// jump sets the clock of a storage server, and back when it is healed.
+func (s *storm) jump(p *processes.Process, by time.Duration) blow {
+	s.setClockOf(p, by)
+	return blow{what: fmt.Sprintf("the clock of %s is off by %v", p.Name, by), lasts: s.cutLast(), heal: func() { s.setClockOf(p, 0) }}
+}
+
+// setClockOf returns once the process goes by that clock, as the dates of its answers say.
+func (s *storm) setClockOf(p *processes.Process, by time.Duration) {
+	s.c.must(setClock(s.fault(p.Name, "clock"), by))
+	s.c.within(patience, fmt.Sprintf("the clock of %s is off by %v", p.Name, by), func() bool {
+		answer, err := http.Get(p.Ready)
+		if err != nil {
+			return false
+		}
+		_ = answer.Body.Close()
+		at, err := http.ParseTime(answer.Header.Get("Date"))
+		return err == nil && (time.Until(at)-by).Abs() < time.Minute
+	})
+}
+
+// master returns the server that plans, and drops old partitions.
+func (s *storm) master() *processes.Process {
+	var at master.Holder
+	s.c.within(patience, "there is a master", func() bool {
+		row, ok, err := s.c.view.coord.Get(s.c.t.Context(), master.Key)
+		s.c.must(err)
+		return ok && json.Unmarshal(row.Value, &at) == nil && at.Holder != ""
+	})
+	return s.c.server(at.Holder)
+}
+
+func (s *storm) fault(process, kind string) string { return filepath.Join(s.faults, process+"."+kind) }
+
+// setClock makes the clock of the process wrong that has mapped the file: it must stay the same file.
+func setClock(path string, by time.Duration) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(by)), 0)
+	return errors.Join(err, f.Close())
+}
+
+// faultsOf returns the variables by which a process of the program of .ci/faults finds its files.
+func (s *storm) faultsOf(t *testing.T, process string) []string {
+	if err := setClock(s.fault(process, "clock"), 0); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"FAULT_CLOCK=" + s.fault(process, "clock"), "FAULT_SYNC=" + s.fault(process, "sync")}
 }
 
 func lastLine(s string) string {

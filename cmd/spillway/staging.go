@@ -32,7 +32,7 @@ func (p *storage) openStaging() (err error) {
 			return nil // it never staged
 		}
 	}
-	p.staging, err = stagings.Open(stagings.Deps{FS: vfs.Default, Dir: dir, Room: p.stagingRoom, Announce: p.announceStaging, Ways: stagingWays{p}, Log: p.log, Registerer: p.registerer},
+	p.staging, err = stagings.Open(stagings.Deps{FS: disk(), Dir: dir, Room: p.stagingRoom, Announce: p.announceStaging, Ways: stagingWays{p}, Log: p.log, Registerer: p.registerer},
 		staging.Settings{Server: p.id, BytesMax: int64(p.cfg.Storage.StagingBytesMax)})
 	return err
 }

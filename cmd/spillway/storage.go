@@ -205,7 +205,7 @@ func (t tablesConfig) master() master.Settings {
 
 // openBrick opens the brick on the disk, or on an overlay if the disk has no room for the writes of opening it (room.go).
 func (p *storage) openBrick(ctx context.Context) (err error) {
-	fs := vfs.Default
+	fs := disk()
 	if p.frozen = p.cfg.shortOfRoom(startRoom); p.frozen != "" {
 		if there, err := brick.Exists(fs, p.cfg.DataDir); err != nil {
 			return err

@@ -97,7 +97,7 @@ func Translate(in *peer.Insert, ids []point.SeriesID) {
 }
 
 // divide cuts the frame by a map into parts. It returns the times that no partition has, and counts the rows without one that are older than their table keeps. A row that has
-// a partition goes there, whatever the clock says: the master drops what is too old, and a clock that runs ahead must not drop what was acknowledged.
+// a partition goes there, whatever the clock says: the master drops old partitions, and a clock that runs ahead must not drop acknowledged rows.
 func (s *Scratch) divide(m *topology.Map, now point.Nanos) (uncovered []point.Nanos, expired int) {
 	g := &s.Frame
 	s.parts, s.rings = s.parts[:0], slices.Grow(s.rings[:0], len(g.Defs))

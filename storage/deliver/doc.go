@@ -3,7 +3,7 @@
 //
 //	frame ─▶ divide by the newest map ─▶ Insert at each leader, level all, Foreign
 //	            │ times without a partition: Cover, and the caller tries again
-//	            └ of these, what is older than the table keeps, by the clock and by its newest partition: left out, counted
+//	            └ older rows of these than the table keeps, by the clock and by its newest partition: left out, counted
 //
 // A frame that comes twice, or late, changes nothing: its rows keep their rank.
 package deliver

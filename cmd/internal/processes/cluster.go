@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,6 +35,8 @@ type Plan struct {
 	Certs bool
 	// StorageArgs and GatewayArgs are further arguments, Env further variables of all processes.
 	StorageArgs, GatewayArgs, Env []string
+	// EnvOf returns further variables of one process (m1, s1, g1); nil: none has any.
+	EnvOf func(name string) []string
 	// Out returns the writer that gets the output of a process; nil: the output is dropped.
 	Out func(name string) io.Writer
 }
@@ -125,6 +128,9 @@ func (p Plan) process(name, bin, ready string, args ...string) *Process {
 		args = append(args, "--memory="+p.Memory)
 	}
 	out := &Process{Name: name, Line: append([]string{bin}, args...), Ready: "http://" + ready, Env: p.Env, In: in}
+	if p.EnvOf != nil {
+		out.Env = append(slices.Clone(out.Env), p.EnvOf(name)...)
+	}
 	if p.Out != nil {
 		out.Out = p.Out(name)
 	}
