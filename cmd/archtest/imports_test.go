@@ -8,7 +8,7 @@ import (
 )
 
 // pure are the packages that must be right: machines and plans without a clock, a lock, I/O or goroutines.
-const pure = "metadata/topology/... metadata/lease storage/chain storage/replica storage/staging storage/gate storage/lead/rules smear/... presplit/... gateway/follow gateway/ha storage/unload"
+const pure = "metadata/topology/... metadata/lease storage/chain storage/replica storage/staging storage/gate storage/lead/rules smear/... presplit/... gateway/follow gateway/ha gateway/deletion storage/unload"
 
 // rule is one forbidden import. Patterns are those of the go tool, several stand apart by spaces; our own packages are
 // named from the repository's root.

@@ -19,7 +19,10 @@ const (
 func (c Copies) Valid() bool { return c <= StagedRows }
 
 // Deletes reports whether it is a known one of deletions.
-func (c Copies) Deletes() bool { return c.Valid() && c != StagedRows || c == StagedDeletes }
+func (c Copies) Deletes() bool { return c.Valid() && c != StagedRows || c.DeletesStaged() }
+
+// DeletesStaged reports whether it is one of deletions in staged rows.
+func (c Copies) DeletesStaged() bool { return c >= StagedDeletes && c <= StagedReleases }
 
 // unsureError is the error of a placement that could answer, but may lack rows.
 type unsureError struct{ error }

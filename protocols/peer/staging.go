@@ -77,3 +77,13 @@ const StagedRows Copies = 3
 // StagedDeletes asks for a deletion in the rows staged at a server, of any partition, instead of those of partitions. Servers of older versions refuse it
 // as Invalid.
 const StagedDeletes Copies = 4
+
+// The requests before and after a deletion in staged rows. Select.Hold names the hold. Servers of older versions refuse these as Invalid.
+const (
+	// StagedHolds has a server forward none of its staged rows that may match until the hold ends, and returns once none is on its way.
+	StagedHolds Copies = 5
+	// StagedRenewals has the hold last longer: by itself it ends after some seconds. Where it has ended the answer is Unavailable.
+	StagedRenewals Copies = 6
+	// StagedReleases ends the hold.
+	StagedReleases Copies = 7
+)

@@ -120,6 +120,9 @@ type Select struct {
 	// Copies are the placements that may answer for Partitions. Servers of older versions answer as leaders alone.
 	Copies Copies
 
+	// Hold is the number that the asker drew for a hold of staged rows (StagedHolds); of StagedDeletes 0, or the one that the server has kept since. It travels in the place of MapSeq, which has no meaning there.
+	Hold uint64
+
 	// Ranks asks for the ranks of rows too, for use where other servers may have rows at the same times. A rank is exact for rows in
 	// memory; of a chunk of a segment it is the highest.
 	Ranks bool

@@ -116,7 +116,7 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if len(q.Matchers) == 0 {
 		return fault.Errorf(fault.Invalid, "a deletion needs a matcher")
 	}
-	if q.Copies == peer.StagedDeletes {
+	if q.Copies.DeletesStaged() {
 		return s.deleteStaged(ctx, q)
 	}
 	if err := s.answers(ctx, q); err != nil {

@@ -25,6 +25,10 @@ type Staging interface {
 	Read(q *runner.Query) ([]peer.Series, error)
 	// Delete removes rows from the frames held, durably; Take and LabelsOnly are not used.
 	Delete(ctx context.Context, q *runner.Query) error
+	// Hold has frames stay here for a deletion until Release, or until it was not renewed.
+	Hold(ctx context.Context, q *runner.Query) error
+	Renew(hold uint64) error
+	Release(hold uint64)
 	// Load returns the staged rows of a table; false: there are none.
 	Load(table string) (staging.Load, bool)
 	// Times returns the first and the last time of the rows of a table that Read may return; lo > hi: there are none.
@@ -153,7 +157,7 @@ func labelsOf(ms []peer.Matcher) (all []runner.Label) {
 	return all
 }
 
-// deleteStaged deletes in the rows that are staged here. A server that stages none has none.
+// deleteStaged deletes in the rows that are staged here, or holds them for a deletion. A server that stages none has none.
 func (s *Server) deleteStaged(ctx context.Context, q *peer.Select) error {
 	if s.deps.Staging == nil {
 		return nil
@@ -162,7 +166,17 @@ func (s *Server) deleteStaged(ctx context.Context, q *peer.Select) error {
 	if err != nil {
 		return err
 	}
-	return s.deps.Staging.Delete(ctx, &runner.Query{Table: q.Table, Lo: q.Lo, Hi: q.Hi, Match: match})
+	of := &runner.Query{Table: q.Table, Lo: q.Lo, Hi: q.Hi, Match: match, Hold: q.Hold}
+	switch q.Copies {
+	case peer.StagedHolds:
+		return s.deps.Staging.Hold(ctx, of)
+	case peer.StagedRenewals:
+		return s.deps.Staging.Renew(q.Hold)
+	case peer.StagedReleases:
+		s.deps.Staging.Release(q.Hold)
+		return nil
+	}
+	return s.deps.Staging.Delete(ctx, of)
 }
 
 // stagedNames returns the label names of staged series; stagedValues the values of one label.

@@ -104,6 +104,7 @@ type Machine struct {
 	began    map[topology.ServerID]time.Time // when they began with their directories, by their clocks
 	leaving  bool                            // this server is drained or stops
 	deleting map[string]int                  // deletions of rows of a table that are under way
+	holds    map[uint64]hold                 // of deletions, also some that ended by their time
 }
 
 type entry struct {
@@ -202,7 +203,7 @@ func (t *table) remove(e *entry) {
 // New makes a machine.
 func New(s Settings) *Machine {
 	s.SetDefaults()
-	return &Machine{settings: s, frames: map[ID]*entry{}, tables: map[string]*table{}, away: map[topology.ServerID]time.Time{}, began: map[topology.ServerID]time.Time{}, deleting: map[string]int{}}
+	return &Machine{settings: s, frames: map[ID]*entry{}, tables: map[string]*table{}, away: map[topology.ServerID]time.Time{}, began: map[topology.ServerID]time.Time{}, deleting: map[string]int{}, holds: map[uint64]hold{}}
 }
 
 // Admit decides on a frame that a gateway, or another holder, stages here. hold asks to log it and to call Logged or Abandon; else it
@@ -368,7 +369,7 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 			if t.underWay >= forwardsMax {
 				break
 			}
-			if e.gone || e.underWay || !m.mine(now, e) && now.Sub(e.from()) < m.settings.TurnDelay {
+			if e.gone || e.underWay || !m.mine(now, e) && now.Sub(e.from()) < m.settings.TurnDelay || m.heldUp(now, e) {
 				continue
 			}
 			e.underWay = true
@@ -489,7 +490,7 @@ func (m *Machine) Restages(now time.Time, servers []topology.ServerID) (all []Re
 			continue
 		}
 		m.tables[name].all(func(e *entry) bool {
-			if e.restaging || e.underWay || !m.mine(now, e) {
+			if e.restaging || e.underWay || !m.mine(now, e) || m.heldUp(now, e) {
 				return true
 			}
 			if r, ok := m.replace(now, e, servers); ok {

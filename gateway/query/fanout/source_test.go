@@ -50,6 +50,8 @@ type storage struct {
 	marked int              // questions for their watermark
 	away   error            // its answer to them
 	slow   time.Duration    // how long it needs to read them
+	old    bool             // it knows no holds
+	did    []string         // deletions, holds and releases
 }
 
 // StagedStats implements peer.StagedCounter: rows at 7 s that came at 1,000 s.
@@ -74,15 +76,35 @@ func (s *storage) StagedTimes(context.Context, string) (lo, hi point.Nanos, err 
 }
 
 func (s *storage) DeleteSeries(ctx context.Context, q *peer.Select) error {
-	if q.Copies != peer.StagedDeletes {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	note := func(what string) { s.did = append(s.did, what) }
+	switch q.Copies {
+	case peer.StagedHolds:
+		if s.old {
+			return fault.Errorf(fault.Invalid, "copies of kind 5")
+		}
+		note("hold")
+		return s.away
+	case peer.StagedRenewals:
+		note("renew")
+		return s.away
+	case peer.StagedReleases:
+		note("release")
+		return s.away
+	case peer.StagedDeletes:
+	default:
 		if s.keeps != nil {
 			return s.keeps
 		}
+		note("partitions")
 		return s.Store.DeleteSeries(ctx, q)
 	}
-	s.w.mu.Lock()
-	defer s.w.mu.Unlock()
-	s.cuts++
+	if s.cuts++; q.Hold != 0 {
+		note("staged, held")
+	} else {
+		note("staged")
+	}
 	if s.away != nil || s.staged == nil {
 		return s.away
 	}

@@ -2,11 +2,7 @@ package fanout
 
 import (
 	"context"
-	"slices"
 	"sync"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -129,89 +125,4 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 	return askStaged(ctx, s, at, q.Table, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (list, error) {
 		return ask(ctx, &mine, st)
 	}, func(list) {})
-}
-
-// Deletions go to the servers with staged rows, and to partitions when all these have deleted: rows forwarded later do not match, and rows
-// forwarded before are in the partitions. They go to partitions before, too (DeleteSeries). A row that moves from one server with staged rows to another meanwhile is found in the next round; the last round is one
-// without a new server. A server that is away refuses the deletion: it has rows on its disk.
-
-const (
-	// stagedDeleteTimeout is how long a server may need to delete in its staged rows: longer than a row may be on its way to a leader.
-	stagedDeleteTimeout = 15 * time.Second
-	stagedRoundsMax     = 5
-)
-
-// stagersAnswer asks the servers with staged rows of a table whether they are there, before a deletion begins. false: there are none. Errors are Unavailable: nothing
-// was deleted.
-func (s *Source) stagersAnswer(ctx context.Context, table string) (waits bool, err error) {
-	if s.deps.Stagers == nil {
-		return false, nil
-	}
-	at, err := s.deps.Stagers(ctx, table)
-	if err != nil {
-		return false, fault.Wrap(err, fault.Unavailable, "find the servers with staged rows of table %q, in which deletions remove rows too", table)
-	}
-	ctx, stop := context.WithTimeout(ctx, stagedTimeout)
-	defer stop()
-	var g errgroup.Group
-	for _, id := range at {
-		g.Go(func() error {
-			_, err := one(ctx, s, id, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
-				if c, ok := st.(peer.StagedCounter); ok {
-					return c.StagedStats(ctx, table)
-				}
-				return nil, nil // deleteStaged reports what it lacks
-			})
-			if s.metrics.request(err); err != nil && !fault.Is(err, fault.Invalid) { // it is there, and older
-				return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q and does not answer: nothing was deleted; do it again when it does", id, table)
-			}
-			return nil
-		})
-	}
-	return len(at) > 0, g.Wait()
-}
-
-// deleteStaged deletes in the staged rows of all servers. Errors are Unavailable: some rows may be deleted.
-func (s *Source) deleteStaged(ctx context.Context, q *peer.Select) error {
-	if s.deps.Stagers == nil {
-		return nil
-	}
-	mine := *q
-	mine.Partitions, mine.MapSeq, mine.MapNext, mine.Copies = nil, 0, 0, peer.StagedDeletes
-	var asked []topology.ServerID
-	for range stagedRoundsMax {
-		at, err := s.deps.Stagers(ctx, q.Table)
-		if err != nil {
-			return fault.Wrap(err, fault.Unavailable, "find the servers with staged rows of table %q, in which deletions remove rows too", q.Table)
-		}
-		var g errgroup.Group
-		g.SetLimit(s.settings.ParallelMax)
-		for _, id := range at {
-			g.Go(func() error { return s.deleteStagedAt(ctx, id, &mine) })
-		}
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		if len(at) == 0 || !slices.ContainsFunc(at, func(id topology.ServerID) bool { return !slices.Contains(asked, id) }) {
-			return nil
-		}
-		asked = at
-	}
-	return fault.Errorf(fault.Unavailable, "rows of table %q that wait for the leaders of their partitions keep moving from server to server: some may be left, do it again", q.Table)
-}
-
-func (s *Source) deleteStagedAt(ctx context.Context, id topology.ServerID, q *peer.Select) error {
-	within, stop := context.WithTimeout(ctx, stagedDeleteTimeout)
-	defer stop()
-	_, err := one(within, s, id, func(ctx context.Context, st peer.Storage) (struct{}, error) {
-		return struct{}{}, st.DeleteSeries(ctx, q)
-	})
-	s.metrics.request(err)
-	switch {
-	case err == nil || ctx.Err() != nil:
-		return err
-	case fault.Is(err, fault.Invalid): // the matchers are compiled here too: it does not know this kind of deletion
-		return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q and is too old to delete in them: upgrade it, and do it again", id, q.Table)
-	}
-	return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q, and did not delete in them: do it again when the server answers", id, q.Table)
 }

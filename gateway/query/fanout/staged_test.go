@@ -157,3 +157,31 @@ func TestADeletionReachesRowsThatWait(t *testing.T) {
 		})
 	}
 }
+
+// TestStagedRowsAreHeldWhileADeletionRuns: before partitions delete, for as long as they need, and not after it, whatever its outcome.
+func TestStagedRowsAreHeldWhileADeletionRuns(t *testing.T) {
+	f := func(what string, change func(*world), fails bool, want string) {
+		t.Helper()
+		inWorld(t, func(w *world) {
+			w.stage("n2")
+			w.source.deps.Stagers = func(context.Context, string) ([]topology.ServerID, error) { return []topology.ServerID{"n2"}, nil }
+			change(w)
+			err := w.source.DeleteSeries(w.t.Context(), &peer.Select{Table: "t", Hi: 1e18, Matchers: []peer.Matcher{{Name: point.MetricName, Value: "m"}}})
+			if got := strings.Join(w.servers["n2"].did, ", "); got != want || (err != nil) != fails {
+				t.Errorf("%s: %v, n2 did %q, want %q", what, err, got, want)
+			}
+		})
+	}
+	f("all is well", func(*world) {}, false, "hold, partitions, staged, held, staged, held, partitions, release")
+	f("the server is older", func(w *world) { w.servers["n2"].old = true }, false, "partitions, staged, staged, partitions, release")
+	f("a partition cannot delete", func(w *world) { w.servers["n2"].keeps = fault.Errorf(fault.Internal, "its disk is full") }, true, "hold, release")
+	f("finding servers takes long", func(w *world) {
+		times := 0
+		w.source.deps.Stagers = func(context.Context, string) ([]topology.ServerID, error) {
+			if times++; times == 2 {
+				<-time.NewTimer(12 * time.Second).C
+			}
+			return []topology.ServerID{"n2"}, nil
+		}
+	}, false, "hold, partitions, renew, renew, staged, held, staged, held, partitions, release")
+}

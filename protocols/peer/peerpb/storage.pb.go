@@ -214,7 +214,7 @@ type Select struct {
 	LabelsOnly    bool                   `protobuf:"varint,7,opt,name=labels_only,json=labelsOnly,proto3" json:"labels_only,omitempty"`
 	SeriesMax     int64                  `protobuf:"varint,8,opt,name=series_max,json=seriesMax,proto3" json:"series_max,omitempty"`
 	SamplesMax    int64                  `protobuf:"varint,9,opt,name=samples_max,json=samplesMax,proto3" json:"samples_max,omitempty"`
-	MapSeq        uint64                 `protobuf:"varint,10,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"`    // of the map by which partitions were chosen; 0: not told
+	MapSeq        uint64                 `protobuf:"varint,10,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"`    // of the map by which partitions were chosen; 0: not told; of a deletion in staged rows the hold
 	MapNext       uint64                 `protobuf:"varint,11,opt,name=map_next,json=mapNext,proto3" json:"map_next,omitempty"` // the first partition that map does not have; 0: not told
 	Copies        uint32                 `protobuf:"varint,12,opt,name=copies,proto3" json:"copies,omitempty"`                  // which placements may answer: 0 the leader, 1 also sure copies, 2 also others
 	// For LabelNames and LabelValues.

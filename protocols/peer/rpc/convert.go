@@ -55,9 +55,13 @@ func ofMatchers(in []*peerpb.Matcher) ([]peer.Matcher, error) {
 
 func toSelect(q *peer.Select) *peerpb.Select {
 	all, partitions := toPartitions(q.Partitions)
+	seq := q.MapSeq
+	if q.Copies.DeletesStaged() {
+		seq = q.Hold
+	}
 	return &peerpb.Select{
 		Table: q.Table, AllPartitions: all, Partitions: partitions, Lo: q.Lo, Hi: q.Hi, Matchers: mapped(q.Matchers, toMatcher),
-		LabelsOnly: q.LabelsOnly, MapSeq: q.MapSeq, MapNext: uint64(q.MapNext), Copies: uint32(q.Copies), SeriesMax: int64(q.SeriesMax), SamplesMax: int64(q.SamplesMax),
+		LabelsOnly: q.LabelsOnly, MapSeq: seq, MapNext: uint64(q.MapNext), Copies: uint32(q.Copies), SeriesMax: int64(q.SeriesMax), SamplesMax: int64(q.SamplesMax),
 	}
 }
 
@@ -74,6 +78,9 @@ func ofDeletion(p *peerpb.Select) (*peer.Select, error) {
 	q, err := ofAnySelect(p)
 	if c := p.GetCopies(); err == nil && (c > math.MaxUint8 || !peer.Copies(c).Deletes()) {
 		err = fault.Errorf(fault.Invalid, "a deletion in copies of kind %d is asked for", c)
+	}
+	if q.Copies.DeletesStaged() {
+		q.Hold, q.MapSeq = q.MapSeq, 0
 	}
 	return q, err
 }

@@ -274,6 +274,7 @@ func TestEveryFieldTravels(t *testing.T) {
 	q.Copies = peer.UnsureCopies
 	q.Ranks = false               // a select asks for ranks by the format it reads, see TestSelectGivesWhatThePeerHas
 	q.Newest, q.Beside = false, 0 // do not travel
+	q.Hold = 0                    // of deletions in staged rows alone, see below
 	for i := range ex {
 		for k := range ex[i].Exemplars {
 			ex[i].Exemplars[k].ID = 0 // means nothing there
@@ -300,6 +301,11 @@ func TestEveryFieldTravels(t *testing.T) {
 	staged := peer.Select{Table: "t", Copies: peer.StagedDeletes}
 	must(p.DeleteSeries(t.Context(), &staged))
 	same("a deletion in staged rows", m.last, &staged)
+	for _, kind := range []peer.Copies{peer.StagedHolds, peer.StagedRenewals, peer.StagedDeletes, peer.StagedReleases} {
+		held := peer.Select{Table: "t", Copies: kind, Hold: 1 << 63}
+		must(p.DeleteSeries(t.Context(), &held))
+		same("a hold of staged rows", m.last, &held)
+	}
 	must(p.DeleteSeries(t.Context(), &peer.Select{}))
 	same("a select of all partitions", m.last, &peer.Select{})
 	must(p.DeleteSeries(t.Context(), &peer.Select{Partitions: []point.PartitionID{}}))

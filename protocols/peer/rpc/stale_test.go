@@ -78,7 +78,7 @@ func TestCopiesOfAKindToComeAreRefused(t *testing.T) {
 	if _, err := ofSelect(&peerpb.Select{Copies: 4}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("%v", err)
 	}
-	for _, c := range []uint32{3, 5, 256, 260} {
+	for _, c := range []uint32{3, 8, 256, 260} {
 		if _, err := ofDeletion(&peerpb.Select{Copies: c}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("a deletion in copies of kind %d: %v", c, err)
 		}

@@ -13,10 +13,46 @@ import (
 // deletePeriod is the time between looks at frames that are on their way when a deletion begins. Nearly always there are none, or they arrive in milliseconds.
 const deletePeriod = 5 * time.Millisecond
 
+// errHoldEnded refuses a deletion: rows that it would have removed may be in partitions that deleted before.
+var errHoldEnded = fault.Errorf(fault.Unavailable, "staged rows were held for the deletion, and are not any more")
+
+// Hold has the frames of q's table with times in its range stay here until Release, and waits for those on their way. It ends by itself unless it is renewed (staging.HoldFor). Errors are Unavailable.
+func (s *Store) Hold(ctx context.Context, q *Query) error {
+	s.mu.Lock()
+	onWay, err := s.mu.machine.Hold(time.Now(), q.Hold, q.Table, q.Lo, q.Hi)
+	s.mu.Unlock()
+	if err == nil {
+		err = s.arrived(ctx, onWay)
+	}
+	return err
+}
+
+// Renew prolongs a hold. Errors are Unavailable: it has ended.
+func (s *Store) Renew(id uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.machine.Renew(time.Now(), id) {
+		return errHoldEnded
+	}
+	return nil
+}
+
+// Release ends a hold, if it lasts.
+func (s *Store) Release(id uint64) {
+	s.mu.Lock()
+	s.mu.machine.Release(id)
+	s.mu.Unlock()
+	s.rouse()
+}
+
 // Delete removes the matching rows from the frames held here, durably. When it returns no frame here has one that was acked before the call, and none comes back
-// after a crash. Exemplars stay, as in partitions. Errors are Unavailable and those of ctx; some rows may be deleted then, and calling it again is right.
+// after a crash. Exemplars stay, as in partitions. Errors are Unavailable, of a hold that ended too, and those of ctx; some rows may be deleted then, and calling it again is right.
 func (s *Store) Delete(ctx context.Context, q *Query) error {
 	s.mu.Lock()
+	if q.Hold != 0 && !s.mu.machine.Holds(time.Now(), q.Hold) {
+		s.mu.Unlock()
+		return errHoldEnded
+	}
 	onWay := s.mu.machine.BeginDelete(q.Table, q.Lo, q.Hi)
 	s.mu.Unlock()
 	defer func() {

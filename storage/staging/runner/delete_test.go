@@ -151,3 +151,44 @@ func TestAForgottenRowStaysGoneAfterItsDeletion(t *testing.T) {
 		h.must(s.Close())
 	}
 }
+
+// TestRowsThatAreHeldForADeletionAreNotForwarded, those of other times are, until it ends or is not renewed; and none of them is on its way when Hold returns.
+func TestRowsThatAreHeldForADeletionAreNotForwarded(t *testing.T) {
+	h := newHouse(t)
+	s, l, stop := h.serve()
+	gate := make(chan struct{})
+	l.mu.Lock()
+	l.gate, l.err = gate, nil
+	l.mu.Unlock()
+	h.must(h.stage(s, "t", 1))
+	h.await("the row is on its way", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.waits > 0 })
+	held := these(1)
+	held.Lo, held.Hi, held.Hold = 1, 2, 7
+	ended := make(chan error, 1)
+	go func() { ended <- s.Hold(t.Context(), held) }()
+	h.await("the hold has begun", func() bool { return s.Renew(7) == nil })
+	select {
+	case err := <-ended:
+		t.Fatalf("a hold with a row on its way: %v", err)
+	default:
+	}
+	l.mu.Lock()
+	l.gate = nil
+	l.mu.Unlock()
+	close(gate)
+	h.must(<-ended)
+	h.must(h.stage(s, "t", 2))
+	h.must(h.stage(s, "t", 3))
+	h.await("the row of another time is forwarded", func() bool { return len(h.values(s, "t")) == 1 })
+	h.want(s, "t", 2)
+	h.must(s.Delete(t.Context(), held))
+	s.Release(7)
+	h.await("the row is forwarded", func() bool { return s.Bytes() == 0 })
+	if err := s.Delete(t.Context(), held); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a deletion whose hold ended: %v", err)
+	}
+	if err := s.Renew(7); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a hold that ended is renewed: %v", err)
+	}
+	stop()
+}

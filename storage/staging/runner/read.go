@@ -18,6 +18,7 @@ type Query struct {
 	// Labels has each series that matches; none is empty. Frames that are known to have no such series are not decoded. Nil: nothing is known. Deletions do not use them.
 	Labels     []Label
 	LabelsOnly bool
+	Hold       uint64 // of Hold, and of a deletion of which it has lasted; 0: none
 	// Take is called with the bytes of rows before they use memory.
 	Take func(int64) error
 }
