@@ -121,7 +121,7 @@ type intakeConfig struct {
 	Smear                 bool     `yaml:"smear" default:"true" for:"gateway" help:"Rows of tables with a smearing window (spillway table set --smear) wait in staging on their way to narrow partitions. Without intake.staging they do not."`
 	FutureMax             duration `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
 	RowsMax               int      `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
-	SeriesMax             int      `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory. Beyond: new ones of tables above their share are refused (400), with their names."`
+	SeriesMax             int      `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, of a storage server at 400, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory, of each process by itself. Beyond: new ones of tables above their share are refused (400), with their names; a storage server refuses no rows that were accepted before, as copies and staged rows."`
 	SeriesAge             duration `yaml:"series_age" default:"2h" min:"1ms" for:"standalone gateway" help:"How long a dictionary of series is used before another follows it with those that are still written to; where there are too many series, a twelfth of it." price:"More: series that ended take memory for longer."`
 }
 

@@ -61,10 +61,14 @@ func (c *config) budget(machine int64) error {
 	share(&c.Storage.CacheBytes, all/16, cacheLeast, cacheMost)
 	share(&c.Storage.StagingBytesMax, all/16, stagingLeast, stagingMost)
 	share(&c.Intake.InFlightBytesMax, all/16, inFlightLeast, inFlightMost)
-	if c.Intake.SeriesMax == 0 {
-		c.Intake.SeriesMax = int(min(max(all/2/seriesBytes, seriesLeast), seriesMost))
+	each := size(seriesBytes)
+	if c.role == roleStorage {
+		each = keptBytes
 	}
-	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - size(c.Intake.SeriesMax)*seriesBytes
+	if c.Intake.SeriesMax == 0 {
+		c.Intake.SeriesMax = int(min(max(all/2/each, seriesLeast), seriesMost))
+	}
+	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - size(c.Intake.SeriesMax)*each
 	heads := min(all/8*3, left)
 	if c.role == roleStorage && c.Storage.Staging {
 		heads -= c.Storage.StagingBytesMax

@@ -37,8 +37,10 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		}
 		staging := defaultConfig()
 		staging.role = roleStorage
-		if err := staging.budget(machine); err != nil || staging.Storage.HeadBytesMax > max(c.Storage.HeadBytesMax-staging.Storage.StagingBytesMax, headLeast) {
-			t.Errorf("machine of %d: staged rows are beyond the budget: %+v, %v", machine, staging.Storage, err)
+		err := staging.budget(machine)
+		s := &staging.Storage
+		if all := s.HeadBytesMax + s.CacheBytes + s.StagingBytesMax + staging.Intake.InFlightBytesMax + size(staging.Intake.SeriesMax)*keptBytes; err != nil || s.HeadBytesMax > headLeast && all > s.MemoryBytes {
+			t.Errorf("machine of %d: staged rows are beyond the budget: %d of %+v, %v", machine, all, *s, err)
 		}
 		if err := c.intake().Validate(); err != nil {
 			t.Errorf("machine of %d: %v", machine, err)

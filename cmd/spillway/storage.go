@@ -255,7 +255,8 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 		return err
 	}
 	set := p.cfg.server()
-	set.Server = p.id
+	set.Server, set.SeriesMax = p.id, p.cfg.Intake.SeriesMax
+	set.StreamSeriesMax = 0 // a gateway's numbers go as far as its own memory does
 	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.weight, Lane: p.lane(), Writes: &p.writes, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
@@ -283,7 +284,7 @@ func (p *storage) lane() *lane.Lane {
 func (p *storage) weight(table string) int64 { return p.cfg.weights.Load().Weight(table) }
 
 // follows lists memory that other parts bound and that is booked here. Segments in transit, staged rows and series report no growth, so they are booked every followPeriod.
-// Gateways bound the number of series (intake.series_max).
+// The server bounds the series that gateways offer (intake.series_max).
 func (p *storage) follows() []followed {
 	later := func(func(int64)) {}
 	return []followed{

@@ -3,7 +3,6 @@ package admit
 import (
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -51,25 +50,10 @@ func (r *refuser) flush() {
 	}
 	var why point.Refusal
 	if len(r.b.Refused) < point.RefusalsMax { // further reasons are not kept
-		why = point.Refusal{Item: r.item, Text: r.text(), Reason: r.reason(), Kind: fault.Invalid}
+		why = point.Refusal{Item: r.item, Text: r.b.Dict.Labels(r.id).Short(), Reason: r.reason(), Kind: fault.Invalid}
 	}
 	r.b.Refuse(r.rows, why)
 	r.rows = 0
-}
-
-// textMax cuts a series in a message, in bytes.
-const textMax = 200
-
-func (r *refuser) text() string {
-	s := r.b.Dict.Labels(r.id).String()
-	if len(s) <= textMax {
-		return s
-	}
-	cut := textMax
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
 }
 
 func (r *refuser) reason() string {

@@ -87,6 +87,22 @@ type link struct {
 // define sends the stream the series of a share that are not yet defined on it. Two batches may define the same series at
 // the same time; that is harmless, and neither goes on before its own definitions arrived.
 func (l *link) define(ctx context.Context, d *point.Dict, in *peer.Insert) error {
+	_, err := l.announce(ctx, d, in, func(ctx context.Context, defs []peer.Def) (peer.Refused, error) {
+		return peer.Refused{}, l.stream.Define(ctx, defs)
+	})
+	return err
+}
+
+// offer is define for rows whose series the server may refuse: those stay undefined.
+func (l *link) offer(ctx context.Context, d *point.Dict, in *peer.Insert) (peer.Refused, error) {
+	to, ok := l.stream.(peer.Offerer)
+	if !ok {
+		return peer.Refused{}, l.define(ctx, d, in)
+	}
+	return l.announce(ctx, d, in, to.Offer)
+}
+
+func (l *link) announce(ctx context.Context, d *point.Dict, in *peer.Insert, send func(context.Context, []peer.Def) (peer.Refused, error)) (refused peer.Refused, err error) {
 	var room *[]peer.Def // from the pool as soon as there is something to define
 	need := func(id point.SeriesID) {
 		if room == nil {
@@ -102,7 +118,7 @@ func (l *link) define(ctx context.Context, d *point.Dict, in *peer.Insert) error
 		l.defined.missing([]point.SeriesID{e.ID}, need)
 	}
 	if room == nil {
-		return nil
+		return refused, nil
 	}
 	defer putDefs(room)
 	longest := 0
@@ -110,13 +126,19 @@ func (l *link) define(ctx context.Context, d *point.Dict, in *peer.Insert) error
 		longest = max(longest, len((*room)[i].Labels))
 	}
 	l.lengthen(int64(longest))
-	if err := l.stream.Define(ctx, *room); err != nil { // which keeps nothing of the slice
-		return err
+	if refused, err = send(ctx, *room); err != nil { // which keeps nothing of the slice
+		return refused, err
+	}
+	not := make(map[point.SeriesID]struct{}, len(refused.IDs))
+	for _, id := range refused.IDs {
+		not[id] = struct{}{}
 	}
 	for i := range *room {
-		l.defined.set((*room)[i].ID)
+		if _, is := not[(*room)[i].ID]; !is {
+			l.defined.set((*room)[i].ID)
+		}
 	}
-	return nil
+	return refused, nil
 }
 
 // defRooms are lists of definitions to be filled: where all series are new they are as long as the batch.

@@ -57,12 +57,13 @@ type server struct {
 	peer.Storage
 	id     topology.ServerID
 	c      *cluster
-	boots  int           // streams of an earlier boot are broken
-	mute   chan struct{} // not nil: it answers nothing until this is closed
-	err    error         // it answers this
-	slow   time.Duration // it answers inserts after so long
-	full   error         // it keeps no rows of partitions that it leads, and answers this
-	stalls bool          // it keeps them, and answers that they wait for a copy
+	boots  int                     // streams of an earlier boot are broken
+	mute   chan struct{}           // not nil: it answers nothing until this is closed
+	err    error                   // it answers this
+	slow   time.Duration           // it answers inserts after so long
+	full   error                   // it keeps no rows of partitions that it leads, and answers this
+	stalls bool                    // it keeps them, and answers that they wait for a copy
+	room   func(point.Labels) bool // for a series that is offered; nil: for all
 	store  *querytest.Store
 	seen   rank.Seen
 	late   int     // inserts that were sent back
@@ -213,6 +214,19 @@ func (st *stream) Define(ctx context.Context, defs []peer.Def) error {
 		return err
 	}
 	return st.Stream.Define(ctx, defs)
+}
+
+// Offer implements peer.Offerer.
+func (st *stream) Offer(ctx context.Context, defs []peer.Def) (refused peer.Refused, err error) {
+	var kept []peer.Def
+	for _, d := range defs {
+		if st.s.room == nil || st.s.room(d.Labels) {
+			kept = append(kept, d)
+			continue
+		}
+		refused.IDs, refused.Reason = append(refused.IDs, d.ID), "no room"
+	}
+	return refused, st.Define(ctx, kept)
 }
 
 func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {

@@ -91,6 +91,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 			b.Refuse(unplaced, point.Refusal{Kind: fault.Invalid, Reason: fmt.Sprintf("no partition can hold the time %d ns, the last there is", int64(math.MaxInt64))})
 		}
 		if err == nil && len(w.failed) == 0 {
+			w.unkept.report(b, rows)
 			return w.fresh.err(&t.f.settings, t.name)
 		}
 		stage := false
@@ -106,6 +107,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 			continue
 		}
 		if w.unstaged = w.stage(ctx, away); w.unstaged == nil {
+			w.unkept.report(b, rows)
 			return w.fresh.err(&t.f.settings, t.name)
 		}
 		t.f.metrics.unstaged.Inc()
@@ -142,7 +144,8 @@ type attempt struct {
 	mu     sync.Mutex
 	failed []follow.Failure
 	next   *point.Batch // the rows of those that failed
-	pieces int          // of one of them, the most
+	unkept unkept
+	pieces int // of one of them, the most
 }
 
 // run routes and sends by one map. unplaced counts the rows for which no partition can be made. An error is final; shares
@@ -296,8 +299,15 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 	for rest.len() > 0 {
 		in.Stamp = ranks.of(rest.acked)
 		rest.first(&in, set.InsertRowsMax)
-		if err := l.define(ctx, w.g.dict, &in); err != nil {
+		refused, err := l.offer(ctx, w.g.dict, &in)
+		if err != nil {
 			return err
+		}
+		if len(refused.IDs) > 0 {
+			if err := w.refuse(refused, rest); err != nil {
+				return err
+			}
+			continue
 		}
 		shorten(&in, set.InsertBytesMax, int(l.longest.Load()), w.g.dict)
 		if taken := len(in.IDs) + len(in.Hists) + len(in.Exemplars); w.whole != nil && taken < rest.len() {

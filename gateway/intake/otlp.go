@@ -62,7 +62,7 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 	if o.Err == nil {
 		rows, reasons, hists := b.RefusedRows, len(b.Refused), len(b.Hists)
 		_, o.Err = f.store(ctx, c, t, b, nowNanos(), true)
-		points += pointsOf(b, reasons, b.RefusedRows-rows, hists-len(b.Hists))
+		points += pointsOf(b, reasons, b.RefusedRows-rows, hists-len(b.Hists)+len(b.Unkept.Hists))
 	}
 	if o.Err == nil && len(b.Refused) > 0 {
 		c.partly = b.Refused[0].Reason

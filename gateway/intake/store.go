@@ -156,7 +156,9 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 		return kept{}, err
 	}
 	c.taken = true
-	k.floats -= min(k.floats, f.refusedSince(c, b, reasons, rows))
+	hists := len(b.Unkept.Hists)
+	k.hists -= hists
+	k.floats -= min(k.floats, f.refusedSince(c, b, reasons, rows)-hists)
 	c.rows = k.rows()
 	f.metrics.per[c.protocol].accepted.Add(float64(k.rows()))
 	c.ticket.Accepted(k.rows())

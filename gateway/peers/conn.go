@@ -84,6 +84,16 @@ func (s *stream) Define(ctx context.Context, defs []peer.Def) error {
 	return s.c.call(func() error { return s.inner.Define(ctx, defs) })
 }
 
+// Offer implements peer.Offerer.
+func (s *stream) Offer(ctx context.Context, defs []peer.Def) (refused peer.Refused, err error) {
+	to, offers := s.inner.(peer.Offerer)
+	if !offers {
+		return refused, s.Define(ctx, defs)
+	}
+	err = s.c.call(func() (err error) { refused, err = to.Offer(ctx, defs); return err })
+	return refused, err
+}
+
 // Insert implements peer.Stream.
 func (s *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	ctx, span := trace.Client(ctx, "peer Insert")

@@ -35,14 +35,20 @@ type Batch struct {
 	ItemRows []uint32
 
 	// Refused rows.
-	Refused      []Refusal // the first RefusalsMax, for the answer
-	RefusedRows  int       // their total
-	StringFields int       // line protocol string fields that became no sample
+	Refused     []Refusal // the first RefusalsMax, for the answer
+	RefusedRows int       // their total
+	// Unkept are the places of all rows that a storage server refused while the batch was written. They count as refused, and are the only such rows that
+	// are still in the batch.
+	Unkept       Unkept
+	StringFields int // line protocol string fields that became no sample
 
 	// Fields of line protocol that share their series with another measurement's field: the first MergesMax, and their number.
 	Merges []Merge
 	Merged int
 }
+
+// Unkept lists places in IDs and in Hists, rising.
+type Unkept struct{ Floats, Hists []int }
 
 // Merge is two fields of different measurements that form one series: `a_b c=1` and `a b_c=2` are a_b_c.
 type Merge struct {
@@ -171,6 +177,7 @@ func (b *Batch) Reset() {
 		IDs: b.IDs[:0], Times: b.Times[:0], Values: b.Values[:0],
 		Hists: b.Hists[:0], Exemplars: b.Exemplars[:0], Metadata: b.Metadata[:0],
 		ItemRows: b.ItemRows[:0], Refused: b.Refused[:0], Merges: b.Merges[:0],
+		Unkept: Unkept{b.Unkept.Floats[:0], b.Unkept.Hists[:0]},
 	}
 }
 

@@ -125,6 +125,20 @@ func (l Labels) String() string {
 	return b.String()
 }
 
+// Short is String, cut to 200 bytes: for the answer to a sender.
+func (l Labels) Short() string {
+	const most = 200
+	s := l.String()
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
 // Valid reports whether the string is one that Unnamed could have made: sorted, no name twice, no empty name or value,
 // lengths in their shortest form, whole UTF-8, within the limits. Labels from a disk or a peer are so checked
 // before they are trusted. A series needs a metric name as well: ValidSeries.

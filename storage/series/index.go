@@ -89,17 +89,26 @@ func (x *Index) Intern(l point.Labels) Ref {
 // InternAll is Intern for many at once, which costs a third for those that are new. It appends the refs to dst, in the
 // order of the labels.
 func (x *Index) InternAll(ls []point.Labels, dst []Ref) []Ref {
+	return x.internAll(ls, dst, true)
+}
+
+// TakeAll is InternAll for series that are there. The others are not made: their ref is None.
+func (x *Index) TakeAll(ls []point.Labels, dst []Ref) []Ref {
+	return x.internAll(ls, dst, false)
+}
+
+func (x *Index) internAll(ls []point.Labels, dst []Ref, makes bool) []Ref {
 	var s section
 	for len(ls) > 0 {
 		n := min(len(ls), internSection)
 		from := len(dst)
 		for i, l := range ls[:n] {
 			s.hashes[i] = maphash.String(x.seed, string(l))
-			dst = append(dst, unknown)
+			dst = append(dst, None)
 		}
 		s.sort(n)
 		made := x.made.Load() // before looking
-		if s.take(x, ls[:n], dst[from:]); s.n > 0 {
+		if s.take(x, ls[:n], dst[from:]); s.n > 0 && makes {
 			x.internNew(&s, made, ls[:n], dst[from:])
 		}
 		ls = ls[n:]
@@ -107,8 +116,8 @@ func (x *Index) InternAll(ls []point.Labels, dst []Ref) []Ref {
 	return dst
 }
 
-// unknown is the ref of a series that has none yet.
-const unknown Ref = math.MaxUint32
+// None is the ref of a series that has none.
+const None Ref = math.MaxUint32
 
 // internNew gives refs to the unknown series. They enter the postings later, see catchUp, or now if too many wait. Then
 // another Intern may get such a ref before all are in the postings, but readers of the postings wait for the lock held
@@ -121,7 +130,7 @@ func (x *Index) internNew(s *section, made uint64, ls []point.Labels, refs []Ref
 		s.put(x, refs)
 	} else {
 		for i, l := range ls {
-			if refs[i] == unknown {
+			if refs[i] == None {
 				refs[i] = x.internNewLocked(s.hashes[i], l)
 			}
 		}
@@ -184,7 +193,7 @@ func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
 		x.entries.at(ref).count.Add(1)
 		return ref
 	}
-	refs := [1]Ref{unknown}
+	refs := [1]Ref{None}
 	x.makeAllLocked(1, []point.Labels{l}, refs[:])
 	sh.put(h, refs[0])
 	return refs[0]
@@ -196,7 +205,7 @@ func (x *Index) makeAllLocked(n int, ls []point.Labels, refs []Ref) {
 	x.came.Add(uint64(room))
 	x.live.Add(int64(n))
 	for i, l := range ls {
-		if refs[i] != unknown {
+		if refs[i] != None {
 			continue
 		}
 		ref := x.takeLocked()

@@ -15,6 +15,8 @@ type metrics struct {
 	copies      copyMetrics
 	evaluations evaluationMetrics
 
+	refusedSeries prometheus.Counter
+
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
 
@@ -38,6 +40,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m.scrubBytes = counter("scrub_read_bytes_total", "Bytes of segments that were read again to see that they are whole; opening a file counts for 16 KiB.")
 	m.scrubSegments = counter("scrub_segments_total", "Segments that were read again and held against the catalogue's checksums.")
 	m.scrubDamaged = counter("scrub_damaged_segments_total", "Segments that turned out to be damaged.")
+	m.refusedSeries = counter("refused_series_total", "New series refused because their table has its share of those that this server has memory for, as often as gateways offered them. Raise storage.memory_bytes, or intake.series_max.")
 	m.scrubPasses = counter("scrub_passes_total", "Times that all segments were checked.")
 	m.scrubYields = counter("scrub_yields_total", "Times that the check of segments went on slower, because the disk was busy or head rows filled their memory.")
 	copies, ofCopies := newCopyMetrics()

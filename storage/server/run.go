@@ -75,6 +75,7 @@ func (s *Server) flushDue(ctx context.Context) {
 		}
 	}
 	f.wait()
+	s.countSeries()
 	s.coolUnderPressure(ctx, now)
 	s.flushUnderPressure(ctx)
 }

@@ -93,6 +93,9 @@ type Settings struct {
 	LogBytesMax int64
 	// StreamSeriesMax bounds the numbers one stream may define. Default 20,000,000.
 	StreamSeriesMax int
+	// SeriesMax bounds the series in memory, of all tables: beyond three quarters of it new ones that gateways offer are refused where their table has its
+	// share (offer.go). Series of rows that were accepted before count, and are never refused. 0: no bound.
+	SeriesMax int
 	// ScrubBytesPerSecond bounds how fast all segments are read again to check them. While the disk is slow or the memory of heads fills,
 	// it is an eighth. Default 8 MiB/s, 1 TiB in 36 hours. Larger: damage is found sooner, and the disk has less time for other work.
 	ScrubBytesPerSecond int64
@@ -144,6 +147,7 @@ type Server struct {
 	metrics    *metrics
 	partition  *partition.Metrics
 	heads      *share.Pool               // bytes
+	series     *share.Pool               // of them; nil: nothing bounds them here
 	compacting budget.Held               // by compactions under way
 	evaluating chan struct{}             // holds one for each evaluation under way
 	dropping   []point.PlacementID       // an earlier process began to drop them
@@ -185,6 +189,9 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	}
 	srv.capacity.processors = d.Processors
 	srv.heads = share.New(s.HeadBytesMax)
+	if s.SeriesMax > 0 {
+		srv.series = share.NewReserved(int64(s.SeriesMax))
+	}
 	srv.cache.LimitFiles(s.OpenFilesMax)
 	srv.mu.tables = map[string]*table{}
 	srv.metrics = newMetrics(d.Registerer, srv)
@@ -255,7 +262,7 @@ func (s *Server) tableOrNew(name string) *table {
 	if of := s.deps.Weight; of != nil {
 		weight = func() int64 { return of(name) }
 	}
-	t := newTable(name, s.heads, weight)
+	t := newTable(name, s.heads, s.series, weight)
 	s.mu.tables[name] = t
 	return t
 }

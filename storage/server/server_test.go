@@ -53,6 +53,10 @@ type process struct {
 }
 
 func start(t fataler, fs vfs.FS, maps server.Maps, epoch point.Epoch, changes ...func(*server.Deps)) process {
+	return startWith(t, fs, maps, server.Settings{Server: "s1", Epoch: epoch}, changes...)
+}
+
+func startWith(t fataler, fs vfs.FS, maps server.Maps, set server.Settings, changes ...func(*server.Deps)) process {
 	log := slog.New(slog.DiscardHandler)
 	b, err := brick.Open(brick.Deps{FS: fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
 	if err != nil {
@@ -62,7 +66,7 @@ func start(t fataler, fs vfs.FS, maps server.Maps, epoch point.Epoch, changes ..
 	for _, change := range changes {
 		change(&d)
 	}
-	s, err := server.Open(context.Background(), d, server.Settings{Server: "s1", Epoch: epoch})
+	s, err := server.Open(context.Background(), d, set)
 	if err != nil {
 		t.Fatal(err)
 	}

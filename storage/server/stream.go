@@ -56,7 +56,7 @@ func (st *stream) Define(_ context.Context, defs []peer.Def) error {
 	st.define.Lock()
 	defer st.define.Unlock()
 	for part := range slices.Chunk(defs, defineSection) {
-		if err := st.defineLocked(part); err != nil {
+		if _, err := st.defineLocked(part, true); err != nil {
 			return err
 		}
 	}
@@ -66,19 +66,28 @@ func (st *stream) Define(_ context.Context, defs []peer.Def) error {
 // defineSection bounds the scratch of a stream.
 const defineSection = 2048
 
-func (st *stream) defineLocked(defs []peer.Def) error {
+// defineLocked defines series. Where makes is false those that are not there are refused.
+func (st *stream) defineLocked(defs []peer.Def, makes bool) (refused []point.SeriesID, err error) {
 	s := &st.define
 	s.ids, s.labels = s.ids[:0], s.labels[:0]
 	for _, d := range defs {
 		if int(d.ID) >= st.s.settings.StreamSeriesMax {
-			return fault.Errorf(fault.Throttled, "series number %d: a stream defines at most %d", d.ID, st.s.settings.StreamSeriesMax)
+			return nil, fault.Errorf(fault.Throttled, "series number %d: a stream defines at most %d", d.ID, st.s.settings.StreamSeriesMax)
 		}
 		if _, ok := st.refs.Get(d.ID); !ok {
 			s.ids, s.labels = append(s.ids, d.ID), append(s.labels, d.Labels)
 		}
 	}
-	s.refs = st.t.index.InternAll(s.labels, s.refs[:0])
+	if makes {
+		s.refs = st.t.index.InternAll(s.labels, s.refs[:0])
+	} else {
+		s.refs = st.t.index.TakeAll(s.labels, s.refs[:0])
+	}
 	for i, ref := range s.refs {
+		if ref == series.None {
+			refused = append(refused, s.ids[i])
+			continue
+		}
 		if _, ok := st.refs.Get(s.ids[i]); ok { // defined twice in one call
 			st.t.index.Release(ref)
 			continue
@@ -86,7 +95,7 @@ func (st *stream) defineLocked(defs []peer.Def) error {
 		st.refs.Put(s.ids[i], ref)
 	}
 	clear(s.labels) // a scratch keeps no series
-	return nil
+	return refused, nil
 }
 
 // Insert implements peer.Stream.

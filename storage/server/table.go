@@ -22,6 +22,7 @@ type table struct {
 	index *series.Index
 
 	heads    tableHeads
+	series   *tableSeries
 	families families
 	order    order
 
@@ -34,8 +35,9 @@ type table struct {
 	}
 }
 
-func newTable(name string, all *share.Pool, weight func() int64) *table {
-	t := &table{name: name, index: series.New(), heads: newTableHeads(all, weight)}
+func newTable(name string, heads, all *share.Pool, weight func() int64) *table {
+	t := &table{name: name, index: series.New(), heads: newTableHeads(heads, weight)}
+	t.series = newTableSeries(name, all, t.index, weight)
 	t.mu.partitions = map[point.PartitionID]*partition.Partition{}
 	t.mu.gates = map[point.PartitionID]*door{}
 	t.mu.dropped = map[point.PartitionID]struct{}{}

@@ -371,17 +371,43 @@ func (w *worker) commit(t *tableWrite) error {
 // stored settles the records of a write. Rows that the table refused at the last moment are found by their item.
 func (w *worker) stored(t *tableWrite) {
 	for _, r := range t.batch.Refused {
-		if r.Item > 0 && r.Item <= len(t.parts) {
+		if u := &t.batch.Unkept; len(u.Floats)+len(u.Hists) == 0 && r.Item > 0 && r.Item <= len(t.parts) {
 			p := t.parts[r.Item-1]
 			p.b.lay(p.i, 1, r.Kind, r.Reason)
 		}
 	}
+	w.layUnkept(t)
 	before := 0
 	for _, p := range t.parts {
 		p.b.store(p.i)
 		w.m.stats.rows(p.b.ticket.partition, p.rows+p.hists-before)
 		t.ticket.Accepted(p.rows + p.hists - before)
 		before = p.rows + p.hists
+	}
+}
+
+// layUnkept puts aside every record of which a storage server refused rows, however many: the reasons in a batch are only the first.
+func (w *worker) layUnkept(t *tableWrite) {
+	u := &t.batch.Unkept
+	if len(u.Floats)+len(u.Hists) == 0 {
+		return
+	}
+	kind, reason := fault.Invalid, "storage servers refused it"
+	if len(t.batch.Refused) > 0 {
+		kind, reason = t.batch.Refused[0].Kind, t.batch.Refused[0].Reason
+	}
+	floats, hists := u.Floats, u.Hists
+	for _, p := range t.parts {
+		n := 0
+		for ; len(floats) > 0 && floats[0] < p.rows; n++ {
+			floats = floats[1:]
+		}
+		for ; len(hists) > 0 && hists[0] < p.hists; n++ {
+			hists = hists[1:]
+		}
+		if n > 0 {
+			p.b.lay(p.i, n, kind, reason)
+		}
 	}
 }
 

@@ -131,7 +131,7 @@ func BenchmarkDefine(b *testing.B) {
 	b.ReportAllocs()
 	var bytes int
 	for b.Loop() {
-		rec, _ := e.encode(defs)
+		rec, _ := e.encode(recordDefine, defs)
 		bytes = len(rec)
 		if _, err := d.decode(rec[recordLen:]); err != nil {
 			b.Fatal(err)

@@ -17,6 +17,8 @@ import (
 // memory is a storage of one table "t" that can be set to fail, to wait and to count. Its answers are set by the test;
 // cmd/spillway tests how a real one answers.
 type memory struct {
+	noRoom bool // for series of odd numbers that are offered
+
 	mu      sync.Mutex
 	fail    error         // the answer of every call
 	clock   point.Nanos   // stamps ahead of it are sent back; 0: none are

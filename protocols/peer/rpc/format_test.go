@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // example is a message of each kind, and its text when it is read.
 func examples() map[string][]byte {
 	define := new(defineEncoder)
-	defs, _ := define.encode([]peer.Def{
+	defs, _ := define.encode(recordDefine, []peer.Def{
 		{ID: 10, Labels: point.MakeLabels("__name__", "cpu_idle", "host", "a", "os", "x")},
 		{ID: 11, Labels: point.MakeLabels("__name__", "cpu_user", "host", "a", "os", "x")},
 		{ID: 5, Labels: point.MakeLabels("__name__", "cpu_idle", "host", "b")},
@@ -58,6 +58,11 @@ func examples() map[string][]byte {
 	late, from := beginRecord(nil, recordAcks)
 	late = appendAck(late, 5, peer.NewLate(rank.At(1e18)|7))
 	endRecord(late, from)
+	offer, _ := new(defineEncoder).encode(recordOffer, []peer.Def{{ID: 3, Labels: point.MakeLabels("__name__", "m")}})
+	setSeq(offer, 7)
+	refused, from := beginRecord(nil, recordAcks)
+	refused = appendAck(refused, 7, peer.Refused{IDs: []point.SeriesID{3, 1, 70_000}, Reason: "no room"}.AsError())
+	endRecord(refused, from)
 	var w batchWriter
 	w.Reset()
 	shared := []point.Nanos{1e18, 1e18 + 15e9, 1e18 + 30e9}
@@ -85,7 +90,7 @@ func examples() map[string][]byte {
 	staged := stagedExample()
 	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
-		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer, "late": late,
+		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer, "late": late, "offer": offer, "refused": refused,
 		"batch": batch, "ranked": ranked, "staged": staged, "traced": tracedExample(),
 	}
 }
@@ -266,7 +271,7 @@ func read(name string, b []byte) string {
 		case recordWelcome:
 			w, err := decodeWelcome(r.payload)
 			text += fmt.Sprintf("%v %v\n", w, err)
-		case recordDefine:
+		case recordDefine, recordOffer:
 			var d defineDecoder
 			defs, err := d.decode(r.payload)
 			text += fmt.Sprintf("%v %v\n", defs, err)
@@ -290,6 +295,9 @@ func read(name string, b []byte) string {
 				text += fmt.Sprintf("%d %v %v; ", seq, ack, fault.KindOf(ack))
 				if at, ok := peer.MapOf(ack); ok {
 					text += fmt.Sprintf("map %d of %x on %v; ", at.Seq, at.Txn, at.Servers)
+				}
+				if r, ok := peer.RefusedOf(ack); ok {
+					text += fmt.Sprintf("series %v, %s; ", r.IDs, r.Reason)
 				}
 			}
 			text += "\n"
@@ -318,7 +326,7 @@ func decodeAll(b []byte) error {
 			_, err = decodeHello(rec.payload)
 		case recordWelcome:
 			_, err = decodeWelcome(rec.payload)
-		case recordDefine:
+		case recordDefine, recordOffer:
 			_, err = def.decode(rec.payload)
 		case recordInsert:
 			_, err = ins.decode(rec.payload)
@@ -351,7 +359,7 @@ func TestCutMessagesAreRefused(t *testing.T) {
 		for n := recordLen; n < len(b); n++ {
 			cut := slices.Clone(b[:n])
 			endRecord(cut, recordLen)
-			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" && name != "ahead" && name != "newer" && name != "late" || n != recordLen && (n != recordLen+2 || name != "acks")) {
+			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" && name != "ahead" && name != "newer" && name != "late" && name != "refused" || n != recordLen && (n != recordLen+2 || name != "acks")) {
 				t.Errorf("the payload of %s, cut after %d: %v", name, n, err)
 			}
 		}
@@ -427,7 +435,7 @@ func TestDefinitionsComeBack(t *testing.T) {
 		var e defineEncoder
 		var d defineDecoder
 		for range 2 { // scratch memory is used again
-			b, n := e.encode(defs)
+			b, n := e.encode(recordDefine, defs)
 			r, _, err := cutRecord(b)
 			if err != nil || n != len(defs) {
 				t.Fatal(n, err)
@@ -528,13 +536,14 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 8)
+	f(0, 10, 9)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 9, 8)
+	f(2, 10, 9)
+	f(2, 8, 8)
 	f(2, 7, 7)
 	f(2, 5, 5)
-	f(9, 9, 0)
+	f(10, 10, 0)
 	f(0, 0, 0)
 }
 
@@ -554,7 +563,7 @@ func TestKindsHaveCodes(t *testing.T) {
 
 // TestDefinitionsAreSmall: where many series are new, a definition needs a few bytes.
 func TestDefinitionsAreSmall(t *testing.T) {
-	b, n := new(defineEncoder).encode(devopsDefs(2020))
+	b, n := new(defineEncoder).encode(recordDefine, devopsDefs(2020))
 	if per := float64(len(b)) / float64(n); per > 4.5 {
 		t.Errorf("%.2f bytes a definition, 3 to 4 are meant", per)
 	} else {

@@ -179,8 +179,8 @@ func (in *inserts) take(buf mem.Buffer) error {
 			return err
 		}
 		switch b = rest; r.kind {
-		case recordDefine:
-			in.ack(r.seq, in.defineSeries(r.payload))
+		case recordDefine, recordOffer:
+			in.ack(r.seq, in.defineSeries(r.kind, r.payload))
 		case recordInsert:
 			in.start(job{r.seq, r.payload, buf})
 		default:
@@ -190,7 +190,8 @@ func (in *inserts) take(buf mem.Buffer) error {
 	return nil
 }
 
-func (in *inserts) defineSeries(payload []byte) error {
+// defineSeries defines series. Of an offer the error may be that some are refused.
+func (in *inserts) defineSeries(kind recordType, payload []byte) error {
 	defs, err := in.define.decode(payload)
 	if err != nil {
 		return err
@@ -200,11 +201,17 @@ func (in *inserts) defineSeries(payload []byte) error {
 			return fault.Errorf(fault.Invalid, "a series without a metric name: %v", d.Labels)
 		}
 	}
-	if err := in.stream.Define(in.ss.Context(), defs); err != nil {
+	var refused peer.Refused
+	if to, offers := in.stream.(peer.Offerer); offers && kind == recordOffer {
+		refused, err = to.Offer(in.ss.Context(), defs)
+	} else {
+		err = in.stream.Define(in.ss.Context(), defs)
+	}
+	if err != nil {
 		return err
 	}
-	in.s.metrics.defs.Add(float64(len(defs)))
-	return nil
+	in.s.metrics.defs.Add(float64(len(defs) - len(refused.IDs)))
+	return refused.AsError()
 }
 
 // start hands an insert to a worker, or refuses it because there are too many.

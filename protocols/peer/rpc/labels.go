@@ -191,8 +191,8 @@ const (
 // defineLen is the length of the payload before its body.
 const defineLen = 8
 
-// encode returns the record of the first definitions of defs and their number, in memory of the encoder.
-func (e *defineEncoder) encode(defs []peer.Def) (b []byte, n int) {
+// encode returns the record of the first definitions of defs, or offers, and their number, in memory of the encoder.
+func (e *defineEncoder) encode(kind recordType, defs []peer.Def) (b []byte, n int) {
 	w := &e.labels
 	w.Reset()
 	last := int64(-1)
@@ -203,7 +203,7 @@ func (e *defineEncoder) encode(defs []peer.Def) (b []byte, n int) {
 		last = id
 		n++
 	}
-	b, from := beginRecord(e.out[:0], recordDefine)
+	b, from := beginRecord(e.out[:0], kind)
 	b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(w.b)))
 	b = appendS2(b, w.b)

@@ -16,10 +16,10 @@ import (
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
 // name the newest map, since the fourth an insert may be one of staging, since
 // the fifth such an insert may say when it is due, since the sixth it may be of rows that another partition had, since the seventh an ack may report
-// a stamp that is late, and since the eighth an insert may be part of a trace.
+// a stamp that is late, since the eighth an insert may be part of a trace, and since the ninth series may be offered.
 const (
 	streamOldest  = 1
-	streamVersion = 8
+	streamVersion = 9
 
 	streamAhead   = 2
 	streamMaps    = 3
@@ -28,6 +28,7 @@ const (
 	streamInherit = 6
 	streamLate    = 7
 	streamTraced  = 8
+	streamOffers  = 9
 )
 
 // recordType is the type of a record.
@@ -39,6 +40,7 @@ const (
 	recordDefine  recordType = 3
 	recordInsert  recordType = 4
 	recordAcks    recordType = 5
+	recordOffer   recordType = 6 // as define, but series may be refused
 )
 
 // recordLen is the length of a record before its payload.
@@ -64,7 +66,7 @@ func cutRecord(b []byte) (r record, rest []byte, err error) {
 		return record{}, nil, fault.Errorf(fault.Corrupt, "a record ends after %d bytes, its header has %d", len(b), recordLen)
 	}
 	r.kind = recordType(b[0])
-	if b[1]|b[2]|b[3] != 0 || r.kind < recordHello || r.kind > recordAcks {
+	if b[1]|b[2]|b[3] != 0 || r.kind < recordHello || r.kind > recordOffer {
 		return record{}, nil, fault.Errorf(fault.Corrupt, "a record begins with % x, which says nothing", b[:4])
 	}
 	n := binary.LittleEndian.Uint32(b[4:])
@@ -366,6 +368,9 @@ const codeMap = 12
 // codeLate is the ack of peer.NewLate. Its message is the stamp that a new one has to be above.
 const codeLate = 13
 
+// codeRefused is the ack of an offer of which series are refused (peer.Refused); their numbers follow the message.
+const codeRefused = 14
+
 func codeOf(k fault.Kind) byte {
 	for code := 1; code < len(kindCodes); code++ {
 		if kindCodes[code] == k {
@@ -399,6 +404,9 @@ func appendAck(dst []byte, seq uint64, err error) []byte {
 		dst = append(dst, codeAhead, aheadLen)
 		return binary.LittleEndian.AppendUint64(dst, uint64(clock))
 	}
+	if r, ok := peer.RefusedOf(err); ok {
+		return appendRefused(dst, r)
+	}
 	code := codeOf(fault.KindOf(err))
 	at, named := peer.MapOf(err)
 	if named = named && kindCodes[code] == fault.Stale; named {
@@ -412,6 +420,37 @@ func appendAck(dst []byte, seq uint64, err error) []byte {
 		dst = appendMapAt(dst, at)
 	}
 	return dst
+}
+
+// appendRefused appends the rest of the ack of an offer.
+func appendRefused(dst []byte, r peer.Refused) []byte {
+	text := cutText(r.Reason)
+	dst = binary.AppendUvarint(append(dst, codeRefused), uint64(len(text)))
+	dst = append(dst, text...)
+	dst = binary.AppendUvarint(dst, uint64(len(r.IDs)))
+	last := int64(-1)
+	for _, id := range r.IDs {
+		dst = binary.AppendVarint(dst, int64(id)-last-1)
+		last = int64(id)
+	}
+	return dst
+}
+
+// cutRefused reads the numbers of refused series off the front. Errors are Corrupt.
+func cutRefused(b []byte) (ids []point.SeriesID, rest []byte, err error) {
+	count, n := binary.Uvarint(b)
+	if n <= 0 || count == 0 || count > definePartMax || count > uint64(len(b)-n) {
+		return nil, nil, fault.Errorf(fault.Corrupt, "an ack of %d refused series ends early", count)
+	}
+	b, ids = b[n:], make([]point.SeriesID, 0, count)
+	for last := int64(-1); uint64(len(ids)) < count; last = int64(ids[len(ids)-1]) {
+		step, n := binary.Varint(b)
+		if n <= 0 || step < -last-1 || step >= idsEnd-last-1 {
+			return nil, nil, fault.Errorf(fault.Corrupt, "an ack of refused series names none after %d", last)
+		}
+		ids, b = append(ids, point.SeriesID(last+1+step)), b[n:]
+	}
+	return ids, b, nil
 }
 
 // appendMapAt appends a map that is Valid: transaction, number, servers.
@@ -460,7 +499,7 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 	if code == 0 {
 		return seq, nil, b, nil
 	}
-	if int(code) >= len(kindCodes) && code != codeAhead && code != codeMap && code != codeLate {
+	if int(code) >= len(kindCodes) && code != codeAhead && code != codeMap && code != codeLate && code != codeRefused {
 		return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack of kind %d", code)
 	}
 	length, n := binary.Uvarint(b)
@@ -480,6 +519,10 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 			return seq, peer.NewLate(point.Stamp(newest)), b[length:], nil
 		}
 		return seq, peer.NewAhead(int64(binary.LittleEndian.Uint64(b))), b[length:], nil
+	}
+	if code == codeRefused {
+		ids, rest, err := cutRefused(b[length:])
+		return seq, peer.Refused{IDs: ids, Reason: string(b[:length])}.AsError(), rest, err
 	}
 	if code == codeMap {
 		at, rest, err := cutMapAt(b[length:])

@@ -125,19 +125,38 @@ func (st *stream) greet(table string) error {
 	return err
 }
 
+var _ peer.Offerer = (*stream)(nil)
+
 // Define implements peer.Stream. It sends in parts and returns when the peer has accepted all.
 func (st *stream) Define(ctx context.Context, defs []peer.Def) error {
+	_, err := st.define(ctx, recordDefine, defs)
+	return err
+}
+
+// Offer implements peer.Offerer. A server of an older version refuses nothing.
+func (st *stream) Offer(ctx context.Context, defs []peer.Def) (peer.Refused, error) {
+	if st.limits.version < streamOffers {
+		return peer.Refused{}, st.Define(ctx, defs)
+	}
+	return st.define(ctx, recordOffer, defs)
+}
+
+func (st *stream) define(ctx context.Context, kind recordType, defs []peer.Def) (all peer.Refused, err error) {
 	e := defineEncoders.Get().(*defineEncoder)
 	defer defineEncoders.Put(e)
 	for len(defs) > 0 {
-		b, n := e.encode(defs)
-		if err := st.ask(ctx, b); err != nil {
-			return err
+		b, n := e.encode(kind, defs)
+		err := st.ask(ctx, b)
+		if some, refused := peer.RefusedOf(err); refused {
+			all.IDs, all.Reason, err = append(all.IDs, some.IDs...), some.Reason, nil
+		}
+		if err != nil {
+			return all, err
 		}
 		st.p.settings.Metrics.defs.Add(float64(n))
 		defs = defs[n:]
 	}
-	return nil
+	return all, nil
 }
 
 var defineEncoders = sync.Pool{New: func() any { return new(defineEncoder) }}
