@@ -39,6 +39,11 @@ var importLaw = []rule{
 	{who: "cmd/spillway/diagram", not: "cmd/... gateway/... storage/... metadata/... net/...", tests: true,
 		because: "drawing knows the types of points, and neither what they mean nor where they come from"},
 
+	{who: "cmd/spillway/terminal", not: "cmd/... gateway/... storage/... metadata/... net/...", tests: true,
+		because: "what all commands share lies below each of them"},
+	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,
+		because: "a client knows a process by its HTTP API alone"},
+
 	{who: pure, not: "net/... os/... sync/... context io/... log/... crypto/rand",
 		because: "what must be right is a pure function of its inputs, so that a simulation can run it a million times"},
 

@@ -316,14 +316,6 @@ func joinIDs(ids []topology.ServerID) string {
 	return strings.Join(s, " ")
 }
 
-// or returns text, or a dash.
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
-}
-
 // pause waits, or ends with ctx.
 func pause(ctx context.Context, d time.Duration) error {
 	select {

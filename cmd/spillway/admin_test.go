@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	coordmem "github.com/spillwaydb/spillway/metadata/coord/mem"
@@ -181,7 +182,7 @@ func (tw *town) command(line []string) string {
 	err = cmd.run(tw.t.Context(), a)
 	stop()
 	<-done
-	var code exitCode
+	var code terminal.ExitCode
 	switch {
 	case errors.As(err, &code):
 		out.WriteString(code.Error() + "\n")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -148,7 +149,7 @@ func (c *auditCmd) run(ctx context.Context, a *admin) error {
 	return a.print(lines, func(w io.Writer) {
 		fmt.Fprintln(w, "WHEN\tWHO\tWHAT\tREASON\tOUTCOME")
 		for _, l := range lines {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.When.Format(time.RFC3339), l.Who, l.What, or(l.Reason, "-"), l.Outcome)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.When.Format(time.RFC3339), l.Who, l.What, cmp.Or(l.Reason, "-"), l.Outcome)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 		return err
 	}
 	return a.print(map[string]any{"master": holder, "steps": shown}, func(w io.Writer) {
-		fmt.Fprintf(w, "master: %s\n%s", or(string(holder), "none"), master.Format(steps))
+		fmt.Fprintf(w, "master: %s\n%s", cmp.Or(string(holder), "none"), master.Format(steps))
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -295,7 +296,7 @@ func (d *door) carryOut(r *http.Request, changes bool, read func(r *http.Request
 	}
 	table = q.Get("output") == "table"
 	a.unasked = true
-	a.out, a.json, a.by = out, !table, or(q.Get("by"), "http")
+	a.out, a.json, a.by = out, !table, cmp.Or(q.Get("by"), "http")
 	if id := access.From(r.Context()); id != nil && !d.guard.Open() {
 		a.by = id.Name + " (" + a.by + ")" // a sender can choose any name, but not that its token is another's
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -22,8 +25,8 @@ import (
 // a standalone, or a gateway.
 type statusFlags struct {
 	adminFlags `embed:""`
-	URL        string      `name:"url" help:"Where a standalone process or a gateway listens; used where no cluster is named." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
-	Client     clientFlags `embed:""`
+	URL        string       `name:"url" help:"Where a standalone process or a gateway listens; used where no cluster is named." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
+	Client     client.Flags `embed:""`
 }
 
 // alone reports whether no cluster is named.
@@ -37,7 +40,7 @@ func (f *statusFlags) status(table string) (*ui.Status, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "--url")
 	}
-	resp, err := f.Client.send(rq, f.Timeout)
+	resp, err := f.Client.Send(rq, f.Timeout)
 	if err != nil {
 		return nil, fault.Annotate(err, "%s (--url names a standalone or a gateway, --servers a storage server of a cluster)", f.URL)
 	}
@@ -138,7 +141,7 @@ func remedy(problem string) string {
 func (c *doctorCmd) runAlone() error {
 	s, err := c.status("")
 	if err != nil {
-		return seenNothing{err}
+		return terminal.Unseen(err)
 	}
 	partitions := 0
 	for _, t := range s.Tables {
@@ -152,9 +155,9 @@ func printFindings(a *admin, report []finding, servers, tables, partitions int) 
 	status, end := "well", error(nil)
 	for _, f := range report {
 		if f.Severity == "broken" {
-			status, end = "broken", exitBroken
+			status, end = "broken", terminal.Broken
 		} else if end == nil {
-			status, end = "degraded", exitDegraded
+			status, end = "degraded", terminal.Degraded
 		}
 	}
 	slices.SortStableFunc(report, func(a, b finding) int { return strings.Compare(a.Severity, b.Severity) })
@@ -187,7 +190,7 @@ func (c *partitionListCmd) runAlone() error {
 		fmt.Fprintln(w, "PARTITION\tBEGIN\tEND\tRING\tSTATE\tLEADER\tROWS\tBYTES\tNOTE")
 		for _, p := range rows {
 			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.ID, p.From.UTC().Format(time.RFC3339), p.To.UTC().Format(time.RFC3339), ringText(&p), p.State,
-				or(p.Leader, "-"), countText(p.Rows), countText(p.Bytes), or(strings.Join(notesOf(&p), ", "), "-"))
+				cmp.Or(p.Leader, "-"), countText(p.Rows), countText(p.Bytes), cmp.Or(strings.Join(notesOf(&p), ", "), "-"))
 		}
 	})
 }

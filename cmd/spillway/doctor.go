@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -35,40 +37,17 @@ type finding struct {
 	Do       string `json:"do"`
 }
 
-// exitCode ends the process with its number; everything was printed before.
-type exitCode int
-
-// Error names the number.
-func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-// ExitCode is called by main.
-func (e exitCode) ExitCode() int { return int(e) }
-
-const (
-	exitDegraded exitCode = 1
-	exitBroken   exitCode = 2
-)
-
 // Run examines a cluster, or a process that is alone.
 func (c *doctorCmd) Run() error {
 	if c.alone() {
 		return c.runAlone()
 	}
 	err := c.with(c.run)
-	if err == nil || err == error(exitDegraded) || err == error(exitBroken) {
+	if err == nil || err == error(terminal.Degraded) || err == error(terminal.Broken) {
 		return err
 	}
-	return seenNothing{err}
+	return terminal.Unseen(err)
 }
-
-// seenNothing is a failure to examine, which scripts must not mistake for health.
-type seenNothing struct{ error }
-
-// ExitCode is called by main.
-func (seenNothing) ExitCode() int { return int(exitBroken) }
-
-// Unwrap returns the reason.
-func (s seenNothing) Unwrap() error { return s.error }
 
 func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	before, _, err := a.store.Get(ctx, master.Key)
@@ -84,7 +63,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 		e.live[srv.ID] = srv.Live
 	}
 	for _, table := range slices.Sorted(maps.Keys(a.lacking)) {
-		e.broken("no map", or(table, "cluster"), a.lacking[table].Error(), "start the storage servers that keep it")
+		e.broken("no map", cmp.Or(table, "cluster"), a.lacking[table].Error(), "start the storage servers that keep it")
 	}
 	e.unreadable()
 	e.dead()

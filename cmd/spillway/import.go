@@ -158,7 +158,7 @@ type writeCmd struct {
 func (c *writeCmd) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	do, err := c.Server.Client.sender(0, true)
+	do, err := c.Server.Client.Sender(0, true)
 	if err != nil {
 		return err
 	}

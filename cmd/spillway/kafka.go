@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/record"
@@ -94,7 +95,7 @@ type kafkaStatusCmd struct {
 	URL    string `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Output string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
 
-	Client clientFlags `embed:""`
+	Client client.Flags `embed:""`
 }
 
 // Run asks a running process and prints its answer.
@@ -113,12 +114,12 @@ func (k *kafkaStatusCmd) Run() error {
 	return printKafkaStatus(os.Stdout, s)
 }
 
-func fetchKafkaStatus(ctx context.Context, client clientFlags, url string) (s kafka.Status, err error) {
+func fetchKafkaStatus(ctx context.Context, client client.Flags, url string) (s kafka.Status, err error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafkaStatusPath, nil)
 	if err != nil {
 		return s, fault.Wrap(err, fault.Invalid, "--url")
 	}
-	resp, err := client.do(rq)
+	resp, err := client.Do(rq)
 	if err != nil {
 		return s, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 	"github.com/spillwaydb/spillway/protocols/record"
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -117,7 +118,7 @@ func TestKafkaToPromQL(t *testing.T) {
 	defer web.Close()
 	var table strings.Builder
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		s, err := fetchKafkaStatus(ctx, clientFlags{}, web.URL)
+		s, err := fetchKafkaStatus(ctx, client.Flags{}, web.URL)
 		if err != nil {
 			t.Fatal(err)
 		}

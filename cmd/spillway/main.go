@@ -9,6 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/api"
 )
 
@@ -19,10 +21,10 @@ type cli struct {
 	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
 	Storage    storageCmd    `cmd:"" help:"Run a storage server of a cluster."`
-	Query      queryCmd      `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
+	Query      client.Query  `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
 	Write      writeCmd      `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
-	Tail       tailCmd       `cmd:"" help:"Print rows as they come."`
-	Health     healthCmd     `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
+	Tail       client.Tail   `cmd:"" help:"Print rows as they come."`
+	Health     client.Health `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
 	Table      tableCmd      `cmd:"" help:"Make, show, change and drop tables."`
 	Partition  partitionCmd  `cmd:"" help:"Show partitions and their leases, split and steer them."`
 	Server     serverCmd     `cmd:"" help:"Show storage servers, drain and remove them."`
@@ -83,7 +85,7 @@ func withVersion(args []string) []string {
 
 // fail prints an error, and returns the exit code of the process.
 func fail(err error) int {
-	if code := exitCode(0); errors.As(err, &code) {
+	if code := terminal.ExitCode(0); errors.As(err, &code) {
 		return int(code) // everything was printed before
 	}
 	fmt.Fprintln(os.Stderr, "spillway: "+err.Error())

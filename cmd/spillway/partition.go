@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -137,7 +138,7 @@ func showPartition(s *master.State, table string, p *topology.Partition) partiti
 }
 
 func noted(what string, n lease.Note) string {
-	return fmt.Sprintf("%s by %s at %s: %s", what, n.Who, n.When.Format(time.RFC3339), or(n.Reason, "no reason given"))
+	return fmt.Sprintf("%s by %s at %s: %s", what, n.Who, n.When.Format(time.RFC3339), cmp.Or(n.Reason, "no reason given"))
 }
 
 type partitionListCmd struct {
@@ -173,8 +174,8 @@ func (c *partitionListCmd) run(ctx context.Context, a *admin) error {
 	return a.print(rows, func(w io.Writer) {
 		fmt.Fprintln(w, "PARTITION\tBEGIN\tEND\tRING\tSTATE\tSERVERS\tLEASE\tLEADER\tIN SYNC\tNOTE")
 		for _, r := range rows {
-			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Partition, r.Begin, r.End, or(r.Ring, "all"), r.State,
-				strings.Join(append(slices.Clone(r.Servers), plus(r.Joining)...), " "), r.Lease, or(r.Leader, "-"), or(strings.Join(r.InSync, " "), "-"), or(r.Note, "-"))
+			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Partition, r.Begin, r.End, cmp.Or(r.Ring, "all"), r.State,
+				strings.Join(append(slices.Clone(r.Servers), plus(r.Joining)...), " "), r.Lease, cmp.Or(r.Leader, "-"), cmp.Or(strings.Join(r.InSync, " "), "-"), cmp.Or(r.Note, "-"))
 		}
 	})
 }
@@ -235,7 +236,7 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 		partitionRow
 		Row *lease.Lease `json:"lease_row,omitempty"`
 	}{r, leaseOrNil(l)}, func(w io.Writer) {
-		fmt.Fprintf(w, "partition\tp%d of table %s, transaction %d\ntime\t%s … %s\nring\t%s\nstate\t%s\n", r.Partition, c.Table, m.Seq, r.Begin, r.End, or(r.Ring, "all"), r.State)
+		fmt.Fprintf(w, "partition\tp%d of table %s, transaction %d\ntime\t%s … %s\nring\t%s\nstate\t%s\n", r.Partition, c.Table, m.Seq, r.Begin, r.End, cmp.Or(r.Ring, "all"), r.State)
 		for _, pl := range p.Placements {
 			fmt.Fprintf(w, "placement\t%s  %s\n", pl.ID, pl.Server)
 		}
@@ -259,7 +260,7 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 		case "unreadable":
 			fmt.Fprintf(w, "lease\tthe row cannot be read: %v\n", rows.Unreadable()[lease.RowKey(c.key())])
 		default:
-			fmt.Fprintf(w, "lease\t%s, last led by %s, boot %s, epoch %d\n", r.Lease, or(string(l.Holder), "nobody"), or(string(l.Boot), "-"), l.Epoch)
+			fmt.Fprintf(w, "lease\t%s, last led by %s, boot %s, epoch %d\n", r.Lease, cmp.Or(string(l.Holder), "nobody"), cmp.Or(string(l.Boot), "-"), l.Epoch)
 		}
 		if l.Empty {
 			fmt.Fprintln(w, "rows\tnone was ever acked")
@@ -303,7 +304,7 @@ func (c *partitionShowCmd) showAlone(a *admin, m *topology.Map, p *topology.Part
 	r := showPartition(&s, c.Table, p)
 	r.Lease, r.Leader = "alone", string(localServer)
 	return a.print(r, func(w io.Writer) {
-		fmt.Fprintf(w, "partition\tp%d of table %s, transaction %d\ntime\t%s … %s\nring\t%s\nstate\t%s\nlease\tnone: the process is alone, and leads all partitions\n", r.Partition, c.Table, m.Seq, r.Begin, r.End, or(r.Ring, "all"), r.State)
+		fmt.Fprintf(w, "partition\tp%d of table %s, transaction %d\ntime\t%s … %s\nring\t%s\nstate\t%s\nlease\tnone: the process is alone, and leads all partitions\n", r.Partition, c.Table, m.Seq, r.Begin, r.End, cmp.Or(r.Ring, "all"), r.State)
 		for _, child := range p.Children() {
 			fmt.Fprintf(w, "child\t%s\n", child)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/diagram"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
@@ -210,7 +212,7 @@ func printForecasts(w io.Writer, table string, target int64, cols []columnForeca
 		return
 	}
 	for _, c := range cols {
-		fmt.Fprintf(w, "ring %s, recorded since %s; %d past days have a part in the season\n", c.Ring, or(c.Since, "now"), c.Days)
+		fmt.Fprintf(w, "ring %s, recorded since %s; %d past days have a part in the season\n", c.Ring, cmp.Or(c.Since, "now"), c.Days)
 		if !c.Known {
 			fmt.Fprintln(w, "too little of the last minutes is known for a forecast: partitions stay as they are")
 		} else {
@@ -269,7 +271,7 @@ type presplitBacktestCmd struct {
 	SVG        string        `name:"svg" help:"Draw the load and the sizes into this file." placeholder:"FILE"`
 	PNG        string        `name:"png" help:"The same, as PNG." placeholder:"FILE"`
 	Output     string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
-	Client     clientFlags   `embed:""`
+	Client     client.Flags  `embed:""`
 }
 
 // Run reads the load, replays it and prints the errors.

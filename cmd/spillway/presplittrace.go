@@ -143,7 +143,7 @@ func (c *presplitBacktestCmd) ask(ctx context.Context) (*presplit.Trace, error) 
 }
 
 func (c *presplitBacktestCmd) askDay(rq *http.Request, points []loadPoint) ([]loadPoint, error) {
-	resp, err := c.Client.do(rq)
+	resp, err := c.Client.Do(rq)
 	if err != nil {
 		return nil, err
 	}

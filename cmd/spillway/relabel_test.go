@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 )
 
@@ -121,7 +122,7 @@ relabel:
 	}
 	settled := func(records uint64) func() bool {
 		return func() bool {
-			s, err := fetchKafkaStatus(t.Context(), clientFlags{}, "http://"+l.addr)
+			s, err := fetchKafkaStatus(t.Context(), client.Flags{}, "http://"+l.addr)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/server"
 )
@@ -32,24 +33,24 @@ func (c *repairCmd) Run() error {
 		err = cfg.complete()
 	}
 	if err != nil {
-		return seenNothing{err}
+		return terminal.Unseen(err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if c.Accept {
 		accepted, err := server.AcceptRebuilt(brick.Deps{FS: vfs.Default, Log: log}, cfg.brick())
 		if err != nil {
-			return seenNothing{err}
+			return terminal.Unseen(err)
 		}
 		fmt.Println("accepted:", cmp.Or(accepted, "nothing; no repair of this store was inexact"))
 		return nil
 	}
 	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), c.DryRun)
 	if err != nil {
-		return seenNothing{err}
+		return terminal.Unseen(err)
 	}
 	tellRepair(os.Stdout, cfg.DataDir, r)
 	if r.Lossy() || r.NoMaps {
-		return exitDegraded
+		return terminal.Degraded
 	}
 	return nil
 }

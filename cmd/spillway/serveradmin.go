@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -103,7 +104,7 @@ func (c *serverListCmd) run(ctx context.Context, a *admin) error {
 			if r.SilentFor > 0 {
 				state += " for " + since(time.Duration(r.SilentFor*float64(time.Second)))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.0f %%\t%s\n", r.Server, r.Addr, r.Host, or(r.Zone, "-"), state, r.Placements, r.Leads, r.OnlyCopy, r.Metadata, r.Load*100, or(r.Version, "-"))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.0f %%\t%s\n", r.Server, r.Addr, r.Host, cmp.Or(r.Zone, "-"), state, r.Placements, r.Leads, r.OnlyCopy, r.Metadata, r.Load*100, cmp.Or(r.Version, "-"))
 		}
 	})
 }
@@ -127,15 +128,15 @@ func (c *serverShowCmd) run(ctx context.Context, a *admin) error {
 		}
 		r := showServer(&s, srv)
 		return a.print(r, func(w io.Writer) {
-			fmt.Fprintf(w, "server\t%s\naddress\t%s\nhost\t%s\nzone\t%s\nstore directory\t%s, since %s\nversion\t%s\nstate\t%s\n", r.Server, r.Addr, r.Host, or(r.Zone, "-"),
-				r.Store, srv.Since.Format(time.RFC3339), or(r.Version, "-"), r.State)
+			fmt.Fprintf(w, "server\t%s\naddress\t%s\nhost\t%s\nzone\t%s\nstore directory\t%s, since %s\nversion\t%s\nstate\t%s\n", r.Server, r.Addr, r.Host, cmp.Or(r.Zone, "-"),
+				r.Store, srv.Since.Format(time.RFC3339), cmp.Or(r.Version, "-"), r.State)
 			if r.Drain != "" {
 				fmt.Fprintf(w, "note\t%s\n", r.Drain)
 			}
 			if !srv.Live {
 				fmt.Fprintf(w, "silent\tfor %s, by the clock in its last heartbeat\n", since(srv.For))
 			}
-			fmt.Fprintf(w, "boot\t%s\nload\t%.0f %%\nholds\t%d placements, %d of them of partitions without rows, leads %d partitions, is the only one in sync of %d, keeps the METADATA files of %d tables\n", or(string(srv.Beat.Boot), "-"), r.Load*100, r.Placements, r.Empty, r.Leads, r.OnlyCopy, r.Metadata)
+			fmt.Fprintf(w, "boot\t%s\nload\t%.0f %%\nholds\t%d placements, %d of them of partitions without rows, leads %d partitions, is the only one in sync of %d, keeps the METADATA files of %d tables\n", cmp.Or(string(srv.Beat.Boot), "-"), r.Load*100, r.Placements, r.Empty, r.Leads, r.OnlyCopy, r.Metadata)
 		})
 	}
 	return fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", c.Server)

@@ -8,10 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-)
 
-// startingHeader is in the answers of a process that is starting. Probes distinguish it by that from one that is stopping, or has a fenced store.
-const startingHeader = "X-Spillway-State"
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+)
 
 // starting answers for a process until it serves. Recovery of a large log takes minutes: without an answer meanwhile, it looks like a process
 // that hangs, and what watches over containers would end it.
@@ -59,7 +58,7 @@ func (s *starting) answer(w http.ResponseWriter, r *http.Request) {
 		healthy(w, r)
 		return
 	}
-	w.Header().Set(startingHeader, "starting")
+	w.Header().Set(client.StartingHeader, "starting")
 	w.Header().Set("Retry-After", "2")
 	http.Error(w, fmt.Sprintf("Spillway is starting: %s, for %s now. Try again.", *s.doing.Load(), time.Since(s.began).Round(time.Second)), http.StatusServiceUnavailable)
 }

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 )
 
 // freeAddr returns an address without a listener.
@@ -38,7 +41,7 @@ func asked(t *testing.T, url string) (code int, text, state string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp.StatusCode, string(body), resp.Header.Get(startingHeader)
+	return resp.StatusCode, string(body), resp.Header.Get(client.StartingHeader)
 }
 
 // TestAProcessThatRecoversIsNotTakenForOneThatHangs: probes had no answer until the log was read, and what watches over containers ended it.
@@ -51,7 +54,7 @@ func TestAProcessThatRecoversIsNotTakenForOneThatHangs(t *testing.T) {
 	url := "http://" + l.Addr().String()
 	s := answerStarting("the log is read", l, nil)
 	health := func(ok bool) error {
-		return (&healthCmd{URL: url, Within: time.Minute, Starts: ok}).Run()
+		return (&client.Health{URL: url, Within: time.Minute, Starts: ok}).Run()
 	}
 	if code, text, _ := asked(t, url+"/-/healthy"); code != http.StatusOK {
 		t.Errorf("alive: %d %s", code, text)
@@ -62,7 +65,7 @@ func TestAProcessThatRecoversIsNotTakenForOneThatHangs(t *testing.T) {
 			t.Errorf("%s: %d %q %s", path, code, state, text)
 		}
 	}
-	if err := health(false); err != error(exitDegraded) {
+	if err := health(false); err != error(terminal.Degraded) {
 		t.Errorf("spillway health: %v", err)
 	}
 	if err := health(true); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,7 +159,7 @@ func printTables(a *admin, rows []tableRow) error {
 			if r.Dropping {
 				name += " (being dropped)"
 			}
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", name, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", name, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, cmp.Or(r.Begin, "-"), cmp.Or(r.End, "-"))
 		}
 	})
 }
@@ -197,7 +198,7 @@ func printTable(a *admin, r tableRow) error {
 			fmt.Fprintf(w, "state\tbeing dropped: nothing is written to it until `spillway table drop` has ended\n")
 		}
 		fmt.Fprintf(w, "table\t%s\nmap\ttransaction %d, %d partitions\npartition width\t%s\nretention\t%s\nreplicas\t%d\nmin in sync\t%s\ncovers\t%s … %s\n",
-			r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, r.minInSync(), or(r.Begin, "-"), or(r.End, "-"))
+			r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, r.minInSync(), cmp.Or(r.Begin, "-"), cmp.Or(r.End, "-"))
 		for _, l := range r.Columns {
 			from := "from " + l.From
 			if l.From == instant(math.MinInt64) {

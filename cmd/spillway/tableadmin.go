@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -105,8 +107,8 @@ func (p *standalone) finishDrops(ctx context.Context) {
 // tableFlags are the flags of commands about tables, partitions and the audit: of a cluster, or through the administrators' port of a process.
 type tableFlags struct {
 	adminFlags `embed:""`
-	URL        string      `name:"url" help:"Where a standalone process or a gateway listens for administrators (its admin.listen); used where no cluster is named." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
-	Client     clientFlags `embed:""`
+	URL        string       `name:"url" help:"Where a standalone process or a gateway listens for administrators (its admin.listen); used where no cluster is named." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
+	Client     client.Flags `embed:""`
 }
 
 // alone reports whether no cluster is named: then the command asks the process at URL.
@@ -119,7 +121,7 @@ func (f *tableFlags) ask(method, path string, query url.Values, body any, v any)
 	if query == nil {
 		query = url.Values{}
 	}
-	query.Set("by", or(f.By, whoami()))
+	query.Set("by", cmp.Or(f.By, whoami()))
 	var text []byte
 	if body != nil {
 		var err error
@@ -132,7 +134,7 @@ func (f *tableFlags) ask(method, path string, query url.Values, body any, v any)
 		return fault.Wrap(err, fault.Invalid, "--url")
 	}
 	rq.Header.Set("Content-Type", "application/json")
-	resp, err := f.Client.send(rq, f.Timeout)
+	resp, err := f.Client.Send(rq, f.Timeout)
 	if err != nil {
 		return fault.Annotate(err, "%s (--url names the admin.listen of a standalone process or a gateway, --servers storage servers of a cluster)", f.URL)
 	}

@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/ui"
@@ -47,7 +48,7 @@ type tableTopCmd struct {
 	Number int           `name:"number" short:"n" help:"How many tables to show." default:"20"`
 	Watch  time.Duration `name:"watch" short:"w" help:"Show it again and again, so far apart (default once)."`
 
-	Client clientFlags `embed:""`
+	Client client.Flags `embed:""`
 }
 
 // Run asks a running process and prints its answer.
@@ -88,12 +89,12 @@ func (c *tableTopCmd) print(w io.Writer, uses []limits.TableUse) error {
 	return printTableUse(w, uses)
 }
 
-func fetchTableUse(ctx context.Context, client clientFlags, url string, n int) ([]limits.TableUse, error) {
+func fetchTableUse(ctx context.Context, client client.Flags, url string, n int) ([]limits.TableUse, error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?limit=%d", strings.TrimRight(url, "/"), tableUsePath, n), nil)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "--url")
 	}
-	resp, err := client.do(rq)
+	resp, err := client.Do(rq)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func refusedBy(u limits.TableUse) (sum float64, why string) {
 	for _, v := range by {
 		sum += v
 	}
-	return sum, or(strings.Join(names, ", "), "-")
+	return sum, cmp.Or(strings.Join(names, ", "), "-")
 }
 
 func nearOf(u limits.TableUse) string {

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
@@ -34,7 +35,7 @@ type verifyCmd struct {
 	Quiet   bool   `name:"quiet" short:"q" help:"Report no progress on the error output."`
 }
 
-const exitUnseen exitCode = 3
+const exitUnseen terminal.ExitCode = 3
 
 // States of a file, from best to worst.
 const (
@@ -288,9 +289,9 @@ func (v *verification) print(a *admin, all bool) error {
 	switch v.worst("") {
 	case fileOK:
 	case fileUnused, fileSuspect:
-		status, end = "whole, with something to look at", exitDegraded
+		status, end = "whole, with something to look at", terminal.Degraded
 	default:
-		status, end = "damaged", exitBroken
+		status, end = "damaged", terminal.Broken
 	}
 	found := map[string]any{"status": status, "files": len(v.files), "kinds": kinds, "staged_rows": v.staged, "surplus_rows": v.surplus, "findings": shown}
 	err := a.print(found, func(w io.Writer) {

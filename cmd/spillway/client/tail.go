@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"cmp"
@@ -14,16 +14,17 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/transfer"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// tailCmd prints rows as they come.
-type tailCmd struct {
+// Tail prints rows as they come.
+type Tail struct {
 	Match  string        `arg:"" help:"Series, as a selector of PromQL: up, or {job=\"api\"}."`
 	Every  time.Duration `name:"every" help:"How often to look." default:"2s"`
 	Since  string        `name:"since" help:"Time of the first rows to print: 1m before now, or a time (default now)." default:"now"`
-	Server serverFlags   `embed:""`
+	Server Server        `embed:""`
 }
 
 // tailSeriesMax bounds the series that tail follows.
@@ -31,17 +32,17 @@ const tailSeriesMax = 100_000
 
 // Run prints until it is interrupted. Rows count as new by their own time: rows older than the newest one of their series
 // that was printed are not.
-func (c *tailCmd) Run() error {
+func (c *Tail) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if c.Every < 100*time.Millisecond {
 		return fault.Errorf(fault.Invalid, "--every must be 100ms at least")
 	}
-	since, err := parseMoment("--since", c.Since, time.Now())
+	since, err := terminal.ParseMoment("--since", c.Since, time.Now())
 	if err != nil {
 		return err
 	}
-	do, err := c.Server.Client.sender(0, true)
+	do, err := c.Server.Client.Sender(0, true)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"bytes"
@@ -20,18 +20,19 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// serverFlags name a process to ask, and one of its tables.
-type serverFlags struct {
-	URL    string      `name:"url" help:"Where the process listens: a standalone or a gateway." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
-	Table  string      `name:"table" help:"Table (default: the server's default)."`
-	Client clientFlags `embed:""`
+// Server has the flags that name a process to ask, and one of its tables.
+type Server struct {
+	URL    string `name:"url" help:"Where the process listens: a standalone or a gateway." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
+	Table  string `name:"table" help:"Table (default: the server's default)."`
+	Client Flags  `embed:""`
 }
 
 // path is the address of a route.
-func (s *serverFlags) path(route string) string {
+func (s *Server) path(route string) string {
 	base := strings.TrimRight(s.URL, "/")
 	if s.Table != "" {
 		base += "/t/" + url.PathEscape(s.Table)
@@ -39,8 +40,8 @@ func (s *serverFlags) path(route string) string {
 	return base + route
 }
 
-// queryCmd evaluates an expression of PromQL.
-type queryCmd struct {
+// Query evaluates an expression of PromQL.
+type Query struct {
 	Expr    string        `arg:"" help:"Expression of PromQL."`
 	Time    string        `name:"time" help:"Evaluate at one time: 2026-03-01T12:00:00Z, seconds since 1970, or 6h before now (default now)." xor:"when"`
 	Start   string        `name:"start" help:"Evaluate over a range, from this time on, written likewise." xor:"when"`
@@ -49,7 +50,7 @@ type queryCmd struct {
 	Output  string        `name:"output" short:"o" help:"table, csv, or json: the server's answer." enum:"table,csv,json" default:"table"`
 	Explain bool          `name:"explain" help:"Show what was evaluated over columns, and what ran where, on the other output."`
 	Within  time.Duration `name:"timeout" help:"How long it may take." default:"2m"`
-	Server  serverFlags   `embed:""`
+	Server  Server        `embed:""`
 }
 
 // queryAnswer is the part of an answer that is printed.
@@ -69,7 +70,7 @@ type queryAnswer struct {
 const queryBytesMax = 1 << 30
 
 // Run evaluates the expression and prints the result; warnings go to the other output.
-func (c *queryCmd) Run() error {
+func (c *Query) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	route, form, err := c.request(time.Now())
@@ -81,7 +82,7 @@ func (c *queryCmd) Run() error {
 		return fault.Wrap(err, fault.Invalid, "--url")
 	}
 	rq.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := c.Server.Client.send(rq, c.Within+5*time.Second)
+	resp, err := c.Server.Client.Send(rq, c.Within+5*time.Second)
 	if err != nil {
 		return err
 	}
@@ -117,14 +118,14 @@ func (c *queryCmd) Run() error {
 // stepsDefault is how many steps a range without --step has.
 const stepsDefault = 100
 
-func (c *queryCmd) request(now time.Time) (route string, form url.Values, err error) {
+func (c *Query) request(now time.Time) (route string, form url.Values, err error) {
 	form = url.Values{"query": {c.Expr}, "timeout": {c.Within.String()}}
 	if c.Explain {
 		form.Set("explain", "1")
 	}
 	at := func(name, flag, text string) (t time.Time) {
 		if err == nil {
-			t, err = parseMoment(flag, text, now)
+			t, err = terminal.ParseMoment(flag, text, now)
 		}
 		form.Set(name, strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64))
 		return t
@@ -133,16 +134,16 @@ func (c *queryCmd) request(now time.Time) (route string, form url.Values, err er
 		if c.End != "" || c.Step != "" {
 			return "", nil, fault.Errorf(fault.Invalid, "--end and --step go with --start")
 		}
-		at("time", "--time", or(c.Time, "now"))
+		at("time", "--time", cmp.Or(c.Time, "now"))
 		return "/api/v1/query", form, err
 	}
-	lo, hi := at("start", "--start", c.Start), at("end", "--end", or(c.End, "now"))
+	lo, hi := at("start", "--start", c.Start), at("end", "--end", cmp.Or(c.End, "now"))
 	if err == nil && lo.After(hi) {
 		err = fault.Errorf(fault.Invalid, "--start is after --end")
 	}
 	step := max(hi.Sub(lo)/stepsDefault, time.Second)
 	if c.Step != "" && err == nil {
-		step, err = parseSpan("--step", c.Step)
+		step, err = terminal.ParseSpan("--step", c.Step)
 	}
 	form.Set("step", strconv.FormatFloat(step.Seconds(), 'f', 3, 64))
 	return "/api/v1/query_range", form, err
@@ -208,7 +209,7 @@ func (s *querySeries) text() string {
 	return s.Metric["__name__"] + "{" + strings.Join(pairs, ", ") + "}"
 }
 
-func (c *queryCmd) print(w io.Writer, a *queryAnswer) error {
+func (c *Query) print(w io.Writer, a *queryAnswer) error {
 	var series []querySeries
 	if a.Data.ResultType == "scalar" || a.Data.ResultType == "string" {
 		var one querySample

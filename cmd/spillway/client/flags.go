@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"crypto/tls"
@@ -11,30 +11,30 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// clientFlags are a command's credentials and checks for a call to a running process.
-type clientFlags struct {
+// Flags are a command's credentials and checks for a call to a running process.
+type Flags struct {
 	TokenFile string `name:"token-file" help:"File with a token, where the process asks for one." type:"path" env:"SPILLWAY_TOKEN_FILE"`
 	CAFile    string `name:"ca-file" help:"File with the authority of its certificate (default: those of the system)." type:"path" env:"SPILLWAY_CA_FILE"`
 }
 
-// do sends a request that is answered at once. Errors: Invalid (the files), Unavailable.
-func (c clientFlags) do(rq *http.Request) (*http.Response, error) {
-	return c.send(rq, 10*time.Second)
+// Do sends a request that is answered at once. Errors: Invalid (the files), Unavailable.
+func (c Flags) Do(rq *http.Request) (*http.Response, error) {
+	return c.Send(rq, 10*time.Second)
 }
 
-// send sends a request and gives its answer some time to be complete; 0: no limit. Errors: Invalid (the files),
+// Send sends a request and gives its answer some time to be complete; 0: no limit. Errors: Invalid (the files),
 // Unavailable.
-func (c clientFlags) send(rq *http.Request, within time.Duration) (*http.Response, error) {
-	do, err := c.sender(within, false)
+func (c Flags) Send(rq *http.Request, within time.Duration) (*http.Response, error) {
+	do, err := c.Sender(within, false)
 	if err != nil {
 		return nil, err
 	}
 	return do(rq)
 }
 
-// sender makes a function that sends requests with the credentials; keep leaves connections open for the next one. Errors
-// are those of send.
-func (c clientFlags) sender(within time.Duration, keep bool) (func(*http.Request) (*http.Response, error), error) {
+// Sender makes a function that sends requests with the credentials; keep leaves connections open for the next one. Errors
+// are those of Send.
+func (c Flags) Sender(within time.Duration, keep bool) (func(*http.Request) (*http.Response, error), error) {
 	authorization := ""
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"math"
@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// parseMoment parses a time: now, a span before now like 6h or 30d, a day, a time as in RFC 3339, or seconds since 1970.
-func parseMoment(flag, text string, now time.Time) (time.Time, error) {
+// ParseMoment parses the time that a flag has: now, a span before now like 6h or 30d, a day, a time as in RFC 3339, or seconds since 1970. Errors are Invalid and name the flag.
+func ParseMoment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "now" {
 		return now, nil
 	}
@@ -29,8 +29,8 @@ func parseMoment(flag, text string, now time.Time) (time.Time, error) {
 	return time.Time{}, fault.Errorf(fault.Invalid, "%s %q is no time: give 2026-03-01, 2026-03-01T12:00:00Z, seconds since 1970, now, or a span before now like 30d", flag, text)
 }
 
-// parseSpan parses a span like 90s, 6h or 30d, longer than nothing.
-func parseSpan(flag, text string) (time.Duration, error) {
+// ParseSpan parses the span that a flag has, like 90s, 6h or 30d, longer than nothing. Errors are Invalid and name the flag.
+func ParseSpan(flag, text string) (time.Duration, error) {
 	d, err := model.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return 0, fault.Errorf(fault.Invalid, "%s %q is no span like 15s, 6h or 1d", flag, text)
