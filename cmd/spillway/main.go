@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/api"
 )
@@ -18,32 +19,32 @@ import (
 var version = "dev"
 
 type cli struct {
-	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
-	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
-	Storage    storageCmd    `cmd:"" help:"Run a storage server of a cluster."`
-	Query      client.Query  `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
-	Write      writeCmd      `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
-	Tail       client.Tail   `cmd:"" help:"Print rows as they come."`
-	Health     client.Health `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
-	Table      tableCmd      `cmd:"" help:"Make, show, change and drop tables."`
-	Partition  partitionCmd  `cmd:"" help:"Show partitions and their leases, split and steer them."`
-	Server     serverCmd     `cmd:"" help:"Show storage servers, drain and remove them."`
-	Master     masterCmd     `cmd:"" help:"Show what the master would do."`
-	Presplit   presplitCmd   `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
-	Doctor     doctorCmd     `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
-	Verify     verifyCmd     `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
-	Repair     repairCmd     `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
-	Backup     backupCmd     `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
-	Restore    restoreCmd    `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
-	Export     exportCmd     `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
-	Import     importCmd     `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
-	Config     configCmd     `cmd:"" help:"Check settings, show them, and list all there are."`
-	Audit      auditCmd      `cmd:"" help:"List what people did."`
-	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
-	Certs      certsCmd      `cmd:"" help:"Make certificates for the processes of a cluster."`
-	Token      tokenCmd      `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
-	Completion completionCmd `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`
-	Version    versionCmd    `cmd:"" help:"Print the version and stop."`
+	Standalone standaloneCmd     `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
+	Gateway    gatewayCmd        `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
+	Storage    storageCmd        `cmd:"" help:"Run a storage server of a cluster."`
+	Query      client.Query      `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
+	Write      writeCmd          `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
+	Tail       client.Tail       `cmd:"" help:"Print rows as they come."`
+	Health     client.Health     `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
+	Table      tableCmd          `cmd:"" help:"Make, show, change and drop tables."`
+	Partition  partitionCmd      `cmd:"" help:"Show partitions and their leases, split and steer them."`
+	Server     serverCmd         `cmd:"" help:"Show storage servers, drain and remove them."`
+	Master     masterCmd         `cmd:"" help:"Show what the master would do."`
+	Presplit   presplitCmd       `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
+	Doctor     doctorCmd         `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
+	Verify     verifyCmd         `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
+	Repair     repairCmd         `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
+	Backup     backupCmd         `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
+	Restore    restoreCmd        `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
+	Export     exportCmd         `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
+	Import     importCmd         `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
+	Config     configCmd         `cmd:"" help:"Check settings, show them, and list all there are."`
+	Audit      auditCmd          `cmd:"" help:"List what people did."`
+	Kafka      kafkaCmd          `cmd:"" help:"Look at the topics that a running process reads."`
+	Certs      credentials.Certs `cmd:"" help:"Make certificates for the processes of a cluster."`
+	Token      credentials.Token `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
+	Completion completionCmd     `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`
+	Version    versionCmd        `cmd:"" help:"Print the version and stop."`
 }
 
 func newCLI() (c cli) {

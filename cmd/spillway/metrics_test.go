@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/protocols/record"
 )
@@ -111,7 +112,7 @@ func holdMetricsOfCluster(c *crowd) {
 	cfg.Coord.URL = c.Coord
 	if !cfg.Peer.Insecure {
 		dir := filepath.Dir(cfg.Peer.CA)
-		_, err := (&certsCmd{OutDir: dir, Storage: []string{"s9=127.0.0.1"}, Days: 1}).make()
+		_, err := (&credentials.Certs{OutDir: dir, Storage: []string{"s9=127.0.0.1"}, Days: 1}).Make()
 		c.must(err)
 		cfg.Peer.Cert, cfg.Peer.Key = filepath.Join(dir, "s9.crt"), filepath.Join(dir, "s9.key")
 	}

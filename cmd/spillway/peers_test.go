@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -69,7 +70,7 @@ func newTarget[T testing.TB](t T, over func(testing.TB, peer.Storage) peer.Stora
 // overLoopback is a storage as another process sees it, with certificates.
 func overLoopback(t testing.TB, s peer.Storage) peer.Storage {
 	dir := t.TempDir()
-	if _, err := (&certsCmd{OutDir: dir, Storage: []string{"127.0.0.1"}, Gateways: []string{"gw"}, Days: 1}).make(); err != nil {
+	if _, err := (&credentials.Certs{OutDir: dir, Storage: []string{"127.0.0.1"}, Gateways: []string{"gw"}, Days: 1}).Make(); err != nil {
 		t.Fatal(err)
 	}
 	srv, err := rpc.NewServer(rpc.Deps{Storage: s}, rpc.Settings{TLS: filesOf(dir, "127.0.0.1")})

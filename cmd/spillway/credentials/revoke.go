@@ -1,4 +1,4 @@
-package main
+package credentials
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ const (
 
 // revoke adds certificates to the authority's list of revoked ones. The list replaces the one before in one step: a
 // process that reads it meanwhile finds either.
-func (c *certsCmd) revoke() error {
+func (c *Certs) revoke() error {
 	now := time.Now()
 	if c.now != nil {
 		now = c.now()
@@ -66,7 +66,7 @@ func (c *certsCmd) revoke() error {
 }
 
 // readRevoked returns the list so far, or an empty one.
-func (c *certsCmd) readRevoked(ca authority) (*x509.RevocationList, error) {
+func (c *Certs) readRevoked(ca authority) (*x509.RevocationList, error) {
 	der, err := readPEM(c.file(caName, crlExt), crlKind)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &x509.RevocationList{Number: big.NewInt(0)}, nil

@@ -1,4 +1,4 @@
-package main
+package credentials
 
 import (
 	"encoding/json"
@@ -13,7 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-type tokenCmd struct {
+// Token makes tokens for clients, and checks the files that let them in.
+type Token struct {
 	Create tokenCreateCmd `cmd:"" help:"Make a token, and the entry for --tokens.file that lets it in."`
 	Check  tokenCheckCmd  `cmd:"" help:"Read the files of --tokens.file and --web.config.file as a start does, and say what is wrong with them."`
 }

@@ -1,4 +1,4 @@
-package main
+package credentials
 
 import (
 	"crypto/x509"
@@ -11,7 +11,7 @@ import (
 // TestRevokedCertificatesStayRevoked: the list grows, and is signed by the authority.
 func TestRevokedCertificatesStayRevoked(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := (&certsCmd{OutDir: dir, Storage: []string{"s1"}, Gateways: []string{"g1", "g2"}, Days: 30}).make(); err != nil {
+	if _, err := (&Certs{OutDir: dir, Storage: []string{"s1"}, Gateways: []string{"g1", "g2"}, Days: 30}).Make(); err != nil {
 		t.Fatal(err)
 	}
 	read := func() *x509.RevocationList {
@@ -28,14 +28,14 @@ func TestRevokedCertificatesStayRevoked(t *testing.T) {
 		return list
 	}
 	for i, name := range []string{"g1", "g2"} {
-		if err := (&certsCmd{OutDir: dir, Revoke: []string{name}, Days: 30}).Run(); err != nil {
+		if err := (&Certs{OutDir: dir, Revoke: []string{name}, Days: 30}).Run(); err != nil {
 			t.Fatal(err)
 		}
 		if list := read(); len(list.RevokedCertificateEntries) != i+1 || list.Number.Int64() != int64(i+1) {
 			t.Fatalf("after %s: %d certificates, number %v", name, len(list.RevokedCertificateEntries), list.Number)
 		}
 	}
-	if err := (&certsCmd{OutDir: dir, Revoke: []string{"g3"}}).Run(); err == nil {
+	if err := (&Certs{OutDir: dir, Revoke: []string{"g3"}}).Run(); err == nil {
 		t.Error("a certificate that was never made is revoked")
 	}
 }
@@ -43,7 +43,7 @@ func TestRevokedCertificatesStayRevoked(t *testing.T) {
 // TestEtcdHasAnAuthorityOfItsOwn: a process of Spillway is no user of etcd, and a user of etcd no process of Spillway.
 func TestEtcdHasAnAuthorityOfItsOwn(t *testing.T) {
 	dir := t.TempDir()
-	made, err := (&certsCmd{OutDir: dir, Storage: []string{"root"}, Etcd: []string{"m1=127.0.0.1"}, Users: []string{"spillway"}, Days: 30}).make()
+	made, err := (&Certs{OutDir: dir, Storage: []string{"root"}, Etcd: []string{"m1=127.0.0.1"}, Users: []string{"spillway"}, Days: 30}).Make()
 	if err != nil || len(made) != 2*6 {
 		t.Fatal(made, err)
 	}

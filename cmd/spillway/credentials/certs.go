@@ -1,4 +1,4 @@
-package main
+package credentials
 
 import (
 	"crypto/ecdsa"
@@ -22,10 +22,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
-// certsCmd makes the certificates with which peers recognize each other: an authority, and a certificate for each
+// Certs makes the certificates with which peers recognize each other: an authority, and a certificate for each
 // process, which states its role and so the calls it is allowed. With the authority's key beside its certificate more can
 // be added later.
-type certsCmd struct {
+type Certs struct {
 	OutDir   string           `name:"out-dir" default:"certs" help:"Directory for the files; made if it is not there." type:"path"`
 	Storage  []string         `name:"storage" help:"Storage servers, by the id they are started with, and the names or IP addresses they are called by, if other than that: s1=10.0.0.1,s2=b.example+10.0.0.2." placeholder:"ID=HOST,..."`
 	Gateways []string         `name:"gateways" help:"Names of gateways: g1,g2." placeholder:"NAME,..."`
@@ -45,11 +45,11 @@ const (
 )
 
 // Run writes the files and prints how to use them. Nothing is overwritten.
-func (c *certsCmd) Run() error {
+func (c *Certs) Run() error {
 	if len(c.Revoke) > 0 {
 		return c.revoke()
 	}
-	made, err := c.make()
+	made, err := c.Make()
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ type certified struct {
 }
 
 // processes parses the flags.
-func (c *certsCmd) processes() (out []certified, err error) {
+func (c *Certs) processes() (out []certified, err error) {
 	for _, s := range c.Storage {
 		id, hosts, ok := strings.Cut(s, "=")
 		if !ok {
@@ -114,7 +114,7 @@ func ofProcess(role rpc.Role, name string, hosts []string) certified {
 }
 
 // has reports whether a certificate was made before.
-func (c *certsCmd) has(file string) bool {
+func (c *Certs) has(file string) bool {
 	_, err := os.Lstat(c.file(file, "crt"))
 	return err == nil
 }
@@ -125,7 +125,8 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-func (c *certsCmd) make() (made []string, err error) {
+// Make writes the files, and returns their names. Nothing is overwritten: errors are Invalid where a file exists, and those of the disk.
+func (c *Certs) Make() (made []string, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -162,7 +163,7 @@ func (c *certsCmd) make() (made []string, err error) {
 }
 
 // authority reads an authority, or makes it. It must outlast the certificates that it signs.
-func (c *certsCmd) authority(name string, now time.Time) (ca authority, made []string, err error) {
+func (c *Certs) authority(name string, now time.Time) (ca authority, made []string, err error) {
 	ca, err = c.readAuthority(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		ca, made, err = c.newAuthority(name, now)
@@ -177,7 +178,7 @@ func (c *certsCmd) authority(name string, now time.Time) (ca authority, made []s
 }
 
 // check finds mistakes, and files in the way, before anything is written.
-func (c *certsCmd) check() error {
+func (c *Certs) check() error {
 	ps, err := c.processes()
 	if err != nil {
 		return err
@@ -217,9 +218,9 @@ func nameOrAddress(host string) bool {
 // fileOf is a process's name as the name of its files; an IPv6 address has dashes for colons.
 func fileOf(name string) string { return strings.ReplaceAll(name, ":", "-") }
 
-func (c *certsCmd) file(name, ext string) string { return filepath.Join(c.OutDir, name+"."+ext) }
+func (c *Certs) file(name, ext string) string { return filepath.Join(c.OutDir, name+"."+ext) }
 
-func (c *certsCmd) readAuthority(name string) (a authority, err error) {
+func (c *Certs) readAuthority(name string) (a authority, err error) {
 	cert, err := readPEM(c.file(name, "crt"), "CERTIFICATE")
 	if err != nil {
 		return a, err
@@ -249,7 +250,7 @@ func readPEM(name, kind string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-func (c *certsCmd) newAuthority(name string, now time.Time) (a authority, files []string, err error) {
+func (c *Certs) newAuthority(name string, now time.Time) (a authority, files []string, err error) {
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return a, nil, err
 	}
@@ -270,7 +271,7 @@ func (c *certsCmd) newAuthority(name string, now time.Time) (a authority, files 
 }
 
 // newProcess makes a client certificate; for a process that accepts calls, a server certificate too.
-func (c *certsCmd) newProcess(ca authority, p certified, now time.Time) ([]string, error) {
+func (c *Certs) newProcess(ca authority, p certified, now time.Time) ([]string, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -314,7 +315,7 @@ func template(name string, now, end time.Time) (*x509.Certificate, error) {
 }
 
 // write writes the key first: a certificate without its key looks complete and is useless.
-func (c *certsCmd) write(name string, der []byte, key *ecdsa.PrivateKey) (files []string, err error) {
+func (c *Certs) write(name string, der []byte, key *ecdsa.PrivateKey) (files []string, err error) {
 	secret, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		return nil, err
