@@ -16,6 +16,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/mapcache"
 	"github.com/spillwaydb/spillway/gateway/peers"
@@ -204,7 +205,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	if s.CoordinationAge > 10*time.Second {
 		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store has not answered for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
 	}
-	led := ledSums{}
+	led := figures.Led{}
 	for i := range s.Tables {
 		for j := range s.Tables[i].Partitions {
 			p := &s.Tables[i].Partitions[j]
@@ -212,7 +213,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			switch server, epoch, ok := v.leaders.Leader(key); {
 			case ok:
 				p.Leader, p.Epoch, p.LeaseAge = string(server), uint64(epoch), v.leaders.LeadAge(key)
-				led.add(p)
+				led.Add(p)
 			case following.MayBeUnled(&topology.Partition{TimeLo: p.From.UnixNano()}, time.Now().UnixNano()) && v.leaders.NeverLed(key):
 				p.Ahead, p.Rows, p.Bytes = true, new(uint64), new(uint64)
 			}
@@ -228,7 +229,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	for _, r := range v.registry.All() {
 		one := ui.Server{ID: string(r.ID), Addr: r.Addr, Host: r.Host, Zone: r.Zone, Draining: r.Drain != nil,
 			Live: v.leaders.Live(r.ID)}
-		led.addTo(&one)
+		led.AddTo(&one)
 		if one.Live {
 			load := v.leaders.Load(r.ID)
 			one.Load = &load
@@ -294,7 +295,7 @@ func (v *clusterView) describeTransfers(key lease.Partition, p *ui.Partition) {
 		return
 	}
 	if at, ok := m.ByID(key.ID); ok {
-		left(p.Transfers, at, leaves(at, key.Table, v.registry.Get))
+		figures.SetLeaving(p.Transfers, at, figures.Leaves(at, key.Table, v.registry.Get))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -251,26 +252,26 @@ func (e *examination) damaged(ctx context.Context) {
 // uneven reports tables of which one column of the ring gets far more rows than its share, and which series lie there.
 func (e *examination) uneven(ctx context.Context, rows map[string]map[point.PartitionID]uint64) {
 	for _, m := range e.s.Tables {
-		hot := uneven(m, rows[m.Table])
+		hot := figures.Uneven(m, rows[m.Table])
 		if hot == nil {
 			continue
 		}
 		what := hot.String()
-		for _, s := range on(hot.newest) {
+		for _, s := range on(hot.Newest) {
 			st, ok := e.peers.Server(s)
 			if !ok || !e.live[s] {
 				continue
 			}
 			limited, cancel := context.WithTimeout(ctx, fetchMax)
-			name, err := hottest(limited, st, m, hot.newest)
+			name, err := figures.Hottest(limited, st, m, hot.Newest)
 			cancel()
 			if err == nil && name != "" {
 				what += "; " + name
 				break
 			}
 		}
-		e.degraded("uneven columns", fmt.Sprintf("%s p%d", m.Table, hot.newest.ID), what,
-			fmt.Sprintf("`spillway partition split %s %d --at ring-middle` divides that partition now, `spillway table set %s --weights …` lays out those to come", m.Table, hot.newest.ID, m.Table))
+		e.degraded("uneven columns", fmt.Sprintf("%s p%d", m.Table, hot.Newest.ID), what,
+			fmt.Sprintf("`spillway partition split %s %d --at ring-middle` divides that partition now, `spillway table set %s --weights …` lays out those to come", m.Table, hot.Newest.ID, m.Table))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/follow/runner"
@@ -65,7 +66,7 @@ type door struct {
 	kafka    *kafka.Consumer // nil: no topics
 	ready    atomic.Bool
 	rates    rates
-	growth   growth
+	growth   figures.Growth
 
 	backingUp atomic.Bool // one backup at a time
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -293,8 +294,8 @@ func (a *admin) transfers(ctx context.Context, table string, p *topology.Partiti
 	if err != nil {
 		return nil, err
 	}
-	all := transfers(p, leader, transfersOf(p.ID, stats), time.Now())
-	left(all, p, leaves(p, table, a.servers.Get))
+	all := figures.Transfers(p, leader, figures.TransfersOf(p.ID, stats), time.Now())
+	figures.SetLeaving(all, p, figures.Leaves(p, table, a.servers.Get))
 	return all, nil
 }
 

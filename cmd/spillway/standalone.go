@@ -19,6 +19,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/scrape"
 	"github.com/spillwaydb/spillway/gateway/tablename"
@@ -294,15 +295,15 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	if c := p.server.Scrub(); !p.cfg.Storage.NoScrub {
 		one.Scrub = &ui.Scrub{PassBegan: c.PassBegan, PassEnded: c.PassEnded, Segments: c.Segments, Checked: c.Checked, BytesPerSecond: c.BytesPerSecond, Damaged: c.DamageSeen}
 	}
-	led := ledSums{}
+	led := figures.Led{}
 	for i := range s.Tables {
 		for j := range s.Tables[i].Partitions {
 			at := &s.Tables[i].Partitions[j]
 			at.Leader, at.InSync, at.Behind = one.ID, []string{one.ID}, []string{}
-			led.add(at)
+			led.Add(at)
 		}
 	}
-	led.addTo(&one)
+	led.AddTo(&one)
 	s.Servers = []ui.Server{one}
 	if p.frozen != "" {
 		s.Problems = append(s.Problems, "The disk is full: "+p.frozen+".")

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/query"
@@ -45,7 +46,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 			causes.addPartition(t.Name, &t.Partitions[i])
 		}
 		if f.stats != nil {
-			if hot := uneven(f.of, rowsOf(f.stats)); hot != nil {
+			if hot := figures.Uneven(f.of, figures.RowsOf(f.stats)); hot != nil {
 				causes.add("Of table %s "+hot.String()+"; `spillway doctor` names the series that lie there.", t.Name)
 			}
 			if text := stagedProblem(f.stats.Staged, s.Now); text != "" {
@@ -74,7 +75,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 		d.behind.describe(ctx, &s)
 	}
 	if a.Table == "" && s.Whole {
-		d.growth.count(&s)
+		d.growth.Count(&s)
 	}
 	addSmear(&s, all)
 	if !a.Partitions {
@@ -203,7 +204,7 @@ func tableStatus(f found, now time.Time) ui.Table {
 			one.Servers = append(one.Servers, string(pl.Server))
 		}
 		if f.stats != nil {
-			one.Transfers = transfers(p, "", moving[p.ID], now)
+			one.Transfers = figures.Transfers(p, "", moving[p.ID], now)
 		}
 		// A server that answered and does not name a partition has no rows there; one that did not may have.
 		if size, held := sizes[p.ID]; held || f.err == nil && len(f.lacks) == 0 {
@@ -248,44 +249,7 @@ func (s *sizeSum) at(t point.Nanos) *time.Time {
 	return &at
 }
 
-// ledSums adds up the partitions that each server leads.
-type ledSums map[string]*ledSum
-
-type ledSum struct {
-	partitions, unknown, damaged int
-	bytes                        uint64
-}
-
-func (l ledSums) add(p *ui.Partition) {
-	s := l[p.Leader]
-	if s == nil {
-		s = &ledSum{}
-		l[p.Leader] = s
-	}
-	s.partitions++
-	if p.Bytes == nil {
-		s.unknown++
-		return
-	}
-	s.bytes += *p.Bytes
-	if p.Damaged != "" {
-		s.damaged++
-	}
-}
-
-// addTo adds the partitions that a server leads to its status; sizes stay unknown if one of these is.
-func (l ledSums) addTo(to *ui.Server) {
-	s := l[to.ID]
-	if s == nil {
-		s = &ledSum{}
-	}
-	to.Leads = s.partitions
-	if s.unknown == 0 {
-		to.Bytes, to.Damaged = &s.bytes, &s.damaged
-	}
-}
-
-func ringShare(point uint64) float64 { return float64(point) / (1 << 64) }
+func ringShare(point uint64) float64 { return figures.RingShare(point) }
 
 // rates holds the previous counts, for the growth per second.
 type rates struct {

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"testing"
@@ -35,10 +35,10 @@ func TestAColumnWithFarMoreRowsThanItsShareIsNamed(t *testing.T) {
 		for i, n := range rows {
 			of[point.PartitionID(i+1)] = n
 		}
-		hot := uneven(m, of)
+		hot := Uneven(m, of)
 		switch {
 		case hot == nil && want == 0:
-		case hot == nil || hot.newest.ID != want || hot.String() != text:
+		case hot == nil || hot.Newest.ID != want || hot.String() != text:
 			t.Errorf("weights %v, rows %v: %v, want %d: %s", weights, rows, hot, want, text)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"cmp"
@@ -20,14 +20,14 @@ const (
 	unevenOver = 8 // times that partitions cover, from the newest with rows
 )
 
-// unevenColumn is a column of a table's ring that gets far more rows than its share.
-type unevenColumn struct {
-	newest *topology.Partition // the newest partition of it
+// UnevenColumn is a column of a table's ring that gets far more rows than its share.
+type UnevenColumn struct {
+	Newest *topology.Partition // the newest partition of it
 	times  float64             // its rows against its share
 }
 
-// uneven returns the column of the ring that gets most against its share, if that is far more; nil: none does. rows are those of partitions, as far as they are known.
-func uneven(m *topology.Map, rows map[point.PartitionID]uint64) *unevenColumn {
+// Uneven returns the column of the ring that gets most against its share, if that is far more; nil: none does. rows are those of partitions, as far as they are known.
+func Uneven(m *topology.Map, rows map[point.PartitionID]uint64) *UnevenColumn {
 	type span struct{ lo, hi point.Nanos }
 	groups := map[span][]*topology.Partition{}
 	for p := range m.All() {
@@ -48,17 +48,18 @@ func uneven(m *topology.Map, rows map[point.PartitionID]uint64) *unevenColumn {
 			all += rows[p.ID]
 		}
 	}
-	var hot *unevenColumn
+	var hot *UnevenColumn
 	for c, n := range of {
 		share := (float64(c.hi-c.lo-1) + 1) / math.Exp2(64) // a hi of 0 is 2^64
 		if times := float64(n) / (share * float64(all)); all >= unevenRows && times >= unevenFrom && (hot == nil || times > hot.times) {
-			hot = &unevenColumn{newest[c], times}
+			hot = &UnevenColumn{newest[c], times}
 		}
 	}
 	return hot
 }
 
-func rowsOf(s *peer.Stats) map[point.PartitionID]uint64 {
+// RowsOf are the rows of partitions in the answer of a table's servers.
+func RowsOf(s *peer.Stats) map[point.PartitionID]uint64 {
 	rows := make(map[point.PartitionID]uint64, len(s.ByPartition))
 	for i := range s.ByPartition {
 		rows[s.ByPartition[i].ID] = s.ByPartition[i].Rows
@@ -66,16 +67,17 @@ func rowsOf(s *peer.Stats) map[point.PartitionID]uint64 {
 	return rows
 }
 
-func (u *unevenColumn) String() string {
-	return fmt.Sprintf("the column %s of the ring gets %.1f times its share of the rows", columnText(u.newest), u.times)
+// String says where the column lies and how uneven it is: a sentence that begins small and does not end.
+func (u *UnevenColumn) String() string {
+	return fmt.Sprintf("the column %s of the ring gets %.1f times its share of the rows", columnText(u.Newest), u.times)
 }
 
 func columnText(p *topology.Partition) string {
 	hi := 1.0
 	if p.PointHi != 0 {
-		hi = ringShare(p.PointHi)
+		hi = RingShare(p.PointHi)
 	}
-	return fmt.Sprintf("%.1f–%.1f %%", 100*ringShare(p.PointLo), 100*hi)
+	return fmt.Sprintf("%.1f–%.1f %%", 100*RingShare(p.PointLo), 100*hi)
 }
 
 // hottest bounds: series that are read to find the prefix with most of them, and prefixes that are counted.
@@ -84,8 +86,8 @@ const (
 	hottestPrefixes = 1 << 16
 )
 
-// hottest names the prefix with most series of a partition, by the table's ring rule; without one, the metric name. It reads some of the series where there are very many.
-func hottest(ctx context.Context, st peer.Storage, m *topology.Map, p *topology.Partition) (string, error) {
+// Hottest names the prefix with most series of a partition, by the table's ring rule; without one, the metric name. It reads some of the series where there are very many.
+func Hottest(ctx context.Context, st peer.Storage, m *topology.Map, p *topology.Partition) (string, error) {
 	set, err := st.Select(ctx, &peer.Select{Table: m.Table, Partitions: []point.PartitionID{p.ID}, Lo: p.TimeLo, Hi: p.TimeHi - 1, LabelsOnly: true,
 		Matchers: []peer.Matcher{{Type: peer.MatchNotEqual, Name: point.MetricName}}})
 	if err != nil {
@@ -113,3 +115,6 @@ func hottest(ctx context.Context, st peer.Storage, m *topology.Map, p *topology.
 	}
 	return fmt.Sprintf("%.200s has %d of %d series there", top, counts[top], all), nil
 }
+
+// RingShare is where a point lies on the ring, from 0 to below 1.
+func RingShare(point uint64) float64 { return float64(point) / (1 << 64) }

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"sync"
@@ -7,9 +7,9 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
-// growth counts the rows by which the partitions of each server grow, from one look at the status to the next. A page that looks twice divides by the
+// Growth counts the rows by which the partitions of each server grow, from one look at the status to the next. A page that looks twice divides by the
 // time between: as partitions end and others begin, it sees which servers take the load. It holds a number for each partition of the maps (I5).
-type growth struct {
+type Growth struct {
 	mu   sync.Mutex
 	from time.Time // of the first look
 	at   time.Time // of the last look; zero: there was none
@@ -23,9 +23,9 @@ type grown struct {
 	id    uint64
 }
 
-// count adds what came since the last look to the servers that lead now, and sets Server.Grown. The status has all tables. A partition that is new since
+// Count adds what came since the last look to the servers that lead now, and sets Server.Grown. The status has all tables. A partition that is new since
 // the last look grew by all of its rows; one whose rows were not known then, or are fewer now, by none.
-func (g *growth) count(s *ui.Status) {
+func (g *Growth) Count(s *ui.Status) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.at.IsZero() {
@@ -42,7 +42,7 @@ func (g *growth) count(s *ui.Status) {
 	}
 }
 
-func (g *growth) look(s *ui.Status) {
+func (g *Growth) look(s *ui.Status) {
 	rows, by := map[grown]*uint64{}, map[string]uint64{}
 	for _, one := range s.Servers {
 		by[one.ID] = g.by[one.ID]

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // TestGrowthShowsWhichServersTakeTheLoad: a new partition counts whole, one that was unknown or lost rows does not, and a look that came late changes
 // nothing.
 func TestGrowthShowsWhichServersTakeTheLoad(t *testing.T) {
-	var g growth
+	var g Growth
 	at := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
 	type part struct {
 		id     uint64
@@ -27,7 +27,7 @@ func TestGrowthShowsWhichServersTakeTheLoad(t *testing.T) {
 			}
 			s.Tables[0].Partitions = append(s.Tables[0].Partitions, one)
 		}
-		g.count(s)
+		g.Count(s)
 		if s.GrownSince == nil || !s.GrownSince.Equal(at) {
 			t.Errorf("counted since %v", s.GrownSince)
 		}

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"testing"
@@ -31,30 +31,27 @@ func TestTransfersSayWhereFromAndToAndHowLong(t *testing.T) {
 		{From: "s2", To: "s1", Done: 399, Total: 400, Since: now.Add(-2 * behindFor)},
 		{From: "s2", To: "s3", Done: 100, Total: 400, BytesPerSecond: 50, Since: now.Add(-2 * time.Second), Left: &six},
 	}
-	got := transfers(p, "s2", all, now)
+	got := Transfers(p, "s2", all, now)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("transfers (-want +got):\n%s", d)
 	}
 
 	servers := map[topology.ServerID]registry.Server{"s1": {ID: "s1", Moves: []registry.Move{{Table: "t", Partition: 7, Placement: point.PlacementID(1), To: "s3"}}}, "s2": {ID: "s2"}}
 	get := func(id topology.ServerID) (registry.Server, bool) { s, ok := servers[id]; return s, ok }
-	if from := leaves(p, "t", get); from != "s1" {
+	if from := Leaves(p, "t", get); from != "s1" {
 		t.Errorf("the partition leaves %q, want s1", from)
 	}
-	if from := leaves(p, "other", get); from != "" {
+	if from := Leaves(p, "other", get); from != "" {
 		t.Errorf("a partition of another table leaves %q", from)
 	}
-	left(got, p, "s1")
+	SetLeaving(got, p, "s1")
 	if got[0].From != "s2" || got[1].From != "s1" {
 		t.Errorf("from %q and %q, want s2, which fills s1, and s1, which it leaves", got[0].From, got[1].From)
 	}
 
 	p = &topology.Partition{ID: 7, State: topology.Unload, Into: []point.PartitionID{8, 9}, Placements: p.Placements}
-	got = transfers(p, "s1", []peer.Transfer{{Done: 500, Total: 400, BytesPerSecond: 50, Since: since(time.Minute)}}, now)
+	got = Transfers(p, "s1", []peer.Transfer{{Done: 500, Total: 400, BytesPerSecond: 50, Since: since(time.Minute)}}, now)
 	if len(got) != 1 || got[0].Left == nil || *got[0].Left != 0 {
 		t.Fatalf("an unload that is done: %+v", got)
-	}
-	if text := transferText(got[0]); text != "s1 → p8 and p9: 0.5 KiB of 0.4 KiB, 0.0 KiB/s, 0s left" {
-		t.Errorf("said: %s", text)
 	}
 }

@@ -1,10 +1,8 @@
-package main
+package figures
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/ui"
@@ -17,9 +15,9 @@ import (
 // behindFor is how long a copy that is one of the partition's placements may lack segments before it is shown: each flush of the leader is ahead for a moment.
 const behindFor = 10 * time.Second
 
-// transfers are the rows of a partition on their way, by its leader, for the page and for partition show: to joining placements, to copies that lack segments for
+// Transfers are the rows of a partition on their way, by its leader, for the page and for partition show: to joining placements, to copies that lack segments for
 // long, and to the partitions that take over.
-func transfers(p *topology.Partition, leader topology.ServerID, all []peer.Transfer, now time.Time) (out []ui.Transfer) {
+func Transfers(p *topology.Partition, leader topology.ServerID, all []peer.Transfer, now time.Time) (out []ui.Transfer) {
 	for _, x := range all {
 		_, joins := p.JoiningOn(topology.ServerID(x.To))
 		since := time.Unix(0, x.Since).UTC()
@@ -42,8 +40,8 @@ func transfers(p *topology.Partition, leader topology.ServerID, all []peer.Trans
 	return out
 }
 
-// leaves returns the server that a partition is to leave, by a drain or a move of a person; "": none.
-func leaves(p *topology.Partition, table string, server func(topology.ServerID) (registry.Server, bool)) topology.ServerID {
+// Leaves returns the server that a partition is to leave, by a drain or a move of a person; "": none.
+func Leaves(p *topology.Partition, table string, server func(topology.ServerID) (registry.Server, bool)) topology.ServerID {
 	for _, pl := range p.Placements {
 		srv, ok := server(pl.Server)
 		if !ok {
@@ -56,8 +54,8 @@ func leaves(p *topology.Partition, table string, server func(topology.ServerID) 
 	return ""
 }
 
-// left sets the server that the partition leaves in the transfers to joining placements: the leader that fills them may be another one.
-func left(all []ui.Transfer, p *topology.Partition, leaving topology.ServerID) {
+// SetLeaving sets the server that the partition leaves in the transfers to joining placements: the leader that fills them may be another one.
+func SetLeaving(all []ui.Transfer, p *topology.Partition, leaving topology.ServerID) {
 	for i := range all {
 		if _, joins := p.JoiningOn(topology.ServerID(all[i].To)); joins && leaving != "" {
 			all[i].From = string(leaving)
@@ -65,25 +63,8 @@ func left(all []ui.Transfer, p *topology.Partition, leaving topology.ServerID) {
 	}
 }
 
-// transferText is a transfer in a line: where from and to, how far, how fast and how long yet.
-func transferText(x ui.Transfer) string {
-	to := x.To
-	if to == "" {
-		var into []string
-		for _, id := range x.Into {
-			into = append(into, fmt.Sprintf("p%d", id))
-		}
-		to = strings.Join(into, " and ")
-	}
-	text := fmt.Sprintf("%s → %s: %s of %s", x.From, to, sizeText(int64(x.Done)), sizeText(int64(x.Total)))
-	if x.Left == nil {
-		return text + ", the rate is not known yet"
-	}
-	return fmt.Sprintf("%s, %s/s, %v left", text, sizeText(int64(x.BytesPerSecond)), x.Left.Round(time.Second))
-}
-
-// transfersOf are the transfers of a partition among the answers of all servers, of which the leader alone has any.
-func transfersOf(id point.PartitionID, stats *peer.Stats) (all []peer.Transfer) {
+// TransfersOf are the transfers of a partition among the answers of all servers, of which the leader alone has any.
+func TransfersOf(id point.PartitionID, stats *peer.Stats) (all []peer.Transfer) {
 	for i := range stats.ByPartition {
 		if stats.ByPartition[i].ID == id {
 			all = append(all, stats.ByPartition[i].Transfers...)
