@@ -43,7 +43,7 @@ var importLaw = []rule{
 		because: "what all commands share lies below each of them"},
 	{who: "cmd/spillway/credentials", not: "cmd/... gateway/intake/... gateway/forward/... gateway/query/... storage/... metadata/... go.etcd.io/...", tests: true,
 		because: "certificates and tokens are made of files alone, on a machine that need not run Spillway"},
-	{who: "cmd/spillway/figures", not: "cmd/... storage/... metadata/coord/... net/... os/...", tests: true,
+	{who: "cmd/spillway/figures cmd/spillway/findings", not: "cmd/... storage/... metadata/coord/... net/... os/...",
 		because: "what is shown is computed of maps and answers, whoever got them"},
 	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,
 		because: "a client knows a process by its HTTP API alone"},

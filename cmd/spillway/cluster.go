@@ -10,13 +10,13 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
+	"github.com/spillwaydb/spillway/cmd/spillway/findings"
 	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/mapcache"
 	"github.com/spillwaydb/spillway/gateway/peers"
@@ -243,9 +243,9 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			one.Bytes, one.Damaged = nil, nil
 			// Problems that follow from this one are not listed a second time.
 			s.Problems = slices.DeleteFunc(s.Problems, func(text string) bool {
-				return isOfSilent(text, string(r.ID))
+				return findings.IsOfSilent(text, string(r.ID))
 			})
-			s.Problems = append(s.Problems, silentServer(string(r.ID))+fmt.Sprintf("at %s %s.", r.Addr, noHeartbeat("shows", s.Tables)))
+			s.Problems = append(s.Problems, findings.SilentServer(string(r.ID))+fmt.Sprintf("at %s %s.", r.Addr, findings.NoHeartbeat("shows", s.Tables)))
 		}
 		s.Servers = append(s.Servers, one)
 	}
@@ -305,20 +305,3 @@ func newRand() *rand.Rand {
 	_, _ = crand.Read(seed[:]) // it never fails
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:])))
 }
-
-// isOfSilent reports whether a problem is that sizes are not known of a server, by its name alone or with its address.
-func isOfSilent(problem, id string) bool {
-	return strings.HasPrefix(problem, someSizes) && (strings.Contains(problem, "server "+id+":") || strings.Contains(problem, "server "+id+" at "))
-}
-
-// noHeartbeat says that a server is silent, and whether sizes are not known for that: where there are copies, another one's are.
-func noHeartbeat(verb string, tables []ui.Table) string {
-	text := verb + " no heartbeat"
-	if slices.ContainsFunc(tables, func(t ui.Table) bool { return t.Unknown > 0 }) {
-		text += "; the sizes of what it alone holds are not known"
-	}
-	return text
-}
-
-// silentServer begins the problem that a server sends no heartbeat.
-func silentServer(id string) string { return "Storage server " + id + " " }

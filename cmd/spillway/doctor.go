@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
+	"github.com/spillwaydb/spillway/cmd/spillway/findings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -27,15 +28,6 @@ import (
 // something needs a look but everything is served, and with 2 when something is not served, or the cluster cannot be seen.
 type doctorCmd struct {
 	statusFlags `embed:""`
-}
-
-// finding is one fault.
-type finding struct {
-	Severity string `json:"severity"` // broken or degraded
-	Kind     string `json:"kind"`
-	Subject  string `json:"subject"`
-	What     string `json:"what"`
-	Do       string `json:"do"`
 }
 
 // Run examines a cluster, or a process that is alone.
@@ -59,7 +51,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	if err != nil {
 		return err
 	}
-	e := examination{admin: a, s: s, rows: rows, live: map[topology.ServerID]bool{}, report: []finding{}}
+	e := examination{admin: a, s: s, rows: rows, live: map[topology.ServerID]bool{}, report: []findings.Finding{}}
 	for _, srv := range s.Servers {
 		e.live[srv.ID] = srv.Live
 	}
@@ -102,11 +94,11 @@ type examination struct {
 	s      master.State
 	rows   *master.Rows
 	live   map[topology.ServerID]bool
-	report []finding
+	report []findings.Finding
 }
 
 func (e *examination) add(severity, kind, subject, what, do string) {
-	e.report = append(e.report, finding{severity, kind, subject, what, do})
+	e.report = append(e.report, findings.Finding{Severity: severity, Kind: kind, Subject: subject, What: what, Do: do})
 }
 
 func (e *examination) broken(kind, subject, what, do string) {

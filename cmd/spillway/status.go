@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
+	"github.com/spillwaydb/spillway/cmd/spillway/findings"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/query"
@@ -30,39 +30,39 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	defer cancel()
 	who := access.From(ctx)
 	s := ui.Status{Version: version, Role: d.role, Now: time.Now(), CoordinationAge: -1, Whole: who.MayAll(access.Read), Tables: []ui.Table{}}
-	var causes problems
+	var causes findings.Problems
 	all := d.sizes(ctx, a.Table, who)
 	for _, f := range all {
 		if f.err != nil {
-			causes.add("The sizes of table %s are not known: "+f.err.Error(), f.of.Table)
+			causes.Add("The sizes of table %s are not known: "+f.err.Error(), f.of.Table)
 		}
 		t := tableStatus(f, s.Now)
 		for _, text := range f.lacks {
 			if t.Unknown > 0 { // else another copy's are known
-				causes.add(someSizes+" of table %s are not known: "+text, f.of.Table)
+				causes.Add(findings.SomeSizes+" of table %s are not known: "+text, f.of.Table)
 			}
 		}
 		for i := range t.Partitions {
-			causes.addPartition(t.Name, &t.Partitions[i])
+			causes.AddPartition(t.Name, &t.Partitions[i])
 		}
 		if f.stats != nil {
 			if hot := figures.Uneven(f.of, figures.RowsOf(f.stats)); hot != nil {
-				causes.add("Of table %s "+hot.String()+"; `spillway doctor` names the series that lie there.", t.Name)
+				causes.Add("Of table %s "+hot.String()+"; `spillway doctor` names the series that lie there.", t.Name)
 			}
 			if text := stagedProblem(f.stats.Staged, s.Now); text != "" {
-				causes.add("Rows of table %s wait in staging for the leaders of their partitions; they are read, and go there by themselves: "+text+".", t.Name)
+				causes.Add("Rows of table %s wait in staging for the leaders of their partitions; they are read, and go there by themselves: "+text+".", t.Name)
 			}
 		}
 		if a.Forecast && d.behind.coord != nil {
 			var err error
 			if t.Forecast, err = d.forecasts(ctx, f); err != nil {
-				causes.add("The forecast of table %s is not known: "+err.Error(), t.Name)
+				causes.Add("The forecast of table %s is not known: "+err.Error(), t.Name)
 			}
 			t.Target = int64(d.cfg.Tables.SplitBytes)
 		}
 		s.Tables = append(s.Tables, t)
 	}
-	s.Problems = causes.texts()
+	s.Problems = causes.Texts()
 	if d.kafka != nil {
 		s.Topics = d.rates.topics(s.Now, d.kafka.Status())
 	}
@@ -88,9 +88,6 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	}
 	return s
 }
-
-// someSizes begins the sentence about a server that did not answer.
-const someSizes = "Some sizes"
 
 // sizesParallel bounds how many tables are asked about at once.
 const sizesParallel = 8
@@ -124,56 +121,6 @@ func (d *door) sizes(ctx context.Context, only string, who *access.Identity) []f
 	}
 	_ = g.Wait() // errors are in all
 	return all
-}
-
-// problems joins problems of one cause into one sentence.
-type problems struct {
-	order []string
-	by    map[string][]string
-}
-
-// problemNames bounds the names in a sentence.
-const problemNames = 5
-
-// add notes a problem of the named thing; the name replaces %s in the format. The rest of the format is not changed.
-func (p *problems) add(format, name string) {
-	if p.by == nil {
-		p.by = map[string][]string{}
-	}
-	if _, known := p.by[format]; !known {
-		p.order = append(p.order, format)
-	}
-	p.by[format] = append(p.by[format], name)
-}
-
-func (p *problems) addPartition(table string, at *ui.Partition) {
-	name := fmt.Sprint(table, "/", at.ID)
-	if at.Damaged != "" {
-		text := "A segment of partition %s is damaged, and the partition is not read: "
-		if len(at.Servers) > 1 {
-			text = "A segment of a copy of partition %s is damaged, and this copy is not read: "
-		}
-		p.add(text+at.Damaged+".", name)
-	}
-	if at.Differs != "" {
-		p.add("Copies of partition %s hold different rows: "+at.Differs+"; see docs/runbooks/SpillwayCopiesDiffer.md.", name)
-	}
-	if at.Unflushed != "" {
-		p.add("The rows of partition %s cannot be written into a segment: "+at.Unflushed+".", name)
-	}
-}
-
-func (p *problems) texts() []string {
-	var out []string
-	for _, format := range p.order {
-		names := p.by[format]
-		list := strings.Join(names[:min(len(names), problemNames)], ", ")
-		if more := len(names) - problemNames; more > 0 {
-			list += fmt.Sprintf(" and %d more", more)
-		}
-		out = append(out, strings.Replace(format, "%s", list, 1))
-	}
-	return out
 }
 
 func tableStatus(f found, now time.Time) ui.Table {

@@ -1,4 +1,4 @@
-package main
+package findings
 
 import (
 	"os"
@@ -13,11 +13,11 @@ import (
 // TestTheDoctorNamesADeadServerOnce, whatever the page says about it, and what to do; what is served all the same is not called broken.
 func TestTheDoctorNamesADeadServerOnce(t *testing.T) {
 	s := &ui.Status{Whole: true, Role: "gateway", Servers: []ui.Server{{ID: "s1"}, {ID: "s2", Live: true}}, Problems: []string{
-		silentServer("s1") + "at h:1 " + noHeartbeat("shows", nil) + ".",
-		silentServer("s2") + "at h:2 takes no rows: the store is read-only.",
+		SilentServer("s1") + "at h:1 " + NoHeartbeat("shows", nil) + ".",
+		SilentServer("s2") + "at h:2 takes no rows: the store is read-only.",
 	}}
 	s.Tables = []ui.Table{{Name: "t", Partitions: []ui.Partition{{ID: 1, Leader: "s2"}}}}
-	got := examineAlone(s)
+	got := OfStatus(s)
 	if len(got) != 2 {
 		t.Fatalf("%+v", got)
 	}
@@ -31,11 +31,11 @@ func TestTheDoctorNamesADeadServerOnce(t *testing.T) {
 		t.Errorf("%+v", got[1])
 	}
 	s.Tables[0].Unknown = 1
-	if got = examineAlone(s); !strings.Contains(got[1].What, "sizes of what it alone holds are not known") {
+	if got = OfStatus(s); !strings.Contains(got[1].What, "sizes of what it alone holds are not known") {
 		t.Errorf("%+v", got[1])
 	}
 	s.Tables[0].Partitions[0].Leader = ""
-	if got = examineAlone(s); len(got) != 3 || got[2].Severity != "broken" {
+	if got = OfStatus(s); len(got) != 3 || got[2].Severity != "broken" {
 		t.Errorf("a partition that nobody leads: %+v", got)
 	}
 }
@@ -43,12 +43,12 @@ func TestTheDoctorNamesADeadServerOnce(t *testing.T) {
 // TestSizesOfASilentServerAreNotListedBesideIt: the page and the doctor named one cause twice.
 func TestSizesOfASilentServerAreNotListedBesideIt(t *testing.T) {
 	for text, want := range map[string]bool{
-		someSizes + " of table t are not known: the answer is not whole: server s1: no answer in time":         true,
-		someSizes + " of table t are not known: the answer is not whole: server s1 at h:1: it did not answer":  true,
-		someSizes + " of table t are not known: the answer is not whole: server s11 at h:1: it did not answer": false,
+		SomeSizes + " of table t are not known: the answer is not whole: server s1: no answer in time":         true,
+		SomeSizes + " of table t are not known: the answer is not whole: server s1 at h:1: it did not answer":  true,
+		SomeSizes + " of table t are not known: the answer is not whole: server s11 at h:1: it did not answer": false,
 		"The rows of partition t/1 cannot be written into a segment: server s1: no space left on device":       false,
 	} {
-		if got := isOfSilent(text, "s1"); got != want {
+		if got := IsOfSilent(text, "s1"); got != want {
 			t.Errorf("%s: %t", text, got)
 		}
 	}
@@ -62,7 +62,7 @@ func TestRemediesNamePagesThatExist(t *testing.T) {
 			t.Errorf("%q: %q, want %q", r.in, got, r.do)
 		}
 		for _, name := range page.FindAllString(r.do, -1) {
-			if _, err := os.Stat(filepath.Join("../..", name)); err != nil {
+			if _, err := os.Stat(filepath.Join("../../..", name)); err != nil {
 				t.Error(err)
 			}
 		}
