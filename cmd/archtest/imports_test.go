@@ -45,6 +45,8 @@ var importLaw = []rule{
 		because: "certificates and tokens are made of files alone, on a machine that need not run Spillway"},
 	{who: "cmd/spillway/figures cmd/spillway/findings", not: "cmd/... storage/... metadata/coord/... net/... os/...",
 		because: "what is shown is computed of maps and answers, whoever got them"},
+	{who: "cmd/spillway/connect", not: "cmd/spillway/client cmd/spillway/figures cmd/spillway/findings gateway/... storage/...", tests: true,
+		because: "all that speak with a cluster lie above the ways to it"},
 	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,
 		because: "a client knows a process by its HTTP API alone"},
 

@@ -18,6 +18,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/connect"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/remote"
@@ -34,12 +35,12 @@ import (
 // adminFlags are the flags of every command for people: the way to the cluster, the author of the action, the form of the
 // answer.
 type adminFlags struct {
-	Servers []string      `name:"servers" help:"Storage servers by the addresses they listen for peers at; any one that runs is enough, and it checks the certificate. Without it commands need --coord." placeholder:"HOST:PORT,..." env:"SPILLWAY_SERVERS"`
-	Coord   coordFlags    `embed:""`
-	Peer    peerFlags     `embed:""`
-	Output  string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
-	By      string        `name:"by" help:"Who does it, for the audit (default the user and the host)."`
-	Timeout time.Duration `name:"timeout" help:"How long everything may take." default:"30s"`
+	Servers []string           `name:"servers" help:"Storage servers by the addresses they listen for peers at; any one that runs is enough, and it checks the certificate. Without it commands need --coord." placeholder:"HOST:PORT,..." env:"SPILLWAY_SERVERS"`
+	Coord   connect.CoordFlags `embed:""`
+	Peer    connect.PeerFlags  `embed:""`
+	Output  string             `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
+	By      string             `name:"by" help:"Who does it, for the audit (default the user and the host)."`
+	Timeout time.Duration      `name:"timeout" help:"How long everything may take." default:"30s"`
 }
 
 // admin is a cluster as a person at a terminal sees it: the coordination store, the servers' rows and the tables' maps.
@@ -71,8 +72,8 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
-	var p peerConfig
-	f.Peer.over(&p)
+	var p connect.Peer
+	f.Peer.Over(&p)
 	store, err := f.open(ctx, p)
 	if err != nil {
 		return err
@@ -80,7 +81,7 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	own := rpc.Identity{} // any: on a server's or gateway's host its certificate serves, for the calls that it is allowed
 	dial := func(id topology.ServerID, addr string) (peers.Peer, error) {
-		return rpc.Dial(addr, rpc.DialSettings{TLS: p.tls(own), Server: string(id), Log: log})
+		return rpc.Dial(addr, rpc.DialSettings{TLS: p.TLS(own), Server: string(id), Log: log})
 	}
 	a, err := openAdmin(ctx, store, dial, log)
 	if err != nil {
@@ -94,24 +95,24 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 }
 
 // open opens the coordination store: through a storage server if any is named, else itself.
-func (f *adminFlags) open(ctx context.Context, p peerConfig) (coord.Store, error) {
+func (f *adminFlags) open(ctx context.Context, p connect.Peer) (coord.Store, error) {
 	if len(f.Servers) > 0 {
 		return throughServers(ctx, f.Servers, p)
 	}
-	var c coordConfig
-	f.Coord.over(&c)
+	var c connect.Coord
+	f.Coord.Over(&c)
 	if c.URL == "" {
 		return nil, fault.Errorf(fault.Invalid, "where is the cluster? --servers HOST:PORT names a storage server (or SPILLWAY_SERVERS), --coord the coordination store. `table`, `partition`, `audit` and `doctor` also ask a standalone process or a gateway, by --url")
 	}
-	return c.open(ctx)
+	return c.Open(ctx)
 }
 
 // throughServers opens the coordination store through the first storage server that answers. Errors are those of the last
 // one tried: Unavailable, Denied (the certificate is not an administrator's), Invalid.
-func throughServers(ctx context.Context, addrs []string, p peerConfig) (coord.Store, error) {
+func throughServers(ctx context.Context, addrs []string, p connect.Peer) (coord.Store, error) {
 	var last error
 	for _, addr := range addrs {
-		server, err := rpc.Dial(addr, rpc.DialSettings{TLS: p.tls(rpc.Identity{})})
+		server, err := rpc.Dial(addr, rpc.DialSettings{TLS: p.TLS(rpc.Identity{})})
 		if err != nil {
 			return nil, err
 		}

@@ -52,12 +52,12 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	if own != "" {
 		is = rpc.Identity{Role: rpc.RoleStorage, Name: string(own)}
 	}
-	dial := rpc.DialSettings{TLS: cfg.Peer.tls(is), Metrics: rpc.NewDialMetrics(registerer), Log: log}
+	dial := rpc.DialSettings{TLS: cfg.Peer.TLS(is), Metrics: rpc.NewDialMetrics(registerer), Log: log}
 	if err := dial.Validate(); err != nil {
 		return err
 	}
 	if v.coord == nil {
-		if v.coord, err = cfg.Coord.connect(ctx, own == ""); err != nil {
+		if v.coord, err = cfg.Coord.Connect(ctx, own == ""); err != nil {
 			return err
 		}
 	}

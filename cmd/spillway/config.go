@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/connect"
 	"github.com/spillwaydb/spillway/gateway/admit"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/forward"
@@ -70,9 +71,9 @@ type config struct {
 	Query query.Settings `yaml:"query" for:"standalone gateway"`
 	API   api.Settings   `yaml:"api" for:"standalone gateway"`
 
-	Coord  coordConfig  `yaml:"coord" for:"gateway storage"`
-	Server serverConfig `yaml:"server" for:"storage"`
-	Peer   peerConfig   `yaml:"peer" for:"gateway storage"`
+	Coord  connect.Coord `yaml:"coord" for:"gateway storage"`
+	Server serverConfig  `yaml:"server" for:"storage"`
+	Peer   connect.Peer  `yaml:"peer" for:"gateway storage"`
 }
 
 // serverConfig names a storage server and its failure domains.

@@ -133,7 +133,7 @@ func (c *copies) leave(ctx context.Context, p *storage) {
 
 // follow keeps a link to every registered storage server.
 func (c *copies) follow(ctx context.Context, p *storage) error {
-	dial := rpc.DialSettings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}), Log: p.log}
+	dial := rpc.DialSettings{TLS: p.cfg.Peer.TLS(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}), Log: p.log}
 	for {
 		changed := p.view.registry.Changed() // fetched before looking
 		all := p.view.registry.All()

@@ -29,7 +29,7 @@ type repairCmd struct {
 func (c *repairCmd) Run() error {
 	cfg, err := loadConfig(c.ConfigFile)
 	if err == nil {
-		over(&cfg.DataDir, c.DataDir)
+		terminal.Over(&cfg.DataDir, c.DataDir)
 		err = cfg.complete()
 	}
 	if err != nil {

@@ -25,6 +25,8 @@ func parseMoment(flag, text string, now time.Time) (time.Time, error) {
 
 func parseSpan(flag, text string) (time.Duration, error) { return terminal.ParseSpan(flag, text) }
 
+func over[T any](dst, src *T) { terminal.Over(dst, src) }
+
 type serverFlags = client.Server
 
 // clientFlags are client.Flags.

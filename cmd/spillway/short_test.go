@@ -1,8 +1,18 @@
 package main
 
-import "github.com/spillwaydb/spillway/cmd/spillway/credentials"
+import (
+	"github.com/spillwaydb/spillway/cmd/spillway/connect"
+	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
+)
 
-// certsCmd are credentials.Certs, by the shorter names that tests of a cluster use.
+// The shorter names that tests of a cluster use.
+
+type (
+	coordConfig = connect.Coord
+	peerConfig  = connect.Peer
+)
+
+// certsCmd are credentials.Certs.
 type certsCmd credentials.Certs
 
 func (c *certsCmd) make() ([]string, error) { return (*credentials.Certs)(c).Make() }

@@ -58,12 +58,6 @@ func (s *standaloneCmd) config() (config, error) {
 	return c, c.complete()
 }
 
-func over[T any](dst, src *T) {
-	if src != nil {
-		*dst = *src
-	}
-}
-
 // Run is the life of a standalone process: it returns when a signal or a failure has ended it and everything is closed.
 func (s *standaloneCmd) Run() error {
 	cfg, err := s.config()

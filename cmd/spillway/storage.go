@@ -146,7 +146,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 		return err
 	}
 	starts.at("it waits for the coordination store")
-	if p.view.coord, err = p.cfg.Coord.connect(ctx, true); err != nil {
+	if p.view.coord, err = p.cfg.Coord.Connect(ctx, true); err != nil {
 		return err
 	}
 	if err := awaitStore(ctx, p.view.coord, p.log); err != nil {
@@ -271,7 +271,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	p.rpc, err = rpc.NewServer(rpc.Deps{Tracer: p.tracer,
 		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Links: p.copies.links, Log: p.log, Registerer: p.registerer,
-	}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
+	}, rpc.Settings{TLS: p.cfg.Peer.TLS(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
 }
 
@@ -306,7 +306,7 @@ func byHand(key string) bool {
 
 // register registers the address of this server in the cluster.
 func (p *storage) register(ctx context.Context, replace bool) error {
-	addr, err := p.cfg.Peer.advertised(p.listener.Addr())
+	addr, err := p.cfg.Peer.Advertised(p.listener.Addr())
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/common/model"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
@@ -265,8 +266,8 @@ func (s tableSettings) over(c *topology.Config) error {
 	if s.Retention != nil {
 		c.Retention = time.Duration(*s.Retention)
 	}
-	over(&c.Replicas, s.Replicas)
-	over(&c.InSyncMin, s.MinInSync)
+	terminal.Over(&c.Replicas, s.Replicas)
+	terminal.Over(&c.InSyncMin, s.MinInSync)
 	if s.RingBy != nil {
 		rule, err := point.ParseRingRule(*s.RingBy)
 		if err != nil {

@@ -1,4 +1,4 @@
-package main
+package connect
 
 import (
 	"context"
@@ -9,13 +9,14 @@ import (
 	"os"
 	"strings"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/etcd"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// coordConfig is the way to the coordination store of a cluster.
-type coordConfig struct {
+// Coord is the way to the coordination store of a cluster.
+type Coord struct {
 	URL          string `yaml:"url" flag:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS. The prefix, spillway unless it is given, keeps several clusters apart in one etcd."`
 	Username     string `yaml:"username" flag:"coord.username" help:"User name for the coordination store."`
 	PasswordFile string `yaml:"password_file" flag:"coord.password-file" help:"File with the password."`
@@ -24,8 +25,8 @@ type coordConfig struct {
 	Key          string `yaml:"key" flag:"coord.key" help:"File with its key."`
 }
 
-// coordFlags are coordConfig for commands, which read no file.
-type coordFlags struct {
+// CoordFlags are Coord for commands, which read no file.
+type CoordFlags struct {
 	URL          *string `name:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS." env:"SPILLWAY_COORD_URL" placeholder:"URL"`
 	Username     *string `name:"coord.username" help:"User name for the coordination store." placeholder:"NAME" env:"SPILLWAY_COORD_USERNAME"`
 	PasswordFile *string `name:"coord.password-file" help:"File with the password." placeholder:"FILE" env:"SPILLWAY_COORD_PASSWORD_FILE"`
@@ -34,17 +35,18 @@ type coordFlags struct {
 	Key          *string `name:"coord.key" help:"File with its key." placeholder:"FILE" env:"SPILLWAY_COORD_KEY"`
 }
 
-func (f *coordFlags) over(c *coordConfig) {
-	over(&c.URL, f.URL)
-	over(&c.Username, f.Username)
-	over(&c.PasswordFile, f.PasswordFile)
-	over(&c.CA, f.CA)
-	over(&c.Cert, f.Cert)
-	over(&c.Key, f.Key)
+// Over sets in c what flags were given.
+func (f *CoordFlags) Over(c *Coord) {
+	terminal.Over(&c.URL, f.URL)
+	terminal.Over(&c.Username, f.Username)
+	terminal.Over(&c.PasswordFile, f.PasswordFile)
+	terminal.Over(&c.CA, f.CA)
+	terminal.Over(&c.Cert, f.Cert)
+	terminal.Over(&c.Key, f.Key)
 }
 
 // etcd parses the settings. Errors are Invalid and describe a valid one.
-func (c coordConfig) etcd() (etcd.Settings, *tls.Config, error) {
+func (c Coord) etcd() (etcd.Settings, *tls.Config, error) {
 	none := func(format string, args ...any) (etcd.Settings, *tls.Config, error) {
 		return etcd.Settings{}, nil, fault.Errorf(fault.Invalid, format, args...)
 	}
@@ -81,7 +83,7 @@ func (c coordConfig) etcd() (etcd.Settings, *tls.Config, error) {
 	return s, t, err
 }
 
-func (c coordConfig) tls() (*tls.Config, error) {
+func (c Coord) tls() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CA != "" {
 		text, err := os.ReadFile(c.CA)
@@ -105,12 +107,12 @@ func (c coordConfig) tls() (*tls.Config, error) {
 	return t, nil
 }
 
-// open connects to the store; parts of the process that watch the same rows share one watch. Errors are Invalid or
+// Open connects to the store; parts of the process that watch the same rows share one watch. Errors are Invalid or
 // Unavailable.
-func (c coordConfig) open(ctx context.Context) (coord.Store, error) { return c.connect(ctx, false) }
+func (c Coord) Open(ctx context.Context) (coord.Store, error) { return c.Connect(ctx, false) }
 
-// connect connects to the store; lazy: also while it does not answer.
-func (c coordConfig) connect(ctx context.Context, lazy bool) (coord.Store, error) {
+// Connect connects to the store; lazy: also while it does not answer.
+func (c Coord) Connect(ctx context.Context, lazy bool) (coord.Store, error) {
 	s, t, err := c.etcd()
 	if err != nil {
 		return nil, err
