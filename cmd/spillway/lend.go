@@ -11,7 +11,7 @@ import (
 )
 
 // lending answers the reads of peers within the memory of the process: each read has a loan, like a query of a standalone
-// process. The loan covers the search for series, and a chunk for the rows on their way.
+// process. The loan covers the search for series, and a chunk for the rows on their way. Reads take turns, so that they leave their half to rows that come in.
 type lending struct {
 	*server.Server
 	queries *budget.Account
@@ -38,7 +38,7 @@ func (l lending) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	if err != nil {
 		return nil, err
 	}
-	set, err := l.Server.Select(ctx, q)
+	set, err := l.Server.SelectInTurns(ctx, q)
 	if err != nil {
 		loan.Close()
 		return nil, err
@@ -75,6 +75,11 @@ func (l lending) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]s
 		return nil, false, err
 	}
 	defer loan.Close()
+	end, err := l.Turn(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer end()
 	return l.Server.LabelNames(ctx, q, limit)
 }
 
@@ -85,6 +90,11 @@ func (l lending) LabelValues(ctx context.Context, q *peer.Select, name string, l
 		return nil, false, err
 	}
 	defer loan.Close()
+	end, err := l.Turn(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer end()
 	return l.Server.LabelValues(ctx, q, name, limit)
 }
 
@@ -95,5 +105,10 @@ func (l lending) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Ma
 		return nil, err
 	}
 	defer loan.Close()
+	end, err := l.Turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	return l.Server.Exemplars(ctx, q, sets)
 }

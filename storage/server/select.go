@@ -9,6 +9,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/partition"
@@ -261,14 +262,39 @@ func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	return &seriesSet{ctx: ctx, q: q, sn: sn, rest: all, ahead: ahead, batch: batchLen(len(all), ahead)}, nil
 }
 
+// SelectInTurns is Select for a peer: finding series, and reading a batch of them, each waits for a turn among evaluations and compactions. What travels to
+// a peer that reads slowly holds none.
+func (s *Server) SelectInTurns(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
+	share := &lane.Share{}
+	end, err := s.turn(ctx, share)
+	if err != nil {
+		return nil, err
+	}
+	set, err := s.Select(ctx, q)
+	end()
+	if in, reads := set.(*seriesSet); reads {
+		in.turn = func() (func(), error) { return s.turn(ctx, share) }
+	}
+	return set, err
+}
+
+// Turn waits for a turn of a look-up, which lasts until end. The error is Canceled.
+func (s *Server) Turn(ctx context.Context) (end func(), err error) { return s.turn(ctx, &lane.Share{}) }
+
+func (s *Server) turn(ctx context.Context, of *lane.Share) (end func(), err error) {
+	t := s.deps.Lane.Turn(of)
+	return t.End, t.Next(ctx)
+}
+
 // seriesSet reads the series of a select batch by batch. While one is handed out the next ones are read, each by a
 // separate goroutine; they come in order.
 type seriesSet struct {
 	ctx   context.Context
 	q     *peer.Select
 	sn    *snapshot
-	ahead int // batches that are read at a time
-	batch int // series of one
+	ahead int                            // batches that are read at a time
+	batch int                            // series of one
+	turn  func() (end func(), err error) // of a batch; nil: none waits
 
 	pages struct { // of pagers
 		sync.Mutex
@@ -343,7 +369,7 @@ func (ss *seriesSet) nextPage() ([]peer.Series, error) {
 	case ss.q.LabelsOnly:
 		return ss.labels(), nil
 	case len(ss.reading) == 0 && len(ss.rest) <= ss.batch:
-		return ss.sn.series(ss.cut(), ss.q.Lo, ss.q.Hi) // the only one, or the last
+		return ss.read(ss.cut()) // the only one, or the last
 	}
 	for len(ss.reading) < ss.ahead && len(ss.rest) > 0 {
 		ss.begin()
@@ -362,8 +388,19 @@ func (ss *seriesSet) begin() {
 	ss.reading = append(ss.reading, p)
 	ss.readers.Go(func() {
 		defer close(p.done)
-		p.series, p.err = ss.sn.series(batch, ss.q.Lo, ss.q.Hi)
+		p.series, p.err = ss.read(batch)
 	})
+}
+
+func (ss *seriesSet) read(batch []found) ([]peer.Series, error) {
+	if ss.turn != nil {
+		end, err := ss.turn()
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+	}
+	return ss.sn.series(batch, ss.q.Lo, ss.q.Hi)
 }
 
 // cut splits a batch from the rest.
