@@ -3,6 +3,7 @@ package otlp
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"strings"
 
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -42,13 +43,23 @@ func fromJSON(body []byte) ([]byte, error) {
 	}
 	var m metricspb.MetricsData // as ExportMetricsServiceRequest on the wire and in JSON
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true, RecursionLimit: jsonDepthMax}).Unmarshal(body, &m); err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "OTLP: JSON")
+		return nil, fault.Errorf(fault.Invalid, "OTLP: JSON: %s", cut(err.Error()))
 	}
 	if err := restoreIDs(&m); err != nil {
 		return nil, err
 	}
 	wire, err := proto.Marshal(&m)
 	return wire, fault.Wrap(err, fault.Invalid, "OTLP: JSON")
+}
+
+// mistakeMax bounds the text of a mistake, in bytes: a number of a megabyte would come back as a whole.
+const mistakeMax = 300
+
+func cut(text string) string {
+	if len(text) <= mistakeMax {
+		return text
+	}
+	return strings.ToValidUTF8(text[:mistakeMax], "") + "…"
 }
 
 // objectsIn counts braces outside strings.
