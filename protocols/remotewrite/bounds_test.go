@@ -7,6 +7,7 @@ import (
 
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -39,6 +40,39 @@ func TestAHelpTextDoesNotMultiply(t *testing.T) {
 		}
 		if len(b.IDs) != families || b.RefusedRows != 0 || len(b.Refused) == 0 || !strings.Contains(b.Refused[0].Text, "f10") {
 			t.Errorf("%d samples, %d refused, %d reasons", len(b.IDs), b.RefusedRows, len(b.Refused))
+		}
+		b.Put()
+	}
+}
+
+// TestALabelDoesNotMultiply: series that are refused for one symbol of 60,000 bytes were written out again and again, gigabytes for a body of one
+// megabyte. The label beside it decides the way on which the decoder writes them out.
+func TestALabelDoesNotMultiply(t *testing.T) {
+	const long = 60_000
+	for _, name := range []string{"x", "\xff"} {
+		w := writev2.Request{Symbols: []string{"", "__name__", "m", "long", strings.Repeat("v", long), name}}
+		for range LabelsRequestMax/long + 100 {
+			w.Timeseries = append(w.Timeseries, writev2.TimeSeries{LabelsRefs: []uint32{1, 2, 3, 4, 5, 2}, Samples: []writev2.Sample{{Value: 1, Timestamp: 1000}}})
+		}
+		body, err := w.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dict := point.NewDict(0)
+		dict.SetLabelLimits(point.LabelLimits{Count: 64, NameBytes: 1 << 10, ValueBytes: 8 << 10})
+		b := point.GetBatch(dict)
+		var d DecoderV2
+		if err := d.Decode(body, b); !fault.Is(err, fault.TooLarge) {
+			t.Errorf("%q: %d series of %d bytes each: %v", name, len(w.Timeseries), long, err)
+		}
+		b.Put()
+		w.Timeseries = w.Timeseries[:100]
+		if body, err = w.Marshal(); err != nil {
+			t.Fatal(err)
+		}
+		b = point.GetBatch(dict)
+		if err := d.Decode(body, b); err != nil || b.RefusedRows != 100 {
+			t.Errorf("%q: of a hundred series %d are refused, %v", name, b.RefusedRows, err)
 		}
 		b.Put()
 	}

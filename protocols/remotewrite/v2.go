@@ -26,6 +26,7 @@ type DecoderV2 struct {
 	described []metadataMessage // by name symbol: the metadata this request gave for it
 
 	metadataRoom int // bytes of metadata that this request may still bring
+	labelsRoom   int // bytes of labels of unknown series that it may still write out
 
 	// The series being read, beside the fields of common.
 	samples, histograms, exemplars int
@@ -33,6 +34,12 @@ type DecoderV2 struct {
 	created                        int64   // milliseconds, of the series, from before samples had start timestamps of their own
 	meta                           metadataMessage
 }
+
+// LabelsRequestMax bounds the labels of series that are not known yet, written out, of one request: any number of series can refer to one symbol of
+// 64 KiB, and those that are refused are written out each time. It is more than new series of one request could have memory for.
+const LabelsRequestMax = 512 << 20
+
+var errLabelsRequest = fault.Errorf(fault.TooLarge, "the labels of new series have more than %d bytes when they are written out: send fewer series at once", LabelsRequestMax)
 
 // metadataMessage is the message Metadata.
 type metadataMessage struct {
@@ -59,7 +66,7 @@ func (d *DecoderV2) Decode(body []byte, b *point.Batch) error {
 	}
 	d.symbols.reset(body)
 	d.families.begin()
-	d.described, d.metadataRoom = d.described[:0], point.MetadataRequestMax
+	d.described, d.metadataRoom, d.labelsRoom = d.described[:0], point.MetadataRequestMax, LabelsRequestMax
 	err := d.request(body)
 	d.symbols.body = nil
 	return d.end(err)
@@ -266,11 +273,22 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 	var ok bool
 	d.canonical.reset()
 	if d.text, ok = d.canonical.labels(d.text[:0], packed, d.symbols.plainLabel); ok {
+		if d.labelsRoom -= len(d.text); d.labelsRoom < 0 {
+			return 0, nil, errLabelsRequest
+		}
 		id, refusal = d.b.Dict.InternBytes(d.hash, d.text)
 		return id, refusal, nil
 	}
 	if err := d.parseRefs(packed); err != nil {
 		return 0, nil, err
+	}
+	for _, ref := range d.refs {
+		if d.symbols.has(ref) {
+			d.labelsRoom -= len(d.symbols.at(ref))
+		}
+	}
+	if d.labelsRoom < 0 {
+		return 0, nil, errLabelsRequest
 	}
 	if refusal := d.addRefs(); refusal != nil {
 		return 0, refusal, nil
