@@ -85,6 +85,8 @@ func bombsOfText() []string {
 		`sum(rate(crowd[1h:1ms])) by (path)`,
 		`count_values("v", crowd)`,
 		`topk(1000000000, crowd)`,
+		`crowd * on () group_left (` + strings.Repeat("a, ", 20_000) + `b) vector(1)`,
+		`sum by (` + strings.Repeat("a, ", 100_000) + `b) (crowd)`,
 		`crowd * on (zone) group_left crowd`,
 		`crowd and on () crowd or crowd unless crowd`,
 		`label_replace(crowd, "x", "` + strings.Repeat("$1", 10_000) + `", "path", "(.*)")`,

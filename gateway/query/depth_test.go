@@ -28,6 +28,9 @@ func TestAQueryThatNestsTooDeepCostsNothing(t *testing.T) {
 		"SETS":         strings.Repeat("a UNLESS ", many) + "a",
 		"arcs":         strings.Repeat("1 atan2 ", many) + "1",
 		"subqueries":   "a" + strings.Repeat("[1m:1m]", many),
+		"labels":       "sum by (" + strings.Repeat("a,", many) + "a) (a)",
+		"joined":       "a * on () group_left (" + strings.Repeat("b, ", listMax) + "b) c",
+		"arguments":    "max(" + strings.Repeat(",", many) + ")",
 		"after text":   `"\"(" + '(' + ` + "`\\`" + strings.Repeat("+1", many),
 		"after braces": `a{b="}"}` + strings.Repeat("+1", many),
 	} {
@@ -52,7 +55,7 @@ func TestAQueryMayBeLong(t *testing.T) {
 		"matchers":        "a{" + strings.TrimSuffix(strings.Repeat(`b!="(",`, 5000), ",") + "}",
 		"comment":         "a # " + strings.Repeat("((--", 5000) + "\n + b",
 		"matcher comment": "a{ # } " + strings.Repeat("((--", 5000) + "\n b='c'}",
-		"words":           "sum by (" + strings.TrimSuffix(strings.Repeat("order, andy, ", 5000), ", ") + ") (a)",
+		"words":           "sum by (" + strings.TrimSuffix(strings.Repeat("order, andy, ", listMax/2), ", ") + ") (a)",
 	} {
 		if _, err := p.ParseExpr(text); err != nil {
 			t.Errorf("%s: %.200v", name, err)
