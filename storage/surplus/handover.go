@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -48,12 +49,17 @@ type Handover struct {
 	settings Settings
 	out      *deliver.Deliverer
 	metrics  *metrics
+	// said are the files that need a person, by path, and when the log said so last. Owned by Run.
+	said map[string]time.Time
 }
+
+// sayEvery is how often the log names a file that needs a person.
+const sayEvery = time.Hour
 
 // New makes a Handover; Run runs it.
 func New(d Deps, s Settings) *Handover {
 	s.LookEvery, s.SendWithin = cmp.Or(s.LookEvery, 2*time.Second), cmp.Or(s.SendWithin, 30*time.Second)
-	return &Handover{deps: d, settings: s, out: deliver.New(d.Ways), metrics: newMetrics(d.Registerer)}
+	return &Handover{deps: d, settings: s, out: deliver.New(d.Ways), metrics: newMetrics(d.Registerer), said: map[string]time.Time{}}
 }
 
 // Run hands over until ctx ends.
@@ -72,7 +78,7 @@ func (h *Handover) Run(ctx context.Context) error {
 
 // look tries all files once, the oldest of a placement first.
 func (h *Handover) look(ctx context.Context) {
-	waiting := 0
+	waiting, failed := 0, map[string]bool{}
 	for _, p := range h.deps.Partitions() {
 		files, err := p.SurplusFiles()
 		if err != nil {
@@ -88,10 +94,12 @@ func (h *Handover) look(ctx context.Context) {
 			}
 			if err := h.file(ctx, p, &files[i]); err != nil {
 				waiting++
+				failed[files[i].Path] = true
 				h.failed(p, &files[i], err)
 			}
 		}
 	}
+	maps.DeleteFunc(h.said, func(path string, _ time.Time) bool { return !failed[path] })
 	h.metrics.waiting.Set(float64(waiting))
 }
 
@@ -143,7 +151,7 @@ func (h *Handover) frame(ctx context.Context, m *topology.Map, f *frame.Frame) e
 	return err
 }
 
-// failed reports a file that stays. One that cannot be read, or whose rows are refused for good, needs a person.
+// failed reports a file that stays. One that cannot be read, or whose rows are refused for good, needs a person: that is an error once an hour, since it is tried again every two seconds.
 func (h *Handover) failed(p *partition.Partition, s *partition.Surplus, err error) {
 	h.metrics.failed.Inc()
 	if errors.Is(err, context.Canceled) {
@@ -151,7 +159,9 @@ func (h *Handover) failed(p *partition.Partition, s *partition.Surplus, err erro
 	}
 	level := slog.LevelDebug
 	if fault.Is(err, fault.Corrupt) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.TooLarge) {
-		level = slog.LevelError
+		if at, ok := h.said[s.Path]; !ok || time.Since(at) >= sayEvery {
+			level, h.said[s.Path] = slog.LevelError, time.Now()
+		}
 	}
 	h.deps.Log.Log(context.Background(), level, "rows that only this copy has are not at the partition's leader yet; it is tried again", "table", p.Identity().Table, "partition", p.Identity().Partition, "file", s.Path, "error", err)
 }

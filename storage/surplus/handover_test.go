@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -253,4 +254,35 @@ func TestSurplusOfADroppedTableStaysOutOfTheNextOfItsName(t *testing.T) {
 	l.m = were
 	x.look(t.Context())
 	l.wants(t, h)
+}
+
+// TestADamagedFileIsAnErrorOnceAnHour: it is tried every two seconds, and each try was an error in the log.
+func TestADamagedFileIsAnErrorOnceAnHour(t *testing.T) {
+	h, l := parted(t)
+	x := l.handover(h)
+	var log strings.Builder
+	x.deps.Log = slog.New(slog.NewTextHandler(&log, nil))
+	l.refuses = fault.Errorf(fault.Corrupt, "checksum")
+	looks := func(errors int, why string) {
+		t.Helper()
+		log.Reset()
+		for range 3 {
+			x.look(t.Context())
+		}
+		if n := strings.Count(log.String(), "level=ERROR"); n != errors {
+			t.Errorf("%s: %d errors in three tries, want %d", why, n, errors)
+		}
+	}
+	looks(1, "found")
+	looks(0, "known")
+	for path := range x.said {
+		x.said[path] = time.Now().Add(-sayEvery)
+	}
+	looks(1, "an hour later")
+	l.refuses = nil
+	looks(0, "taken")
+	l.wants(t, h)
+	if len(x.said) > 0 {
+		t.Errorf("remembered: %v", x.said)
+	}
 }
