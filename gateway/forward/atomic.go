@@ -23,23 +23,46 @@ func (w *attempt) apart(uncovered int) error {
 	if uncovered > 0 {
 		return fault.Errorf(fault.Invalid, "an atomic request has %d rows at times that no partition can hold; nothing of it is kept", uncovered)
 	}
-	home, where, far, named := point.PartitionID(0), "", 0, []string(nil)
+	return w.elsewhere()
+}
+
+// lies is where a row belongs: a partition, or one that would be made for its time.
+type lies struct {
+	id     point.PartitionID // 0: there is none yet
+	lo, hi point.Nanos
+}
+
+func (w *attempt) lies(labels point.Labels, at point.Nanos) lies {
+	if p, ok := w.m.Find(w.m.PointOf(labels), at); ok {
+		return lies{p.ID, p.TimeLo, p.TimeHi}
+	}
+	lo, hi := w.m.Config.Aligned(at)
+	return lies{0, lo, hi}
+}
+
+func (l lies) String() string {
+	if l.id == 0 {
+		return "a new one"
+	}
+	return fmt.Sprintf("partition %d", l.id)
+}
+
+// elsewhere is the error that names rows which lie in another partition than the first.
+func (w *attempt) elsewhere() error {
+	first, any, far, named := lies{}, false, 0, []string(nil)
 	look := func(item int, id point.SeriesID, at point.Nanos) {
 		labels := w.g.dict.Labels(id)
-		p, ok := w.m.Find(w.m.PointOf(labels), at)
-		switch {
-		case !ok:
-			return
-		case where == "":
-			home, where = p.ID, fmt.Sprintf("%d, of the times from %s to %s", p.ID, clock(p.TimeLo), clock(p.TimeHi))
-			return
-		case p.ID == home:
+		l := w.lies(labels, at)
+		if !any {
+			first, any = l, true
+		}
+		if l == first {
 			return
 		}
 		if far++; far > apartMax {
 			return
 		}
-		name := fmt.Sprintf("%.200s at %s (partition %d)", labels, clock(at), p.ID)
+		name := fmt.Sprintf("%.200s at %s (%s)", labels, clock(at), l)
 		if item > 0 {
 			name = fmt.Sprintf("number %d, %s", item, name)
 		}
@@ -58,8 +81,8 @@ func (w *attempt) apart(uncovered int) error {
 	if far > len(named) {
 		more = fmt.Sprintf(" and %d more", far-len(named))
 	}
-	return fault.Errorf(fault.Invalid, "an atomic request must lie in one partition, and nothing of it is kept: its first row is in partition %s, elsewhere lie %s%s",
-		where, strings.Join(named, "; "), more)
+	return fault.Errorf(fault.Invalid, "an atomic request must lie in one partition, and nothing of it is kept: its first row is in %s, of the times from %s to %s, elsewhere lie %s%s",
+		first, clock(first.lo), clock(first.hi), strings.Join(named, "; "), more)
 }
 
 func clock(t point.Nanos) string { return time.Unix(0, t).UTC().Format("2006-01-02T15:04:05Z") }

@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,4 +85,36 @@ func covers(m *topology.Map, at point.Nanos) bool {
 		}
 	}
 	return false
+}
+
+// TestARefusedAtomicWriteMakesNoPartition: one over the times of a hundred partitions made as many as a request may before it was refused.
+func TestARefusedAtomicWriteMakesNoPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{}, "n1")
+		c.must(c.write(0))
+		hours := func(from, n int) (times []point.Nanos) {
+			for i := range n {
+				times = append(times, point.Nanos(from+i)*point.Nanos(time.Hour))
+			}
+			return times
+		}
+		for _, w := range []struct {
+			why   string
+			times []point.Nanos
+			made  int // in all
+			err   string
+		}{
+			{"all need new partitions", hours(1, 100), 1, "its first row is in a new one, of the times from 1970-01-01T01:00:00Z"},
+			{"one of two does", hours(0, 2), 1, "its first row is in partition 1, of the times from 1970-01-01T00:00:00Z"},
+			{"all lie in a new one", []point.Nanos{hours(5, 1)[0], hours(5, 1)[0] + 1}, 2, ""},
+		} {
+			err := c.writeAtomic(w.times...)
+			if m, _ := c.tables.Get("t"); m.Len() != w.made {
+				t.Errorf("%s: there are %d partitions, want %d", w.why, m.Len(), w.made)
+			}
+			if w.err == "" && err != nil || w.err != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), w.err)) {
+				t.Errorf("%s: %v, want %q", w.why, err, w.err)
+			}
+		}
+	})
 }

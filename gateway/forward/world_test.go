@@ -285,13 +285,19 @@ func (s *server) timely(stamp point.Stamp) error {
 }
 
 // write writes rows, one per time, of series "s".
-func (c *cluster) write(times ...point.Nanos) error {
+func (c *cluster) write(times ...point.Nanos) error { return c.writeTimes(false, times) }
+
+// writeAtomic writes them whole, or none.
+func (c *cluster) writeAtomic(times ...point.Nanos) error { return c.writeTimes(true, times) }
+
+func (c *cluster) writeTimes(atomic bool, times []point.Nanos) error {
 	c.t.Helper()
 	table, err := c.forward.Table(c.t.Context(), "t")
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	b := point.GetBatch(table.Dict())
+	b.Atomic = atomic
 	for i, at := range times {
 		b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", fmt.Sprint(i))), at, float64(i))
 	}

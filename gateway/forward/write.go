@@ -165,6 +165,9 @@ func (w *attempt) run(ctx context.Context) (unplaced int, err error) {
 			uncovered = nil
 			break
 		}
+		if w.whole != nil && len(all)+len(shares) > 1 {
+			return 0, w.elsewhere() // before partitions are made for rows that are refused
+		}
 		times := w.allow(all, w.m.Config, time.Now())
 		waits := len(times) < len(all)
 		if len(times) == 0 {
