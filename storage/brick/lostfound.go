@@ -139,8 +139,28 @@ func (b *Brick) logLostFound() string {
 	return b.fs.PathJoin(b.set.LogDir, lostFoundDir)
 }
 
-// countLostFound counts the files there, and removes those older than LostFoundKeep. now is trusted only while the process has
-// been up for a day: a clock that is wrong at boot deletes nothing.
+// steady tells whether the wall clock may be believed: for a day it went as fast as the clock that nothing sets. So a clock that is
+// wrong at boot, or jumps, deletes nothing.
+type steady struct {
+	since, looked time.Time // by the clock that nothing sets
+	wall          time.Time // at looked
+}
+
+func newSteady(now time.Time) *steady { return &steady{since: now, looked: now, wall: now.Round(0)} }
+
+// steadySlack is by how much a wall clock may be corrected between two looks.
+const steadySlack = time.Minute
+
+// look gives the wall clock's reading at a time, and returns whether it may be believed.
+func (s *steady) look(now, wall time.Time) bool {
+	if (wall.Sub(s.wall) - now.Sub(s.looked)).Abs() > steadySlack {
+		s.since = now
+	}
+	s.looked, s.wall = now, wall
+	return now.Sub(s.since) > 24*time.Hour
+}
+
+// countLostFound counts the files there, and removes those older than LostFoundKeep if the wall clock may be believed.
 func (b *Brick) countLostFound(now time.Time, expire bool) {
 	var found LostFound
 	for _, dir := range b.lostFoundDirs() {

@@ -86,8 +86,7 @@ func (b *Brick) poke() {
 func (b *Brick) run() {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	up := time.Now()
-	looked := up
+	clock := newSteady(time.Now())
 	for {
 		select {
 		case <-b.runner.quit:
@@ -100,9 +99,8 @@ func (b *Brick) run() {
 			b.checkSpace()
 			b.mark()
 			b.tend()
-			if time.Since(looked) > lostFoundPeriod {
-				looked = time.Now()
-				b.countLostFound(looked, time.Since(up) > 24*time.Hour)
+			if now := time.Now(); now.Sub(clock.looked) > lostFoundPeriod {
+				b.countLostFound(now, clock.look(now, now.Round(0)))
 			}
 			if err := b.tendCopies(); err != nil && b.Err() == nil {
 				b.log.Warn("the copies of what the catalogue holds could not be written; it will be tried again", "error", err)
