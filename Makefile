@@ -20,6 +20,9 @@ ONLY    ?= .
 GOODPUT ?= 0.9
 LATENCY ?= -latency
 
+# The commit whose program test-cluster upgrades from, and rolls back to: that of the last release, as soon as there is one.
+PREVIOUS ?= cd0cf359
+
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
 
@@ -225,10 +228,11 @@ demo: build etcd ## a cluster as above, with a load by line protocol, remote wri
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -demo -demo-rate $${DEMO_RATE:-1500} -demo-kafka "$${DEMO_KAFKA:-}" -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/demo} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
-test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s
+test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd, upgraded from an earlier build and rolled back; PREVIOUS=commit CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s
 	@$(call has,./cmd/spillway,TestCluster)
 	@$(call has,./cmd/cluster,TestCluster)
-	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -parallel=4 -run 'TestCluster' ./cmd/spillway ./cmd/cluster
+	.ci/previous bin/spillway-previous $(PREVIOUS)
+	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway CLUSTER_PREVIOUS=$(CURDIR)/bin/spillway-previous go test -count=1 -v -timeout=60m -parallel=4 -run 'TestCluster' ./cmd/spillway ./cmd/cluster
 
 chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
 	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"math/rand/v2"
+	"net/http"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -72,4 +74,51 @@ func (c *crowd) listsCopies(ps []lease.Partition, on map[topology.ServerID]bool)
 		c.t.Errorf("%d partitions that took rows list no server", sizes[0])
 	}
 	c.t.Logf("%d of 3 servers keep copies: partitions by the length of their lists: %v", len(on), sizes)
+}
+
+// TestClusterRollsFromAnEarlierBuildAndBack starts a cluster of the program of an earlier commit, replaces one process after the other by the present one, and then by the
+// earlier one again, while senders write: an upgrade, and one that is given up. No write is refused, and every acked row is read in the middle and at the end, when each
+// build has the files of the other.
+func TestClusterRollsFromAnEarlierBuildAndBack(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	earlier, present := os.Getenv("CLUSTER_PREVIOUS"), os.Getenv("CLUSTER_BIN")
+	if present == "" {
+		present = program(t)
+	}
+	if _, err := os.Stat(earlier); earlier == "" || err != nil {
+		t.Skip("no upgrade from an earlier build is tested: .ci/previous has built none, since this clone lacks its commit")
+	}
+	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d", seed)
+	c := newCrowd(t, processes.Plan{Bin: earlier, Etcd: 1, Storage: 3, Gateways: 2, Env: restless})
+	c.table("default", time.Hour, 3)
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
+	c.warm()
+	for _, bin := range []string{present, earlier} {
+		stop := c.load(senders)
+		for _, p := range slices.Concat(c.Storage, c.Gateways) {
+			c.within(3*patience, "all three are in sync", func() bool {
+				return !slices.ContainsFunc(c.partitions("default"), func(p lease.Partition) bool {
+					leader, _ := c.leader(p)
+					return leader == "" || len(c.inSync(p)) < 3
+				})
+			})
+			c.must(p.Terminate())
+			<-p.Done()
+			p.Line = append([]string{bin}, p.Line[1:]...)
+			c.start(p)
+		}
+		stop()
+		for _, s := range senders {
+			c.answers("default", s.metric)
+			s.check()
+			for code, n := range s.codes {
+				if code != http.StatusNoContent {
+					t.Errorf("while %s took over %d writes were answered with %d", bin, n, code)
+				}
+			}
+		}
+	}
+	c.report(senders)
 }

@@ -81,7 +81,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 // newCrowdOf starts a cluster with the first n storage servers of a plan, and returns the others, which have not joined yet.
 func newCrowdOf(t *testing.T, p processes.Plan, n int) (c *crowd, later []*processes.Process) {
 	t.Helper()
-	p.Memory, p.Bin = cmp.Or(p.Memory, "512MiB"), os.Getenv("CLUSTER_BIN")
+	p.Memory, p.Bin = cmp.Or(p.Memory, "512MiB"), cmp.Or(p.Bin, os.Getenv("CLUSTER_BIN"))
 	if p.Dir == "" {
 		p.Dir = t.TempDir()
 	}
