@@ -118,6 +118,7 @@ type Series struct {
 	Ref    series.Ref // good until the view is closed, if Known
 	Known  bool
 	Labels point.Labels
+	At     segment.Place // of its rows, if the view has one segment; 0: it was not looked up
 }
 
 // Indexed reports whether the view finds all series in the index.
@@ -132,6 +133,42 @@ func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 	}
 	return v.match(ms, rowless, true)
 }
+
+// Found is what Match finds as a list of each segment, in label order: the series of a segment stay in the cache, and segments with the same ones share their
+// labels. Places are good as Series.At. ok is false if Match must be asked: some series are in the index, or so many that they are not kept.
+func (v *View) Found(of *segment.Selector) (lists []*segment.Found, ok bool, err error) {
+	if v.warm {
+		return nil, false, nil
+	}
+	rowless, err := v.rowlessSeries()
+	if err != nil || !rowless.IsEmpty() {
+		return nil, false, err
+	}
+	many := 0
+	for _, g := range v.segments {
+		found, err := g.reader.Find(of)
+		if err != nil {
+			return nil, false, v.failed(err, g)
+		}
+		if found == nil {
+			return nil, false, nil
+		}
+		many += len(found.IDs)
+		lists = append(lists, found)
+	}
+	if v.timed && many >= narrowedMin {
+		if present, err := v.presentSeries(); err != nil || present != nil {
+			return nil, false, err
+		}
+	}
+	return lists, true, v.grow(0)
+}
+
+// Placed reports whether the places of Found are good as Series.At.
+func (v *View) Placed() bool { return len(v.segments) == 1 }
+
+// Grow books the memory of so many found series, which are listed elsewhere.
+func (v *View) Grow(series int) error { return v.grow(int64(series) * matchedBytes) }
 
 // MatchDefined is Match with the series that have no rows: they may have exemplars.
 func (v *View) MatchDefined(ms []*labels.Matcher) ([]Series, error) {
@@ -251,7 +288,7 @@ func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap, timed b
 		if without.Contains(uint32(id)) || present != nil && !present.Contains(uint32(id)) {
 			continue
 		}
-		if err := f(Series{id, ref, true, v.p.deps.Index.Labels(ref)}); err != nil {
+		if err := f(Series{ID: id, Ref: ref, Known: true, Labels: v.p.deps.Index.Labels(ref)}); err != nil {
 			return err
 		}
 	}
@@ -270,6 +307,7 @@ type Memory struct {
 	heads    *headMemory     // nil: none was read yet
 
 	want   []point.DenseID
+	at     []segment.Place // parallel to want; shorter: not all are known
 	found  [][]rows.Run
 	recent [][]rows.Run // from heads
 	merger rows.Merger
@@ -303,12 +341,16 @@ func (m *Memory) Close() {
 	m.heads = nil
 }
 
-// ReadInto is Read into m. Runs stay good until m is reset.
+// ReadInto is Read into m, in any order of the series. Runs stay good until m is reset.
 func (v *View) ReadInto(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
 	return v.read(m, ss, lo, hi, f)
 }
 
 func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
+	if g := v.only(lo, hi); g != nil && m.segments != nil {
+		m.name(ss)
+		return v.failed(g.reader.ReadInto(m.segments, m.want, m.places(v), lo, hi, 0, f), g)
+	}
 	m.found, m.recent = emptyRuns(m.found, len(ss)), emptyRuns(m.recent, len(ss))
 	spare := 0
 	for n, h := range v.heads {
@@ -361,6 +403,25 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		}
 	}
 	return nil
+}
+
+// only returns the segment that has all rows in [lo, hi], if there is one and no deletion applies to it: a narrow partition that has been compacted. Nothing is merged there.
+func (v *View) only(lo, hi point.Nanos) (only *segmentRef) {
+	for _, h := range v.heads {
+		if hlo, hhi, ok := h.head.TimeBounds(); ok && hlo <= hi && hhi >= lo {
+			return nil
+		}
+	}
+	for _, g := range v.segments {
+		if g.info.Rows == 0 || g.info.TimeLo > hi || g.info.TimeHi < lo {
+			continue
+		}
+		if only != nil || len(*g.tombstones.Load()) > 0 {
+			return nil
+		}
+		only = g
+	}
+	return only
 }
 
 // readInterleaved reads those of the series once more of which rows were found that only their own ranks decide between: rows that were ordered elsewhere came after
@@ -436,9 +497,7 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 		}
 		spare -= g.rows(lo, hi)
 		if len(m.want) == 0 {
-			for i := range ss {
-				m.want = append(m.want, ss[i].ID)
-			}
+			m.name(ss)
 		}
 		cuts, err := compileTombstones(*g.tombstones.Load())
 		if err != nil {
@@ -455,7 +514,7 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 		if m.ranked {
 			err = g.reader.ReadRanked(m.want, lo, hi, spare, take)
 		} else if m.segments != nil {
-			err = g.reader.ReadInto(m.segments, m.want, lo, hi, spare, take)
+			err = g.reader.ReadInto(m.segments, m.want, m.places(v), lo, hi, spare, take)
 		} else {
 			err = g.reader.ReadNew(m.want, lo, hi, spare, take)
 		}
@@ -464,6 +523,25 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 		}
 	}
 	return nil
+}
+
+// name lists the series that are read.
+func (m *Memory) name(ss []Series) {
+	m.want, m.at = m.want[:0], m.at[:0]
+	for i := range ss {
+		m.want = append(m.want, ss[i].ID)
+		if ss[i].At != 0 {
+			m.at = append(m.at, ss[i].At)
+		}
+	}
+}
+
+// places are those of the series in the only segment of a view; nil: they are looked up.
+func (m *Memory) places(v *View) []segment.Place {
+	if !v.Placed() || len(m.at) < len(m.want) {
+		return nil
+	}
+	return m.at
 }
 
 // headMemory holds rows read from heads.

@@ -84,7 +84,8 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
 // first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of names: namesGroup;
-// or the answer to a Lookup: answersGroup, and at is the hash of its key; or the series that one matcher selects: setsGroup, and at is its hash.
+// or the answer to a Lookup: answersGroup, and at is the hash of its key; or the series that one matcher selects: setsGroup, and at is its hash; or what a
+// Selector finds: foundGroup, and at is the hash of its key.
 type pageKey struct {
 	reader      *Reader
 	group, page uint32
@@ -96,6 +97,7 @@ const (
 	namesGroup       = groupsMax + 1
 	answersGroup     = groupsMax + 2
 	setsGroup        = groupsMax + 3
+	foundGroup       = groupsMax + 4
 	blockPage        = 1<<32 - 1
 	ranksAt          = 1 // of a page of times it is 0
 )
@@ -108,15 +110,17 @@ type cached struct {
 	block *openBlock
 	ranks *openRanks
 	names []labelName
-	asked string // the key of a Lookup, of which the answer is, or a matcher, of which the set is
+	asked string // the key of a Lookup, of which the answer is, or a matcher, of which the set is, or of a Selector
 
 	set      *roaring.Bitmap // of series
 	negative bool            // the matcher holds for the others
+	ids      []point.DenseID // of the series that a Selector finds, and the places of their rows
+	places   []Place
 	*answer
 	bytes int64 // its own: without those of the answer
 }
 
-// answer is to a Lookup, of one segment or more: narrow partitions often have the same values.
+// answer is to a Lookup, of one segment or more: narrow partitions often have the same values. It is also the labels of the series that a Selector finds.
 type answer struct {
 	values []string
 	hash   uint64
@@ -193,11 +197,24 @@ func (c *Cache) hash(key string) point.Nanos { return point.Nanos(maphash.String
 
 // putAnswer keeps an answer, and returns it or an equal one that another segment gave.
 func (c *Cache) putAnswer(k pageKey, asked string, values []string) []string {
+	return c.putList(&cached{key: k, asked: asked, bytes: 160 + int64(len(asked))}, values)
+}
+
+// putFound keeps what a Selector found, and returns its labels, or equal ones of another segment.
+func (c *Cache) putFound(k pageKey, asked string, f *Found) []string {
+	return c.putList(&cached{key: k, asked: asked, ids: f.IDs, places: f.Places, bytes: 200 + int64(len(asked)) + foundBytes*int64(len(f.IDs))}, f.labels)
+}
+
+// listedBytes is what a value of a list takes.
+func listedBytes(v string) int64 { return 16 + int64(len(v)) }
+
+// putList keeps a page with a list, and returns the list or an equal one of another page.
+func (c *Cache) putList(p *cached, values []string) []string {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
 	of := &answer{values: values, bytes: 96}
 	for _, v := range values {
-		of.bytes += 16 + int64(len(v))
+		of.bytes += listedBytes(v)
 		_, _ = h.WriteString(v)
 		_ = h.WriteByte(0xff) // not in valid UTF-8
 	}
@@ -212,14 +229,15 @@ func (c *Cache) putAnswer(k pageKey, asked string, values []string) []string {
 			of = other
 		}
 	}
-	if _, ok := c.mu.pages[k]; ok {
+	if _, ok := c.mu.pages[p.key]; ok {
 		return of.values
 	}
 	if of.pages++; of.pages == 1 {
 		c.mu.answers[of.hash] = append(c.mu.answers[of.hash], of)
 		c.mu.bytes += of.bytes
 	}
-	c.putLocked(&cached{key: k, asked: asked, answer: of, bytes: 160 + int64(len(asked))})
+	p.answer = of
+	c.putLocked(p)
 	return of.values
 }
 

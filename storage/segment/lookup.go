@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
@@ -98,20 +96,7 @@ func NamesOf(ms []*labels.Matcher) *Lookup { return newLookup("", ms) }
 func ValuesOf(label string, ms []*labels.Matcher) *Lookup { return newLookup(label, ms) }
 
 func newLookup(label string, ms []*labels.Matcher) *Lookup {
-	l := &Lookup{label: label, ms: ms}
-	var b strings.Builder
-	b.WriteString(strconv.Quote(label))
-	for _, m := range ms {
-		b.WriteByte(',')
-		b.WriteString(strconv.Quote(m.Name))
-		b.WriteString(m.Type.String())
-		b.WriteString(strconv.Quote(m.Value))
-		if b.Len() > lookupKeyMax {
-			return l
-		}
-	}
-	l.key = b.String()
-	return l
+	return &Lookup{label: label, ms: ms, key: keyOf(label, ms)}
 }
 
 // Look answers a Lookup about the series defined here, but for those in without. The list is sorted and may be shared: read only. Segments with

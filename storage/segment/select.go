@@ -168,7 +168,7 @@ func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f f
 	s := r.cache.getState()
 	s.keep, s.spare = true, spare
 	defer r.cache.putState(s)
-	return r.read(s, ids, lo, hi, f)
+	return r.read(s, ids, nil, lo, hi, f)
 }
 
 // ReadRanked is ReadNew, and runs have a stamp for each row: its own if the segment has it, else the highest of its chunk.
@@ -176,7 +176,7 @@ func (r *Reader) ReadRanked(ids []point.DenseID, lo, hi point.Nanos, spare int, 
 	s := r.cache.getState()
 	s.keep, s.ranked, s.spare = true, true, spare
 	defer r.cache.putState(s)
-	return r.read(s, ids, lo, hi, f)
+	return r.read(s, ids, nil, lo, hi, f)
 }
 
 // Memory is reusable memory for rows. For one goroutine. Close it.
@@ -201,15 +201,15 @@ func (m *Memory) Close() {
 	m.state = nil
 }
 
-// ReadInto is ReadNew into m, which is of the reader's cache. Runs stay good until m is reset.
-func (r *Reader) ReadInto(m *Memory, ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
+// ReadInto is ReadNew into m, which is of the reader's cache. Runs stay good until m is reset. at has the places of the series, if it is not nil: as Find gave them.
+func (r *Reader) ReadInto(m *Memory, ids []point.DenseID, at []Place, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	m.state.spare = spare
-	return r.read(m.state, ids, lo, hi, f)
+	return r.read(m.state, ids, at, lo, hi, f)
 }
 
 // read goes through the file once: places come in file order, so that the wanted series of a group are decoded together, from blocks that are read once,
 // and groups without any are not touched. f gets a group's rows when all of it is decoded: a damaged block ends the read before a part of its group was used.
-func (r *Reader) read(s *readState, ids []point.DenseID, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
+func (r *Reader) read(s *readState, ids []point.DenseID, at []Place, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
 	if r.info.Rows == 0 || lo > hi || hi < r.info.TimeLo || lo > r.info.TimeHi {
 		return nil
 	}
@@ -221,7 +221,9 @@ func (r *Reader) read(s *readState, ids []point.DenseID, lo, hi point.Nanos, f f
 	if err != nil {
 		return err
 	}
-	if s.places, err = r.places(t, ids, s.places[:0]); err != nil {
+	if at != nil {
+		s.places = inFileOrder(given(ids, at, s.places[:0]))
+	} else if s.places, err = r.places(t, ids, s.places[:0]); err != nil {
 		_ = t.close()
 		return err
 	}
@@ -263,18 +265,31 @@ type wanted struct {
 }
 
 // places appends the places of the series to out, in file order, without doubles and without series that have no rows
-// here. Series that were written as neighbours are neighbours here: ids in label order have rising places.
+// here.
 func (r *Reader) places(t *tableIter, ids []point.DenseID, out []wanted) ([]wanted, error) {
-	sorted := true
-	err := r.eachPlace(t, ids, func(i int, at place) {
-		sorted = sorted && (len(out) == 0 || out[len(out)-1].at < at)
-		out = append(out, wanted{placed{ids[i], at}, int32(i)})
-	})
-	if !sorted {
-		slices.SortFunc(out, func(a, b wanted) int { return cmp.Compare(a.at, b.at) })
-		out = slices.CompactFunc(out, func(a, b wanted) bool { return a.at == b.at })
+	err := r.eachPlace(t, ids, func(i int, at place) { out = append(out, wanted{placed{ids[i], at}, int32(i)}) })
+	return inFileOrder(out), err
+}
+
+// given appends the places of the series that have rows, as they are known.
+func given(ids []point.DenseID, at []Place, out []wanted) []wanted {
+	for i, p := range at {
+		if p > noRows {
+			out = append(out, wanted{placed{ids[i], place(p - noRows - 1)}, int32(i)})
+		}
 	}
-	return out, err
+	return out
+}
+
+// inFileOrder sorts places, without doubles. Series that were written as neighbours are neighbours in the file: ids in label order have rising places.
+func inFileOrder(all []wanted) []wanted {
+	for i := 1; i < len(all); i++ {
+		if all[i-1].at >= all[i].at {
+			slices.SortFunc(all, func(a, b wanted) int { return cmp.Compare(a.at, b.at) })
+			return slices.CompactFunc(all, func(a, b wanted) bool { return a.at == b.at })
+		}
+	}
+	return all
 }
 
 // eachPlace calls f for each of the series that has rows here.

@@ -94,14 +94,20 @@ func (ss *seriesSet) pageLen() (least, most int) {
 
 // whole gives how many series come next, so that those that lie together on disk are read together.
 func (ss *seriesSet) whole(least, most int) (int, error) {
-	if len(ss.rest) <= most || len(ss.sn.views) != 1 || least == most {
+	if len(ss.rest) <= most || least == most {
 		return min(len(ss.rest), most), nil
 	}
+	list := ss.rest[0].in[0].list // other lists and views have mostly the same neighbours
+	p := &ss.sn.parts[ss.sn.first[list]]
 	near := make([]partition.Series, most+1)
 	for i := range near {
-		near[i].ID = ss.rest[i].in[0].id
+		m := ss.rest[i].in[0]
+		if m.list != list {
+			return most, nil
+		}
+		near[i].ID = p.ids[m.at]
 	}
-	return ss.sn.views[0].Whole(near, least, most)
+	return ss.sn.views[p.view].Whole(near, least, most)
 }
 
 // Close implements peer.Pager.

@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/rows"
+	"github.com/spillwaydb/spillway/storage/segment"
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
@@ -34,6 +35,9 @@ type snapshot struct {
 	views    []*partition.View
 	matchers []*labels.Matcher
 	ranked   bool // rows are given with their ranks
+
+	parts []part // of the views in turn, once series were matched
+	first []int  // by list: the first part of it
 }
 
 func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapshot, error) {
@@ -139,101 +143,40 @@ func (sn *snapshot) close() {
 	sn.views = nil
 }
 
-// found is one series and its number in each view that has it.
+// found is one series, with its places in the lists that have it.
 type found struct {
 	labels point.Labels
 	ref    series.Ref
 	known  bool     // ref is the series' in the index
-	in     []member // by view
+	in     []member // by list
 }
 
-type member struct {
-	view int
-	id   point.DenseID
-}
+// member is a place in a list of series.
+type member struct{ list, at int32 }
 
 // match gives the series of all views in label order. More than max (0: any number) are TooLarge.
 func (sn *snapshot) match(ctx context.Context, max int) ([]found, error) {
 	if len(sn.views) == 0 { // perhaps nothing was ever written here: then there is no table either
 		return nil, nil
 	}
-	m := newMerger(sn.views)
+	m := newMerger(sn)
+	of := segment.NewSelector(sn.matchers)
 	for i, v := range sn.views {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		ss, err := v.Match(sn.matchers)
+		n, err := m.view(i, v, of)
 		if err != nil {
 			return nil, err
 		}
-		if max > 0 && len(ss) > max {
-			return nil, tooManySeries(max)
-		}
-		if len(sn.views) == 1 {
-			m.only(ss)
-		} else {
-			m.add(i, ss)
-		}
-		if max > 0 && len(m.all) > max {
+		if max > 0 && (n > max || len(m.all) > max) {
 			return nil, tooManySeries(max)
 		}
 	}
-	sn.table.order.sort(m.all, sn.table.index.Len())
+	if !m.inOrder {
+		sn.table.order.sort(m.all, sn.table.index.Len())
+	}
 	return m.all, nil
-}
-
-// merger joins the series of several views: by number in the index if all views have it, else by labels.
-type merger struct {
-	all     []found
-	byRef   map[series.Ref]int32
-	byLabel map[point.Labels]int32
-}
-
-func newMerger(views []*partition.View) *merger {
-	if slices.ContainsFunc(views, func(v *partition.View) bool { return !v.Indexed() }) {
-		return &merger{byLabel: map[point.Labels]int32{}}
-	}
-	return &merger{byRef: map[series.Ref]int32{}}
-}
-
-// only returns the series of a single view.
-func (m *merger) only(ss []partition.Series) {
-	m.all = make([]found, len(ss))
-	members := make([]member, len(ss))
-	for j, s := range ss {
-		members[j] = member{0, s.ID}
-		m.all[j] = found{labels: s.Labels, ref: s.Ref, known: s.Known, in: members[j : j+1 : j+1]}
-	}
-}
-
-func (m *merger) add(view int, ss []partition.Series) {
-	for i := range ss {
-		j := m.place(&ss[i])
-		f := &m.all[j]
-		f.in = append(f.in, member{view, ss[i].ID})
-		if ss[i].Known {
-			f.ref, f.known = ss[i].Ref, true
-		}
-	}
-}
-
-// place finds the series among those found, or adds it.
-func (m *merger) place(s *partition.Series) int32 {
-	next := int32(len(m.all))
-	var j int32
-	var ok bool
-	if m.byRef != nil {
-		if j, ok = m.byRef[s.Ref]; !ok {
-			m.byRef[s.Ref] = next
-		}
-	} else if j, ok = m.byLabel[s.Labels]; !ok {
-		m.byLabel[s.Labels] = next
-	}
-	if ok {
-		return j
-	}
-	m.all = append(m.all, found{labels: s.Labels})
-	return next
 }
 
 func tooManySeries(max int) error {
@@ -432,6 +375,7 @@ type reader struct {
 	sn     *snapshot
 	memory []*partition.Memory // by view; nil: rows may be kept
 
+	wants  [][]want // of the batch, by list
 	series []partition.Series
 	back   []int // their places in the batch
 	runs   [][]rows.Run
@@ -462,10 +406,16 @@ func (r *reader) read(batch []found, lo, hi point.Nanos) ([]peer.Series, error) 
 	for i := range r.runs {
 		r.runs[i] = r.runs[i][:0]
 	}
-	for i := range r.sn.views {
-		if err := r.readView(i, batch, lo, hi); err != nil {
+	r.want(batch)
+	for parts := r.sn.parts; len(parts) > 0; {
+		n := 1
+		for n < len(parts) && parts[n].view == parts[0].view {
+			n++
+		}
+		if err := r.readView(parts[:n], batch, lo, hi); err != nil {
 			return nil, err
 		}
+		parts = parts[n:]
 	}
 	r.merger = rows.Merger{}
 	r.out = slices.Grow(r.out[:0], len(batch))
@@ -484,15 +434,29 @@ func (r *reader) merge(runs []rows.Run) rows.Run {
 	return r.merger.Merge(runs)
 }
 
-// readView appends the rows that a view has, as one run a series.
-func (r *reader) readView(i int, batch []found, lo, hi point.Nanos) error {
+// want is a series of a batch, and its place in a list.
+type want struct{ of, at int32 }
+
+// want sorts the series of a batch by list.
+func (r *reader) want(batch []found) {
+	r.wants = slices.Grow(r.wants[:0], len(r.sn.first))[:len(r.sn.first)]
+	for i := range r.wants {
+		r.wants[i] = r.wants[i][:0]
+	}
+	for j := range batch {
+		for _, m := range batch[j].in {
+			r.wants[m.list] = append(r.wants[m.list], want{int32(j), m.at})
+		}
+	}
+}
+
+// readView appends the rows that the parts of a view have, as one run a series.
+func (r *reader) readView(parts []part, batch []found, lo, hi point.Nanos) error {
 	r.series, r.back = r.series[:0], r.back[:0]
-	for j, f := range batch {
-		for _, m := range f.in {
-			if m.view == i {
-				r.series = append(r.series, partition.Series{ID: m.id, Labels: f.labels})
-				r.back = append(r.back, j)
-			}
+	for k := range parts {
+		for _, w := range r.wants[parts[k].list] {
+			r.series = append(r.series, parts[k].series(int(w.at), batch[w.of].labels))
+			r.back = append(r.back, int(w.of))
 		}
 	}
 	if len(r.series) == 0 {
@@ -502,6 +466,7 @@ func (r *reader) readView(i int, batch []found, lo, hi point.Nanos) error {
 		r.runs[r.back[k]] = append(r.runs[r.back[k]], run)
 		return nil
 	}
+	i := parts[0].view
 	v := r.sn.views[i]
 	if r.sn.ranked {
 		return v.ReadRanked(r.series, lo, hi, take)
