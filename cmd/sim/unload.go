@@ -31,6 +31,7 @@ type moving struct {
 	s      *server
 	id     lease.Partition
 	epoch  point.Epoch
+	first  bool
 	m      *unload.Machine
 	slices map[uint64][]row
 	wake   *timer
@@ -47,7 +48,7 @@ func (s *server) setUnload(e rules.Unload) {
 	if !e.On {
 		return
 	}
-	x := &moving{s: s, id: e.Partition, epoch: e.Epoch, slices: map[uint64][]row{}}
+	x := &moving{s: s, id: e.Partition, epoch: e.Epoch, first: e.First, slices: map[uint64][]row{}}
 	s.moves[e.Partition] = x
 	x.endWrites()
 }
@@ -85,7 +86,7 @@ func (x *moving) begin(at *topology.Partition) {
 		return
 	}
 	x.m = unload.New(x.s.w.unload, at.TimeLo, at.TimeHi)
-	x.step(unload.Begin{})
+	x.step(unload.Begin{First: x.first})
 }
 
 func (x *moving) step(in unload.Input) {

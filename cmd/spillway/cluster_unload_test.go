@@ -26,6 +26,13 @@ func TestClusterRowsOfACutPartitionMoveToItsHalves(t *testing.T) {
 	w.write(1, 0, 60)
 	c.within(2*patience, "three copies have all rows", c.listed(parent, 3))
 	low, high := w.cut(parent, "time-middle")
+	began := time.Now()
+	w.erase(25)
+	took := time.Since(began)
+	t.Logf("a deletion right after the cut was acked within %v", took.Round(time.Millisecond))
+	if took > 7*time.Second { // slices that another leader sent are waited for for ten seconds: there was none
+		t.Errorf("a deletion right after the cut was acked within %v", took)
+	}
 	w.check("after the cut by time")
 	w.write(2, 10, 20)
 	w.write(2, 50, 55)

@@ -11,7 +11,7 @@ import (
 )
 
 // openUnloads opens the mover of rows from partitions to their successors, and returns the functions that start and stop it; nil: it is off.
-func (p *storage) openUnloads() func(lease.Partition, point.Epoch, bool) {
+func (p *storage) openUnloads() func(p lease.Partition, epoch point.Epoch, on, first bool) {
 	if p.cfg.Storage.UnloadBytesPerSecond == 0 {
 		return nil
 	}

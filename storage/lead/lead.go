@@ -52,8 +52,8 @@ type Deps struct {
 	Rand *rand.Rand
 	// Listed answers Relist. Nil: no chains are run here.
 	Listed func(p lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member)
-	// Unload begins or ends the moving of a partition's rows to its successors; Unloaded answers it. Nil: they stay where they are.
-	Unload func(p lease.Partition, epoch point.Epoch, on bool)
+	// Unload begins or ends the moving of a partition's rows to its successors; Unloaded answers it. first: no server moved any under an earlier epoch. Nil: they stay where they are.
+	Unload func(p lease.Partition, epoch point.Epoch, on, first bool)
 	// NoRoom returns the partitions of which copies did not fit on this disk. Nil: there are none.
 	NoRoom func() []lease.Partition
 	// Clock never goes back and counts suspends. Default keeper.Boottime.

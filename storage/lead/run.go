@@ -145,7 +145,7 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 	case rules.Forget:
 		r.srv.Forget(e.Partition.Table, e.Partition.ID)
 	case rules.Unload:
-		r.deps.Unload(e.Partition, e.Epoch, e.On)
+		r.deps.Unload(e.Partition, e.Epoch, e.On, e.First)
 	case rules.Alarmed:
 		r.deps.Log.Error("what is here does not agree with the map", "partition", e.Partition.String(), "reason", e.Why)
 	case rules.Note:

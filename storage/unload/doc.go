@@ -11,7 +11,7 @@
 //
 // A deletion removes rows from the parent first, and then from the others. Here it waits for the slices on their way, and what was read before it is read
 // again: so nothing that was deleted arrives after the deletion of the others began. What an earlier leader sent may be on its way for Settings.SendWithin:
-// until then deletions wait too.
+// until then deletions wait too, unless this leader has led the partition since before it was sealed, as it mostly has.
 //
 // Invariants: I6 (all rows of the parent are acked at level all before Finish), I9.
 package unload

@@ -10,8 +10,9 @@ type Effect interface{ effect() }
 
 // Inputs.
 type (
-	// Begin says that this server leads the partition, sealed for good: no server accepts its rows any more.
-	Begin struct{}
+	// Begin says that this server leads the partition, sealed for good: no server accepts its rows any more. First: it has led it since before it was sealed, so no slice
+	// of an earlier leader can be on its way.
+	Begin struct{ First bool }
 	// End says that it does not any more. Whoever has slices drops them.
 	End struct{}
 	// Tick says that time went by.

@@ -51,7 +51,7 @@ type Machine struct {
 	set       Settings
 	lo, hi    point.Nanos // the times of the partition
 	leads     bool
-	began     time.Time
+	quiet     time.Time // from then on no slice of an earlier leader is on its way
 	readFrom  time.Time // the earliest time of the next read
 	failed    int       // slices in a row
 	last      uint64    // id given to a slice
@@ -89,7 +89,7 @@ func (m *Machine) Step(now time.Time, in Input) []Effect {
 	m.out = m.out[:0]
 	switch in := in.(type) {
 	case Begin:
-		m.begin(now)
+		m.begin(now, in.First)
 	case End:
 		m.leads, m.slices, m.finished, m.next = false, nil, false, m.lo
 		clear(m.deletions)
@@ -127,7 +127,7 @@ func (m *Machine) Wake(now time.Time) time.Time {
 		return at
 	}
 	if len(m.deletions) > 0 {
-		sooner(m.began.Add(m.set.SendWithin))
+		sooner(m.quiet)
 	} else if !m.finished {
 		sooner(m.readFrom)
 	}
@@ -143,11 +143,14 @@ func (m *Machine) Progress() (upTo point.Nanos, finished bool) {
 	return upTo, m.finished
 }
 
-func (m *Machine) begin(now time.Time) {
+func (m *Machine) begin(now time.Time, first bool) {
 	if m.leads {
 		return
 	}
-	m.leads, m.began, m.next, m.failed = true, now, m.lo, 0
+	m.leads, m.quiet, m.next, m.failed = true, now.Add(m.set.SendWithin), m.lo, 0
+	if first {
+		m.quiet = now
+	}
 	m.readFrom = now.Add(m.set.After)
 }
 
@@ -249,7 +252,7 @@ func (m *Machine) delete(id uint64) {
 
 // permit lets deletions begin once nothing is on its way, of this leader or of the one before.
 func (m *Machine) permit(now time.Time) {
-	if len(m.deletions) == 0 || now.Before(m.began.Add(m.set.SendWithin)) ||
+	if len(m.deletions) == 0 || now.Before(m.quiet) ||
 		slices.ContainsFunc(m.slices, func(s *slice) bool { return s.phase == sending }) {
 		return
 	}

@@ -73,15 +73,15 @@ func newUnloadWorld(t *rapid.T) *unloadWorld {
 			w.want[at] = w.rank
 		}
 	}
-	w.lead()
+	w.lead(true)
 	return w
 }
 
-// lead gives the partition to a leader that knows nothing of the one before.
-func (w *unloadWorld) lead() {
+// lead gives the partition to a leader that knows nothing of the one before, if there was one.
+func (w *unloadWorld) lead(first bool) {
 	w.m = New(Settings{After: time.Second, SendWithin: 2 * time.Second, SliceBytes: 3, Window: 2}, 0, modelTimes)
 	w.reads, w.sends, w.held = nil, nil, map[uint64]map[point.Nanos]ranked{}
-	w.step(Begin{})
+	w.step(Begin{first})
 }
 
 func (w *unloadWorld) step(in Input) {
@@ -209,7 +209,7 @@ func (w *unloadWorld) die(t *rapid.T) {
 		w.strays = append(w.strays, w.held[id])
 	}
 	w.strayTo = w.now.Add(2*time.Second - 1)
-	w.lead()
+	w.lead(false)
 	if e := w.erasure; e != nil && !e.parent {
 		w.permitted = false
 		w.step(Delete{e.id})

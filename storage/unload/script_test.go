@@ -14,7 +14,7 @@ import (
 // TestScripts plays histories of one leader. The partition has the times 0 to 99.
 //
 //	partition [rate=10]    a new leader's machine: reads begin after a minute, two slices at once
-//	begin | end            it leads, or does not any more
+//	begin [first] | end    it leads, first: since before the partition was sealed; or does not any more
 //	run 500ms              time goes by, with a tick at the end
 //	read 1 to=50 rows=7    rows up to a time were read; bytes=n, else ten a row
 //	unread 1               they could not be read
@@ -51,7 +51,7 @@ func (s *script) play(t *testing.T, d *datadriven.TestData) string {
 		s.m = New(Settings{Rate: int64(number("rate", 0))}, 0, 100)
 		return ""
 	case "begin":
-		in = Begin{}
+		in = Begin{First: d.HasArg("first")}
 	case "end":
 		in = End{}
 	case "run":

@@ -272,6 +272,8 @@ type Unload struct {
 	Partition lease.Partition
 	Epoch     point.Epoch
 	On        bool
+	// First: under this epoch the partition was led here before it was sealed, so no server has moved its rows under an earlier one.
+	First bool
 }
 
 // Listed answers Relist, with the epoch and the list of the row as last seen.

@@ -38,6 +38,7 @@ type part struct {
 
 	unloads   bool        // by the map, its rows go to successors
 	unloading point.Epoch // under which its rows are being moved; 0: they are not
+	unsealed  point.Epoch // under which it is led here since before it was sealed, if its rows were not moved under it yet
 	unloaded  bool        // all are there
 
 	attempt attempt
@@ -94,6 +95,9 @@ func (m *Machine) unload(p *part) {
 	if m.set.Unload && p.leading && p.unloads && p.placement != 0 && (p.kind == Unloading || p.unloaded) {
 		want = p.epoch
 	}
+	if p.leading && !p.unloads && p.placement != 0 { // an older map than that of the seal acquires no lease (lease.Guard)
+		p.unsealed = p.epoch
+	}
 	if want == p.unloading {
 		return
 	}
@@ -101,7 +105,8 @@ func (m *Machine) unload(p *part) {
 		m.do(Unload{Partition: p.id, Epoch: p.unloading})
 	}
 	if want != 0 {
-		m.do(Unload{Partition: p.id, Epoch: want, On: true})
+		m.do(Unload{Partition: p.id, Epoch: want, On: true, First: p.unsealed == want})
+		p.unsealed = 0
 	}
 	p.unloading = want
 }

@@ -437,7 +437,7 @@ func describe(e Effect) string {
 	case RemovePlacement:
 		return fmt.Sprintf("remove placement %d of %d: %s?", e.Placement, e.Partition.ID, e.Why)
 	case Unload:
-		return fmt.Sprintf("%s of %d under epoch %d", map[bool]string{true: "move the rows", false: "move no more rows"}[e.On], e.Partition.ID, e.Epoch)
+		return fmt.Sprintf("%s of %d under epoch %d%s", map[bool]string{true: "move the rows", false: "move no more rows"}[e.On], e.Partition.ID, e.Epoch, map[bool]string{true: ", the first to do so"}[e.First])
 	case Forget:
 		return fmt.Sprintf("forget %d", e.Partition.ID)
 	case Alarmed:

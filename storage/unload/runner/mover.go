@@ -17,6 +17,7 @@ type mover struct {
 	u     *Unloads
 	p     lease.Partition
 	epoch point.Epoch
+	first bool // no server moved rows of it under an earlier epoch
 	ctx   context.Context
 	stop  context.CancelFunc
 
@@ -46,8 +47,8 @@ type input struct {
 	slice     *slice
 }
 
-func newMover(u *Unloads, p lease.Partition, epoch point.Epoch) *mover {
-	m := &mover{u: u, p: p, epoch: epoch, inputs: make(chan input), slices: map[uint64]*slice{}, asked: map[uint64]chan struct{}{}}
+func newMover(u *Unloads, p lease.Partition, epoch point.Epoch, first bool) *mover {
+	m := &mover{u: u, p: p, epoch: epoch, first: first, inputs: make(chan input), slices: map[uint64]*slice{}, asked: map[uint64]chan struct{}{}}
 	m.ctx, m.stop = context.WithCancel(u.ctx)
 	m.mu.progress = Progress{Partition: p, Since: time.Now()}
 	return m
@@ -64,7 +65,7 @@ func (m *mover) run() {
 	}
 	m.machine = unload.New(m.u.settings.Machine, at.TimeLo, at.TimeHi)
 	m.u.deps.Log.Info("the rows of a partition move to those that took over from it", "partition", m.p.String(), "to", at.Into)
-	m.step(input{Input: unload.Begin{}})
+	m.step(input{Input: unload.Begin{First: m.first}})
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

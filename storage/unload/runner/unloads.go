@@ -124,8 +124,8 @@ func (u *Unloads) Close() error {
 	return u.out.Close()
 }
 
-// Set begins or ends the moving of a partition's rows under an epoch that is led here. It does not wait.
-func (u *Unloads) Set(p lease.Partition, epoch point.Epoch, on bool) {
+// Set begins or ends the moving of a partition's rows under an epoch that is led here. first: no server moved any under an earlier epoch. It does not wait.
+func (u *Unloads) Set(p lease.Partition, epoch point.Epoch, on, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if m := u.mu.movers[p]; m != nil && (on || m.epoch == epoch) {
@@ -135,7 +135,7 @@ func (u *Unloads) Set(p lease.Partition, epoch point.Epoch, on bool) {
 	if !on || u.mu.closed {
 		return
 	}
-	m := newMover(u, p, epoch)
+	m := newMover(u, p, epoch, first)
 	u.mu.movers[p] = m
 	u.running.Go(m.run)
 }
