@@ -18,6 +18,8 @@ type Test struct {
 	Plan
 	// Horizon is how far ahead partitions exist.
 	Horizon point.Nanos
+	// Repeated is what each partition has besides what the trace counts, as the definitions of its series, in bytes. It is learned from partitions that closed.
+	Repeated float64
 	// Learn is the beginning of the trace in which partitions are made and not counted.
 	Learn point.Nanos
 }
@@ -44,11 +46,13 @@ func Backtest(trace Trace, t Test) Report {
 	lo := trace.Start // of the partition that holds now
 	var ends []point.Nanos
 	filled, size := 0.0, 0.0 // of that partition: its recorded size, and its real one
+	var weighed []Weighed
 	for i, bytes := range trace.Bytes {
 		now := trace.Start + point.Nanos(i)*minute
 		if f, ok := h.Forecast(now, now+t.Horizon); ok || len(ends) == 0 {
-			f = t.Suited(f)
-			next, cut := t.relay(&f, ok, lo, now, filled, ends)
+			plan := t.weighing(weighed)
+			f = plan.Suited(f)
+			next, cut := plan.relay(&f, ok, lo, now, filled, ends)
 			if ends = next; cut {
 				r.Cuts++
 			}
@@ -66,9 +70,10 @@ func Backtest(trace Trace, t Test) Report {
 			filled = size
 			if at = end; end == ends[0] {
 				if lo >= trace.Start+t.Learn {
-					r.Partitions = append(r.Partitions, Closed{lo, end, size})
-					r.Errors = append(r.Errors, size/t.Target-1)
+					r.Partitions = append(r.Partitions, Closed{lo, end, size + t.Repeated})
+					r.Errors = append(r.Errors, (size+t.Repeated)/t.Target-1)
 				}
+				weighed = append([]Weighed{{size, size + t.Repeated}}, weighed[:min(len(weighed), weighedMax)]...)
 				lo, ends, filled, size = end, ends[1:], 0, 0
 				if len(ends) == 0 {
 					ends = append(ends, lo+t.WidthMax)
@@ -77,6 +82,14 @@ func Backtest(trace Trace, t Test) Report {
 		}
 	}
 	return r
+}
+
+// weighing has the target that partitions should have of what the trace counts, by those that closed, newest first.
+func (t Test) weighing(closed []Weighed) Test {
+	if w, ok := WeightOf(closed); ok && t.Repeated > 0 {
+		t.Target = w.Rows(t.Target)
+	}
+	return t
 }
 
 // relay is the layout from lo on: the ends that stay because their partitions begin soon, then those of the forecast where the old ones

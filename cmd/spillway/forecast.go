@@ -36,10 +36,11 @@ func (f *forecaster) column(col master.ColumnGrowth) ui.Forecast {
 	// The newest minutes are not in the store yet: the forecast is as of the end of the recorded ones.
 	until := f.now + int64(f.ahead)
 	rows, known := col.Rows.Forecast(min(f.now, col.Rows.Until()), until)
-	if f.target > 0 && col.BytesPerRow > 0 {
-		rows = presplit.Plan{Target: f.target / col.BytesPerRow}.Suited(rows)
+	weight := col.Weigh(f.now, f.m, func(id point.PartitionID) master.Size { s, _ := f.sizes(id); return s })
+	if f.target > 0 && weight.PerRow > 0 {
+		rows = presplit.Plan{Target: weight.Rows(f.target)}.Suited(rows)
 	}
-	out := ui.Forecast{RingLo: ringShare(col.Lo), RingHi: 1, Known: known, Days: rows.Days, RowsPerSecond: rows.Rate(f.now), BytesPerRow: col.BytesPerRow, Points: []ui.ForecastPoint{}, Partitions: []ui.Expected{}}
+	out := ui.Forecast{RingLo: ringShare(col.Lo), RingHi: 1, Known: known, Days: rows.Days, RowsPerSecond: rows.Rate(f.now), BytesPerRow: col.BytesPerRow, BytesPerPartition: int64(weight.PerPartition), Points: []ui.ForecastPoint{}, Partitions: []ui.Expected{}}
 	if col.Hi != 0 {
 		out.RingHi = ringShare(col.Hi)
 	}
@@ -57,16 +58,16 @@ func (f *forecaster) column(col master.ColumnGrowth) ui.Forecast {
 		}
 	}
 	for _, p := range parts[max(past-f.past, 0):] {
-		out.Partitions = append(out.Partitions, f.partition(p, &rows, known, col.BytesPerRow))
+		out.Partitions = append(out.Partitions, f.partition(p, &rows, known, weight))
 	}
 	return out
 }
 
-func (f *forecaster) partition(p *topology.Partition, rows *presplit.Forecast, known bool, perRow float64) ui.Expected {
+func (f *forecaster) partition(p *topology.Partition, rows *presplit.Forecast, known bool, weight presplit.Weight) ui.Expected {
 	size, there := f.sizes(p.ID)
 	one := ui.Expected{ID: uint64(p.ID), From: time.Unix(0, p.TimeLo).UTC(), To: time.Unix(0, p.TimeHi).UTC()}
 	if p.TimeHi > f.now && known {
-		expected := int64((float64(size.Rows) + rows.Bytes(max(f.now, p.TimeLo), p.TimeHi)) * perRow)
+		expected := int64(weight.Bytes(float64(size.Rows) + rows.Bytes(max(f.now, p.TimeLo), p.TimeHi)))
 		one.Bytes, one.Expected = &expected, true
 	} else if there {
 		one.Bytes = &size.Bytes

@@ -60,16 +60,17 @@ func (c *presplitShowCmd) Run() error { return c.with(c.run) }
 
 // columnForecast is a column as shown.
 type columnForecast struct {
-	Ring        string          `json:"ring"`
-	Since       string          `json:"since,omitempty"`
-	Known       bool            `json:"known"` // enough of the last 15 minutes was observed
-	RowsPerSec  float64         `json:"rows_per_second"`
-	BytesPerRow float64         `json:"bytes_per_row"`
-	Days        int             `json:"days"`
-	Recorded    []forecastPoint `json:"recorded"` // the load since the first of the partitions began
-	Forecast    []forecastPoint `json:"forecast"`
-	Errors      *sizeErrors     `json:"errors"` // null: no partition that the forecast made has ended
-	Partitions  []sizedPart     `json:"partitions"`
+	Ring              string          `json:"ring"`
+	Since             string          `json:"since,omitempty"`
+	Known             bool            `json:"known"` // enough of the last 15 minutes was observed
+	RowsPerSec        float64         `json:"rows_per_second"`
+	BytesPerRow       float64         `json:"bytes_per_row"`
+	BytesPerPartition int64           `json:"bytes_per_partition"`
+	Days              int             `json:"days"`
+	Recorded          []forecastPoint `json:"recorded"` // the load since the first of the partitions began
+	Forecast          []forecastPoint `json:"forecast"`
+	Errors            *sizeErrors     `json:"errors"` // null: no partition that the forecast made has ended
+	Partitions        []sizedPart     `json:"partitions"`
 
 	until point.Nanos // of the forecast
 }
@@ -146,7 +147,7 @@ func (c *presplitShowCmd) column(m *topology.Map, col master.ColumnGrowth, sizes
 		return s, ok
 	}}
 	shown := f.column(col)
-	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: shown.Known, RowsPerSec: shown.RowsPerSecond, BytesPerRow: shown.BytesPerRow, Days: shown.Days, Recorded: []forecastPoint{}, Forecast: []forecastPoint{}, Partitions: []sizedPart{}, until: now + int64(c.Ahead)}
+	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: shown.Known, RowsPerSec: shown.RowsPerSecond, BytesPerRow: shown.BytesPerRow, BytesPerPartition: shown.BytesPerPartition, Days: shown.Days, Recorded: []forecastPoint{}, Forecast: []forecastPoint{}, Partitions: []sizedPart{}, until: now + int64(c.Ahead)}
 	if shown.Since != nil {
 		out.Since = shown.Since.UTC().Format(time.RFC3339)
 	}
@@ -217,6 +218,9 @@ func printForecasts(w io.Writer, table string, target int64, cols []columnForeca
 			fmt.Fprintln(w, "too little of the last minutes is known for a forecast: partitions stay as they are")
 		} else {
 			fmt.Fprintf(w, "%.0f rows/s × %.2f B = %s/s; in the next hours:\n", c.RowsPerSec, c.BytesPerRow, master.Bytes(int64(c.RowsPerSec*c.BytesPerRow)))
+			if c.BytesPerPartition > 0 {
+				fmt.Fprintf(w, "of that, each partition has %s however few rows it gets: the definitions of its series\n", master.Bytes(c.BytesPerPartition))
+			}
 			most := 0.0
 			for _, p := range c.Forecast {
 				most = max(most, p.BytesPerSecond)
@@ -267,6 +271,7 @@ type presplitBacktestCmd struct {
 	Target     size          `name:"target" help:"Size near which partitions should close." default:"1GiB"`
 	Width      duration      `name:"width" help:"Width of a partition that the load does not fill." default:"1d"`
 	Ahead      time.Duration `name:"ahead" help:"How far ahead partitions are cut." default:"2h"`
+	Repeated   size          `name:"repeated" help:"What each partition has besides the load, as the definitions of its series: bytes_per_partition of presplit show. It is learned from partitions that closed." default:"0"`
 	Learn      duration      `name:"learn" help:"Beginning of the load whose partitions are not counted." default:"2d"`
 	SVG        string        `name:"svg" help:"Draw the load and the sizes into this file." placeholder:"FILE"`
 	PNG        string        `name:"png" help:"The same, as PNG." placeholder:"FILE"`
@@ -286,7 +291,7 @@ func (c *presplitBacktestCmd) Run() error {
 	}
 	target := float64(c.Target)
 	r := presplit.Backtest(*trace, presplit.Test{Plan: presplit.Plan{Target: target, WidthMin: presplit.WidthMin, WidthMax: int64(c.Width)},
-		Horizon: int64(c.Ahead), Learn: learn})
+		Horizon: int64(c.Ahead), Learn: learn, Repeated: float64(c.Repeated)})
 	if err := diagram.Write(c.SVG, c.PNG, plotWidth, plotHeight, func(s diagram.Sheet) { drawBacktest(s, *trace, r, target, learn) }); err != nil {
 		return err
 	}

@@ -176,6 +176,11 @@ func TestTheErrorsOfPartitionsThatEndedAreShown(t *testing.T) {
 	if want := "the last 10 partitions that ended and were cut are off 976.6 KiB by 6.0 % (median), 10.0 % (95th percentile), 10 % (most); in the mean they are 1.0 % too large\n"; !strings.Contains(text.String(), want) {
 		t.Errorf("%s lacks %q", text.String(), want)
 	}
+	cols[0].BytesPerPartition = 3 << 20
+	printForecasts(&text, "t", int64(c.Target), cols)
+	if want := "of that, each partition has 3.0 MiB however few rows it gets"; strings.Count(text.String(), want) != 1 {
+		t.Errorf("%s lacks %q", text.String(), want)
+	}
 	if err := c.draw(cols); err != nil {
 		t.Fatal(err)
 	}

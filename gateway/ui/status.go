@@ -139,15 +139,17 @@ type Smear struct {
 
 // Forecast is how a column of a table is expected to grow, and how its partitions are laid out. Ring bounds are shares of the ring, 0 to 1.
 type Forecast struct {
-	RingLo        float64         `json:"ring_lo"`
-	RingHi        float64         `json:"ring_hi"`
-	Since         *time.Time      `json:"since"` // begin of what is recorded; nil: nothing is
-	Days          int             `json:"days"`  // past days included
-	Known         bool            `json:"known"` // enough of the last minutes was observed
-	RowsPerSecond float64         `json:"rows_per_second"`
-	BytesPerRow   float64         `json:"bytes_per_row"`
-	Points        []ForecastPoint `json:"points"`
-	Partitions    []Expected      `json:"partitions"` // the newest that ended, then those to come
+	RingLo        float64    `json:"ring_lo"`
+	RingHi        float64    `json:"ring_hi"`
+	Since         *time.Time `json:"since"` // begin of what is recorded; nil: nothing is
+	Days          int        `json:"days"`  // past days included
+	Known         bool       `json:"known"` // enough of the last minutes was observed
+	RowsPerSecond float64    `json:"rows_per_second"`
+	BytesPerRow   float64    `json:"bytes_per_row"` // with its share of the next
+	// BytesPerPartition is what each partition repeats: the definitions of its series.
+	BytesPerPartition int64           `json:"bytes_per_partition"`
+	Points            []ForecastPoint `json:"points"`
+	Partitions        []Expected      `json:"partitions"` // the newest that ended, then those to come
 }
 
 // ForecastPoint is a rate that is expected.

@@ -19,7 +19,8 @@ type Growth struct {
 	at      point.Nanos                    // of the newest look
 	rows    map[point.PartitionID]uint64   // of the partitions that counted then
 	columns map[column]*presplit.History   // in rows per second
-	perRow  map[column]float64             // bytes at rest
+	perRow  map[column]float64             // bytes at rest, with those that each partition repeats
+	weights map[column]presplit.Weight     // the two apart
 	unknown map[point.PartitionID]struct{} // those of which no size was known then
 }
 
@@ -58,7 +59,7 @@ func (c column) is(p *topology.Partition) bool { return p.PointLo == c.lo && p.P
 // Observed returns the growth with one more look at the sizes of a table's partitions. A nil Growth is empty.
 func (g *Growth) Observed(now point.Nanos, m *topology.Map, sizes map[lease.Partition]Size) *Growth {
 	cols := columnsAt(m, now)
-	out := &Growth{at: now, rows: map[point.PartitionID]uint64{}, columns: map[column]*presplit.History{}, perRow: map[column]float64{}, unknown: map[point.PartitionID]struct{}{}}
+	out := &Growth{at: now, rows: map[point.PartitionID]uint64{}, columns: map[column]*presplit.History{}, perRow: map[column]float64{}, weights: map[column]presplit.Weight{}, unknown: map[point.PartitionID]struct{}{}}
 	if len(cols) > columnsMax {
 		return out
 	}
@@ -105,10 +106,10 @@ func (g *Growth) Observed(now point.Nanos, m *topology.Map, sizes map[lease.Part
 		if known {
 			h.Observe(since, now, float64(grown))
 		}
-		if b, ok := perRow(now, m, c, sizes); ok {
-			out.perRow[c] = b
+		if b, w, ok := weigh(now, m, c, func(id point.PartitionID) Size { return sizes[lease.Partition{Table: m.Table, ID: id}] }); ok {
+			out.perRow[c], out.weights[c] = b, w
 		} else if b, ok := g.perRow[c]; ok {
-			out.perRow[c] = b
+			out.perRow[c], out.weights[c] = b, g.weights[c]
 		}
 	}
 	return out
@@ -127,36 +128,51 @@ func inherits(m *topology.Map, p *topology.Partition, sizes map[lease.Partition]
 	return false
 }
 
-// perRow is how many bytes a row of a column has at rest: by the newest partitions that ended a while ago, or, before there is one, by
-// the one that holds now.
-func perRow(now point.Nanos, m *topology.Map, c column, sizes map[lease.Partition]Size) (float64, bool) {
+// weigh is how many bytes a row of a column has at rest, with and without those that each partition repeats: by the newest partitions that ended a while
+// ago, or, before there is one, by the one that holds now.
+func weigh(now point.Nanos, m *topology.Map, c column, size func(point.PartitionID) Size) (perRow float64, w presplit.Weight, ok bool) {
 	const few, far = 8, 24 * 3600e9
-	var closed []*topology.Partition
-	var open Size
+	var ended []*topology.Partition
+	var sum Size
 	for _, p := range m.Overlapping(now-far, now) {
-		size := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
-		if !c.has(p.PointLo) || size.Rows < perRowFrom {
+		of := size(p.ID)
+		if !c.has(p.PointLo) || of.Rows < perRowFrom {
 			continue
 		}
 		if p.TimeHi <= now-2*growthLate {
-			closed = append(closed, p)
+			ended = append(ended, p)
 		} else {
-			open.Bytes, open.Rows = open.Bytes+size.Bytes, open.Rows+size.Rows
+			sum.Bytes, sum.Rows = sum.Bytes+of.Bytes, sum.Rows+of.Rows
 		}
 	}
-	slices.SortFunc(closed, func(a, b *topology.Partition) int { return int(min(max(b.TimeHi-a.TimeHi, -1), 1)) })
-	var sum Size
-	for _, p := range closed[:min(len(closed), few)] {
-		size := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
-		sum.Bytes, sum.Rows = sum.Bytes+size.Bytes, sum.Rows+size.Rows
-	}
-	if sum.Rows == 0 {
-		sum = open
+	slices.SortFunc(ended, func(a, b *topology.Partition) int { return cmp.Compare(b.TimeHi, a.TimeHi) })
+	var closed []presplit.Weighed
+	for i, p := range ended {
+		of := size(p.ID)
+		if i == 0 {
+			sum = Size{}
+		}
+		if i < few {
+			sum.Bytes, sum.Rows = sum.Bytes+of.Bytes, sum.Rows+of.Rows
+		}
+		closed = append(closed, presplit.Weighed{Rows: float64(of.Rows), Bytes: float64(of.Bytes)})
 	}
 	if sum.Rows == 0 || sum.Bytes <= 0 {
-		return 0, false
+		return 0, w, false
 	}
-	return float64(sum.Bytes) / float64(sum.Rows), true
+	perRow = float64(sum.Bytes) / float64(sum.Rows)
+	if w, ok = presplit.WeightOf(closed); !ok {
+		w = presplit.Weight{PerRow: perRow}
+	}
+	return perRow, w, true
+}
+
+// Weigh learns from partitions that closed what a row of the column has at rest, and what each partition repeats. Without any, it is the recorded size of a row.
+func (c ColumnGrowth) Weigh(now point.Nanos, m *topology.Map, size func(point.PartitionID) Size) presplit.Weight {
+	if _, w, ok := weigh(now, m, column{c.Lo, c.Hi}, size); ok {
+		return w
+	}
+	return presplit.Weight{PerRow: c.BytesPerRow}
 }
 
 // GrowthPrefix covers the rows of the tables' growth; each is a list of columns, sorted, with a presplit.History for each:
@@ -169,7 +185,7 @@ const growthVersion = 1
 // ColumnGrowth is the growth of one column of a table: of the ring range [Lo, Hi), Hi 0 is 2^64.
 type ColumnGrowth struct {
 	Lo, Hi uint64
-	// BytesPerRow is the size of a row at rest; 0: not known yet.
+	// BytesPerRow is the size of a row at rest, with its share of what each partition repeats; 0: not known yet.
 	BytesPerRow float64
 	// Rows is the history of the column, in rows per second. It belongs to the growth.
 	Rows *presplit.History
@@ -207,7 +223,7 @@ func DecodeGrowth(b []byte) (*Growth, error) {
 	if len(b) == 0 || b[0] != growthVersion {
 		return corrupt("does not begin with version 1")
 	}
-	g := &Growth{columns: map[column]*presplit.History{}, perRow: map[column]float64{}}
+	g := &Growth{columns: map[column]*presplit.History{}, perRow: map[column]float64{}, weights: map[column]presplit.Weight{}}
 	const header = 8 + 8 + 8 + 4
 	for rest := b[1:]; len(rest) > 0; {
 		if len(rest) < header || len(g.columns) == columnsMax {
@@ -224,7 +240,7 @@ func DecodeGrowth(b []byte) (*Growth, error) {
 		}
 		g.columns[c] = h
 		if rest = rest[n:]; bytes > 0 {
-			g.perRow[c] = bytes
+			g.perRow[c], g.weights[c] = bytes, presplit.Weight{PerRow: bytes}
 		}
 	}
 	return g, nil

@@ -137,6 +137,48 @@ func TestRowsThatMoveAreNoGrowth(t *testing.T) {
 	}
 }
 
+// TestPartitionsToComeCountWhatEachRepeats: partitions of an hour, and twice as many of half an hour, show that a row takes 2 bytes, and the series of a partition
+// a million; so partitions of 3 MB should get a million rows.
+func TestPartitionsToComeCountWhatEachRepeats(t *testing.T) {
+	const min = point.Nanos(60e9)
+	begin := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC).UnixNano()
+	m, err := topology.New("cpu", topology.Config{PartitionWidth: time.Hour, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[lease.Partition]Size{}
+	op := topology.Create{}
+	for i := range point.Nanos(17) { // eight of an hour, eight of half, and the one of now
+		lo, width := begin+i*60*min, 60*min
+		if i >= 8 {
+			lo, width = begin+8*60*min+(i-8)*30*min, 30*min
+		}
+		id := point.PartitionID(i + 1)
+		op.Partitions = append(op.Partitions, topology.Partition{ID: id, TimeLo: lo, TimeHi: lo + width, Placements: []topology.Placement{{ID: point.PlacementID(id), Server: "s1"}}})
+		rows := int64(width/min) * 60_000
+		sizes[lease.Partition{Table: "cpu", ID: id}] = Size{Rows: uint64(rows), Bytes: 2*rows + 1e6, MinTime: lo, MaxTime: lo + width - 1}
+	}
+	if m, err = m.Apply(op); err != nil {
+		t.Fatal(err)
+	}
+	var g *Growth
+	g = g.Observed(begin+12*60*min+15*min, m, sizes)
+	if rows := g.weights[column{}].Rows(3e6); math.Abs(rows-1e6) > 1 {
+		t.Errorf("partitions of 3 MB should get %.0f rows: %+v", rows, g.weights)
+	}
+	again, err := DecodeGrowth(g.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := func(id point.PartitionID) Size { return sizes[lease.Partition{Table: "cpu", ID: id}] }
+	if w := again.Columns()[0].Weigh(begin+12*60*min+15*min, m, size); math.Abs(w.PerRow-2) > 1e-6 || math.Abs(w.PerPartition-1e6) > 1 {
+		t.Errorf("people see %+v", w)
+	}
+	if w := again.Columns()[0].Weigh(begin, m, size); w.PerPartition != 0 || math.Abs(w.PerRow-2-1e6/3.6e6) > 1e-9 {
+		t.Errorf("before any partition has ended people see %+v", w)
+	}
+}
+
 func TestGrowthIsStoredAsDrawn(t *testing.T) {
 	b := goldenGrowth(t)
 	const name = "testdata/growth.golden"

@@ -66,7 +66,7 @@ func (p *planner) presplit(m *topology.Map, c column, g *Growth, op *topology.Pr
 	ahead := int64(p.set.PresplitAhead)
 	f, ok := g.columns[c].Forecast(p.Now, p.Now+24*3600e9)
 	width := int64(m.Config.PartitionWidth)
-	plan := presplit.Plan{Target: float64(p.set.SplitBytes) / perRow, WidthMin: min(presplit.WidthMin, width), WidthMax: width}
+	plan := presplit.Plan{Target: g.weights[c].Rows(float64(p.set.SplitBytes)), WidthMin: min(presplit.WidthMin, width), WidthMax: width}
 	f = plan.Suited(f)
 	if !ok || f.Bytes(p.Now, p.Now+width) <= plan.Target {
 		return

@@ -233,9 +233,9 @@ func (w *world) line(t *testing.T, line string) {
 
 // grows has each column of a table grow for a while until now.
 func (w *world) grows(m *topology.Map, rate, perRow float64, span time.Duration) {
-	g := &Growth{columns: map[column]*presplit.History{}, perRow: map[column]float64{}}
+	g := &Growth{columns: map[column]*presplit.History{}, perRow: map[column]float64{}, weights: map[column]presplit.Weight{}}
 	for _, c := range columnsAt(m, w.Now) {
-		g.columns[c], g.perRow[c] = &presplit.History{}, perRow
+		g.columns[c], g.perRow[c], g.weights[c] = &presplit.History{}, perRow, presplit.Weight{PerRow: perRow}
 		for at := w.Now - int64(span); at < w.Now; at += 60e9 {
 			g.columns[c].Observe(at, at+60e9, 60*rate)
 		}

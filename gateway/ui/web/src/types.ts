@@ -49,6 +49,7 @@ export interface Forecast {
   known: boolean;
   rows_per_second: number;
   bytes_per_row: number;
+  bytes_per_partition: number;
   points: { at: string; bytes_per_second: number }[];
   partitions: Expected[]; // the newest that ended, then those to come
 }
