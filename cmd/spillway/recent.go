@@ -43,7 +43,7 @@ func (d *door) shownRefusals(w http.ResponseWriter, r *http.Request) {
 
 // shownSenders serves the last senders of each table. Where one table is asked for, it adds the metric names of the series that they made.
 func (d *door) shownSenders(w http.ResponseWriter, r *http.Request) {
-	ui.Answer(w, r, d.senders.Lists(readable(r), r.URL.Query().Get("table") != ""))
+	ui.Answer(w, r, d.senders.Lists(time.Now(), readable(r), r.URL.Query().Get("table") != ""))
 }
 
 // shownRates serves the rates of the last half hour.

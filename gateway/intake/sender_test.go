@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spillwaydb/spillway/gateway/recent"
 )
@@ -25,7 +26,7 @@ func TestSendersAreListedOnceARequest(t *testing.T) {
 	}
 	of := func() recent.TableSenders {
 		t.Helper()
-		l := f.senders.Lists(func(string) bool { return true }, true)
+		l := f.senders.Lists(time.Now(), func(string) bool { return true }, true)
 		if len(l.Tables) != 1 {
 			t.Fatalf("%+v", l)
 		}

@@ -37,18 +37,21 @@ type SenderUse struct {
 	Requests  int64     `json:"requests"`
 	Rows      int64     `json:"rows"`
 	NewSeries int64     `json:"new_series"`
+	PerMinute float64   `json:"new_series_per_minute"` // of them, in the last minute
 	First     time.Time `json:"first"`
 	Last      time.Time `json:"last"`
 
 	number uint64 // of this table
+	pace   pace
 }
 
 // NameUse is a metric name, and the senders of its series.
 type NameUse struct {
 	Name      string       `json:"name"`
 	NewSeries int64        `json:"new_series"`
-	Last      time.Time    `json:"last"` // when the newest series came
-	By        []SenderPart `json:"by"`   // the last ones
+	PerMinute float64      `json:"new_series_per_minute"` // of them, in the last minute
+	Last      time.Time    `json:"last"`                  // when the newest series came
+	By        []SenderPart `json:"by"`                    // the last ones
 }
 
 // SenderPart is the share of one sender.
@@ -114,6 +117,35 @@ type nameUse struct {
 	last   time.Time
 	by     []part
 	at     int // in the heap
+	pace   pace
+}
+
+// pace counts what came in the present minute of the clock and in the one before.
+type pace struct {
+	minute      int64 // since 1970
+	now, before int64
+}
+
+func (p *pace) add(n int64, at time.Time) {
+	*p = p.at(at)
+	p.now += n
+}
+
+// at is the pace when a minute of the clock has come.
+func (p pace) at(at time.Time) pace {
+	switch m := at.Unix() / 60; {
+	case m == p.minute+1:
+		return pace{minute: m, before: p.now}
+	case m > p.minute:
+		return pace{minute: m}
+	}
+	return p
+}
+
+// perMinute is how many came in the 60 s before a time, as if those of the minute before had come evenly.
+func (p pace) perMinute(at time.Time) float64 {
+	p = p.at(at)
+	return float64(p.now) + float64(p.before)*(1-float64(at.UnixNano()%int64(time.Minute))/float64(time.Minute))
 }
 
 // part names a sender by its number, so that one that is forgotten is not held.
@@ -140,6 +172,7 @@ func (s *Senders) Note(table string, from Sender, rows int, fresh *Fresh, now ti
 	t.last = now
 	u := t.sender(from, now)
 	u.Requests, u.Rows, u.NewSeries, u.Last = u.Requests+1, u.Rows+int64(rows), u.NewSeries+fresh.series, now
+	u.pace.add(fresh.series, now)
 	t.NamesLeftOut += fresh.leftOut
 	for name, n := range fresh.names {
 		s.nameLocked(t, name, n, u.number, now)
@@ -211,6 +244,7 @@ func (s *Senders) nameLocked(t *tableSenders, name string, n int64, by uint64, n
 		s.mu.names++
 	}
 	u.series, u.last = u.series+n, now
+	u.pace.add(n, now)
 	u.credit(by, n)
 	heap.Fix(&t.names, u.at)
 }
@@ -277,7 +311,7 @@ type SenderLists struct {
 }
 
 // Lists gives the senders of the tables that shown names, with metric names where names says so.
-func (s *Senders) Lists(shown func(table string) bool, names bool) SenderLists {
+func (s *Senders) Lists(now time.Time, shown func(table string) bool, names bool) SenderLists {
 	out := SenderLists{Tables: []TableSenders{}}
 	if s == nil {
 		return out
@@ -286,7 +320,7 @@ func (s *Senders) Lists(shown func(table string) bool, names bool) SenderLists {
 	defer s.mu.Unlock()
 	for name, t := range s.mu.tables {
 		if shown(name) {
-			out.Tables = append(out.Tables, t.shown(names))
+			out.Tables = append(out.Tables, t.shown(now, names))
 		}
 	}
 	if shown("") {
@@ -296,20 +330,22 @@ func (s *Senders) Lists(shown func(table string) bool, names bool) SenderLists {
 	return out
 }
 
-func (t *tableSenders) shown(names bool) TableSenders {
+func (t *tableSenders) shown(now time.Time, names bool) TableSenders {
 	out := t.TableSenders
 	order := slices.Clone(t.senders)
 	slices.SortStableFunc(order, func(a, b *SenderUse) int { return b.Last.Compare(a.Last) })
 	place := map[uint64]int{}
 	for i, u := range order {
 		place[u.number] = i
-		out.Senders = append(out.Senders, *u)
+		use := *u
+		use.PerMinute = u.pace.perMinute(now)
+		out.Senders = append(out.Senders, use)
 	}
 	if !names {
 		return out
 	}
 	for _, u := range t.names {
-		n := NameUse{Name: u.name, NewSeries: u.series, Last: u.last, By: []SenderPart{}}
+		n := NameUse{Name: u.name, NewSeries: u.series, PerMinute: u.pace.perMinute(now), Last: u.last, By: []SenderPart{}}
 		for _, p := range slices.Backward(u.by) {
 			if i, known := place[p.number]; known {
 				n.By = append(n.By, SenderPart{i, p.series})

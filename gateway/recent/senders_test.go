@@ -26,7 +26,7 @@ func TestSendersSayWhoMadeTheSeriesOfAName(t *testing.T) {
 	s.Note("a", prometheus, 5, fresh("cpu"), noon.Add(2*time.Second))
 	s.Note("b", prometheus, 7, fresh("secret"), noon)
 	s.Note("c", prometheus, 0, fresh(), noon)
-	l := s.Lists(only("a"), true)
+	l := s.Lists(noon, only("a"), true)
 	if len(l.Tables) != 1 || l.TablesLeftOut != 0 {
 		t.Fatalf("%+v", l)
 	}
@@ -40,7 +40,7 @@ func TestSendersSayWhoMadeTheSeriesOfAName(t *testing.T) {
 	if len(a.Names) != 2 || a.Names[0].Name != "cpu" || a.Names[0].NewSeries != 3 || a.Names[0].Last != noon.Add(2*time.Second) || fmt.Sprint(a.Names[0].By) != "[{0 1} {1 2}]" || fmt.Sprint(a.Names[1].By) != "[{1 1}]" {
 		t.Errorf("%+v", a.Names)
 	}
-	if l := s.Lists(all, false); len(l.Tables) != 2 || l.Tables[0].Names != nil {
+	if l := s.Lists(noon, all, false); len(l.Tables) != 2 || l.Tables[0].Names != nil {
 		t.Errorf("of all tables, names are left out, and so is a table without rows: %+v", l)
 	}
 }
@@ -65,7 +65,7 @@ func TestSendersAreBoundedAndCountWhatIsLeftOut(t *testing.T) {
 			s.Note(fmt.Sprint("t", i), recent.Sender{}, 1, fresh(fmt.Sprint("n", k)), noon.Add(2*time.Hour))
 		}
 	}
-	l := s.Lists(all, true)
+	l := s.Lists(noon, all, true)
 	names := 0
 	for _, one := range l.Tables {
 		names += len(one.Names)
@@ -98,7 +98,7 @@ func TestOneTablesSendersAndNamesAreBounded(t *testing.T) {
 		f.Add("many")
 		s.Note("noisy", recent.Sender{Agent: fmt.Sprint(i)}, 1, &f, noon.Add(time.Duration(i)*time.Second))
 	}
-	one := s.Lists(all, true).Tables[0]
+	one := s.Lists(noon, all, true).Tables[0]
 	if len(one.Senders) != 16 || one.SendersLeftOut != 84 || one.Senders[0].Agent != "99" {
 		t.Errorf("%d senders, %d left out", len(one.Senders), one.SendersLeftOut)
 	}
@@ -113,7 +113,36 @@ func TestOneTablesSendersAndNamesAreBounded(t *testing.T) {
 		f.Add(fmt.Sprint("other", k))
 	}
 	s.Note("wide", recent.Sender{}, 1, &f, noon)
-	if wide := s.Lists(only("wide"), true).Tables[0]; len(wide.Names) != 512 || wide.NamesLeftOut != 88 || wide.Senders[0].NewSeries != 600 {
+	if wide := s.Lists(noon, only("wide"), true).Tables[0]; len(wide.Names) != 512 || wide.NamesLeftOut != 88 || wide.Senders[0].NewSeries != 600 {
 		t.Errorf("of one request: %d names, %d left out", len(wide.Names), wide.NamesLeftOut)
+	}
+}
+
+// TestNewSeriesAMinuteAreThoseOfTheLastMinute of a sender and of a name; they go with time, and the sum since the start stays.
+func TestNewSeriesAMinuteAreThoseOfTheLastMinute(t *testing.T) {
+	s := recent.NewSenders()
+	from := recent.Sender{Agent: "a"}
+	s.Note("t", from, 1, fresh("cpu", "cpu", "cpu", "cpu", "mem"), noon.Add(10*time.Second))
+	for _, at := range []struct {
+		after            time.Duration
+		sender, cpu, mem float64
+	}{
+		{10 * time.Second, 5, 4, 1},
+		{59 * time.Second, 5, 4, 1},
+		{90 * time.Second, 2.5, 2, 0.5}, // half of the minute before
+		{2 * time.Minute, 0, 0, 0},
+		{time.Hour, 0, 0, 0},
+	} {
+		l := s.Lists(noon.Add(at.after), all, true).Tables[0]
+		if u := l.Senders[0]; u.PerMinute != at.sender || u.NewSeries != 5 {
+			t.Errorf("after %s: %+v, want %v a minute", at.after, u, at.sender)
+		}
+		if l.Names[0].PerMinute != at.cpu || l.Names[1].PerMinute != at.mem {
+			t.Errorf("after %s: %+v, want %v and %v a minute", at.after, l.Names, at.cpu, at.mem)
+		}
+	}
+	s.Note("t", from, 1, fresh("cpu"), noon.Add(time.Hour))
+	if u := s.Lists(noon.Add(time.Hour), all, false).Tables[0].Senders[0]; u.PerMinute != 1 {
+		t.Errorf("what came an hour ago counts: %+v", u)
 	}
 }

@@ -130,7 +130,7 @@ func TestTopicsAreListedAsSenders(t *testing.T) {
 	if err := b.run(); err != nil {
 		t.Fatal(err)
 	}
-	l := b.c.deps.Senders.Lists(func(string) bool { return true }, true)
+	l := b.c.deps.Senders.Lists(time.Now(), func(string) bool { return true }, true)
 	if len(l.Tables) != 1 || len(l.Tables[0].Senders) != 2 {
 		t.Fatalf("%+v", l)
 	}
