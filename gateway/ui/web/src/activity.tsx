@@ -1,7 +1,7 @@
 // What happens now: rates, queries that run and that were slow, requests that were refused.
 import { useMemo } from 'preact/hooks';
 import { get, type Answer } from './api';
-import { about, bytes, count, perSecond, short, time, UNKNOWN } from './format';
+import { about, brief, bytes, count, perSecond, time, UNKNOWN } from './format';
 import { ofAll, Scope, useAll } from './gateways';
 import { colour, Plot, type PlotLine } from './plot';
 import { Choice, Figure, Loading, Problem } from './parts';
@@ -37,7 +37,7 @@ export function Activity({ table, status, params }: { table: string; status: Sta
       <div class="card figures">
         <Figure label="samples" value={perSecond(sum((u) => u.samplesPerSecond))} id="samples" note={ofAll(all, all?.samples, perSecond)} />
         <Figure label="bodies" value={sum(() => 0) === null ? UNKNOWN : bytes(sum((u) => u.bytesPerSecond)) + '/s'} note={ofAll(all, all?.bytes, (v) => bytes(v) + '/s')} />
-        <Figure label="new series a minute" value={sum(() => 0) === null ? UNKNOWN : short(sum((u) => u.newSeriesPerSecond * 60))} note={ofAll(all, all?.newSeries, (v) => short(v * 60))} />
+        <Figure label="new series a minute" value={sum(() => 0) === null ? UNKNOWN : brief(sum((u) => u.newSeriesPerSecond * 60))} note={ofAll(all, all?.newSeries, (v) => brief(v * 60))} />
         <Figure label="queries" value={perSecond(sum((u) => u.queriesPerSecond))} note={ofAll(all, all?.queries, perSecond)} />
         <Figure label="queries that run" value={queries.data ? count(queries.data.data.running.length) : UNKNOWN} id="running" />
         <Figure label="refused by limits" value={uses.data ? perSecond(limited) : UNKNOWN} note={ofAll(all, all?.refused, perSecond)} />

@@ -1,9 +1,8 @@
 // The cardinality explorer: which names, labels and values make series.
-import { useState } from 'preact/hooks';
 import { get, ofTable, type Answer, type Labels } from './api';
-import { count, short, time, UNKNOWN } from './format';
+import { brief, count, time, UNKNOWN } from './format';
 import { Bar, Choice, Empty, Figure, Loading, Notice, Problem } from './parts';
-import { sendersOf, useSenders, writers, WrittenBy } from './senders';
+import { sendersOf, useSenders, writers, WrittenBy, type Writers } from './senders';
 import { alter, href, usePoll, useUTC } from './store';
 import { useTableUse } from './tables';
 import type { Status } from './types';
@@ -18,9 +17,11 @@ interface TSDB {
   seriesCountByLabelValuePair: NameCount[];
 }
 
+const TOPS = ['20', '100', '1000'];
+
 export function Cardinality({ table, status, params }: { table: string; status: Status; params: URLSearchParams }) {
   const utc = useUTC();
-  const [limit, setLimit] = useState('20');
+  const limit = TOPS.find((n) => n === params.get('top')) ?? TOPS[0];
   const { data, error } = usePoll<Answer<TSDB>>(`tsdb ${table} ${limit}`, 15, (signal) => get<TSDB>(ofTable(table, 'status/tsdb'), { limit }, signal));
   const uses = useTableUse();
   const use = uses.data?.data.find((u) => u.table === table);
@@ -39,17 +40,17 @@ export function Cardinality({ table, status, params }: { table: string; status: 
         <Figure label="series" value={count(h.numSeries)} id="series" />
         <Figure label="label pairs" value={count(h.numLabelPairs)} />
         <Figure label="active series" value={uses.data ? count(use?.activeSeries ?? 0) : UNKNOWN} />
-        <Figure label="new series a minute" value={uses.data ? short((use?.newSeriesPerSecond ?? 0) * 60) : UNKNOWN} id="new-series" note="mean of some 15 s" />
+        <Figure label="new series a minute" value={uses.data ? brief((use?.newSeriesPerSecond ?? 0) * 60) : UNKNOWN} id="new-series" note="mean of some 15 s" />
         <Figure label="oldest row" value={none ? '–' : time(h.minTime, utc).slice(0, 10)} />
         <Figure label="newest row" value={none ? '–' : time(h.maxTime, utc)} />
         <span class="grow" />
-        <Choice label="How many" value={limit} options={[['20', 'Top 20'], ['100', '100'], ['1000', '1000']]} onChange={setLimit} />
+        <Choice label="How many" value={limit} options={TOPS.map((n, i) => [n, i === 0 ? `Top ${n}` : n])} onChange={(n) => alter({ top: n === TOPS[0] ? undefined : n })} />
       </div>
       {h.numSeries === 0 ? <section class="card"><Empty title={`Table ${table} has no series`}>The first write makes some.</Empty></section> : (
         <>
-          {metric && <Metric key={metric} table={table} metric={metric} by={by.get(metric)?.title} />}
+          {metric && <Metric key={metric} table={table} metric={metric} by={by.get(metric)} />}
           <div class="tops">
-            <Top title="Series by name" id="by-name" rows={d.seriesCountByMetricName} whole={h.numSeries} link={(n) => href('cardinality', { table, metric: n })} chosen={metric} by={by} />
+            <Top title="Series by name" id="by-name" rows={d.seriesCountByMetricName} whole={h.numSeries} link={(n) => href('cardinality', { table, metric: n, top: limit === TOPS[0] ? '' : limit })} chosen={metric} by={by} />
             <Top title="Series by label and value" rows={d.seriesCountByLabelValuePair} whole={h.numSeries} link={(n) => href('explore', { table, q: `count by (__name__) ({${pair(n)}})`, view: 'instant' })} />
             <Top title="Values by label" rows={d.labelValueCountByLabelName} link={(n) => href('explore', { table, q: `topk(20, count by (${plainLabel(n)}) ({${plainLabel(n)}!=""}))`, view: 'instant' })} />
             <Top title="Bytes of values by label" rows={d.memoryInBytesByLabelName} />
@@ -68,7 +69,7 @@ function pair(text: string): string {
   return `${plainLabel(text.slice(0, at))}=${JSON.stringify(text.slice(at + 1))}`;
 }
 
-interface TopProps { title: string; id?: string; rows: NameCount[]; whole?: number; link?: (name: string) => string; chosen?: string; by?: Map<string, { text: string; title: string }> }
+interface TopProps { title: string; id?: string; rows: NameCount[]; whole?: number; link?: (name: string) => string; chosen?: string; by?: Map<string, Writers> }
 
 function Top({ title, id, rows, whole, link, chosen, by }: TopProps) {
   const most = Math.max(1, ...rows.map((r) => r.value));
@@ -94,7 +95,7 @@ function Top({ title, id, rows, whole, link, chosen, by }: TopProps) {
 const SERIES = 5000;
 
 /** Metric looks into one name: which of its labels make the series. */
-function Metric({ table, metric, by }: { table: string; metric: string; by?: string }) {
+function Metric({ table, metric, by }: { table: string; metric: string; by?: Writers }) {
   const { data, error } = usePoll<Answer<Labels[]>>(`series ${table} ${metric}`, 0, (signal) =>
     get<Labels[]>(ofTable(table, 'series'), { 'match[]': `{__name__=${JSON.stringify(metric)}}`, limit: String(SERIES) }, signal));
   const labels = new Map<string, Map<string, number>>();
@@ -109,7 +110,8 @@ function Metric({ table, metric, by }: { table: string; metric: string; by?: str
       <div class="toolbar"><h2><code>{metric}</code></h2>{data && <span class="dim">{count(data.data.length)}{data.data.length >= SERIES ? ' or more' : ''} series</span>}<span class="grow" />
         <a class="btn small" href={href('explore', { table, q: /^[a-zA-Z_:][a-zA-Z0-9_:]*$/.test(metric) ? metric : `{${JSON.stringify(metric)}}` })}>Explore</a>
         <button type="button" class="btn small" onClick={() => alter({ metric: undefined })}>Close</button></div>
-      <dl class="by"><dt>written by</dt><dd id="metric-by">{by ? by.split('\n').map((text) => <div key={text}>{text}</div>) : <span class="dim"><span class="unknown">unknown</span>: no new series of this name has come since the start</span>}</dd></dl>
+      <dl class="by"><dt>new series</dt><dd id="metric-new">{by ? <>{brief(by.perMinute)} in the last minute<span class="dim"> · {count(by.newSeries)} since the start</span></> : <span class="unknown">unknown</span>}</dd>
+        <dt>written by</dt><dd id="metric-by">{by ? by.title.split('\n').map((text) => <div key={text}>{text}</div>) : <span class="dim"><span class="unknown">unknown</span>: no new series of this name has come since the start</span>}</dd></dl>
       {error && <Problem error={error} />}
       {!data ? !error && <Loading what="Looking" /> : (
         <div class="scroll"><table>

@@ -374,7 +374,7 @@ function Start({ table, onPick }: { table: string; onPick: (expr: string) => voi
         <Empty title={`There is nothing in table ${table} yet`}>
           <p>Write something, for example:</p>
           <pre class="code">curl '{base}write?db={table}' --data-binary 'cpu,host=a usage=42'</pre>
-          <p>Prometheus writes to <code>{base}{ofTable(table, 'write')}</code>, OpenTelemetry to <code>{base}v1/metrics</code>.</p>
+          <p>Prometheus writes to <code>{base}{ofTable(table, 'write')}</code>, OpenTelemetry to <code>{base}{table === 'default' ? '' : `t/${encodeURIComponent(table)}/`}v1/metrics</code>.</p>
         </Empty>
       </section>
     );

@@ -29,6 +29,11 @@ export function count(v: Maybe): string {
   return v === null || v === undefined ? UNKNOWN : grouped.format(Math.round(v));
 }
 
+/** brief writes how many came of things that come whole, as a mean may say it: 0.3, 2.9, 508. */
+export function brief(v: Maybe): string {
+  return v === null || v === undefined ? UNKNOWN : v < 10 ? trim(v.toFixed(1)) : v < 10_000 ? count(v) : short(v);
+}
+
 /** some writes a number of things. */
 export function some(v: Maybe, what: string): string {
   return `${count(v)} ${what}${v === 1 ? '' : 's'}`;

@@ -5,7 +5,8 @@ import { usePoll } from './store';
 import { count } from './format';
 import type { Status } from './types';
 
-const METRICS = '_spillway';
+/** METRICS is the table into which processes write their own metrics. */
+export const METRICS = '_spillway';
 
 /** All are sums over gateways, means of the last minute. null: unknown. */
 export interface All { gateways: number | null; samples: number | null; queries: number | null; newSeries: number | null; refused: number | null; bytes: number | null }

@@ -10,6 +10,8 @@ import type { Partition, Server, Status, Transfer } from './types';
 
 type Paint = 'leader' | 'rows' | 'bytes';
 
+const PAINTS: [Paint, string][] = [['leader', 'Leader'], ['rows', 'Rows'], ['bytes', 'Size']];
+
 interface Rect { p: Partition; lo: number; hi: number }
 
 const HEIGHT = 190;
@@ -18,9 +20,10 @@ const LISTED = 100;
 export function Partitions({ status, table, params }: { status: Status; table: string; params: URLSearchParams }) {
   const utc = useUTC();
   const { data, error } = usePoll<Answer<Status>>('partitions ' + table, 10, (signal) => get<Status>('api/v1/status/cluster', { table }, signal));
-  const [find, setFind] = useState(params.get('find') ?? '');
-  const [paint, setPaint] = useState<Paint>('leader');
-  const [linear, setLinear] = useState(false);
+  const find = params.get('find') ?? '';
+  const setFind = (text: string) => alter({ find: text });
+  const paint = PAINTS.find(([p]) => p === params.get('by'))?.[0] ?? 'leader';
+  const linear = params.get('axis') === 'linear';
   const [window_, setWindow] = useState<[number, number]>([0, 1]);
   const [rows, setRows] = useState(LISTED);
   useEffect(() => { setWindow([0, 1]); setRows(LISTED); }, [table, linear]);
@@ -34,24 +37,24 @@ export function Partitions({ status, table, params }: { status: Status; table: s
     const ids = [...new Set([...servers.keys(), ...rects.map((r) => r.p.leader ?? '')])].filter(Boolean).sort();
     return new Map(ids.map((id, i) => [id, COLOURS[(i * 3) % COLOURS.length]]));
   }, [servers, rects]);
-  const match = useMemo(() => matcher(find, utc), [find, utc]);
+  const match = useMemo(() => matcher(find, utc, servers), [find, utc, servers]);
   const found = useMemo(() => rects.filter((r) => match(r.p)), [rects, match]);
   const one = rects.find((r) => String(r.p.id) === chosen);
   const choose = (r: Rect | null) => alter({ partition: r ? String(r.p.id) : undefined });
 
   if (!data) return <main>{error ? <Problem error={error} /> : <section class="card"><Loading what="Asking for the map" /></section>}</main>;
   if (!of) return <main><section class="card"><Empty title={`There is no table ${table}`} /></section></main>;
-  const trouble = rects.filter((r) => r.p.damaged || r.p.unflushed || r.p.offline || unled(r.p) || servers.get(r.p.leader ?? '')?.live === false);
+  const trouble = rects.filter((r) => troubled(r.p, servers));
   return (
     <main>
       <section class="card">
         <div class="toolbar">
-          <label class="search"><Icon name="search" /><input type="search" id="find" value={find} placeholder="number, server, date, dead, behind…" aria-label="Search partitions" onInput={(e) => { setFind(e.currentTarget.value); alter({ find: e.currentTarget.value }); }} /></label>
+          <label class="search"><Icon name="search" /><input type="search" id="find" value={find} placeholder="p7, server, date, dead, behind…" aria-label="Search partitions" onInput={(e) => setFind(e.currentTarget.value)} /></label>
           <span class="dim" id="found">{find ? `${count(found.length)} of ` : ''}{some(rects.length, 'partition')}</span>
           {trouble.length > 0 && <Button small icon="warn" label={`${count(trouble.length)} need a look`} onClick={() => setFind('trouble')} />}
           <span class="grow" />
-          <Choice<Paint> label="Colour by" value={paint} options={[['leader', 'Leader'], ['rows', 'Rows'], ['bytes', 'Size']]} onChange={setPaint} />
-          <Choice label="Time axis" value={linear ? 'linear' : 'compressed'} options={[['compressed', 'Compressed'], ['linear', 'Linear']]} onChange={(v) => setLinear(v === 'linear')} />
+          <Choice<Paint> label="Colour by" value={paint} options={PAINTS} onChange={(by) => alter({ by: by === 'leader' ? undefined : by })} />
+          <Choice label="Time axis" value={linear ? 'linear' : 'compressed'} options={[['compressed', 'Compressed'], ['linear', 'Linear']]} onChange={(v) => alter({ axis: v === 'linear' ? v : undefined })} />
           <div class="joined">
             <Button icon="in" label="Zoom in" bare onClick={() => setWindow(zoomed(window_, 0.5))} />
             <Button icon="out" label="Zoom out" bare onClick={() => setWindow(zoomed(window_, 2))} />
@@ -131,9 +134,10 @@ function states(p: Partition, servers: Map<string, Server>): string[] {
   const out: string[] = [];
   if (p.offline) out.push('offline');
   if (unled(p)) out.push('no leader');
-  else if (p.leader && servers.get(p.leader)?.live === false) out.push('leader dead');
+  else if (dead(p, servers)) out.push('leader dead');
   if (p.damaged) out.push('damaged');
   if (p.unflushed) out.push('unflushed');
+  if (lags(p)) out.push('copies behind');
   if (p.state !== 'live') out.push(p.state);
   return out;
 }
@@ -141,8 +145,16 @@ function states(p: Partition, servers: Map<string, Server>): string[] {
 /** unled: no server leads it, and one should. */
 const unled = (p: Partition) => !p.leader && !p.ahead;
 
+const dead = (p: Partition, servers: Map<string, Server>) => unled(p) || servers.get(p.leader ?? '')?.live === false;
+
+/** lags: a copy lacks rows that were acknowledged. */
+const lags = (p: Partition) => !p.empty && (p.behind ?? []).length > 0;
+
+/** troubled is what the button counts, and what it searches for. */
+const troubled = (p: Partition, servers: Map<string, Server>) => dead(p, servers) || lags(p) || !!(p.offline || p.damaged || p.unflushed) || p.rows === null;
+
 /** matcher tells which partitions a search means: all its words must fit. */
-function matcher(text: string, utc: boolean): (p: Partition) => boolean {
+function matcher(text: string, utc: boolean, servers: Map<string, Server>): (p: Partition) => boolean {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (p: Partition, w: string): boolean => {
     switch (w) {
@@ -151,12 +163,13 @@ function matcher(text: string, utc: boolean): (p: Partition) => boolean {
       case 'offline': return !!p.offline;
       case 'unknown': return p.rows === null;
       case 'empty': return p.rows === 0;
-      case 'behind': return !p.empty && (p.behind ?? []).length > 0;
+      case 'behind': return lags(p);
       case 'ahead': return !!p.ahead;
       case 'moving': return (p.transfers ?? []).length > 0;
-      case 'dead': case 'trouble': return unled(p) || !!p.offline || p.rows === null || !!p.damaged || !!p.unflushed;
+      case 'dead': return dead(p, servers);
+      case 'trouble': return troubled(p, servers);
     }
-    if (/^\d{1,8}$/.test(w) && String(p.id) === w) return true;
+    if (/^p?\d{1,8}$/.test(w) && String(p.id) === w.replace('p', '')) return true; // commands write p7
     if (/^\d{4}(-\d{0,2}){0,2}$/.test(w)) return time(Date.parse(p.from), utc).startsWith(w) || (w.length === 10 && Date.parse(p.from) <= Date.parse(w) && Date.parse(w) < Date.parse(p.to));
     return [p.leader, ...(p.servers ?? []), p.state].some((s) => s?.toLowerCase().includes(w));
   };
@@ -277,8 +290,7 @@ function draw(g: CanvasRenderingContext2D, p: MapProps, width: number, x: (t: nu
     else if (value === null) g.fillStyle = faint;
     else { g.fillStyle = accent; g.globalAlpha *= 0.14 + 0.86 * (Math.log1p(value) / most); }
     g.fillRect(x0, y0, w - gap, h - (h > 6 ? 1 : 0));
-    const dead = unled(r.p) || p.servers.get(r.p.leader ?? '')?.live === false;
-    if (dead || r.p.rows === null) {
+    if (dead(r.p, p.servers) || r.p.rows === null) {
       g.fillStyle = hatch;
       g.fillRect(x0, y0, w - gap, h - 1);
     }

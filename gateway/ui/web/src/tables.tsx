@@ -1,9 +1,9 @@
 // Tables: their sizes, the times of their rows, how long they keep them, how near they are to their limits.
 import { useState } from 'preact/hooks';
 import { get, type Answer } from './api';
-import { about, bytes, count, duration, perSecond, short, time } from './format';
+import { about, brief, bytes, count, duration, perSecond, short, time } from './format';
 import { Forecasts } from './forecast';
-import { ofAll, Scope, useAll } from './gateways';
+import { METRICS, ofAll, Scope, useAll } from './gateways';
 import { ago } from './main';
 import { Bar, Button, Empty, Figure, Known, Menu } from './parts';
 import { href, usePoll, useUTC } from './store';
@@ -52,7 +52,7 @@ export function Tables({ status, table }: { status: Status; table: string }) {
                     <td class="n">{kept(t)}</td>
                     <td class="n">{count(t.partition_count)}</td>
                     <td class="n"><Known text={known ? count(u?.activeSeries ?? 0) : 'unknown'} /></td>
-                    <td class="n"><Known text={perSecond(rate(u?.samplesPerSecond))} /></td>
+                    <td class="n">{t.name === METRICS ? OWN : <Known text={perSecond(rate(u?.samplesPerSecond))} />}</td>
                     <td class="n"><Known text={perSecond(rate(u?.queriesPerSecond))} /></td>
                   </tr>
                 );
@@ -66,6 +66,9 @@ export function Tables({ status, table }: { status: Status; table: string }) {
     </main>
   );
 }
+
+/** OWN stands where a table has rows that no request brought. */
+const OWN = <span class="dim" title="Processes write their own metrics into this table, and what requests bring is counted.">not counted</span>;
 
 export const kept = (t: Table) => (t.retention_ns > 0 ? duration(t.retention_ns / 1e9) : 'for ever');
 
@@ -96,9 +99,9 @@ function Details({ t, u, status, known }: { t: Table; u?: TableUse; status: Stat
         </dl>
         <dl>
           <dt>active series</dt><dd><Known text={known ? count(u?.activeSeries ?? 0) : 'unknown'} /></dd>
-          <dt>new series</dt><dd><Known text={known ? `${short((u?.newSeriesPerSecond ?? 0) * 60)} a minute` : 'unknown'} /></dd>
-          <dt>samples</dt><dd><Known text={known ? perSecond(u?.samplesPerSecond ?? 0) : 'unknown'} />{u && <span class="dim"> · {count(u.samples)} since the start</span>}</dd>
-          <dt>bodies</dt><dd><Known text={known ? bytes(u?.bytesPerSecond ?? 0) + '/s' : 'unknown'} /></dd>
+          <dt>new series</dt><dd><Known text={known ? `${brief((u?.newSeriesPerSecond ?? 0) * 60)} a minute` : 'unknown'} /></dd>
+          <dt>samples</dt><dd>{t.name === METRICS ? OWN : <><Known text={known ? perSecond(u?.samplesPerSecond ?? 0) : 'unknown'} />{u && <span class="dim"> · {count(u.samples)} since the start</span>}</>}</dd>
+          <dt>bodies</dt><dd>{t.name === METRICS ? OWN : <Known text={known ? bytes(u?.bytesPerSecond ?? 0) + '/s' : 'unknown'} />}</dd>
           <dt>queries</dt><dd><Known text={known ? perSecond(u?.queriesPerSecond ?? 0) : 'unknown'} />{u && u.queriesRunning > 0 && <span class="dim"> · {u.queriesRunning} running</span>}</dd>
           <dt>refused</dt><dd>{!known ? <Known text="unknown" /> : refused.length === 0 ? 'nothing' : refused.map(([limit, n]) => <div key={limit}>{limit} <b class="bad-text">{count(n)}</b></div>)}</dd>
         </dl>

@@ -165,6 +165,7 @@ export interface SenderUse {
   requests: number;
   rows: number;
   new_series: number;
+  new_series_per_minute: number; // of the last minute
   first: string;
   last: string;
 }
@@ -173,7 +174,7 @@ export interface TableSenders {
   table: string;
   senders: SenderUse[];
   senders_left_out: number;
-  names?: { name: string; new_series: number; last: string; by: { sender: number; new_series: number }[] }[];
+  names?: { name: string; new_series: number; new_series_per_minute: number; last: string; by: { sender: number; new_series: number }[] }[];
   names_left_out: number;
 }
 

@@ -417,8 +417,16 @@ describe('the other views', () => {
     // Every partition has some width: the coloured part of the map is most of it.
     const painted = await p.evaluate(() => { const c = document.getElementById('map'); const { data } = c.getContext('2d').getImageData(0, Math.floor(c.height / 3), c.width, 1); let n = 0; for (let i = 0; i < data.length; i += 4) if (data[i] === 0x2a && data[i + 1] === 0x8b) n++; return n / c.width; });
     assert.ok(painted > 0.7, `${painted} of the map is painted`);
+    // The address has how it is drawn.
     await p.getByRole('button', { name: 'Linear' }).click();
+    await p.getByRole('button', { name: 'Size' }).click();
+    const other = await page();
+    await other.page.goto(p.url());
+    await other.page.getByRole('button', { name: 'Linear', pressed: true }).waitFor();
+    await other.page.getByRole('button', { name: 'Size', pressed: true }).waitFor();
     await p.getByRole('button', { name: 'Compressed' }).click();
+    await p.getByRole('button', { name: 'Leader' }).click();
+    assert.ok(!/axis|by=/.test(p.url()), p.url());
     await p.fill('#find', '1970-01-02');
     await shown(p, '#found', new RegExp(`^1 of ${all.length}`));
     await shown(p, '#partitions tbody', /1970-01-02 00:00:00/);
@@ -457,6 +465,16 @@ describe('the other views', () => {
     await shown(p, '#in-sync', /^s2 · no row was acknowledged yet$/);
     await p.fill('#find', 'behind');
     await shown(p, '#found', new RegExp(`^${ids.length - 2} of ${ids.length}`));
+    await shown(p, `#partitions [data-partition="${ids[0]}"]`, /copies behind/);
+    // What the button counts it also finds: the copies behind, and the one without a leader.
+    const [, n] = /^(\d+) need a look$/.exec(await p.getByRole('button', { name: 'need a look' }).innerText());
+    await p.getByRole('button', { name: 'need a look' }).click();
+    await shown(p, '#found', new RegExp(`^${n} of ${ids.length}`));
+    assert.equal(Number(n), ids.length - 1);
+    assert.match(p.url(), /find=trouble/);
+    await p.fill('#find', 'p' + ids[1]); // as commands write it
+    await shown(p, '#found', new RegExp(`^1 of ${ids.length}`));
+    await shown(p, '#partitions tbody', new RegExp(`^${ids[1]}\\b`));
   });
 
   check('partitions: those of a dead leader are hatched, and rows on their way are listed', async () => {
@@ -478,6 +496,12 @@ describe('the other views', () => {
     });
     await open(hash('partitions'));
     await shown(p, '.map-legend', /s2 dead/);
+    await p.fill('#find', 'dead');
+    await shown(p, '#found', new RegExp(`^1 of ${all.length}`));
+    await shown(p, '#partitions tbody', new RegExp(`^${all[1].id}\\b`));
+    await p.getByRole('button', { name: '1 need a look' }).click();
+    await shown(p, '#found', new RegExp(`^1 of ${all.length}`));
+    await p.fill('#find', '');
     await p.waitForTimeout(200);
     // Along a line in the middle of each partition: one colour, or stripes. The axis gives each the same width here, but for the gap behind the first.
     const stripes = await p.evaluate((n) => {
@@ -545,9 +569,37 @@ describe('the other views', () => {
     const by = (name) => p.locator('#by-name li', { hasText: name }).locator('em').innerText();
     assert.equal(await by('valve_open'), 'curl/8.5.0 and 1 more');
     assert.equal(await by('pump_on'), 'curl/8.5.0');
+    // All of them came a moment ago. Of a minute of the clock that has just ended a part counts.
+    await shown(p, '#written-by [data-agent^="Telegraf"]', (t) => { const n = Number(t.split('\t')[7]); return n > 0 && n <= 2; }, 'its new series of the last minute');
     await p.locator('#by-name a', { hasText: 'valve_open' }).click();
+    await shown(p, '#metric-new', /^[\d.]+ in the last minute · 3 since the start$/);
     await shown(p, '#metric-by', /curl\/8\.5\.0 · from loopback: 1 new series\n.*Telegraf\/1\.30\.0 Go\/1\.22\.3 · from loopback: 2 new series/);
     await shot(p, 'senders', { fullPage: true });
+  });
+
+  check('cardinality: a thousand series fit their columns, and the address has how many are listed', async () => {
+    assert.equal((await write(one.base, 'wide', Array.from({ length: 1200 }, (_, i) => `room,id=r${i} value=1 ${now}`))).status, 204);
+    const { page: p, open } = await page();
+    await open(hash('cardinality', { table: 'wide' }));
+    await p.locator('.top li', { hasText: 'id=r' }).first().waitFor();
+    const heights = await p.locator('.top li').evaluateAll((all) => [...new Set(all.map((e) => Math.round(e.getBoundingClientRect().height)))]);
+    assert.equal(heights.length, 1, `0.08 % is broken into two lines: ${heights}`);
+    await p.getByRole('button', { name: '100', exact: true }).click();
+    await p.locator('.top').nth(1).locator('li').nth(99).waitFor();
+    const other = await page();
+    await other.page.goto(p.url());
+    await other.page.locator('.top').nth(1).locator('li').nth(99).waitFor();
+  });
+
+  check('an empty table says where its own writers send to', async () => {
+    const { page: p, open } = await page({ expect: ['404 (Not Found)'] }); // there is no such table
+    await open(hash('explore', { table: 'nothing-yet' }));
+    const text = await shown(p, 'main', /There is nothing in table nothing-yet yet/);
+    for (const path of ['write?db=nothing-yet', 't/nothing-yet/api/v1/write', 't/nothing-yet/v1/metrics']) assert.ok(text.includes(`${one.base}/${path}`), `${path} in ${text}`);
+    const res = await fetch(`${one.base}/t/nothing-yet/v1/metrics`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ resourceMetrics: [{ scopeMetrics: [{ metrics: [{ name: 'sent', gauge: { dataPoints: [{ timeUnixNano: String(BigInt(now) * 1000000000n), asDouble: 1 }] } }] }] }] }) });
+    assert.equal(res.status, 200);
+    await p.reload();
+    await shown(p, 'main', /Metrics of table nothing-yet[\s\S]*sent/);
   });
 
   check('activity: refusals with their reasons, failed queries, rates', async () => {
@@ -754,6 +806,7 @@ describe('a cluster', { skip: process.env.PAGE_CLUSTER === '0' ? 'PAGE_CLUSTER i
     await shown(p, `[data-taken="${leader}"]`, (t) => rate(t) > 5000, 'the leader took 50,000 rows in some five seconds, beside those of the metrics of processes');
     for (const s of ['s1', 's2', 's3'].filter((s) => s !== leader)) await shown(p, `[data-taken="${s}"]`, (t) => rate(t) < 5000, `${s} took none of them`);
     await open(hash('tables', { table: 'load' }));
+    await shown(p, '[data-table="_spillway"]', /\tnot counted\t/); // it grows, and no request brings its rows
     await shown(p, '#smear', /^off/);
     await p.getByRole('button', { name: 'Switch it on' }).click();
     await shown(p, '#smear pre', /^spillway table set load --smear=auto$/);

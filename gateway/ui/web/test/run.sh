@@ -13,4 +13,4 @@ done
 root=$PWD
 cd gateway/ui/web
 [ -d node_modules/playwright-core ] || npm ci --silent
-PAGE_CHROMIUM=$found PAGE_BIN=$root/bin/spillway PAGE_SHOTS=$root/.cache/page exec timeout 240 node --test --test-reporter=spec test/browser.test.mjs
+PAGE_CHROMIUM=$found PAGE_BIN=$root/bin/spillway PAGE_SHOTS=$root/.cache/page exec timeout 480 node --test --test-reporter=spec test/browser.test.mjs
