@@ -3,7 +3,7 @@ import { get, type Answer } from './api';
 import { about, bytes, count, short, time } from './format';
 import { Bar, Problem } from './parts';
 import { colour, Plot } from './plot';
-import { usePoll, useUTC } from './store';
+import { href, usePoll, useUTC } from './store';
 import type { Expected, Forecast, Status } from './types';
 
 const columnsMost = 4;
@@ -17,7 +17,7 @@ export function Forecasts({ table }: { table: string }) {
   return (
     <section class="card" id="forecast">
       <h2>Forecast of {table}</h2>
-      {all.slice(0, columnsMost).map((f) => <Column key={f.ring_lo} f={f} target={t.target_bytes ?? 0} now={data!.data.now} width={t.partition_width_ns / 1e9} whole={all.length === 1} />)}
+      {all.slice(0, columnsMost).map((f) => <Column key={f.ring_lo} f={f} table={table} target={t.target_bytes ?? 0} now={data!.data.now} width={t.partition_width_ns / 1e9} whole={all.length === 1} />)}
       {all.length > columnsMost && <p class="dim">and {count(all.length - columnsMost)} more columns of the ring</p>}
     </section>
   );
@@ -32,7 +32,7 @@ function errors(parts: Expected[], target: number, width: number): number[] {
 
 const percent = (share: number) => `${(share * 100).toFixed(0)} %`;
 
-function Column({ f, target, now, width, whole }: { f: Forecast; target: number; now: string; width: number; whole: boolean }) {
+function Column({ f, table, target, now, width, whole }: { f: Forecast; table: string; target: number; now: string; width: number; whole: boolean }) {
   const utc = useUTC();
   const times = f.points.map((p) => seconds(p.at));
   const ended = f.partitions.filter((p) => Date.parse(p.to) <= Date.parse(now));
@@ -54,7 +54,7 @@ function Column({ f, target, now, width, whole }: { f: Forecast; target: number;
           <tbody>
             {f.partitions.map((p) => (
               <tr key={p.id} data-partition={p.id}>
-                <td>{p.id}</td>
+                <td><a href={href('partitions', { table, partition: p.id })}>{p.id}</a></td>
                 <td>{time(Date.parse(p.from), utc)}</td>
                 <td class="n">{about(seconds(p.to) - seconds(p.from))}</td>
                 <td class="n">{bytes(p.bytes)}{p.expected && <span class="dim"> expected</span>}</td>

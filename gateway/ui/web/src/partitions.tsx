@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { get, type Answer } from './api';
 import { about, bytes, count, some, time, UNKNOWN } from './format';
+import { Forecasts } from './forecast';
 import { COLOURS } from './plot';
 import { Bar, Button, Choice, Empty, Icon, Known, Loading, Problem } from './parts';
 import { alter, dark, usePoll, useUTC, useValue, useWidth } from './store';
@@ -70,6 +71,7 @@ export function Partitions({ status, table, params }: { status: Status; table: s
       </section>
       {one && <Detail r={one} servers={servers} status={status} onClose={() => choose(null)} step={(by) => { const i = rects.indexOf(one) + by; if (rects[i]) choose(rects[i]); }} />}
       <Transfers rects={rects} choose={choose} />
+      {status.role !== 'standalone' && <Forecasts table={table} />}
       {rects.length > 0 && (
         <section class="card">
           <div class="scroll">

@@ -387,6 +387,13 @@ describe('the other views', () => {
     await p.waitForSelector('#forecast canvas');
     await shown(p, '#smear', /rows wait up to 30 s/);
     await shot(p, 'tables-forecast');
+    // The list of partitions has it, too, and each leads to the partition.
+    await open(hash('partitions', { table: 'default' }));
+    await shown(p, '#forecast [data-partition="13"]', /expected/);
+    await p.locator('#forecast a', { hasText: '13' }).click();
+    assert.match(p.url(), /#\/partitions\?table=default&partition=13$/);
+    await open(hash('tables', { table: 'default' }));
+    await shown(p, '#smear', /rows wait up to 30 s/);
     await p.getByRole('button', { name: 'Switch it off' }).click();
     await shown(p, '#smear pre', /^spillway table set default --smear=off$/);
     await p.context().grantPermissions(['clipboard-read', 'clipboard-write']);
