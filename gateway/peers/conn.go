@@ -186,6 +186,25 @@ func (c *conn) StagedTimes(ctx context.Context, table string) (lo, hi point.Nano
 	return lo, hi, err
 }
 
+// OpenSnapshot implements peer.Snapshots.
+func (c *conn) OpenSnapshot(ctx context.Context, table string, id point.PartitionID) (snap peer.Snapshot, err error) {
+	at, ok := c.peer.(peer.Snapshots)
+	if !ok {
+		return nil, fault.Errorf(fault.Invalid, "the server makes no snapshots")
+	}
+	err = c.call(func() error { snap, err = at.OpenSnapshot(ctx, table, id); return err })
+	return snap, err
+}
+
+// StagedFrames implements peer.Snapshots.
+func (c *conn) StagedFrames(ctx context.Context, table string, give func(frame []byte) error) error {
+	at, ok := c.peer.(peer.Snapshots)
+	if !ok {
+		return fault.Errorf(fault.Invalid, "the server makes no snapshots")
+	}
+	return c.call(func() error { return at.StagedFrames(ctx, table, give) })
+}
+
 // Change implements peer.Metadata.
 func (c *conn) Change(ctx context.Context, ch *peer.Change) (done *peer.Changed, err error) {
 	err = c.call(func() (err error) { done, err = c.peer.Change(ctx, ch); return err })

@@ -2,10 +2,18 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/segment"
@@ -71,4 +79,87 @@ func (s *Server) Snapshot(ctx context.Context) (_ *Snapshot, err error) {
 		}
 	}
 	return snap, nil
+}
+
+var _ peer.Snapshots = (*Server)(nil)
+
+// OpenSnapshot implements peer.Snapshots.
+func (s *Server) OpenSnapshot(ctx context.Context, name string, id point.PartitionID) (peer.Snapshot, error) {
+	key := lease.Partition{Table: name, ID: id}
+	epoch, ok := s.leases.MayAct(name, id)
+	if !ok {
+		return nil, s.named(name, s.notLed(name, id))
+	}
+	p, here := s.Placement(key)
+	if !here {
+		return partSnapshot{}, s.stillLeads(key, epoch) // its first row creates it
+	}
+	if !p.Leads(epoch) {
+		lead := p.Lead
+		if s.kept(name, id) {
+			lead = func(epoch point.Epoch) error { return s.LeadCopies(ctx, key, epoch) }
+		}
+		if err := lead(epoch); err != nil {
+			return nil, err
+		}
+	}
+	v, st, err := p.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return nil, fault.Errorf(fault.Stale, "partition %v was dropped", key)
+	}
+	snap := partSnapshot{view: v, paths: map[point.SegmentID]string{}, fs: s.deps.Brick.FS()}
+	v.Files(func(info segment.Info, path string) { snap.paths[info.ID] = path })
+	_, snap.entry = st.Entry()
+	// The lease is asked after the flush: no other server acked a row meanwhile.
+	if err := s.stillLeads(key, epoch); err != nil {
+		return nil, errors.Join(err, snap.Close())
+	}
+	return snap, nil
+}
+
+func (s *Server) stillLeads(key lease.Partition, epoch point.Epoch) error {
+	if now, ok := s.leases.MayAct(key.Table, key.ID); !ok || now != epoch {
+		return s.named(key.Table, s.notLed(key.Table, key.ID))
+	}
+	return nil
+}
+
+// partSnapshot is the snapshot of one partition; the zero one is of a partition without rows.
+type partSnapshot struct {
+	view  *partition.View
+	entry []byte
+	paths map[point.SegmentID]string
+	fs    vfs.FS
+}
+
+// Entry implements peer.Snapshot.
+func (s partSnapshot) Entry() []byte { return s.entry }
+
+// Open implements peer.Snapshot.
+func (s partSnapshot) Open(id point.SegmentID) (io.ReadCloser, error) {
+	path, ok := s.paths[id]
+	if !ok {
+		return nil, fault.Errorf(fault.NotFound, "segment %v is not in the snapshot", id)
+	}
+	f, err := s.fs.Open(path)
+	return f, fault.Wrap(err, fault.Unavailable, "open %s", path)
+}
+
+// Close implements peer.Snapshot.
+func (s partSnapshot) Close() error {
+	if s.view != nil {
+		s.view.Close()
+	}
+	return nil
+}
+
+// StagedFrames implements peer.Snapshots.
+func (s *Server) StagedFrames(_ context.Context, name string, give func(frame []byte) error) error {
+	if s.deps.Staging == nil {
+		return nil
+	}
+	return s.deps.Staging.Frames(name, give)
 }

@@ -154,6 +154,7 @@ const (
 	methodCommitRows      = "CommitRows"
 	methodWatchRows       = "WatchRows"
 	methodLink            = "Link"
+	methodSnapshots       = "Snapshots"
 )
 
 func fullMethod(name string) string { return "/" + service + "/" + name }

@@ -183,7 +183,7 @@ func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// TestInsertsBelongToTheirRole: a storage server inserts staged rows and its own metrics alone, and a gateway may not send inserts that forward staged rows.
+// TestInsertsBelongToTheirRole: a storage server inserts staged rows and its own metrics alone, and a gateway may not send inserts that forward staged rows; it restores backups.
 func TestInsertsBelongToTheirRole(t *testing.T) {
 	in := func(table string, role Role, in peer.Insert, allowed bool) {
 		t.Helper()
@@ -200,7 +200,7 @@ func TestInsertsBelongToTheirRole(t *testing.T) {
 	f(RoleGateway, do(peer.Stage), true)
 	f(RoleGateway, do(peer.Forward), false)
 	f(RoleGateway, do(peer.Forget), false)
-	f(RoleGateway, do(peer.Inherit), false)
+	f(RoleGateway, do(peer.Inherit), true) // rows of a backup
 	f(RoleStorage, peer.Insert{}, false)
 	f(RoleStorage, do(peer.Stage), true)
 	f(RoleStorage, do(peer.Forward), true)

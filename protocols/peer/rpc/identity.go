@@ -121,6 +121,7 @@ var rights = map[string][]Role{
 	methodCommitRows:      {RoleAdmin},
 	methodWatchRows:       {RoleAdmin},
 	methodLink:            {RoleStorage}, // frames and segments of copies
+	methodSnapshots:       {RoleGateway}, // of backups
 }
 
 // allow decides whether a caller may call a method, by its certificate. Errors are Denied.
@@ -136,9 +137,9 @@ func (s *Server) allow(method string, ctx context.Context) error {
 }
 
 // allowInsert decides whether a caller may make an insert. A storage server forwards what is staged at it, stages it elsewhere, and moves rows to the partitions that replace a split or merged one; a gateway has no
-// such rights except to stage. Errors are Denied.
+// such rights except to stage, and to give back the rows of a backup, with the ranks they had, where none is as new. Errors are Denied.
 func allowInsert(role Role, table string, in *peer.Insert) error {
-	forwards := in.Staging != nil && in.Staging.Do != peer.Stage
+	forwards := in.Staging != nil && in.Staging.Do != peer.Stage && in.Staging.Do != peer.Inherit
 	switch {
 	case role == RoleStorage && in.Staging == nil && table != peer.OwnTable:
 		return fault.Errorf(fault.Denied, "role %q may insert only rows that were staged or that another partition had, and its own metrics", role)

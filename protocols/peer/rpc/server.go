@@ -191,6 +191,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodCommitRows, answer(s, smallMax, s.commitRows))
 	add(methodWatchRows, s.watchRows)
 	add(methodLink, s.link)
+	add(methodSnapshots, s.snapshots)
 	return d
 }
 

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/frame"
@@ -60,4 +61,18 @@ func (s *Store) Read(q *Query) ([]peer.Series, error) {
 		into.add(&g)
 	}
 	return into.all(), nil
+}
+
+// Frames passes the encoded frames of a table that Read may return to give, which does not keep them. Errors are those of give.
+func (s *Store) Frames(table string, give func([]byte) error) error {
+	_, begun := s.deps.Ways.Map(table)
+	for _, h := range s.overlapping(table, math.MinInt64, math.MaxInt64, nil) {
+		if h.Before(begun) {
+			continue
+		}
+		if err := give(h.body); err != nil {
+			return err
+		}
+	}
+	return nil
 }
