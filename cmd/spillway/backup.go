@@ -9,16 +9,15 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -30,11 +29,6 @@ import (
 
 // backupPath is the path on admin.listen at which a running process accepts a request for a backup.
 const backupPath = "/api/v1/admin/backup"
-
-// noBackups answers where no rows are.
-func noBackups(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, "a gateway keeps no rows, and there are no backups of clusters yet: `spillway backup` asks a standalone process; `spillway export` copies a table's rows into a file", http.StatusNotImplemented)
-}
 
 // backupOrder is the body of such a request, in JSON.
 type backupOrder struct {
@@ -51,6 +45,9 @@ type backupNews struct {
 	Name     string           `json:"name,omitempty"`
 	Missing  []string         `json:"missing,omitempty"`
 	Removed  []string         `json:"removed,omitempty"`
+	Tables   int              `json:"tables,omitempty"`  // of a restore
+	Rows     int64            `json:"rows,omitempty"`    // of a restore
+	Expired  int64            `json:"expired,omitempty"` // of a restore: rows left out, older than their table keeps
 	Error    string           `json:"error,omitempty"`
 }
 
@@ -59,15 +56,8 @@ const newsEvery = 200 * time.Millisecond
 
 // backupPage makes a backup while the process serves. It ends when the client leaves.
 func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
-	if ct := r.Header.Get("Content-Type"); ct != "application/json" { // a page in a browser cannot send that elsewhere unasked
-		http.Error(w, "Content-Type must be application/json", http.StatusUnsupportedMediaType)
-		return
-	}
 	var o backupOrder
-	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
-	body.DisallowUnknownFields()
-	if err := body.Decode(&o); err != nil {
-		http.Error(w, "not an order for a backup: "+err.Error(), http.StatusBadRequest)
+	if !readOrder(w, r, &o, "a backup") {
 		return
 	}
 	if o.BytesPerSecond < 0 || o.Keep < 0 {
@@ -79,51 +69,80 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if !d.backingUp.CompareAndSwap(false, true) {
-		http.Error(w, "a backup is under way", http.StatusConflict)
+	d.withNews(w, "a backup", &d.backingUp, func(progress func(backup.Progress)) backupNews {
+		news, err := d.backUp(r.Context(), &o, to, progress)
+		if err != nil {
+			news.Error = err.Error()
+			d.log.Error("backup failed", "to", o.To, "error", err)
+		} else {
+			d.log.Info("backup made", "to", o.To, "name", news.Name, "segments", news.Progress.Segments, "bytes", news.Progress.Bytes, "copied_bytes", news.Progress.Copied, "missing", len(news.Missing))
+		}
+		return news
+	})
+}
+
+// readOrder reads the body of an order, or answers why not.
+func readOrder(w http.ResponseWriter, r *http.Request, o any, what string) bool {
+	if ct := r.Header.Get("Content-Type"); ct != "application/json" { // a page in a browser cannot send that elsewhere unasked
+		http.Error(w, "Content-Type must be application/json", http.StatusUnsupportedMediaType)
+		return false
+	}
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
+	body.DisallowUnknownFields()
+	if err := body.Decode(o); err != nil {
+		http.Error(w, "not an order for "+what+": "+err.Error(), http.StatusBadRequest)
+		return false
+	}
+	return true
+}
+
+// withNews answers with the progress of do, and at last with its outcome, unless another one is under way.
+func (d *door) withNews(w http.ResponseWriter, what string, busy *atomic.Bool, do func(progress func(backup.Progress)) backupNews) {
+	if !busy.CompareAndSwap(false, true) {
+		http.Error(w, what+" is under way", http.StatusConflict)
 		return
 	}
-	defer d.backingUp.Store(false)
+	defer busy.Store(false)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	tell := func(n backupNews) {
 		_ = json.NewEncoder(w).Encode(n) // the request's context shows that a client left
 		_ = http.NewResponseController(w).Flush()
 	}
 	last := time.Time{}
-	news, err := d.backUp(r.Context(), &o, to, func(p backup.Progress) {
+	tell(do(func(p backup.Progress) {
 		if now := time.Now(); now.Sub(last) >= newsEvery {
 			last = now
 			tell(backupNews{Progress: &p})
 		}
-	})
-	if err != nil {
-		news.Error = err.Error()
-		d.log.Error("backup failed", "to", o.To, "error", err)
-	} else {
-		d.log.Info("backup made", "to", o.To, "name", news.Name, "segments", news.Progress.Segments, "bytes", news.Progress.Bytes, "copied_bytes", news.Progress.Copied, "missing", len(news.Missing))
-	}
-	tell(news)
+	}))
 }
 
 // place is where the backup goes. Errors: Invalid.
 func (o *backupOrder) place() (backup.Place, error) {
-	switch {
-	case strings.HasPrefix(o.To, s3.Scheme):
-		set := s3.Settings{}
-		if o.S3 != nil {
-			set = *o.S3
-		}
-		if o.Link {
-			return nil, fault.Errorf(fault.Invalid, "a bucket takes no hard links")
-		}
-		return s3.Open(o.To, set)
-	case !filepath.IsAbs(o.To):
-		return nil, fault.Errorf(fault.Invalid, "to must be an absolute path or s3://BUCKET/PREFIX")
+	if isBucket(o.To) && o.Link {
+		return nil, fault.Errorf(fault.Invalid, "a bucket takes no hard links")
 	}
-	return backup.Dir{FS: vfs.Default, Path: o.To}, nil
+	return placeAt("to", o.To, o.S3)
+}
+
+// placeAt is the place that a field of an order names. Errors: Invalid.
+func placeAt(field, at string, set *s3.Settings) (backup.Place, error) {
+	switch {
+	case isBucket(at):
+		if set == nil {
+			set = &s3.Settings{}
+		}
+		return s3.Open(at, *set)
+	case !filepath.IsAbs(at):
+		return nil, fault.Errorf(fault.Invalid, "%s must be an absolute path or s3://BUCKET/PREFIX", field)
+	}
+	return backup.Dir{FS: vfs.Default, Path: at}, nil
 }
 
 func (d *door) backUp(ctx context.Context, o *backupOrder, to backup.Place, progress func(backup.Progress)) (news backupNews, err error) {
+	if d.behind.snapshot == nil {
+		return d.backUpCluster(ctx, o, to, progress)
+	}
 	made := time.Now()
 	snap, err := d.behind.snapshot(ctx)
 	if err != nil {
@@ -164,25 +183,7 @@ func (c *backupCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	order, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(c.URL, "/")+backupPath, bytes.NewReader(order))
-	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "--url")
-	}
-	rq.Header.Set("Content-Type", "application/json")
-	resp, err := c.Client.send(rq, 0)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		why, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		return fault.Errorf(fault.Unavailable, "%s answered %s: %s", c.URL, resp.Status, strings.TrimSpace(string(why)))
-	}
-	news, err := readNews(resp.Body, newBar(os.Stderr, "backup"))
+	news, err := sendOrder(ctx, c.Client, c.URL, backupPath, o, newBar(os.Stderr, "backup"))
 	if err != nil {
 		return err
 	}
@@ -193,23 +194,33 @@ func (c *backupCmd) Run() error {
 	return tellMissing(news.Missing)
 }
 
-// order is the request for the process. Keys leave this host only over TLS. Errors: Invalid.
+// order is the request for the process. Errors: Invalid.
 func (c *backupCmd) order() (*backupOrder, error) {
-	o := &backupOrder{To: c.To, Link: c.Link, BytesPerSecond: int(c.Rate), Keep: c.Keep}
-	if !isBucket(c.To) {
-		o.To = kong.ExpandPath(c.To)
-		return o, nil
-	}
-	set, err := c.S3.settings()
+	to, set, err := c.S3.ordered(c.To, c.URL)
+	return &backupOrder{To: to, S3: set, Link: c.Link, BytesPerSecond: int(c.Rate), Keep: c.Keep}, err
+}
+
+// sendOrder sends an order to the process at a URL, and shows the progress in the answer.
+func sendOrder(ctx context.Context, client clientFlags, at, path string, o any, bar *bar) (news backupNews, err error) {
+	order, err := json.Marshal(o)
 	if err != nil {
-		return nil, err
+		return news, err
 	}
-	u, err := url.Parse(c.URL)
-	if err == nil && set.SecretKey != "" && u.Scheme != "https" && !isLoopbackHost(u.Hostname()) {
-		return nil, fault.Errorf(fault.Invalid, "the credentials for the bucket would cross the network in the clear to %s: use https, or give them to the process in its environment and run this command without them", c.URL)
+	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(at, "/")+path, bytes.NewReader(order))
+	if err != nil {
+		return news, fault.Wrap(err, fault.Invalid, "--url")
 	}
-	o.S3 = &set
-	return o, nil
+	rq.Header.Set("Content-Type", "application/json")
+	resp, err := client.send(rq, 0)
+	if err != nil {
+		return news, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		return news, fault.Errorf(fault.Unavailable, "%s answered %s: %s", at, resp.Status, strings.TrimSpace(string(why)))
+	}
+	return readNews(resp.Body, bar)
 }
 
 // readNews reads the lines of the answer up to the last one.
@@ -219,7 +230,7 @@ func readNews(r io.Reader, bar *bar) (news backupNews, err error) {
 		var line backupNews
 		if err := d.Decode(&line); err != nil {
 			bar.end()
-			return news, fault.Errorf(fault.Unavailable, "the process went away before the backup was made (%v)", err)
+			return news, fault.Errorf(fault.Unavailable, "the process went away before the %s was done (%v)", bar.what, err)
 		}
 		switch {
 		case line.Error != "":
@@ -329,7 +340,7 @@ func (b *bar) end() {
 	}
 }
 
-// restoreCmd makes a store of a backup.
+// restoreCmd makes a store of a backup, or has a running cluster take its rows.
 type restoreCmd struct {
 	From       string  `name:"from" help:"Directory with backups, or s3://BUCKET/PREFIX." required:"" placeholder:"DIR|s3://…"`
 	Backup     string  `name:"backup" help:"Which of them, by name (default: the newest)."`
@@ -337,16 +348,27 @@ type restoreCmd struct {
 	DataDir    *string `name:"data-dir" help:"Where the store is to be: an empty directory, or one that does not exist (default ./spillway-data)." type:"path"`
 	Link       bool    `name:"link" help:"Make hard links instead of copies: the backup shares its files with the store then."`
 	Rate       size    `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
+	URL        string  `name:"url" help:"Instead of making a store: where a gateway of another cluster, or a standalone process, listens for administrators. It takes the rows of a cluster's backup." placeholder:"URL" xor:"mode"`
+	Merge      bool    `name:"merge" help:"With --url: add the rows to tables that have rows already; a restore that was interrupted goes on so."`
 	List       bool    `name:"list" help:"List the backups, and restore nothing." xor:"mode"`
 	Verify     bool    `name:"verify" help:"Read the whole backup and check it, and restore nothing." xor:"mode"`
 
-	S3 bucketFlags `embed:"" prefix:"s3-" group:"S3"`
+	S3     bucketFlags `embed:"" prefix:"s3-" group:"S3"`
+	Client clientFlags `embed:""`
 }
 
 // Run lists, checks or restores.
 func (c *restoreCmd) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	switch {
+	case c.URL != "" && (c.DataDir != nil || c.Link):
+		return fault.Errorf(fault.Invalid, "--url has a running process take the rows; --data-dir and --link make a new store")
+	case c.URL != "":
+		return c.order(ctx)
+	case c.Merge:
+		return fault.Errorf(fault.Invalid, "--merge goes with --url: a new store has no rows yet")
+	}
 	from, err := c.S3.place(c.From)
 	if err != nil {
 		return err
@@ -392,17 +414,21 @@ func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "BACKUP\tMADE\tSEGMENTS\tSIZE\tSTATE")
+	fmt.Fprintln(t, "BACKUP\tMADE\tOF\tSEGMENTS\tSIZE\tSTATE")
 	for _, l := range all {
 		if l.Err != nil {
-			fmt.Fprintf(t, "%s\t\t\t\t%v\n", l.Name, l.Err)
+			fmt.Fprintf(t, "%s\t\t\t\t\t%v\n", l.Name, l.Err)
 			continue
 		}
 		state := "whole"
 		if n := len(l.Manifest.Missing); n > 0 {
 			state = fmt.Sprintf("%d things are missing", n)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), len(l.Manifest.Segments), sizeText(l.Manifest.Bytes()), state)
+		of := "a store"
+		if l.Manifest.Tables != nil {
+			of = fmt.Sprintf("a cluster, %d tables", len(l.Manifest.Tables))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), of, len(l.Manifest.Segments), sizeText(l.Manifest.Bytes()), state)
 	}
 	return t.Flush()
 }

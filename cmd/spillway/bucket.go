@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"net/url"
 	"os"
 	"strings"
 
@@ -49,6 +50,22 @@ func (f *bucketFlags) place(at string) (backup.Place, error) {
 		return nil, err
 	}
 	return s3.Open(at, set)
+}
+
+// ordered is a place in an order for the process at a URL. Keys leave this host only over TLS. Errors: Invalid.
+func (f *bucketFlags) ordered(at, process string) (string, *s3.Settings, error) {
+	if !isBucket(at) {
+		return kong.ExpandPath(at), nil, nil
+	}
+	set, err := f.settings()
+	if err != nil {
+		return at, nil, err
+	}
+	u, err := url.Parse(process)
+	if err == nil && set.SecretKey != "" && u.Scheme != "https" && !isLoopbackHost(u.Hostname()) {
+		return at, nil, fault.Errorf(fault.Invalid, "the credentials for the bucket would cross the network in the clear to %s: use https, or give them to the process in its environment and run this command without them", process)
+	}
+	return at, &set, nil
 }
 
 // isLoopbackHost reports whether a host of a URL is this machine.

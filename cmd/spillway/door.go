@@ -36,7 +36,9 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lane"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/trace"
+	"github.com/spillwaydb/spillway/storage/backup/cluster"
 )
 
 // door is the part of any gateway's process that faces users: writes, queries, pages. A standalone process has one and
@@ -69,6 +71,7 @@ type door struct {
 	growth   figures.Growth
 
 	backingUp atomic.Bool // one backup at a time
+	restoring atomic.Bool // and one restore
 }
 
 // gatewayDeps are the parts behind a door.
@@ -88,6 +91,11 @@ type gatewayDeps struct {
 	describe func(context.Context, *ui.Status)
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
 	snapshot snapshotFunc
+	// cluster is read by a backup of all servers. Nil: this process is alone.
+	cluster cluster.Source
+	// place chooses servers for a partition that a restore makes, fit gives the settings of its table as they can be here.
+	place func(table string, id point.PartitionID) []topology.ServerID
+	fit   func(topology.Config) topology.Config
 	// administer carries out the orders of administrators, on admin.listen.
 	administer administration
 }

@@ -31,6 +31,7 @@ var elsewhere = []struct{ path, instead string }{
 	{tablesPath + "/", onAdminPort},
 	{auditPath, onAdminPort},
 	{backupPath, onAdminPort},
+	{restorePath, onAdminPort},
 }
 
 const (

@@ -92,7 +92,8 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 		Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, NeverLed: p.view.leaders.NeverLed,
 		CaughtUp: p.view.leaders.CaughtUp, Copies: p.view.leaders.InSync, Ping: p.view.peers.Ping, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
-	behind := gatewayDeps{tables: p.view.tables, coord: p.view.coord, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe, ping: p.view.peers.Ping, readOnly: p.view.readOnly, administer: p.administer()}
+	behind := gatewayDeps{tables: p.view.tables, coord: p.view.coord, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe, ping: p.view.peers.Ping, readOnly: p.view.readOnly, administer: p.administer(),
+		cluster: backupSource{&p.view, source}, place: p.view.placer.Place, fit: func(c topology.Config) topology.Config { return c }}
 	if cfg.Intake.Staging {
 		behind.staging = waiting
 	}

@@ -78,11 +78,8 @@ func tablePage(w http.ResponseWriter, r *http.Request) {
 // privatePages are the pages of admin.listen. On loopback any user of the host may use them.
 func (d *door) privatePages() []page {
 	out := profilePages()
-	backups := d.backupPage
-	if d.behind.snapshot == nil {
-		backups = noBackups
-	}
-	out = append(out, page{"POST " + backupPath, access.NeedAdminAll, http.HandlerFunc(backups)})
+	out = append(out, page{"POST " + backupPath, access.NeedAdminAll, http.HandlerFunc(d.backupPage)},
+		page{"POST " + restorePath, access.NeedAdminAll, http.HandlerFunc(d.restorePage)})
 	out = append(out, d.orderPages()...)
 	return append(out,
 		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloader().page)},

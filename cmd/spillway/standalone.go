@@ -131,7 +131,8 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if text := p.server.Rebuilt(); text != "" {
 		source = query.Noticed(source, text)
 	}
-	if err := p.open(ctx, gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, stalled: func() error { return stalled(p.brick) }, describe: p.describe, snapshot: p.server.Snapshot, administer: p.administer()}); err != nil {
+	if err := p.open(ctx, gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, stalled: func() error { return stalled(p.brick) }, describe: p.describe, snapshot: p.server.Snapshot, administer: p.administer(),
+		place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} }, fit: fitAlone}); err != nil {
 		return nil, err
 	}
 	p.scraper = p.own().scraper()

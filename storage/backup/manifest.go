@@ -56,16 +56,38 @@ type Manifest struct {
 	Missing  []string  `json:"missing,omitempty"`
 	Entries  []Entry   `json:"entries"`
 	Segments []Segment `json:"segments"`
+	// Tables are those of a cluster; nil: it is a backup of one store.
+	Tables []Table `json:"tables,omitempty"`
+}
+
+// Table is a table of a cluster in a backup.
+type Table struct {
+	Name string `json:"name"`
+	// Map is the partition map by which the partitions were backed up (topology.Map.Encode).
+	Map        []byte              `json:"map"`
+	Families   []point.MetadataRow `json:"families,omitempty"`
+	Partitions []Part              `json:"partitions"`
+	// Staged are the files with rows that waited for their leaders, by Seq: segments of the placement 0 (FORMAT.md).
+	Staged []uint64 `json:"staged,omitempty"`
+}
+
+// Part is a partition of a cluster in a backup: one placement of it, as its leader had it.
+type Part struct {
+	ID        point.PartitionID `json:"id"`
+	Placement point.PlacementID `json:"placement,omitempty"` // 0: it had no rows
+	Server    string            `json:"server,omitempty"`
+	Taken     time.Time         `json:"taken"` // rows acked before it are in the backup, those of the manifest's time at the least
 }
 
 const (
-	formatVersion = 1
-	suffix        = ".backup"
-	segmentsDir   = "segments"
-	lockName      = "LOCK"
-	tempSuffix    = ".tmp"
-	sumForm       = "xxh64 %016x\n"
-	sumBytes      = len("xxh64 0123456789abcdef\n")
+	formatVersion  = 1 // of one store
+	clusterVersion = 2 // of a cluster
+	suffix         = ".backup"
+	segmentsDir    = "segments"
+	lockName       = "LOCK"
+	tempSuffix     = ".tmp"
+	sumForm        = "xxh64 %016x\n"
+	sumBytes       = len("xxh64 0123456789abcdef\n")
 
 	// manifestMax bounds a manifest: some 3 million segments.
 	manifestMax = 1 << 30
@@ -109,8 +131,8 @@ func decode(b []byte) (*Manifest, error) {
 	if err := d.Decode(&m); err != nil {
 		return nil, fault.Wrap(err, fault.Corrupt, "not what a backup says")
 	}
-	if m.Version != formatVersion {
-		return nil, fault.Errorf(fault.Invalid, "it is of version %d, and this program reads version %d", m.Version, formatVersion)
+	if m.Version != formatVersion && m.Version != clusterVersion {
+		return nil, fault.Errorf(fault.Invalid, "it is of version %d, and this program reads versions %d and %d", m.Version, formatVersion, clusterVersion)
 	}
 	for i := range m.Segments {
 		if m.Segments[i].Size < 0 {
@@ -163,6 +185,11 @@ func load(ctx context.Context, at Place, name string) (*Manifest, error) {
 	}
 	m, err := decode(b)
 	return m, fault.Annotate(err, "%s in %s", name+suffix, at)
+}
+
+// Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version), Unavailable.
+func Load(ctx context.Context, at Place, name string) (string, *Manifest, error) {
+	return pick(ctx, at, name)
 }
 
 // pick loads the named backup; "": the newest.

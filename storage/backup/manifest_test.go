@@ -76,7 +76,7 @@ func TestDamageIsSeen(t *testing.T) {
 
 func TestALaterVersionIsNotDamage(t *testing.T) {
 	m := example()
-	m.Version++
+	m.Version = clusterVersion + 1
 	b, err := m.encode()
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
 )
 
 // Verify reads a backup, the newest where name is "", with all its segments. Damaged segments are in the result's Missing, beside
@@ -62,6 +63,25 @@ func Restore(ctx context.Context, at Place, name string, d brick.Deps, s brick.S
 	if err != nil {
 		return Result{}, err
 	}
+	if m.Tables != nil {
+		return Result{}, fault.Errorf(fault.Invalid, "backup %q is of a cluster: `spillway restore --url` has a gateway of another cluster, or a standalone process, take its rows", name)
+	}
+	return restore(ctx, at, name, m, d, s, set)
+}
+
+// RestorePart makes a store of one placement of a cluster's backup, as Restore does.
+func RestorePart(ctx context.Context, at Place, name string, m *Manifest, placement point.PlacementID, d brick.Deps, s brick.Settings, set Settings) (Result, error) {
+	part := Manifest{Segments: m.OfPlacement(placement)}
+	for _, e := range m.Entries {
+		if string(e.Key) == partition.EntryKey(placement) {
+			part.Entries = append(part.Entries, e)
+		}
+	}
+	return restore(ctx, at, name, &part, d, s, set)
+}
+
+// restore fills a directory.
+func restore(ctx context.Context, at Place, name string, m *Manifest, d brick.Deps, s brick.Settings, set Settings) (_ Result, err error) {
 	if err := begin(d.FS, s.DataDir, name); err != nil {
 		return Result{}, err
 	}

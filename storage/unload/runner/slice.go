@@ -42,7 +42,8 @@ type slice struct {
 	at, of int // the series that came last, of so many
 	number int // of series so far
 	newest point.Stamp
-	open   map[point.Stamp]*building // by rank, in units of rankUnit
+	unit   point.Stamp               // by how much ranks may differ that go in one frame
+	open   map[point.Stamp]*building // by rank, in units of it
 	frames []*frame.Frame            // that are full
 }
 
@@ -118,7 +119,7 @@ func (s *slice) take(x *Series) error {
 // place returns the frame for a row of a rank, or of about that rank, in which its series is defined last.
 func (s *slice) place(rank point.Stamp, x *Series, more int) *building {
 	s.newest = max(s.newest, rank)
-	at := rank / rankUnit
+	at := rank / s.unit
 	b := s.open[at]
 	if b != nil && (b.rows >= frameRowsMax || b.bytes+more > frameBytesMax) {
 		s.frames, b = append(s.frames, &b.frame), nil
@@ -190,7 +191,7 @@ func (m *mover) readSlice(from, to point.Nanos) (*slice, point.Nanos, error) {
 			release()
 			return nil, 0, err
 		}
-		s := &slice{bytesMax: m.u.settings.Machine.SliceBytes, loan: loan, open: map[point.Stamp]*building{}}
+		s := &slice{bytesMax: m.u.settings.Machine.SliceBytes, loan: loan, unit: rankUnit, open: map[point.Stamp]*building{}}
 		if end == from+1 { // one time's rows go together, whatever their size
 			s.bytesMax = 0
 		}

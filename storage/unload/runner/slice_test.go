@@ -14,7 +14,7 @@ import (
 // TestRowsOfNeighbouringRequestsGoInOneFrame, with the highest of their ranks, and never with a higher one; rows of others keep theirs.
 func TestRowsOfNeighbouringRequestsGoInOneFrame(t *testing.T) {
 	const base = point.Stamp(1000 * rankUnit)
-	s := &slice{open: map[point.Stamp]*building{}}
+	s := &slice{unit: rankUnit, open: map[point.Stamp]*building{}}
 	for i, ranks := range [][]point.Stamp{{base + 1, base + rankUnit - 1, base + rankUnit}, {base + 7, base + 5*rankUnit + 3}} {
 		run := rows.Run{Ranks: ranks}
 		for at := range ranks {
