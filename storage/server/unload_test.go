@@ -101,7 +101,7 @@ func TestAllRowsOfACutPartitionAreInItsHalves(t *testing.T) {
 		Borrow: func(ctx context.Context) (context.Context, *budget.Loan, error) { return ctx, nil, nil }, Log: slog.New(slog.DiscardHandler)},
 		runner.Settings{Machine: unload.Settings{After: time.Millisecond, SliceBytes: 8 << 10}, BytesPerSecond: 1 << 30})
 	defer u.Close()
-	u.Set(lease.Partition{Table: "t", ID: 1}, 1, true)
+	u.Set(lease.Partition{Table: "t", ID: 1}, 1, true, true)
 	select {
 	case <-finished:
 	case <-time.After(time.Minute):
@@ -181,7 +181,7 @@ func TestADeletionWaitsForRowsThatMove(t *testing.T) {
 	if err := u.Delete(t.Context(), one, func() error { t.Error("it is not ready"); return nil }); err == nil {
 		t.Error("a deletion before the rows begin to move is not refused")
 	}
-	u.Set(one, 1, true)
+	u.Set(one, 1, true, true)
 	deleted := false
 	if err := u.Delete(t.Context(), one, func() error { deleted = true; return nil }); err != nil || !deleted {
 		t.Errorf("deleted %t, %v", deleted, err)
