@@ -97,9 +97,10 @@ func tolerance(ahead point.Nanos) float64 {
 }
 
 // Full returns when the partition that holds now should end, if it would grow to twice the target until its end: at the target, but not
-// before earliest. A partition that accepts rows is cut by a split, which costs more than an edge to come: so small an error is left alone.
+// before earliest. A partition that accepts rows is cut by a split, which costs more than an edge to come: so small an error is left alone, and so
+// is all that a short history shows.
 func (p Plan) Full(f *Forecast, earliest, end point.Nanos, filled float64) (point.Nanos, bool) {
-	if earliest+p.WidthMin >= end || filled+f.Bytes(f.From, end) < 2*p.Target {
+	if f.Short > 0 || earliest+p.WidthMin >= end || filled+f.Bytes(f.From, end) < 2*p.Target {
 		return 0, false
 	}
 	at := p.next(f, f.From, filled)

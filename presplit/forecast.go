@@ -15,6 +15,9 @@ type Forecast struct {
 	Level float64
 	// Days are the past days that it is made from. 0: the newest rate stands for all times.
 	Days int
+	// Short is how much was observed at all, if that is less than five minutes: its mean stands for all times. 0: more was. A minute of which half was observed
+	// counts whole.
+	Short point.Nanos
 
 	calm  *Forecast   // by whole cycles of a load that goes on and off; nil: it does not
 	cycle point.Nanos // the length of one, of a calm forecast
@@ -25,7 +28,8 @@ type Forecast struct {
 // shapeBack is how far back a forecast's shape reaches: as far as the minutes that its level is read from.
 const shapeBack = fineMax * fineWidth
 
-// Forecast predicts the growth from now to until; false: less than 5 of the last 15 minutes are known. Rates behind until are those of until.
+// Forecast predicts the growth from now to until; false: less than 5 of the last 15 minutes are known, and more before, or less than a minute of a history that
+// has just begun. Rates behind until are those of until.
 //
 // The rate is level × season. The level is the mean of the newest minutes: as many as agree with the newest five within the noise, so that
 // it is steady in noise and follows a step within minutes. The season is how the rate changed from this time of day on in the past days: the mean over
@@ -37,13 +41,41 @@ func (h *History) Forecast(now, until point.Nanos) (Forecast, bool) {
 	f := h.forecast(now, until, 0)
 	rates, fresh := h.minutes(&f)
 	if fresh < newestFew {
-		return f, false
+		return h.begun(f)
 	}
 	f.Level = level(rates)
 	if c := cyclesOf(rates); c != nil {
 		f.calm = h.calm(now, until, c)
 	}
 	return f, true
+}
+
+// shortMin is how much must have been observed of a history that has just begun.
+const shortMin = minute
+
+// begun is the forecast of a history that has just begun: the mean of all that was observed. Partitions to come are laid out by it, since they can be again; one that
+// accepts rows is not split by so little.
+func (h *History) begun(f Forecast) (Forecast, bool) {
+	if h.coarse.first*coarseWidth < f.From-15*minute-coarseWidth || f.From-h.Until() > 15*minute {
+		return f, false
+	}
+	bytes, known := h.fine.bytes, h.fine.covered
+	for n := h.fine.first; n < h.fine.open(); n++ {
+		if rate, ok := h.fine.at(n); ok {
+			bytes, known = bytes+rate*float64(fineWidth)/1e9, known+fineWidth
+		}
+	}
+	if known < shortMin {
+		return f, false
+	}
+	f.Level, f.Short = bytes/float64(known)*1e9, known
+	return f, true
+}
+
+// Young reports whether less than five minutes of a history are known at a time: each look at sizes says much then.
+func (h *History) Young(now point.Nanos) bool {
+	f, ok := h.Forecast(now, now)
+	return !ok || f.Short > 0
 }
 
 // forecast has no level yet. The rates of past days are means over a span; 0: a quarter of an hour or a little more.

@@ -385,3 +385,31 @@ func TestTheForecastComesBackWithTheClock(t *testing.T) {
 	f("an hour behind", -time.Hour, 6)
 	f("a year behind", -365*24*time.Hour, 6)
 }
+
+// TestAHistoryThatHasJustBegunIsItsMean: from a minute on, until there are five; a history with a gap waits for five minutes of its own, and nothing that accepts rows is
+// split by a minute.
+func TestAHistoryThatHasJustBegunIsItsMean(t *testing.T) {
+	const start, second = SyntheticStart + 20*minute + 41e9, point.Nanos(1e9)
+	var h History
+	for at := start; at < start+8*minute; at += 15 * second {
+		now := at + 15*second
+		h.Observe(at, now, 15e3+150*float64(at/second/15%3-1))
+		f, ok := h.Forecast(now, now+120*minute)
+		seen := now - start
+		if seen < minute && ok || seen > 90*second && !ok || h.Young(now) != (!ok || f.Short > 0) {
+			t.Fatalf("after %d s: %t, %+v", seen/second, ok, f)
+		}
+		if ok && (math.Abs(f.Level/1000-1) > 0.02 || f.Short > seen || seen < 5*minute && f.Short == 0 || seen > 6*minute && f.Short > 0) {
+			t.Fatalf("after %d s: %+v", seen/second, f)
+		}
+		plan := Plan{Target: 1e4, WidthMin: WidthMin, WidthMax: day}
+		if _, full := plan.Full(&f, now+Lead, now+day, 0); ok && full != (f.Short == 0) {
+			t.Fatalf("after %d s a partition that accepts rows is split: %t, %+v", seen/second, full, f)
+		}
+	}
+	now := start + 60*minute
+	h.Observe(now-2*minute, now, 1e6)
+	if f, ok := h.Forecast(now, now+120*minute); ok {
+		t.Errorf("after a gap two minutes are enough: %+v", f)
+	}
+}

@@ -40,7 +40,7 @@ func (f *forecaster) column(col master.ColumnGrowth) ui.Forecast {
 	if f.target > 0 && weight.PerRow > 0 {
 		rows = presplit.Plan{Target: weight.Rows(f.target)}.Suited(rows)
 	}
-	out := ui.Forecast{RingLo: ringShare(col.Lo), RingHi: 1, Known: known, Days: rows.Days, RowsPerSecond: rows.Rate(f.now), BytesPerRow: col.BytesPerRow, BytesPerPartition: int64(weight.PerPartition), Points: []ui.ForecastPoint{}, Partitions: []ui.Expected{}}
+	out := ui.Forecast{RingLo: ringShare(col.Lo), RingHi: 1, Known: known, Days: rows.Days, RowsPerSecond: rows.Rate(f.now), BytesPerRow: col.BytesPerRow, BytesPerPartition: int64(weight.PerPartition), Short: time.Duration(rows.Short), Points: []ui.ForecastPoint{}, Partitions: []ui.Expected{}}
 	if col.Hi != 0 {
 		out.RingHi = ringShare(col.Hi)
 	}

@@ -27,7 +27,7 @@ type presplitCmd struct {
 	Backtest presplitBacktestCmd `cmd:"" help:"Replay a recorded load and show how near their target partitions would have closed; no cluster is needed."`
 }
 
-// growth reads the recorded growth of all tables, which the master writes every ten minutes.
+// growth reads the recorded growth of all tables, which the master writes every ten minutes, and each minute while a table is young.
 func (a *admin) growth(ctx context.Context) (map[string]*master.Growth, error) {
 	rows, _, err := a.store.List(ctx, master.GrowthPrefix)
 	if err != nil {
@@ -67,7 +67,8 @@ type columnForecast struct {
 	BytesPerRow       float64         `json:"bytes_per_row"`
 	BytesPerPartition int64           `json:"bytes_per_partition"`
 	Days              int             `json:"days"`
-	Recorded          []forecastPoint `json:"recorded"` // the load since the first of the partitions began
+	ShortHistory      string          `json:"short_history,omitempty"` // all that was observed, if it is less than five minutes
+	Recorded          []forecastPoint `json:"recorded"`                // the load since the first of the partitions began
 	Forecast          []forecastPoint `json:"forecast"`
 	Errors            *sizeErrors     `json:"errors"` // null: no partition that the forecast made has ended
 	Partitions        []sizedPart     `json:"partitions"`
@@ -148,6 +149,9 @@ func (c *presplitShowCmd) column(m *topology.Map, col master.ColumnGrowth, sizes
 	}}
 	shown := f.column(col)
 	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: shown.Known, RowsPerSec: shown.RowsPerSecond, BytesPerRow: shown.BytesPerRow, BytesPerPartition: shown.BytesPerPartition, Days: shown.Days, Recorded: []forecastPoint{}, Forecast: []forecastPoint{}, Partitions: []sizedPart{}, until: now + int64(c.Ahead)}
+	if shown.Short > 0 {
+		out.ShortHistory = shown.Short.Round(time.Second).String()
+	}
 	if shown.Since != nil {
 		out.Since = shown.Since.UTC().Format(time.RFC3339)
 	}
@@ -209,7 +213,7 @@ func ringEnd(hi uint64) string {
 
 func printForecasts(w io.Writer, table string, target int64, cols []columnForecast) {
 	if len(cols) == 0 {
-		fmt.Fprintf(w, "nothing is recorded of table %q yet: the master writes its growth every ten minutes\n", table)
+		fmt.Fprintf(w, "nothing is recorded of table %q yet: the master writes its growth within two minutes or three, later every ten\n", table)
 		return
 	}
 	for _, c := range cols {
@@ -218,6 +222,9 @@ func printForecasts(w io.Writer, table string, target int64, cols []columnForeca
 			fmt.Fprintln(w, "too little of the last minutes is known for a forecast: partitions stay as they are")
 		} else {
 			fmt.Fprintf(w, "%.0f rows/s × %.2f B = %s/s; in the next hours:\n", c.RowsPerSec, c.BytesPerRow, master.Bytes(int64(c.RowsPerSec*c.BytesPerRow)))
+			if c.ShortHistory != "" {
+				fmt.Fprintf(w, "short history: by the last %s alone, as if they stood for all times\n", c.ShortHistory)
+			}
 			if c.BytesPerPartition > 0 {
 				fmt.Fprintf(w, "of that, each partition has %s however few rows it gets: the definitions of its series\n", master.Bytes(c.BytesPerPartition))
 			}

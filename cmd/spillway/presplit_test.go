@@ -176,9 +176,14 @@ func TestTheErrorsOfPartitionsThatEndedAreShown(t *testing.T) {
 	if want := "the last 10 partitions that ended and were cut are off 976.6 KiB by 6.0 % (median), 10.0 % (95th percentile), 10 % (most); in the mean they are 1.0 % too large\n"; !strings.Contains(text.String(), want) {
 		t.Errorf("%s lacks %q", text.String(), want)
 	}
-	cols[0].BytesPerPartition = 3 << 20
+	var begun presplit.History
+	begun.Observe(now-100*int64(time.Second), now, 5000)
+	if short := c.column(m, master.ColumnGrowth{Rows: &begun, BytesPerRow: 2}, sizes, now); !short.Known || short.ShortHistory != "2m0s" || math.Abs(short.RowsPerSec-50) > 1 {
+		t.Errorf("a history of 100 s: %+v", short)
+	}
+	cols[0].BytesPerPartition, cols[0].ShortHistory = 3<<20, "2m0s"
 	printForecasts(&text, "t", int64(c.Target), cols)
-	if want := "of that, each partition has 3.0 MiB however few rows it gets"; strings.Count(text.String(), want) != 1 {
+	if want := "short history: by the last 2m0s alone, as if they stood for all times\nof that, each partition has 3.0 MiB however few rows it gets"; strings.Count(text.String(), want) != 1 {
 		t.Errorf("%s lacks %q", text.String(), want)
 	}
 	if err := c.draw(cols); err != nil {

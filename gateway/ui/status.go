@@ -147,9 +147,11 @@ type Forecast struct {
 	RowsPerSecond float64    `json:"rows_per_second"`
 	BytesPerRow   float64    `json:"bytes_per_row"` // with its share of the next
 	// BytesPerPartition is what each partition repeats: the definitions of its series.
-	BytesPerPartition int64           `json:"bytes_per_partition"`
-	Points            []ForecastPoint `json:"points"`
-	Partitions        []Expected      `json:"partitions"` // the newest that ended, then those to come
+	BytesPerPartition int64 `json:"bytes_per_partition"`
+	// Short is how much was observed at all, if that is less than five minutes.
+	Short      time.Duration   `json:"short_ns,omitempty"`
+	Points     []ForecastPoint `json:"points"`
+	Partitions []Expected      `json:"partitions"` // the newest that ended, then those to come
 }
 
 // ForecastPoint is a rate that is expected.

@@ -222,3 +222,59 @@ func FuzzDecodeGrowth(f *testing.F) {
 		}
 	})
 }
+
+// oneTable is a table that is there from a time on.
+type oneTable struct {
+	Tables
+	m *topology.Map
+}
+
+func (o oneTable) Names() []string { return []string{o.m.Table} }
+
+func (o oneTable) Get(string) (*topology.Map, bool) { return o.m, true }
+
+// TestATableIsLookedAtOftenWhileItIsYoung: before its first look, and until five minutes of it are known; for six minutes at most, if its server is away; and a term that finds a recorded
+// history looks once a minute.
+func TestATableIsLookedAtOftenWhileItIsYoung(t *testing.T) {
+	const second = point.Nanos(1e9)
+	begin := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()
+	m, err := topology.New("cpu", topology.Config{PartitionWidth: time.Hour, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.Cover([]point.Nanos{begin}, func(point.PartitionID) []topology.Placement { return []topology.Placement{{ID: 1, Server: "s1"}} })
+	run := func(g *growths, away bool, from point.Nanos) (young point.Nanos) {
+		for at := point.Nanos(0); at < 10*60*second; at += 15 * second {
+			if g.young(from+at, oneTable{m: m}) {
+				young = at
+			}
+			sizes := map[lease.Partition]Size{{Table: "cpu", ID: 1}: {Rows: 1000 + 100*uint64((from+at-begin)/second), Bytes: 1e6}}
+			if away && at > 0 {
+				sizes = nil
+			}
+			g.look(from+at, oneTable{m: m}, sizes)
+			if h := g.tables["cpu"].columns[column{}]; !away && at >= 90*second {
+				if f, ok := h.Forecast(from+at, from+at); !ok || math.Abs(f.Level-100) > 1 {
+					t.Errorf("after %d s %v rows/s are expected (%t)", at/second, f.Level, ok)
+				}
+			}
+		}
+		return young
+	}
+	fresh := func() *growths { return &growths{tables: map[string]*Growth{}, seen: map[string]point.Nanos{}} }
+	g := fresh()
+	if !g.young(begin, oneTable{m: m}) {
+		t.Error("a table that was not looked at may wait")
+	}
+	if young := run(g, false, begin); young < 4*60*second || young >= 6*60*second {
+		t.Errorf("it is looked at often for %d s", young/second)
+	}
+	next := fresh()
+	next.tables["cpu"] = g.tables["cpu"]
+	if young := run(next, false, begin+10*60*second); young != 0 {
+		t.Errorf("with a history it is looked at often for %d s", young/second)
+	}
+	if young := run(fresh(), true, begin); young < 5*60*second || young >= 6*60*second {
+		t.Errorf("while its server is away it is looked at often for %d s", young/second)
+	}
+}

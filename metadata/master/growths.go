@@ -16,16 +16,19 @@ import (
 // growths are the growths of all tables in one term of a master, and their rows in the store. It belongs to one goroutine.
 type growths struct {
 	tables map[string]*Growth
-	seen   map[string]bool // tables that had a map in this term: when one has none any more, it was dropped
-	stored point.Nanos     // when they were stored last
+	seen   map[string]point.Nanos // since when a table has a map in this term: when it has none any more, it was dropped
+	stored point.Nanos            // when they were stored last
 }
 
 // growthEvery is how often the growth of tables is written to the store: a master that dies loses so much.
-const growthEvery = point.Nanos(10 * 60e9)
+const (
+	growthEvery = point.Nanos(10 * 60e9)
+	growthSoon  = point.Nanos(60e9)
+)
 
 // loadGrowth reads the rows. Without them presplits begin when enough was observed again.
 func (r *Runner) loadGrowth(ctx context.Context) *growths {
-	g := &growths{tables: map[string]*Growth{}, seen: map[string]bool{}, stored: time.Now().UnixNano()}
+	g := &growths{tables: map[string]*Growth{}, seen: map[string]point.Nanos{}, stored: time.Now().UnixNano()}
 	rows, _, err := r.deps.Store.List(ctx, GrowthPrefix)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -48,16 +51,48 @@ func (r *Runner) loadGrowth(ctx context.Context) *growths {
 func (g *growths) look(now point.Nanos, tables Tables, sizes map[lease.Partition]Size) map[string]*Growth {
 	for _, name := range tables.Names() {
 		if m, ok := tables.Get(name); ok {
-			g.tables[name], g.seen[name] = g.tables[name].Observed(now, m, sizes), true
+			g.tables[name] = g.tables[name].Observed(now, m, sizes)
+			if _, ok := g.seen[name]; !ok {
+				g.seen[name] = now
+			}
 		}
 	}
 	return maps.Clone(g.tables)
 }
 
-// store writes the rows every growthEvery, and deletes those of dropped tables. What fails is tried again the next time.
+// youngFor is for how long after its first look a table is looked at often, and its growth is stored each minute: people who try something out see the
+// partitions to come within two minutes.
+const youngFor = 6 * 60e9
+
+// young reports whether a table was not looked at yet, or just began to be.
+func (g *growths) young(now point.Nanos, tables Tables) bool {
+	for _, name := range tables.Names() {
+		since, seen := g.seen[name]
+		if !seen || now-since < youngFor && now >= since && g.tables[name].young(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// young reports whether little is known of any column.
+func (g *Growth) young(now point.Nanos) bool {
+	for _, h := range g.columns {
+		if h.Young(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// store writes the rows every growthEvery, each minute while a table is young, and deletes those of dropped tables. What fails is tried again the next time.
 func (g *growths) store(ctx context.Context, r *Runner) {
 	now := time.Now().UnixNano()
-	if now-g.stored < growthEvery && now >= g.stored || !r.mayAct() {
+	every := growthEvery
+	if g.young(now, r.deps.Tables) {
+		every = growthSoon
+	}
+	if now-g.stored < every && now >= g.stored || !r.mayAct() {
 		return
 	}
 	g.stored = now
@@ -69,7 +104,7 @@ func (g *growths) store(ctx context.Context, r *Runner) {
 	for name, growth := range g.tables {
 		write := coord.Write{Key: GrowthPrefix + name, Value: growth.Encode()}
 		if !there[name] {
-			if !g.seen[name] {
+			if _, seen := g.seen[name]; !seen {
 				continue // its map may not be at hand yet
 			}
 			write = coord.Write{Key: write.Key, Delete: true}

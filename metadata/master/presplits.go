@@ -3,6 +3,7 @@ package master
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -114,7 +115,11 @@ func (p *planner) presplit(m *topology.Map, c column, g *Growth, op *topology.Pr
 		_, hi := m.Config.Aligned(lo)
 		lay(min(hi, s.end))
 	}
-	step.Why = fmt.Sprintf("%s/s are expected, and partitions should close near %s", Bytes(int64(f.Rate(s.from)*perRow)), Bytes(p.set.SplitBytes))
+	by := ""
+	if f.Short > 0 {
+		by = fmt.Sprintf(", by the last %v alone", time.Duration(f.Short).Round(time.Second))
+	}
+	step.Why = fmt.Sprintf("%s/s are expected%s, and partitions should close near %s", Bytes(int64(f.Rate(s.from)*perRow)), by, Bytes(p.set.SplitBytes))
 }
 
 // stretch is the part of a column that may be laid out again.

@@ -329,8 +329,11 @@ func (r *Runner) tellAlarms(before, now []Step) {
 	r.metrics.alarms.Set(float64(n))
 }
 
-// sizesEvery is how often all servers are asked for the sizes of their partitions.
-const sizesEvery = time.Minute
+// sizesEvery is how often all servers are asked for the sizes of their partitions, sizesSoon how often while a table is young.
+const (
+	sizesEvery = time.Minute
+	sizesSoon  = 15 * time.Second
+)
 
 // askSizes stores the sizes of partitions, as their servers report them, and how fast the tables grow.
 func (r *Runner) askSizes(ctx context.Context) error {
@@ -346,7 +349,12 @@ func (r *Runner) askSizes(ctx context.Context) error {
 		}
 		r.mu.sizes = sizes
 		r.mu.Unlock()
-		r.sleep(ctx, sizesEvery)
+		for slept := time.Duration(0); slept < sizesEvery && ctx.Err() == nil; slept += sizesSoon {
+			r.sleep(ctx, sizesSoon)
+			if growth.young(time.Now().UnixNano(), r.deps.Tables) {
+				break
+			}
+		}
 	}
 	return nil
 }

@@ -50,6 +50,7 @@ export interface Forecast {
   rows_per_second: number;
   bytes_per_row: number;
   bytes_per_partition: number;
+  short_ns?: number;
   points: { at: string; bytes_per_second: number }[];
   partitions: Expected[]; // the newest that ended, then those to come
 }
