@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+)
+
+// TestClusterEdgesCost measures how long rows of now wait for their acks while they pass from a partition to the next, on another server, every two seconds, beside a table whose partition
+// stays the same. Each writer asks for the one and the other in turn, so that whatever else the machine does falls on both: `make bench-edges`.
+func TestClusterEdgesCost(t *testing.T) {
+	if os.Getenv("EDGES_COST") == "" {
+		t.Skip("the wait for acks across edges of partitions is measured by `make bench-edges`")
+	}
+	needsCluster(t)
+	const width, writers, pause, slack = 2 * time.Second, 4, 5 * time.Millisecond, 10 * time.Millisecond
+	edges := envInt(t, "EDGES", 100)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{unmerged}})
+	tables := [...]string{"control", "edges"}
+	c.table(tables[0], 24*time.Hour, 1)
+	c.table(tables[1], width, 1)
+	for _, table := range tables {
+		c.within(patience, "rows of "+table+" are acked", func() bool {
+			status, _, err := putLine(c.doors[0], table, fmt.Sprintf("wait v=1 %d\n", time.Now().UnixMilli()))
+			return err == nil && status == http.StatusNoContent
+		})
+	}
+	c.within(patience, "partitions of the next minutes exist", func() bool {
+		m, _ := c.view.tables.Get(tables[1])
+		return len(m.Overlapping(time.Now().UnixNano(), time.Now().Add(5*time.Minute).UnixNano())) >= 100
+	})
+	w := &waits{c: c, tables: tables, until: time.Now().Add(time.Duration(edges) * width)}
+	var wait sync.WaitGroup
+	for i := range writers {
+		wait.Go(func() { w.write(i, pause) })
+	}
+	wait.Wait()
+	var last [2]time.Duration
+	for i, table := range tables {
+		all := w.mu.took[i]
+		if len(all) < 1000 {
+			t.Fatalf("%s: %d requests were acked", table, len(all))
+		}
+		slices.Sort(all)
+		at := func(share float64) time.Duration {
+			return all[int(share*float64(len(all)-1))].Round(10 * time.Microsecond)
+		}
+		last[i] = at(0.999)
+		t.Logf("%-7s %6d requests: median %v, p99 %v, p99.9 %v, most %v; %d failed", table, len(all), at(0.5), at(0.99), last[i], at(1), w.mu.failed[i])
+		if w.mu.failed[i] > 0 {
+			t.Errorf("%s: %d requests failed", table, w.mu.failed[i])
+		}
+	}
+	t.Logf("across %d edges p99.9 is %v longer", edges, last[1]-last[0])
+	if last[1] > last[0]+slack {
+		t.Errorf("across edges p99.9 is %v, without any %v", last[1], last[0])
+	}
+}
+
+// waits are the times until acks, of two tables.
+type waits struct {
+	c      *crowd
+	tables [2]string
+	until  time.Time
+
+	mu struct {
+		sync.Mutex
+		took   [2][]time.Duration
+		failed [2]int
+	}
+}
+
+// write sends ten rows of now to one table, then to the other.
+func (w *waits) write(writer int, pause time.Duration) {
+	for n := 0; time.Now().Before(w.until); n++ {
+		i := (n + writer) % 2
+		lines := ""
+		began := time.Now()
+		for s := range 10 {
+			lines += fmt.Sprintf("wait,w=%d,s=%d v=%d %d\n", writer, s, n%7, began.UnixMilli())
+		}
+		status, _, err := putLine(w.c.doors[writer%len(w.c.doors)], w.tables[i], lines)
+		took := time.Since(began)
+		w.mu.Lock()
+		w.mu.took[i] = append(w.mu.took[i], took)
+		if err != nil || status != http.StatusNoContent {
+			w.mu.failed[i]++
+		}
+		w.mu.Unlock()
+		time.Sleep(pause)
+	}
+}
