@@ -186,7 +186,7 @@ func TestADeletionWaitsForRowsThatMove(t *testing.T) {
 	if err := u.Delete(t.Context(), one, func() error { deleted = true; return nil }); err != nil || !deleted {
 		t.Errorf("deleted %t, %v", deleted, err)
 	}
-	u.Set(one, 1, false)
+	u.Set(one, 1, false, false)
 	if err := u.Delete(t.Context(), one, func() error { return nil }); err == nil {
 		t.Error("a deletion after the lease is not refused")
 	}
