@@ -55,7 +55,7 @@ SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear bench-unload bench-moves bench-edges plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos attack overload page page-check test-browser
+.PHONY: test-s3 size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear bench-unload bench-moves bench-edges plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -242,6 +242,10 @@ chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, 
 	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)
 	.ci/faults bin/spillway-faults $(VERSION)
 	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults go test -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
+
+test-s3: ## backups in a real S3 server that checks signatures: versitygw, built into .cache; S3_SERVER=path of another build of it
+	@test -n "$${S3_SERVER:-}" || GOBIN=$(CURDIR)/.cache/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || { echo "make test-s3: SKIPPED: versitygw cannot be built here, the reason stands above"; exit 0; }; \
+	S3_SERVER=$${S3_SERVER:-$(CURDIR)/.cache/s3/versitygw} go test -count=1 -v -run ChecksSignatures ./storage/backup/s3
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \

@@ -63,7 +63,7 @@ func (b *Bucket) failed(err error, doing, name string) error {
 		return fault.Errorf(fault.NotFound, "%s is missing", where)
 	case minio.NoSuchBucket:
 		return fault.Errorf(fault.Unavailable, "there is no bucket %q: make it first", b.bucket)
-	case minio.AccessDenied, "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationHeaderMalformed", "ExpiredToken", "InvalidToken":
+	case minio.AccessDenied, "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationHeaderMalformed", "ExpiredToken", "InvalidToken", "XAdminUserNotFound": // the last is versitygw's, for a key that it does not know
 		return fault.Wrap(err, fault.Invalid, "%s %s: the store refuses the credentials", doing, where)
 	}
 	return fault.Wrap(err, fault.Unavailable, "%s %s", doing, where)
