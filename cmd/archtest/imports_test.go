@@ -47,6 +47,8 @@ var importLaw = []rule{
 		because: "what is shown is computed of maps and answers, whoever got them"},
 	{who: "cmd/spillway/connect", not: "cmd/spillway/client cmd/spillway/figures cmd/spillway/findings gateway/... storage/...", tests: true,
 		because: "all that speak with a cluster lie above the ways to it"},
+	{who: "cmd/spillway/verify", not: "cmd/spillway/client cmd/spillway/connect gateway/forward/... gateway/query/... gateway/api metadata/coord/... net/...", tests: true,
+		because: "an examination reads files; how a store is started is handed in"},
 	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,
 		because: "a client knows a process by its HTTP API alone"},
 

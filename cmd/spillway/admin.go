@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,10 +14,10 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/connect"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/remote"
@@ -270,14 +269,7 @@ func (a *admin) table(name string) (*topology.Map, error) {
 
 // print answers with v as JSON, or with the output of draw, in aligned columns.
 func (a *admin) print(v any, draw func(w io.Writer)) error {
-	if a.json {
-		e := json.NewEncoder(a.out)
-		e.SetIndent("", "  ")
-		return e.Encode(v)
-	}
-	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	draw(t)
-	return t.Flush()
+	return terminal.Print(a.out, a.json, v, draw)
 }
 
 // done answers a command that changed something.

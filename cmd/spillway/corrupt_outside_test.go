@@ -19,6 +19,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/gateway/mapcache"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/protocols/frame"
@@ -149,17 +150,14 @@ func (o *outside) gone() bool {
 // verified returns the worst state that verify gives, and its words. It looks at files only: there is no store to start.
 func (o *outside) verified() (worst, said string) {
 	o.t.Helper()
-	v := &verification{dir: o.dir, files: map[string]*verifiedFile{}}
-	o.must(v.find())
-	v.small()
-	v.stagedRows()
-	v.surplusRows()
-	for _, f := range v.files {
-		if f.State != fileOK {
+	v, err := verify.ExamineFiles(rehearsal{}, o.dir)
+	o.must(err)
+	for _, f := range v.Files {
+		if f.State != verify.FileOK {
 			said += fmt.Sprintf("%s %s: %s; %s\n", f.File, f.State, f.What, f.Do)
 		}
 	}
-	return v.worst(""), said
+	return v.Worst(""), said
 }
 
 // TestCorruptionsLoseNothingOutsideTheLog harms one file after the other, as TestCorruptionsLoseNothingInSilence does, of those that only a cluster has. Verify tells of it and changes
@@ -169,10 +167,10 @@ func (o *outside) verified() (worst, said string) {
 func TestCorruptionsLoseNothingOutsideTheLog(t *testing.T) {
 	n, seed, only := envInt(t, "CORRUPT_N", 100), uint64(envInt(t, "TEST_SEED", int(rand.Uint32()))), envInt(t, "CORRUPT_CASE", -1)
 	o := newOutside(t)
-	if worst, said := o.verified(); worst != fileOK {
+	if worst, said := o.verified(); worst != verify.FileOK {
 		t.Fatalf("unharmed: %s", said)
 	}
-	o.starts("unharmed", fileOK)
+	o.starts("unharmed", verify.FileOK)
 	outcomes := map[string]int{}
 	for c := range n {
 		if only >= 0 && c != only {
@@ -195,9 +193,9 @@ func TestCorruptionsLoseNothingOutsideTheLog(t *testing.T) {
 			t.Errorf("%s: verify changed a file", what)
 		}
 		switch silent := o.wholeOnce() && !o.gone(); {
-		case worst == fileOK && !silent:
+		case worst == verify.FileOK && !silent:
 			t.Errorf("%s: verify finds nothing", what)
-		case worst != fileOK && !strings.Contains(said, o.harmed) && !strings.Contains(how, "swapped") && !o.gone():
+		case worst != verify.FileOK && !strings.Contains(said, o.harmed) && !strings.Contains(how, "swapped") && !o.gone():
 			t.Errorf("%s: verify does not name the file: %s", what, said)
 		}
 		o.starts(what, worst)
@@ -227,7 +225,7 @@ func (o *outside) starts(what, worst string) {
 	if len(got) != outsideRows && (!inStaging || !lost && !o.wholeOnce()) {
 		o.t.Errorf("%s: %d staged rows of %d, lost %v", what, len(got), outsideRows, lost)
 	}
-	if inStaging && lost && worst == fileDamaged && o.now != nil {
+	if inStaging && lost && worst == verify.FileDamaged && o.now != nil {
 		kept, _ := filepath.Glob(filepath.Join(o.dir, stagingDir, "*.damaged"))
 		if !slices.ContainsFunc(kept, func(name string) bool { b, _ := os.ReadFile(name); return bytes.Equal(b, o.now) }) {
 			o.t.Errorf("%s: the damaged file is not kept: %v", what, kept)

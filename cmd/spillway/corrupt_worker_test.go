@@ -27,6 +27,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/server"
 )
@@ -138,7 +139,7 @@ func (w *corruptTrial) run(begin func(corruptResult)) corruptResult {
 		seen = w.verify()
 	}
 	w.lives(rng)
-	if (w.result.Outcome == "reported" || w.result.Outcome == "refused") && seen == fileOK {
+	if (w.result.Outcome == "reported" || w.result.Outcome == "refused") && seen == verify.FileOK {
 		w.note("VERIFY BLIND", "`spillway verify` found the store whole, and it was "+w.result.Outcome+": "+w.result.Said)
 	}
 	return w.result
@@ -147,14 +148,14 @@ func (w *corruptTrial) run(begin func(corruptResult)) corruptResult {
 // verify verifies the store: nothing may change.
 func (w *corruptTrial) verify() (worst string) {
 	before := w.sums()
-	v := &verification{dir: w.dir, files: map[string]*verifiedFile{}}
-	if err := v.look(context.Background()); err != nil {
+	v, err := verify.Examine(context.Background(), rehearsal{}, w.dir)
+	if err != nil {
 		w.note("VERIFY FAILED", err.Error())
 	}
 	if after := w.sums(); !slices.Equal(before, after) {
 		w.note("VERIFY CHANGED", fmt.Sprintf("%d files became %d", len(before), len(after)))
 	}
-	return v.worst("")
+	return v.Worst("")
 }
 
 func (w *corruptTrial) begun() corruptResult {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/record"
@@ -68,7 +69,7 @@ func (c *config) kafka() kafka.Settings {
 			if name == "" {
 				name = s.Clusters[i].Group
 			}
-			dl.File = filepath.Join(c.DataDir, deadLetters+strings.TrimRight("-"+filepath.Base("/"+name), "-/")+".jsonl")
+			dl.File = filepath.Join(c.DataDir, verify.DeadLetters+strings.TrimRight("-"+filepath.Base("/"+name), "-/")+".jsonl")
 		}
 	}
 	return s

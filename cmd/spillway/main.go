@@ -12,6 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/gateway/api"
 )
 
@@ -32,7 +33,7 @@ type cli struct {
 	Master     masterCmd         `cmd:"" help:"Show what the master would do."`
 	Presplit   presplitCmd       `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
 	Doctor     doctorCmd         `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
-	Verify     verifyCmd         `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
+	Verify     verify.Command    `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
 	Repair     repairCmd         `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
 	Backup     backupCmd         `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
 	Restore    restoreCmd        `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
@@ -51,6 +52,7 @@ func newCLI() (c cli) {
 	c.Standalone.processFlags = newProcessFlags(roleStandalone)
 	c.Gateway.processFlags = newProcessFlags(roleGateway)
 	c.Storage.processFlags = newProcessFlags(roleStorage)
+	c.Verify.Program = rehearsal{}
 	return c
 }
 

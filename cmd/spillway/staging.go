@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -18,7 +19,7 @@ import (
 )
 
 // stagingDir is the directory of staged frames, in data_dir.
-const stagingDir = "staging"
+const stagingDir = verify.StagedDir
 
 // openStaging opens the frames that wait for their leaders. Those of a server on which staging was turned off are forwarded too, and its announcement
 // is withdrawn.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 )
 
 // verified runs the command and returns its output, its messages and its exit code.
@@ -98,7 +100,7 @@ func TestVerifyTellsWhatIsWrong(t *testing.T) {
 			if c.code == 3 {
 				return
 			}
-			var told struct{ Findings []verifiedFile }
+			var told struct{ Findings []verify.File }
 			text, _, _ := verified(t, p, "-o", "json")
 			if err := json.Unmarshal([]byte(text), &told); err != nil {
 				t.Fatalf("%v: %s", err, text)
@@ -111,7 +113,7 @@ func TestVerifyTellsWhatIsWrong(t *testing.T) {
 					t.Errorf("%+v does not say what to do", f)
 				}
 			}
-			if c.state != "" && !slices.ContainsFunc(told.Findings, func(f verifiedFile) bool {
+			if c.state != "" && !slices.ContainsFunc(told.Findings, func(f verify.File) bool {
 				return filepath.Join(data, f.File) == c.file && f.State == c.state
 			}) {
 				t.Errorf("%+v, want %s %s", told.Findings, c.file, c.state)

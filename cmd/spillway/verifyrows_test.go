@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -89,22 +90,22 @@ func TestVerifyReadsRowsOutsideOfTheLog(t *testing.T) {
 		state      string
 		what, do   string // parts
 	}{
-		{"staged rows", "staging/0000000000000003.staged", staged, kindStaged, "ok", "2 rows in 2 frames wait", ""},
-		{"a bit of staged rows", "staging/0000000000000003.staged", flipped(staged), kindStaged, "damaged", "at byte", "start the server"},
-		{"the end of staged rows", "staging/0000000000000003.staged", staged[:len(staged)-1], kindStaged, "suspect", "ends within the record at byte", "start the server"},
-		{"a damaged log that was kept", "staging/0000000000000003.damaged", flipped(staged), kindStaged, "unused", "that a start kept", "no row is missed"},
-		{"refused rows", "staging/0000000000000400-0000000000000007.aside", staged, kindStaged, "suspect", "2 rows in 2 frames that their leader refused", "nowhere else"},
-		{"a bit of refused rows", "staging/0000000000000400-0000000000000007.aside", flipped(staged), kindStaged, "damaged", "at byte", "restore"},
-		{"surplus rows", dir + "/3-4.surplus", surplus, kindSurplus, "ok", "3 rows in 3 frames", ""},
-		{"a bit of surplus rows", dir + "/3-4.surplus", flipped(surplus), kindSurplus, "damaged", "checksum", "keep it"},
-		{"the end of surplus rows", dir + "/3-4.1.surplus", surplus[:len(surplus)-1], kindSurplus, "damaged", "checksum", "keep it"},
-		{"surplus rows of another placement", dir + "/3-5.surplus", surplus, kindSurplus, "damaged", "wrong name", "keep it"},
-		{"dead letters", "kafka-dead-letters.jsonl", letter, kindLetters, "ok", "1 records", ""},
-		{"a bit of dead letters", "kafka-dead-letters-a.jsonl.1", flipped(letter), kindLetters, "suspect", "line 1, at byte 0", "look at it"},
+		{"staged rows", "staging/0000000000000003.staged", staged, verify.KindStaged, "ok", "2 rows in 2 frames wait", ""},
+		{"a bit of staged rows", "staging/0000000000000003.staged", flipped(staged), verify.KindStaged, "damaged", "at byte", "start the server"},
+		{"the end of staged rows", "staging/0000000000000003.staged", staged[:len(staged)-1], verify.KindStaged, "suspect", "ends within the record at byte", "start the server"},
+		{"a damaged log that was kept", "staging/0000000000000003.damaged", flipped(staged), verify.KindStaged, "unused", "that a start kept", "no row is missed"},
+		{"refused rows", "staging/0000000000000400-0000000000000007.aside", staged, verify.KindStaged, "suspect", "2 rows in 2 frames that their leader refused", "nowhere else"},
+		{"a bit of refused rows", "staging/0000000000000400-0000000000000007.aside", flipped(staged), verify.KindStaged, "damaged", "at byte", "restore"},
+		{"surplus rows", dir + "/3-4.surplus", surplus, verify.KindSurplus, "ok", "3 rows in 3 frames", ""},
+		{"a bit of surplus rows", dir + "/3-4.surplus", flipped(surplus), verify.KindSurplus, "damaged", "checksum", "keep it"},
+		{"the end of surplus rows", dir + "/3-4.1.surplus", surplus[:len(surplus)-1], verify.KindSurplus, "damaged", "checksum", "keep it"},
+		{"surplus rows of another placement", dir + "/3-5.surplus", surplus, verify.KindSurplus, "damaged", "wrong name", "keep it"},
+		{"dead letters", "kafka-dead-letters.jsonl", letter, verify.KindLetters, "ok", "1 records", ""},
+		{"a bit of dead letters", "kafka-dead-letters-a.jsonl.1", flipped(letter), verify.KindLetters, "suspect", "line 1, at byte 0", "look at it"},
 		{"a cached map that was not finished", "cluster/123.tmp", letter, "map cache", "unused", "not finished", "nothing"},
 		{"a restore that did not end", "RESTORING", nil, "restore", "damaged", "has not ended", "spillway restore"},
 		{"settings that were not finished", "settings.yaml.new", nil, "settings", "unused", "not finished", "nothing"},
-		{"something else", "notes.txt", letter, kindOther, "ok", "no process of Spillway", ""},
+		{"something else", "notes.txt", letter, verify.KindOther, "ok", "no process of Spillway", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(data, c.file)
@@ -117,7 +118,7 @@ func TestVerifyReadsRowsOutsideOfTheLog(t *testing.T) {
 			defer os.Remove(path)
 			text, said, code := verified(t, p, "-o", "json", "--all")
 			var told struct {
-				Findings []verifiedFile
+				Findings []verify.File
 				Staged   int `json:"staged_rows"`
 				Surplus  int `json:"surplus_rows"`
 			}
@@ -159,15 +160,15 @@ func TestVerifyLooksAtAGateway(t *testing.T) {
 		if err := os.WriteFile(path, golden[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		v := &verification{dir: dir, files: map[string]*verifiedFile{}}
-		if err := v.look(t.Context()); err != nil {
+		v, err := verify.Examine(t.Context(), rehearsal{}, dir)
+		if err != nil {
 			t.Fatal(err)
 		}
-		want := fileOK
+		want := verify.FileOK
 		if n < len(golden) {
-			want = fileSuspect
+			want = verify.FileSuspect
 		}
-		if got := v.worst(""); got != want {
+		if got := v.Worst(""); got != want {
 			t.Errorf("cut to %d of %d bytes: %s", n, len(golden), got)
 		}
 	}

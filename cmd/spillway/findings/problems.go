@@ -31,7 +31,7 @@ func (p *Problems) Add(format, name string) {
 	p.by[format] = append(p.by[format], name)
 }
 
-// AddPartition notes what is wrong with a partition of a table.
+// AddPartition notes the faults of a partition of a table.
 func (p *Problems) AddPartition(table string, at *ui.Partition) {
 	name := fmt.Sprint(table, "/", at.ID)
 	if at.Damaged != "" {

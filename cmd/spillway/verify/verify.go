@@ -1,10 +1,11 @@
-package main
+package verify
 
 import (
 	"context"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,39 +18,58 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// verifyCmd examines a store that no process uses, and changes no byte. It reads every file of every kind, and then
+// Command examines a store that no process uses, and changes no byte. It reads every file of every kind, and then
 // starts the store in memory, on a file system that writes nothing to the disk, and reports the messages of that start.
 // It ends with 0 when the store is whole, with 1 when all acked rows can be read and something needs a look, with 2 when
 // something is damaged or a start would be refused, and with 3 when the store could not be examined.
-type verifyCmd struct {
+type Command struct {
 	DataDir string `name:"data-dir" help:"The store: the data directory of a process that does not run." default:"./spillway-data" type:"path"`
 	LogDir  string `name:"log-dir" help:"Where its log lies (default: as settings.yaml in the store says, else log in the store)." type:"path"`
 	Output  string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
 	All     bool   `name:"all" help:"List the files that are whole, too."`
 	Quiet   bool   `name:"quiet" short:"q" help:"Report no progress on the error output."`
+
+	Program Program `kong:"-"` // set by main
+}
+
+// Program is what an examination needs of the program whose stores it examines.
+type Program interface {
+	// ReadSettings reads a file of settings; its error names the mistake.
+	ReadSettings(path string) error
+	// Start opens the store in dir, whose log lies in logDir, as a process does, on fs, and reports to log. A start that fails returns the parts
+	// that it opened, and Close is called all the same.
+	Start(ctx context.Context, dir, logDir string, fs vfs.FS, log *slog.Logger) (Started, error)
+}
+
+// Started is a store that was opened, or a part of it.
+type Started struct {
+	Brick  *brick.Brick // nil: it was not opened
+	Served bool         // its partitions were opened, too
+	Close  func() error
 }
 
 const exitUnseen terminal.ExitCode = 3
 
 // States of a file, from best to worst.
 const (
-	fileOK      = "ok"      // every checksum fits
+	FileOK      = "ok"      // every checksum fits
 	fileUnused  = "unused"  // nothing names it; it may be removed
-	fileSuspect = "suspect" // no acked row depends on this file, or a start goes on with a warning
+	FileSuspect = "suspect" // no acked row depends on this file, or a start goes on with a warning
 	fileMissing = "missing"
-	fileDamaged = "damaged"
+	FileDamaged = "damaged"
 )
 
-var fileStates = []string{fileOK, fileUnused, fileSuspect, fileMissing, fileDamaged}
+var fileStates = []string{FileOK, fileUnused, FileSuspect, fileMissing, FileDamaged}
 
-// verifiedFile is a file of the store, or a finding of a start about the whole store.
-type verifiedFile struct {
+// File is a file of the store, or a finding of a start about the whole store.
+type File struct {
 	File  string `json:"file"`
 	Kind  string `json:"kind"`
 	State string `json:"state"`
@@ -58,13 +78,14 @@ type verifiedFile struct {
 	Do    string `json:"do,omitempty"`
 }
 
-// verification is one examination of a store.
-type verification struct {
+// Verification is one examination of a store.
+type Verification struct {
+	program     Program
 	dir, logDir string
 	out         io.Writer // progress; nil: none
 
 	mu    sync.Mutex
-	files map[string]*verifiedFile // by path, relative where it lies below dir
+	Files map[string]*File // by path, relative where it lies below dir
 
 	staged, surplus int // rows that wait outside of log and segments, of whole records
 
@@ -72,8 +93,8 @@ type verification struct {
 }
 
 // Run examines the store and prints the findings.
-func (c *verifyCmd) Run() error {
-	v := &verification{dir: c.DataDir, logDir: c.LogDir, out: os.Stderr, files: map[string]*verifiedFile{}}
+func (c *Command) Run() error {
+	v := &Verification{program: c.Program, dir: c.DataDir, logDir: c.LogDir, out: os.Stderr, Files: map[string]*File{}}
 	if c.Quiet {
 		v.out = nil
 	}
@@ -81,11 +102,29 @@ func (c *verifyCmd) Run() error {
 		fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
 		return exitUnseen
 	}
-	return v.print(&admin{out: os.Stdout, json: c.Output == "json"}, c.All)
+	return v.print(os.Stdout, c.Output == "json", c.All)
+}
+
+// Examine examines the store in dir as the command does, in silence. Errors are Invalid and Unavailable: the store could not be examined.
+func Examine(ctx context.Context, program Program, dir string) (*Verification, error) {
+	v := &Verification{program: program, dir: dir, Files: map[string]*File{}}
+	return v, v.look(ctx)
+}
+
+// ExamineFiles looks at the files of dir that lie outside of log and segments, and starts nothing.
+func ExamineFiles(program Program, dir string) (*Verification, error) {
+	v := &Verification{program: program, dir: dir, Files: map[string]*File{}}
+	if err := v.find(); err != nil {
+		return nil, err
+	}
+	v.small()
+	v.stagedRows()
+	v.surplusRows()
+	return v, nil
 }
 
 // look collects the findings. Its error means that the store could not be examined.
-func (v *verification) look(ctx context.Context) error {
+func (v *Verification) look(ctx context.Context) error {
 	if err := v.find(); err != nil {
 		return err
 	}
@@ -116,7 +155,7 @@ func (v *verification) look(ctx context.Context) error {
 var logDirLine = regexp.MustCompile(`(?m)^\s+log_dir: "?([^"\n]+?)"?$`)
 
 // find lists the files of the store.
-func (v *verification) find() error {
+func (v *Verification) find() error {
 	if v.logDir == "" {
 		v.logDir = filepath.Join(v.dir, "log")
 		if text, err := os.ReadFile(filepath.Join(v.dir, "settings.yaml")); err == nil {
@@ -142,8 +181,8 @@ func (v *verification) find() error {
 			return fault.Wrap(err, fault.Unavailable, "look at the store")
 		}
 	}
-	for name := range v.files {
-		if kind := v.files[name].Kind; kind != kindOther && kind != "settings" {
+	for name := range v.Files {
+		if kind := v.Files[name].Kind; kind != KindOther && kind != "settings" {
 			return nil
 		}
 	}
@@ -151,7 +190,7 @@ func (v *verification) find() error {
 }
 
 // rel is the name of a file for people: below the store, without the store's path.
-func (v *verification) rel(path string) string {
+func (v *Verification) rel(path string) string {
 	if rel, err := filepath.Rel(v.dir, path); err == nil && !strings.HasPrefix(rel, "..") {
 		return filepath.ToSlash(rel)
 	}
@@ -159,7 +198,7 @@ func (v *verification) rel(path string) string {
 }
 
 // path is the full path of a file.
-func (v *verification) path(name string) string {
+func (v *Verification) path(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
@@ -167,20 +206,20 @@ func (v *verification) path(name string) string {
 }
 
 // file returns the entry of a file; a new one counts as whole until a finding is noted.
-func (v *verification) file(path string) *verifiedFile {
+func (v *Verification) file(path string) *File {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	name := v.rel(path)
-	f := v.files[name]
+	f := v.Files[name]
 	if f == nil {
-		f = &verifiedFile{File: name, Kind: v.kind(name), State: fileOK}
-		v.files[name] = f
+		f = &File{File: name, Kind: v.kind(name), State: FileOK}
+		v.Files[name] = f
 	}
 	return f
 }
 
 // kind returns the purpose of a file.
-func (v *verification) kind(name string) string {
+func (v *Verification) kind(name string) string {
 	base := filepath.Base(name)
 	switch dir := filepath.Dir(v.path(name)); {
 	case base == "LOCK":
@@ -198,15 +237,15 @@ func (v *verification) kind(name string) string {
 	case dir == filepath.Join(v.dir, "cluster"):
 		return "map cache"
 	case strings.HasPrefix(name, "segments/") && strings.HasSuffix(name, partition.SurplusSuffix):
-		return kindSurplus
+		return KindSurplus
 	case strings.HasPrefix(name, "segments/"):
 		return "segment"
-	case dir == filepath.Join(v.dir, stagingDir):
-		return kindStaged
+	case dir == filepath.Join(v.dir, StagedDir):
+		return KindStaged
 	case name == "settings.yaml", name == "settings.yaml.new":
 		return "settings"
-	case strings.HasPrefix(name, deadLetters) && dir == v.dir:
-		return kindLetters
+	case strings.HasPrefix(name, DeadLetters) && dir == v.dir:
+		return KindLetters
 	case name == brick.RestoringFile:
 		return "restore"
 	case name == aStart:
@@ -218,11 +257,11 @@ func (v *verification) kind(name string) string {
 	case strings.HasPrefix(name, "lost+found/"):
 		return "put aside"
 	}
-	return kindOther
+	return KindOther
 }
 
 // say notes a finding about a file; the worst state counts, and its first reason.
-func (v *verification) say(path, state, what, do string) {
+func (v *Verification) say(path, state, what, do string) {
 	f := v.file(path)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -231,12 +270,12 @@ func (v *verification) say(path, state, what, do string) {
 	}
 }
 
-// worst is the worst state of the files of a kind.
-func (v *verification) worst(kind string) string {
+// Worst is the worst state of the files of a kind.
+func (v *Verification) Worst(kind string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	w := fileOK
-	for _, f := range v.files {
+	w := FileOK
+	for _, f := range v.Files {
 		if (kind == "" || f.Kind == kind) && slices.Index(fileStates, f.State) > slices.Index(fileStates, w) {
 			w = f.State
 		}
@@ -248,7 +287,7 @@ func (v *verification) worst(kind string) string {
 const progressPeriod = 5 * time.Second
 
 // progress prints on the error output how much was read.
-func (v *verification) progress() (stop func()) {
+func (v *Verification) progress() (stop func()) {
 	if v.out == nil {
 		return func() {}
 	}
@@ -270,32 +309,32 @@ func (v *verification) progress() (stop func()) {
 }
 
 // print shows the findings.
-func (v *verification) print(a *admin, all bool) error {
-	var shown []verifiedFile
+func (v *Verification) print(out io.Writer, asJSON, all bool) error {
+	var shown []File
 	kinds := map[string]int{}
-	for _, f := range v.files {
+	for _, f := range v.Files {
 		kinds[f.Kind]++
-		if all || f.State != fileOK {
+		if all || f.State != FileOK {
 			shown = append(shown, *f)
 		}
 	}
-	slices.SortFunc(shown, func(x, y verifiedFile) int {
+	slices.SortFunc(shown, func(x, y File) int {
 		if d := slices.Index(fileStates, y.State) - slices.Index(fileStates, x.State); d != 0 {
 			return d
 		}
 		return strings.Compare(x.File, y.File)
 	})
 	status, end := "whole", error(nil)
-	switch v.worst("") {
-	case fileOK:
-	case fileUnused, fileSuspect:
+	switch v.Worst("") {
+	case FileOK:
+	case fileUnused, FileSuspect:
 		status, end = "whole, with something to look at", terminal.Degraded
 	default:
 		status, end = "damaged", terminal.Broken
 	}
-	found := map[string]any{"status": status, "files": len(v.files), "kinds": kinds, "staged_rows": v.staged, "surplus_rows": v.surplus, "findings": shown}
-	err := a.print(found, func(w io.Writer) {
-		fmt.Fprintf(w, "the store in %s is %s; %d files, %.1f MiB of segments read\n", v.dir, status, len(v.files), float64(v.bytes.Load())/(1<<20))
+	found := map[string]any{"status": status, "files": len(v.Files), "kinds": kinds, "staged_rows": v.staged, "surplus_rows": v.surplus, "findings": shown}
+	err := terminal.Print(out, asJSON, found, func(w io.Writer) {
+		fmt.Fprintf(w, "the store in %s is %s; %d files, %.1f MiB of segments read\n", v.dir, status, len(v.Files), float64(v.bytes.Load())/(1<<20))
 		v.printOutside(w, kinds)
 		if len(shown) > 0 {
 			fmt.Fprintln(w, "FILE\tKIND\tSTATE\tWHAT\tWHAT TO DO")
@@ -326,11 +365,11 @@ const (
 
 // segments reads every segment to its last row: those that the catalogue names are compared with their entries, and unnamed ones are
 // read too. named is nil if the catalogue could not be read: then every segment is checked against itself alone.
-func (v *verification) segments(ctx context.Context, named map[string]namedSegment) error {
+func (v *Verification) segments(ctx context.Context, named map[string]namedSegment) error {
 	known := named != nil
 	var paths []string
 	v.mu.Lock()
-	for name, f := range v.files {
+	for name, f := range v.Files {
 		if f.Kind == "segment" && strings.HasSuffix(name, ".seg") {
 			paths = append(paths, v.path(name))
 			v.total.Add(f.Bytes)
@@ -357,7 +396,7 @@ func (v *verification) segments(ctx context.Context, named map[string]namedSegme
 			v.bytes.Add(v.file(path).Bytes)
 			switch {
 			case err != nil:
-				v.say(path, fileDamaged, err.Error(), doSegment)
+				v.say(path, FileDamaged, err.Error(), doSegment)
 			case known && !ok:
 				v.say(path, fileUnused, "the catalogue does not name it; it is whole", doUnknown)
 			}
@@ -368,7 +407,7 @@ func (v *verification) segments(ctx context.Context, named map[string]namedSegme
 }
 
 // unlocked returns an error if another process has the store.
-func (v *verification) unlocked() error {
+func (v *Verification) unlocked() error {
 	for _, dir := range []string{v.dir, v.logDir} {
 		if held(filepath.Join(dir, brick.LockFile)) {
 			return fault.Errorf(fault.Unavailable, "%s is in use by a running process, which checks its own segments: see `scrub` in its /api/v1/status/cluster and spillway_server_scrub_… in its metrics; stop it to verify the whole store", dir)

@@ -1,4 +1,4 @@
-package main
+package verify
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,44 +13,40 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/gateway/mapcache"
-	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/metafile"
 	"github.com/spillwaydb/spillway/storage/overlay"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/segment"
-	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // small checks the files that are read at a glance.
-func (v *verification) small() {
-	for name, f := range v.files {
+func (v *Verification) small() {
+	for name, f := range v.Files {
 		path := v.path(name)
 		switch {
 		case f.Kind == "lock" && f.Bytes > 0:
-			v.say(path, fileSuspect, fmt.Sprintf("it has %d bytes, and should be empty", f.Bytes), doForget)
+			v.say(path, FileSuspect, fmt.Sprintf("it has %d bytes, and should be empty", f.Bytes), doForget)
 		case f.Kind == "map cache" && strings.HasSuffix(name, ".tmp"):
 			v.say(path, fileUnused, "a cached map that was not finished", doLeftover)
 		case f.Kind == "map cache":
 			if err := mapcache.Check(path); err != nil {
-				v.say(path, fileSuspect, err.Error(), doForget)
+				v.say(path, FileSuspect, err.Error(), doForget)
 			}
 		case name == "settings.yaml.new", f.Kind == kindLeftover:
 			v.say(path, fileUnused, "it was not finished: the process was ended while it wrote it", doLeftover)
 		case f.Kind == "restore":
-			v.say(path, fileDamaged, "a restore into this directory has not ended; no process starts in it", "run `spillway restore` again: it goes on where it was; or empty the directory")
-		case f.Kind == kindLetters:
+			v.say(path, FileDamaged, "a restore into this directory has not ended; no process starts in it", "run `spillway restore` again: it goes on where it was; or empty the directory")
+		case f.Kind == KindLetters:
 			v.letters(path)
-		case f.Kind == kindOther:
+		case f.Kind == KindOther:
 			v.tell(path, "no process of Spillway makes such a file; it was not looked at")
 		case f.Kind == "settings":
-			c := defaultConfig()
-			if err := c.read(path); err != nil {
-				v.say(path, fileSuspect, err.Error(), "nothing: the next start writes it; no start reads it")
+			if err := v.program.ReadSettings(path); err != nil {
+				v.say(path, FileSuspect, err.Error(), "nothing: the next start writes it; no start reads it")
 			}
 		case f.Kind == "put aside":
 			v.say(path, fileUnused, "a start did not know it and put it there", "look at it; it is deleted in time")
@@ -64,21 +59,21 @@ func (v *verification) small() {
 }
 
 // copies checks the files beside catalogue and log that reveal damage to them.
-func (v *verification) copies() {
+func (v *Verification) copies() {
 	for path, err := range brick.CheckCopies(overlay.New(vfs.Default), v.dir, v.logDir) {
-		v.say(path, fileSuspect, err.Error(), doForget)
+		v.say(path, FileSuspect, err.Error(), doForget)
 	}
 }
 
 // tables checks every block of the sorted tables of both databases, and reports whether all fit.
-func (v *verification) tables() (ok bool) {
+func (v *Verification) tables() (ok bool) {
 	ok = true
-	for name, f := range v.files {
+	for name, f := range v.Files {
 		if !strings.HasSuffix(name, ".sst") || f.Kind != "catalogue" && f.Kind != "coordination" {
 			continue
 		}
 		if err := verifyTable(v.path(name)); err != nil {
-			v.say(v.path(name), fileDamaged, err.Error(), doRestore)
+			v.say(v.path(name), FileDamaged, err.Error(), doRestore)
 			ok = false
 		}
 	}
@@ -112,67 +107,36 @@ type namedSegment struct{ info segment.Info }
 
 // rehearse starts the store on a file system that keeps all changes in memory, and returns the segments that the
 // catalogue names, by path; nil when it cannot be read.
-func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]namedSegment {
+func (v *Verification) rehearse(ctx context.Context, tablesOK bool) map[string]namedSegment {
 	if !tablesOK { // a database that reads a damaged block may end the process
-		v.say(filepath.Join(v.dir, aStart), fileDamaged, "not tried, because of damaged tables", doWaitForOpen)
+		v.say(filepath.Join(v.dir, aStart), FileDamaged, "not tried, because of damaged tables", doWaitForOpen)
 		return nil
 	}
 	said := &startLog{v: v}
-	p := &standalone{door: door{cfg: v.config(), log: slog.New(said), registry: prometheus.NewRegistry()}, fs: overlay.New(vfs.Default)}
-	err := v.start(ctx, p)
+	p, err := v.program.Start(ctx, v.dir, v.logDir, overlay.New(vfs.Default), slog.New(said))
 	var named map[string]namedSegment
-	if p.brick != nil {
+	if p.Brick != nil {
 		var scanErr error
-		if named, scanErr = v.named(p.brick); scanErr != nil && err == nil {
+		if named, scanErr = v.named(p.Brick); scanErr != nil && err == nil {
 			err = scanErr
 		}
 	}
-	if p.server != nil {
-		v.metadata(p.brick)
+	if p.Served {
+		v.metadata(p.Brick)
 	}
 	said.stop() // messages of closing are about this process
-	closing := p.close()
+	closing := p.Close()
 	if err == nil {
 		err = closing
 	}
 	if err != nil {
-		v.blame(fileDamaged, "a start would be refused: "+err.Error(), doStart)
+		v.blame(FileDamaged, "a start would be refused: "+err.Error(), doStart)
 	}
 	return named
 }
 
-// config returns the settings that a start needs.
-func (v *verification) config() *config {
-	c := defaultConfig()
-	c.DataDir, c.Storage.LogDir = v.dir, v.logDir
-	c.Storage.FreeBytesMin = 1
-	_ = c.budget(memoryOfMachine()) // shares that cannot be computed stay at defaults
-	return &c
-}
-
-// start opens the store: like a standalone process if there is a coordination store beside it, otherwise like a server of
-// a cluster up to the moment it looks for its cluster.
-func (v *verification) start(ctx context.Context, p *standalone) (err error) {
-	if _, err := os.Stat(filepath.Join(v.dir, "coord")); err == nil {
-		return p.openStorage(ctx)
-	}
-	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
-		return err
-	}
-	set := p.cfg.server()
-	set.Server, set.Epoch = localServer, 1
-	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: noMaps{}, Log: p.log, Registerer: p.registry}, set)
-	return err
-}
-
-// noMaps has no table: opening asks for none.
-type noMaps struct{}
-
-// Get implements server.Maps.
-func (noMaps) Get(string) (*topology.Map, bool) { return nil, false }
-
 // named lists the segments of the catalogue.
-func (v *verification) named(b *brick.Brick) (map[string]namedSegment, error) {
+func (v *Verification) named(b *brick.Brick) (map[string]namedSegment, error) {
 	out := map[string]namedSegment{}
 	err := b.Scan(partition.StatePrefix(), func(_, value []byte) error {
 		st, err := partition.DecodeState(bytes.Clone(value))
@@ -191,7 +155,7 @@ func (v *verification) named(b *brick.Brick) (map[string]namedSegment, error) {
 }
 
 // metadata reads every METADATA file.
-func (v *verification) metadata(b *brick.Brick) {
+func (v *Verification) metadata(b *brick.Brick) {
 	disk := metafile.New(b)
 	infos, err := disk.List()
 	for _, i := range infos {
@@ -200,7 +164,7 @@ func (v *verification) metadata(b *brick.Brick) {
 		}
 	}
 	if err != nil {
-		v.blame(fileDamaged, "METADATA: "+err.Error(), doRestore)
+		v.blame(FileDamaged, "METADATA: "+err.Error(), doRestore)
 	}
 }
 
@@ -208,10 +172,10 @@ func (v *verification) metadata(b *brick.Brick) {
 const aStart = "(start)"
 
 // blame notes a finding about the file that a message names, or about the start as a whole.
-func (v *verification) blame(state, what, do string) {
+func (v *Verification) blame(state, what, do string) {
 	v.mu.Lock()
 	found := ""
-	for name := range v.files {
+	for name := range v.Files {
 		if strings.Contains(what, v.path(name)) && len(name) > len(found) {
 			found = name
 		}
@@ -225,7 +189,7 @@ func (v *verification) blame(state, what, do string) {
 
 // startLog collects the log of a start: warnings and errors are findings.
 type startLog struct {
-	v     *verification
+	v     *Verification
 	attrs []slog.Attr
 
 	mu   sync.Mutex
@@ -254,9 +218,9 @@ func (h *startLog) Handle(_ context.Context, r slog.Record) error {
 	for _, a := range attrs {
 		text = append(text, fmt.Sprintf("%s=%v", a.Key, a.Value))
 	}
-	state, do := fileSuspect, doLook
+	state, do := FileSuspect, doLook
 	if r.Level >= slog.LevelError {
-		state, do = fileDamaged, doStart
+		state, do = FileDamaged, doStart
 	}
 	h.v.blame(state, strings.Join(text, " "), do)
 	return nil

@@ -1,4 +1,4 @@
-package main
+package verify
 
 import (
 	"fmt"
@@ -15,15 +15,18 @@ import (
 
 // Kinds of files with rows outside of log and segments, and of those that hold none.
 const (
-	kindStaged   = "staged rows"
-	kindSurplus  = "surplus rows"
-	kindLetters  = "dead letters"
+	KindStaged   = "staged rows"
+	KindSurplus  = "surplus rows"
+	KindLetters  = "dead letters"
 	kindLeftover = "leftover"
-	kindOther    = "other"
+	KindOther    = "other"
 )
 
-// deadLetters begins the names of the files of records of Kafka that were put aside, where settings name no other.
-const deadLetters = "kafka-dead-letters"
+// StagedDir is the directory of staged frames, in data_dir.
+const StagedDir = "staging"
+
+// DeadLetters begins the names of the files of records of Kafka that were put aside, where settings name no other.
+const DeadLetters = "kafka-dead-letters"
 
 const (
 	doLeftover = "nothing: it is removed, or written anew, when it is needed"
@@ -36,12 +39,12 @@ const (
 )
 
 // isStore reports whether there is anything that a storage server or a standalone process would open: a gateway has its caches alone.
-func (v *verification) isStore() bool {
+func (v *Verification) isStore() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for _, f := range v.files {
+	for _, f := range v.Files {
 		switch f.Kind {
-		case "identity", "log", "catalogue", "coordination", "segment", kindSurplus, kindStaged, "witness", "mirror", "restore":
+		case "identity", "log", "catalogue", "coordination", "segment", KindSurplus, KindStaged, "witness", "mirror", "restore":
 			return true
 		}
 	}
@@ -49,14 +52,14 @@ func (v *verification) isStore() bool {
 }
 
 // stagedRows reads every record of the log of staged rows, as a start does.
-func (v *verification) stagedRows() {
-	dir := filepath.Join(v.dir, stagingDir)
+func (v *Verification) stagedRows() {
+	dir := filepath.Join(v.dir, StagedDir)
 	if _, err := os.Stat(dir); err != nil {
 		return
 	}
 	files, err := stagings.Check(vfs.Default, dir)
 	if err != nil {
-		v.say(filepath.Join(dir, "(log)"), fileDamaged, err.Error(), "mend the disk, then verify again")
+		v.say(filepath.Join(dir, "(log)"), FileDamaged, err.Error(), "mend the disk, then verify again")
 		return
 	}
 	for _, f := range files {
@@ -69,15 +72,15 @@ func (v *verification) stagedRows() {
 		case f.Kind == stagings.FileDamaged:
 			v.say(path, fileUnused, fmt.Sprintf("a damaged log of staged rows that a start kept, with %s up to byte %d of %d", rows, f.At, f.Bytes), doKept)
 		case f.Kind == stagings.FileAside && (f.Err != nil || f.Torn):
-			v.say(path, fileDamaged, fmt.Sprintf("a frame that its leader refused for good cannot be read at byte %d of %d (%v)", f.At, f.Bytes, f.Err), doRestore)
+			v.say(path, FileDamaged, fmt.Sprintf("a frame that its leader refused for good cannot be read at byte %d of %d (%v)", f.At, f.Bytes, f.Err), doRestore)
 		case f.Kind == stagings.FileAside:
-			v.say(path, fileSuspect, rows+" that their leader refused for good", doAside)
+			v.say(path, FileSuspect, rows+" that their leader refused for good", doAside)
 		case f.Err != nil:
-			v.say(path, fileDamaged, damage, doStaged)
+			v.say(path, FileDamaged, damage, doStaged)
 		case f.Torn:
-			v.say(path, fileSuspect, fmt.Sprintf("it ends within the record at byte %d of %d; %s before it wait for their leaders", f.At, f.Bytes, rows), doTorn)
+			v.say(path, FileSuspect, fmt.Sprintf("it ends within the record at byte %d of %d; %s before it wait for their leaders", f.At, f.Bytes, rows), doTorn)
 		case f.Gap:
-			v.say(path, fileDamaged, "the log of staged rows before it is missing", doStaged)
+			v.say(path, FileDamaged, "the log of staged rows before it is missing", doStaged)
 		default:
 			v.tell(path, rows+" wait for their leaders")
 		}
@@ -88,15 +91,15 @@ func (v *verification) stagedRows() {
 }
 
 // surplusRows reads the rows that copies set aside when they followed another leader.
-func (v *verification) surplusRows() {
-	for name, f := range v.files {
-		if f.Kind != kindSurplus {
+func (v *Verification) surplusRows() {
+	for name, f := range v.Files {
+		if f.Kind != KindSurplus {
 			continue
 		}
 		path := v.path(name)
 		c, err := partition.CheckSurplus(vfs.Default, path)
 		if err != nil {
-			v.say(path, fileDamaged, err.Error(), doSurplus)
+			v.say(path, FileDamaged, err.Error(), doSurplus)
 			continue
 		}
 		v.surplus += c.Rows
@@ -105,35 +108,35 @@ func (v *verification) surplusRows() {
 }
 
 // letters reads a file of dead letters.
-func (v *verification) letters(path string) {
+func (v *Verification) letters(path string) {
 	n, err := kafka.CheckLetters(path)
 	what := fmt.Sprintf("%d records of Kafka that could not be written", n)
 	if err != nil {
-		v.say(path, fileSuspect, fmt.Sprintf("%v; %s are whole", err, what), doLetters)
+		v.say(path, FileSuspect, fmt.Sprintf("%v; %s are whole", err, what), doLetters)
 		return
 	}
 	v.tell(path, what)
 }
 
 // tell notes the content of a whole file.
-func (v *verification) tell(path, what string) {
+func (v *Verification) tell(path, what string) {
 	f := v.file(path)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if f.State == fileOK {
+	if f.State == FileOK {
 		f.What = what
 	}
 }
 
 // printOutside prints the rows outside of log and segments: they are lost with the store.
-func (v *verification) printOutside(w io.Writer, kinds map[string]int) {
+func (v *Verification) printOutside(w io.Writer, kinds map[string]int) {
 	if v.staged > 0 {
 		fmt.Fprintf(w, "%d rows are staged for their leaders: a start forwards them\n", v.staged)
 	}
 	if v.surplus > 0 {
 		fmt.Fprintf(w, "%d rows are set aside for the leaders of their partitions: a start hands them over\n", v.surplus)
 	}
-	if n := kinds[kindOther]; n > 0 {
+	if n := kinds[KindOther]; n > 0 {
 		fmt.Fprintf(w, "%d files are of no kind that Spillway makes, and were not looked at: --all names them\n", n)
 	}
 }
