@@ -12,4 +12,8 @@
 //	       └▶ api (PromQL) ────▶ query ───▶ server                                  coord/
 //	kafka ─▶ intake/kafka (topics) ─▶ forward
 //	admin.listen ─▶ pprof, metrics
+//
+// Commands that need no process of their own are packages below this one, and import it never:
+//
+//	main ─▶ verify, credentials, client, findings, figures, diagram ─▶ connect, terminal
 package main
