@@ -14,7 +14,7 @@ type Weighed struct{ Rows, Bytes float64 }
 const (
 	// weighedFew are the newest partitions, whose size counts: rows change over weeks. weighedMax are those from which the two numbers are told apart.
 	weighedFew, weighedMax = 8, 24
-	// apart is how many times the rows of a partition another must have, at least, to show by the difference what a row takes; apartMin is
+	// apart is how many times the rows of a partition another must have, at least, to show by the difference the bytes of a row; apartMin is
 	// how many pairs must be so: one partition that was compacted, or got other rows, is no evidence.
 	apart, apartMin = 1.25, 8
 	// repeatedMax is the share of the target that is kept at most for what each partition repeats: if that were all of it, no width would do.
@@ -49,7 +49,7 @@ func WeightOf(closed []Weighed) (Weight, bool) {
 	return Weight{w.PerRow * by, w.PerPartition * by}, true
 }
 
-// slopeOf is the median of what more rows took, of all pairs that are far enough apart (Theil and Sen): a few odd ones do not count.
+// slopeOf is the median of the bytes of more rows, of all pairs that are far enough apart (Theil and Sen): a few odd ones do not count.
 func slopeOf(closed []Weighed) (float64, bool) {
 	var slopes []float64
 	for i, p := range closed {

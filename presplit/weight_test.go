@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestWhatPartitionsRepeatIsToldFromTheirRows: wide partitions of a table whose series take a megabyte, and narrow ones, both off by some per cent.
+// TestWhatPartitionsRepeatIsToldFromTheirRows: wide partitions of a table whose series need a megabyte, and narrow ones, both off by some per cent.
 func TestWhatPartitionsRepeatIsToldFromTheirRows(t *testing.T) {
 	noise := func(i int) float64 { return 1 + 0.03*math.Sin(float64(i)*2.4) }
 	var closed []Weighed

@@ -212,7 +212,7 @@ func oddSymbols(now time.Time) (all []odd) {
 	add(ok, []uint32{1, 2}, func(s *writev2.TimeSeries) { s.Samples[0].StartTimestamp = math.MaxInt64 })
 	add(ok, []uint32{1, 2}, func(s *writev2.TimeSeries) { s.Samples[0].StartTimestamp = math.MinInt64 })
 	add(ok, []uint32{1, 2}, func(s *writev2.TimeSeries) { s.Samples = make([]writev2.Sample, 300_000) })
-	same := make([]writev2.TimeSeries, 100_000) // of a label that no table takes, six gigabytes when they are written out
+	same := make([]writev2.TimeSeries, 100_000) // of a label that no table accepts, six gigabytes when they are written out
 	for i := range same {
 		same[i] = writev2.TimeSeries{LabelsRefs: []uint32{1, 2, 3, 5}, Samples: []writev2.Sample{{Timestamp: ms, Value: 1}}}
 	}

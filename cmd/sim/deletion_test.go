@@ -26,7 +26,7 @@ import (
 //	does [ok | fails]     it does that; or the servers, or the leader of the partition, do not answer in time
 //	forward 1             every server that wants to forwards frame 1, and the leader acks it; the others' frames wait
 //	run 15s               time goes by
-//	renew                 the gateway renews what is held
+//	renew                 the gateway renews the hold
 //	restart A             A starts again, with the frames on its disk
 func TestDeletionScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/deletions", func(t *testing.T, path string) {
@@ -129,7 +129,7 @@ func (w *deletionWorld) stage(t *testing.T, n int, at []string) {
 
 var errNotInTime = errors.New("no answer in time")
 
-// do takes the step that the deletion wants.
+// do carries out the step that the deletion wants.
 func (w *deletionWorld) do(ok bool) (found []topology.ServerID, err error) {
 	if !ok {
 		return nil, errNotInTime

@@ -111,7 +111,7 @@ func (w *guardedWorld) with(t *testing.T, h http.Handler, name, method, target, 
 // storagePort names the only port of a storage server that speaks HTTP, in the list of routes.
 const storagePort = "admin.listen of a storage server"
 
-// routes returns all routes of a process that takes writes and queries, with the right that each needs.
+// routes returns all routes of a process that serves writes and queries, with the right that each needs.
 func (w *guardedWorld) routes(t *testing.T) (public, private map[string]access.Need) {
 	t.Helper()
 	reader, err := query.New(query.Deps{Source: w.server}, query.Settings{})

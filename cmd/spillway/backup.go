@@ -340,7 +340,7 @@ func (b *bar) end() {
 	}
 }
 
-// restoreCmd makes a store of a backup, or has a running cluster take its rows.
+// restoreCmd makes a store of a backup, or has a running cluster insert its rows.
 type restoreCmd struct {
 	From       string  `name:"from" help:"Directory with backups, or s3://BUCKET/PREFIX." required:"" placeholder:"DIR|s3://…"`
 	Backup     string  `name:"backup" help:"Which of them, by name (default: the newest)."`

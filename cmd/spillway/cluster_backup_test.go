@@ -13,7 +13,7 @@ import (
 )
 
 // TestClusterBackupIsRestoredIntoAnother: a cluster is backed up while rows are written, a partition moves its rows to its halves, and a server is killed and
-// comes back. Another cluster, of fewer servers, takes the backup, and has every row that was acked before it began, with the value acked last, and none that was
+// comes back. Another cluster, of fewer servers, is filled from the backup, and has every row that was acked before it began, with the value acked last, and none that was
 // deleted.
 func TestClusterBackupIsRestoredIntoAnother(t *testing.T) {
 	needsCluster(t)

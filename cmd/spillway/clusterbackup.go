@@ -24,7 +24,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/backup/s3"
 )
 
-// restorePath is the path on admin.listen at which a running process accepts a request to take the rows of a cluster's backup.
+// restorePath is the path on admin.listen at which a running process accepts a request to insert the rows of a cluster's backup.
 const restorePath = "/api/v1/admin/restore"
 
 // backupSource is the cluster of a gateway as a backup reads it.
@@ -119,7 +119,7 @@ func (d *door) backUpCluster(ctx context.Context, o *backupOrder, to backup.Plac
 	return news, err
 }
 
-// restoreOrder is the body of a request to take a backup's rows, in JSON.
+// restoreOrder is the body of a request to insert a backup's rows, in JSON.
 type restoreOrder struct {
 	From           string       `json:"from"`         // a directory of the process' host, or s3://bucket/prefix
 	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; missing values come from the environment of the process
@@ -128,7 +128,7 @@ type restoreOrder struct {
 	Merge          bool         `json:"merge,omitempty"`
 }
 
-// restorePage takes the rows of a backup while the process serves. It ends when the client leaves.
+// restorePage inserts the rows of a backup while the process serves. It ends when the client leaves.
 func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 	var o restoreOrder
 	if !readOrder(w, r, &o, "a restore") {
@@ -225,7 +225,7 @@ func fitAlone(c topology.Config) topology.Config {
 	return c
 }
 
-// order has a running process take the rows of a backup.
+// order has a running process insert the rows of a backup.
 func (c *restoreCmd) order(ctx context.Context) error {
 	from, set, err := c.S3.ordered(c.From, c.URL)
 	if err != nil {

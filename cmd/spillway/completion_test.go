@@ -108,7 +108,7 @@ func askZsh(t *testing.T, bin, script string, lines []string) []string {
 			answers[i] = "" // nothing fits
 			continue
 		}
-		typed := lines[i][:strings.LastIndexByte(lines[i], ' ')+1] // what is typed of the last word is replaced
+		typed := lines[i][:strings.LastIndexByte(lines[i], ' ')+1] // the typed part of the last word is replaced
 		found, ok := strings.CutPrefix(line, typed)
 		if !ok {
 			t.Fatalf("%q became %q", lines[i], line)

@@ -56,7 +56,7 @@ func (d failingFS) OpenDir(name string) (vfs.File, error) { return d.wrap(d.FS.O
 type failingFile struct {
 	vfs.File
 	fs      failingFS
-	fresh   bool // it is written from its beginning on: what of it was not synced is known
+	fresh   bool // it is written from its beginning on: its unsynced part is known
 	written atomic.Int64
 	mu      struct { // one fsync at a time: none fails over bytes that another is about to keep
 		sync.Mutex

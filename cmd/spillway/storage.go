@@ -481,7 +481,7 @@ func (p *storage) pages() http.Handler {
 	return localOnly(loopback, p.cfg.Admin.Hosts, mux)
 }
 
-// adminPages are health, metrics, profiles and the reload. Whoever reaches the port may use those that need nothing.
+// adminPages are health, metrics, profiles and the reload. All that reach the port may use those that need nothing.
 func (p *storage) adminPages() []page {
 	out := profilePages()
 	for i := range out {
@@ -500,7 +500,7 @@ func hostOnly(w http.ResponseWriter, _ *http.Request) {
 	http.Error(w, "A storage server knows no tokens, and its admin.listen is not a loopback address: reload it by SIGHUP.", http.StatusForbidden)
 }
 
-// readiness answers 200 while the store takes writes, 503 with the reason otherwise.
+// readiness answers 200 while the store accepts writes, 503 with the reason otherwise.
 func (p *storage) readiness(w http.ResponseWriter, _ *http.Request) {
 	if err := p.brick.Err(); err != nil {
 		http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)

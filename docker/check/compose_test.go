@@ -67,7 +67,7 @@ func TestComposeReadsTheFilesAsTheyAreMeant(t *testing.T) {
 	}
 }
 
-// TestComposeRefusesWhatTheFilesMustNotSay: were these taken, the test above would show nothing.
+// TestComposeRefusesWhatTheFilesMustNotSay: were these accepted, the test above would show nothing.
 func TestComposeRefusesWhatTheFilesMustNotSay(t *testing.T) {
 	text, err := os.ReadFile("../compose.yaml")
 	if err != nil {

@@ -107,7 +107,7 @@ func (m *Machine) round() Step {
 	return m.do(Find, nil)
 }
 
-// end releases what is held, and then ends.
+// end releases the holds, and then ends.
 func (m *Machine) end(err error) Step {
 	m.err = err
 	if m.all != nil {

@@ -141,7 +141,7 @@ type Smear struct {
 type Forecast struct {
 	RingLo        float64    `json:"ring_lo"`
 	RingHi        float64    `json:"ring_hi"`
-	Since         *time.Time `json:"since"` // begin of what is recorded; nil: nothing is
+	Since         *time.Time `json:"since"` // begin of the record; nil: there is none
 	Days          int        `json:"days"`  // past days included
 	Known         bool       `json:"known"` // enough of the last minutes was observed
 	RowsPerSecond float64    `json:"rows_per_second"`

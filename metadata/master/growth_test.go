@@ -137,7 +137,7 @@ func TestRowsThatMoveAreNoGrowth(t *testing.T) {
 	}
 }
 
-// TestPartitionsToComeCountWhatEachRepeats: partitions of an hour, and twice as many of half an hour, show that a row takes 2 bytes, and the series of a partition
+// TestPartitionsToComeCountWhatEachRepeats: partitions of an hour, and twice as many of half an hour, show that a row needs 2 bytes, and the series of a partition
 // a million; so partitions of 3 MB should get a million rows.
 func TestPartitionsToComeCountWhatEachRepeats(t *testing.T) {
 	const min = point.Nanos(60e9)

@@ -60,7 +60,7 @@ func (g *growths) look(now point.Nanos, tables Tables, sizes map[lease.Partition
 	return maps.Clone(g.tables)
 }
 
-// youngFor is for how long after its first look a table is looked at often, and its growth is stored each minute: people who try something out see the
+// youngFor is for how long after its first look a table is looked at often, and its growth is stored each minute: people that try something out see the
 // partitions to come within two minutes.
 const youngFor = 6 * 60e9
 

@@ -40,7 +40,7 @@ type keeping struct {
 	err  error
 }
 
-// Begin locks a place for a backup. The holder names who writes, as to Place.Lock. End or Abort ends it. Errors: Unavailable (another backup into the
+// Begin locks a place for a backup. The holder names the writer, as to Place.Lock. End or Abort ends it. Errors: Unavailable (another backup into the
 // place runs), Canceled.
 func Begin(ctx context.Context, to Place, holder string, made time.Time, set Settings) (*Session, error) {
 	unlock, err := to.Lock(ctx, holder)

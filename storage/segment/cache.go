@@ -205,7 +205,7 @@ func (c *Cache) putFound(k pageKey, asked string, f *Found) []string {
 	return c.putList(&cached{key: k, asked: asked, ids: f.IDs, places: f.Places, bytes: 200 + int64(len(asked)) + foundBytes*int64(len(f.IDs))}, f.labels)
 }
 
-// listedBytes is what a value of a list takes.
+// listedBytes is the size of a value of a list.
 func listedBytes(v string) int64 { return 16 + int64(len(v)) }
 
 // putList keeps a page with a list, and returns the list or an equal one of another page.

@@ -56,7 +56,7 @@ const (
 	foundLabelsPart = 4
 )
 
-// foundBytes is what a found series takes in the Cache without its labels.
+// foundBytes is the size of a found series in the Cache without its labels.
 const foundBytes = 8
 
 // Find returns what a selector finds; nil: so many series that they would not stay in the Cache.

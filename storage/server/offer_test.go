@@ -25,7 +25,7 @@ func offered(t *testing.T, st peer.Stream, lo, n int) peer.Refused {
 	return refused
 }
 
-// TestATablesShareOfSeriesHoldsWhicheverGatewaySends: a storage server had memory for so many series, and took whatever any number of gateways sent.
+// TestATablesShareOfSeriesHoldsWhicheverGatewaySends: a storage server had memory for so many series, and accepted whatever any number of gateways sent.
 func TestATablesShareOfSeriesHoldsWhicheverGatewaySends(t *testing.T) {
 	const most, section = 8192, 256
 	p := startWith(t, vfs.NewMem(), newMap(t), server.Settings{Server: "s1", Epoch: 1, SeriesMax: most})

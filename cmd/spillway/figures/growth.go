@@ -8,7 +8,7 @@ import (
 )
 
 // Growth counts the rows by which the partitions of each server grow, from one look at the status to the next. A page that looks twice divides by the
-// time between: as partitions end and others begin, it sees which servers take the load. It holds a number for each partition of the maps (I5).
+// time between: as partitions end and others begin, it sees which servers have the load. It holds a number for each partition of the maps (I5).
 type Growth struct {
 	mu   sync.Mutex
 	from time.Time // of the first look

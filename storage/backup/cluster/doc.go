@@ -7,7 +7,7 @@
 // partition, which comes later. A partition that is gone from the map when its turn comes was split or merged, and those that have its rows now are backed
 // up anew. So a manifest has, per table, one map, and of each partition of it a snapshot as new as the map.
 //
-// Segments are the leader's files, byte for byte (I4): placements of a partition share them, so that the next backup copies only new ones, whoever leads then.
+// Segments are the leader's files, byte for byte (I4): placements of a partition share them, so that the next backup copies only new ones, whichever server leads then.
 // A restore writes rows with the ranks they had (I9), so that the order of parts, and a second run of it, change nothing.
 //
 // Refused here: schedules, and users, roles and limits, which are files of gateways.

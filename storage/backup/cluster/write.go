@@ -42,7 +42,7 @@ type Source interface {
 // Settings of a backup.
 type Settings struct {
 	backup.Settings
-	// Holder names who writes, for the lock of the place.
+	// Holder names the writer, for the lock of the place.
 	Holder string
 	// Patience is how long to wait for a partition without a leader, or a server that may have staged rows, before it is named as missing. Default 1 min.
 	Patience time.Duration

@@ -10,7 +10,7 @@ import (
 // Gather makes frames of series with the ranks of their rows, for deliver: rows of about one rank in each.
 type Gather struct{ s slice }
 
-// NewGather makes one that takes rows up to a size in memory; 0: any. Exact: a frame has the rows of one rank alone, where rows of several partitions may
+// NewGather makes one that accepts rows up to a size in memory; 0: any. Exact: a frame has the rows of one rank alone, where rows of several partitions may
 // have been written within the same tenth of a second.
 func NewGather(bytesMax int64, exact bool) *Gather {
 	unit := point.Stamp(rankUnit)
@@ -26,7 +26,7 @@ func (g *Gather) Take(x *Series) error { return g.s.take(x) }
 // IsFull reports whether an error says that the series have more rows than fit.
 func IsFull(err error) bool { return errors.Is(err, errFull) }
 
-// Bytes is the size in memory of the rows taken.
+// Bytes is the size in memory of the rows gathered.
 func (g *Gather) Bytes() int64 { return g.s.bytes }
 
 // Share is the part of the series that were seen, by their number: 1 after all.
