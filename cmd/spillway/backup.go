@@ -71,6 +71,7 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 	}
 	d.withNews(w, "a backup", &d.backingUp, func(progress func(backup.Progress)) backupNews {
 		news, err := d.backUp(r.Context(), &o, to, progress)
+		d.backups.ended(&news, err)
 		if err != nil {
 			news.Error = err.Error()
 			d.log.Error("backup failed", "to", o.To, "error", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -42,6 +43,12 @@ func TestABackupOfAServingProcessIsAStore(t *testing.T) {
 	}
 	if names, err := filepath.Glob(filepath.Join(dir, "*.backup")); err != nil || len(names) != 2 {
 		t.Errorf("backups that were kept: %v %v", names, err)
+	}
+	if err := (&backupCmd{To: "/dev/null", URL: admin.URL}).Run(); err == nil || testutil.ToFloat64(p.backups.backups.WithLabelValues("failed")) != 1 {
+		t.Errorf("a backup where none can be: %v, and the metrics do not count it", err)
+	}
+	if n, last := testutil.ToFloat64(p.backups.backups.WithLabelValues("complete")), testutil.ToFloat64(p.backups.last); n != 3 || last < float64(now.Unix()) || last > float64(time.Now().Unix()+1) {
+		t.Errorf("metrics have %.0f complete backups, the newest at %.3f", n, last)
 	}
 	data := filepath.Join(t.TempDir(), "restored")
 	if err := (&restoreCmd{From: dir, Verify: true}).Run(); err != nil {

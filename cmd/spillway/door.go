@@ -72,6 +72,7 @@ type door struct {
 
 	backingUp atomic.Bool // one backup at a time
 	restoring atomic.Bool // and one restore
+	backups   *backupMetrics
 }
 
 // gatewayDeps are the parts behind a door.
@@ -103,6 +104,7 @@ type gatewayDeps struct {
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
 func (d *door) listen() (err error) {
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	d.backups = newBackupMetrics(d.registry)
 	if d.guard, err = access.Open(access.Deps{Log: d.log, Registerer: d.registry}, access.Settings{WebFile: d.cfg.HTTP.WebConfigFile, TokensFile: d.cfg.HTTP.TokensFile}); err != nil {
 		return err
 	}
