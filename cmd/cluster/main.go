@@ -196,7 +196,7 @@ func describe(p processes.Plan, c *processes.Cluster, took time.Duration) string
 	fmt.Fprintf(&b, "  curl 'http://%s/write?db=default' -d 'cpu,host=a usage=0.5'\n", c.HTTP[0])
 	fmt.Fprintf(&b, "  curl 'http://%s/api/v1/query?query=cpu_usage'\n\n", c.HTTP[len(c.HTTP)-1])
 	more := fmt.Sprint("s", p.Storage+1)
-	fmt.Fprintf(&b, "  commands, in another terminal: . %s; then spillway doctor, table list, partition list default, server list, query cpu_usage\n", filepath.Join(p.Dir, "env"))
+	fmt.Fprintf(&b, "  commands, in another terminal: . %s; then spillway doctor, table list, partition list default, server list, query cpu_usage, backup --to DIR\n", filepath.Join(p.Dir, "env"))
 	fmt.Fprintf(&b, "  one more storage server: %s storage --id=%s --host=h%d --data-dir=%s --peer.listen=127.0.0.1:%d --coord=%s %s\n\n",
 		p.Bin, more, p.Storage+1, filepath.Join(p.Dir, more), p.Port+100, c.Coord, strings.Join(append(p.Security(more), p.CoordSecurity()...), " "))
 	return b.String()
@@ -218,7 +218,7 @@ func environment(p processes.Plan, c *processes.Cluster) string {
 
 // variables are those with which commands find the cluster, NAME=value.
 func variables(p processes.Plan, c *processes.Cluster) []string {
-	out := []string{"SPILLWAY_SERVERS=" + strings.Join(c.Peers, ","), "SPILLWAY_URL=http://" + c.HTTP[0]}
+	out := []string{"SPILLWAY_SERVERS=" + strings.Join(c.Peers, ","), "SPILLWAY_URL=http://" + c.HTTP[0], "SPILLWAY_ADMIN_URL=http://" + c.GatewayAdmin[0]}
 	names := map[string]string{"--peer.tls.ca": "SPILLWAY_PEER_CA", "--peer.tls.cert": "SPILLWAY_PEER_CERT", "--peer.tls.key": "SPILLWAY_PEER_KEY", "--dev.insecure-peers": "SPILLWAY_PEER_INSECURE"}
 	for _, arg := range p.Security(processes.AdminName) {
 		flag, value, given := strings.Cut(arg, "=")
