@@ -22,6 +22,7 @@ type heartbeat struct {
 	sent      map[uint64]Time
 	next      Time
 	draining  bool // as the last renewal sent says
+	held      int  // as the last renewal sent says
 	over      bool // as the last renewal sent says: we hold our share
 	sentAt    Time // of the last renewal
 	goodUntil Time
@@ -95,7 +96,7 @@ func (m *Machine) planBeat() {
 		return
 	}
 	b.n++
-	b.draining, b.over, b.sentAt = m.drains(), m.held >= m.share, m.now
+	b.draining, b.held, b.over, b.sentAt = m.drains(), m.held, m.held >= m.share, m.now
 	b.sent[b.n] = m.now
 	if len(b.sent) > unansweredMax {
 		delete(b.sent, b.n-unansweredMax)
@@ -115,7 +116,7 @@ func (m *Machine) planBeat() {
 func (m *Machine) renewsEarly() bool {
 	b := &m.beat
 	at := b.next
-	if b.found && b.ever && m.held >= m.share != b.over {
+	if n := m.held - b.held; b.found && b.ever && m.held >= m.share != b.over && -earlyLeases <= n && n <= earlyLeases {
 		at = min(at, b.sentAt+Time(m.set.RenewEvery/earlyRenewals))
 	}
 	if m.now < at {
@@ -125,8 +126,12 @@ func (m *Machine) renewsEarly() bool {
 	return true
 }
 
-// earlyRenewals bounds the renewals in the time of one.
-const earlyRenewals = 20
+// earlyRenewals bounds the renewals in the time of one. earlyLeases bounds the leases acquired or released since the last renewal: where servers acquire many, as in a
+// cluster that starts, a share is that of a moment, and servers that went by it would leave too much to the others.
+const (
+	earlyRenewals = 20
+	earlyLeases   = 2
+)
 
 // saidDraining reports whether our row says that we drain, as the answer to the last renewal showed.
 func (b *heartbeat) saidDraining() bool { return b.draining && b.found && !b.inFlight }
