@@ -49,12 +49,12 @@ func (l lies) String() string {
 
 // elsewhere is the error that names rows which lie in another partition than the first.
 func (w *attempt) elsewhere() error {
-	first, any, far, named := lies{}, false, 0, []string(nil)
+	first, found, far, named := lies{}, false, 0, []string(nil)
 	look := func(item int, id point.SeriesID, at point.Nanos) {
 		labels := w.g.dict.Labels(id)
 		l := w.lies(labels, at)
-		if !any {
-			first, any = l, true
+		if !found {
+			first, found = l, true
 		}
 		if l == first {
 			return

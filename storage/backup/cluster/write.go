@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -182,7 +183,7 @@ func (w *writer) table(ctx context.Context, name string, to *backup.Manifest) (*
 			return nil, err
 		} else if whole {
 			t.Map = m.Encode()
-			for _, id := range slices.Sorted(keys(pass.done)) {
+			for _, id := range slices.Sorted(maps.Keys(pass.done)) {
 				p := pass.done[id]
 				t.Partitions = append(t.Partitions, p.Part)
 				to.Entries, to.Segments = append(to.Entries, p.entries...), append(to.Segments, p.segments...)
@@ -194,16 +195,6 @@ func (w *writer) table(ctx context.Context, name string, to *backup.Manifest) (*
 		}
 	}
 	return nil, fault.Errorf(fault.Unavailable, "partitions were replaced by others %d times while they were backed up", passesMax)
-}
-
-func keys[V any](m map[point.PartitionID]V) func(func(point.PartitionID) bool) {
-	return func(yield func(point.PartitionID) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // part is a partition that is backed up.
@@ -245,14 +236,17 @@ var errGone = errors.New("the partition is gone")
 
 // run backs up the partitions that are not yet; false: some are gone from the newest map.
 func (t *tablePass) run(ctx context.Context) (whole bool, err error) {
+	var todo []*topology.Partition
+	for p := range t.m.All() {
+		if t.done[p.ID] == nil {
+			todo = append(todo, p)
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
-	var mu sync.Mutex
+	var mu sync.Mutex // of whole and t.done
 	whole = true
-	for p := range t.m.All() {
-		if t.done[p.ID] != nil {
-			continue
-		}
+	for _, p := range todo {
 		g.Go(func() error {
 			got, err := t.partition(ctx, p)
 			mu.Lock()
@@ -267,7 +261,8 @@ func (t *tablePass) run(ctx context.Context) (whole bool, err error) {
 			return err
 		})
 	}
-	return whole, g.Wait()
+	err = g.Wait()
+	return whole, err
 }
 
 // partition backs up one, with patience.
