@@ -12,8 +12,8 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// TestClusterEdgesCost measures how long rows of now wait for their acks while they pass from a partition to the next, on another server, every two seconds, beside a table whose partition
-// stays the same. Each writer asks for the one and the other in turn, so that whatever else the machine does falls on both: `make bench-edges`.
+// TestClusterEdgesCost measures the ack latency of rows of now in two tables: in one, a new partition on another server begins every two seconds; in the other, the
+// partition stays the same. Each writer writes to both in turn, so that other work on the machine slows both alike: `make bench-edges`.
 func TestClusterEdgesCost(t *testing.T) {
 	if os.Getenv("EDGES_COST") == "" {
 		t.Skip("the wait for acks across edges of partitions is measured by `make bench-edges`")

@@ -23,9 +23,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestClusterPresplitFollowsTheLoad writes rows at a known rate into a table whose growth of eight days is recorded, with its season, as a master leaves it behind. The next
-// master lays out an hour ahead by it, neighbours on different servers, and the partitions that get the rows of their times close near the target. When the load has doubled,
-// one plan cuts all partitions anew that no server leads, and leaves those that are led. Partitions of another table that passed without rows are merged. No row that was acked is missing.
+// TestClusterPresplitFollowsTheLoad writes rows at a known rate into a table whose growth over the last eight days a former master has recorded. The test expects:
+//   - The master cuts the coming hour by the forecast of that growth, neighbours on different servers, and partitions close with about the target size.
+//   - After the load doubles, one plan cuts again all partitions that have no leader yet, and none that has one.
+//   - Partitions of another table whose time passed without rows are merged.
+//   - Every acked row is read back.
 func TestClusterPresplitFollowsTheLoad(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
@@ -77,7 +79,7 @@ func TestClusterPresplitFollowsTheLoad(t *testing.T) {
 	l.check(time.Unix(0, until))
 }
 
-// seasonal is a load with growth and a season, whose rate is known at all times.
+// seasonal writes rows at a rate that grows, and rises and falls by the time of day; rate returns it for any time.
 type seasonal struct {
 	c     *crowd
 	table string

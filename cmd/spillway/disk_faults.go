@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// disk is the file system of the store, in the program of make chaos (.ci/faults): while the file is there that FAULT_SYNC names, fsyncs
-// fail. What was written since the last one that succeeded reads as zeroes then: a kernel may drop such pages.
+// disk is the file system of the store in the program of make chaos (.ci/faults). While the file named by FAULT_SYNC exists, fsyncs fail, and
+// bytes written since the last successful fsync read as zeroes afterwards, as after a kernel that drops dirty pages.
 func disk() vfs.FS {
 	if file := os.Getenv("FAULT_SYNC"); file != "" {
 		return failingFS{vfs.Default, file}

@@ -248,7 +248,7 @@ func apiAsks(backup string) []apiAsk {
 	administer(200, "POST", "/api/v1/admin/backup", jsonType, fmt.Sprintf(`{"to":%q}`, backup))
 	administer(400, "POST", "/api/v1/admin/backup", jsonType, `{"to":"relative"}`)
 	administer(415, "POST", "/api/v1/admin/backup", "text/plain", `{}`)
-	administer(200, "POST", "/api/v1/admin/restore", jsonType, fmt.Sprintf(`{"from":%q}`, backup)) // whose last line says that it is a backup of a store
+	administer(200, "POST", "/api/v1/admin/restore", jsonType, fmt.Sprintf(`{"from":%q}`, backup)) // 200, and the last line of the answer refuses: it is a backup of a store, not of a cluster
 	administer(400, "POST", "/api/v1/admin/restore", jsonType, `{"from":"relative"}`)
 	administer(415, "POST", "/api/v1/admin/restore", "text/plain", `{}`)
 	return asks

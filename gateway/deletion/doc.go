@@ -8,8 +8,8 @@
 // A deletion that fails half way must not show a value again that a later one replaced before it began:
 //
 //   - Partitions delete before staged rows: mostly a deletion fails because a leader is away, and then newer rows are staged.
-//   - Servers with staged rows hold them before, and forward none: an older row that is forwarded after its partition deleted, and whose newer one is then taken out of its
-//     frame, would be the value that is read, until the partition deletes once more.
+//   - Before that, servers with staged rows stop forwarding the rows of the deletion (a hold). Without it an older staged row could be forwarded after its partition deleted,
+//     while the newer row that replaced it is deleted in staging: readers would see the old value until the partition deletes once more.
 //   - Partitions delete once more at the end: rows may have come from servers that know no holds.
 //
 // A row that moves from one server with staged rows to another is found in the next round; the last round is one without a new server. A hold is a lease: the gateway renews it, and a

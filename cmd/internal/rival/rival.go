@@ -32,7 +32,7 @@ type Server struct {
 	keep    bool               // leave dir behind
 	cmd     *exec.Cmd          // nil: there is not one process
 	cluster *processes.Cluster // nil: it is none
-	pids    []int              // processes whose CPU time counts
+	pids    []int              // processes of the cluster; CPU figures add up theirs
 }
 
 // freePorts asks the system for free ports: two measurements on one machine must not reach each other's server.

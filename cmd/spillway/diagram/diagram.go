@@ -10,7 +10,7 @@ import (
 
 // Sheet carries a plot: an SVG or a PNG. Places are in the units of the SVG, from the upper left corner.
 type Sheet interface {
-	// Rect fills a rectangle whose upper left corner is at x, y.
+	// Rect fills the rectangle of size w × h with its upper left corner at x, y.
 	Rect(x, y, w, h float64, c Colour)
 	// Line joins places.
 	Line(at []Spot, c Colour, s Stroke)

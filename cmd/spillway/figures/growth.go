@@ -23,8 +23,8 @@ type grown struct {
 	id    uint64
 }
 
-// Count adds what came since the last look to the servers that lead now, and sets Server.Grown. The status has all tables. A partition that is new since
-// the last look grew by all of its rows; one whose rows were not known then, or are fewer now, by none.
+// Count adds the rows of each partition since the last call to the server that leads it now, and sets Server.Grown. The status must have all tables. For a
+// partition that did not exist at the last call all rows count; for one whose rows were not known then, or are fewer now, none.
 func (g *Growth) Count(s *ui.Status) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

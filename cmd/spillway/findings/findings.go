@@ -29,7 +29,7 @@ func OfStatus(s *ui.Status) (report []Finding) {
 	}
 	for _, srv := range s.Servers {
 		if !srv.Live {
-			// What is not served without it is a partition without a leader, below.
+			// Partitions that only this server could serve are reported below, as partitions without a leader.
 			add("degraded", "dead server", srv.ID, "it "+NoHeartbeat("sends", s.Tables), "start it, with its data directory; `spillway server list --servers …` says what only it holds")
 		}
 	}

@@ -4,5 +4,5 @@
 //	files ─▶ checksums, kinds ──┐
 //	Program.Start on an overlay ┴▶ findings by file, the worst of which is the exit code
 //
-// How a store is started is the program's: it hands in a Program.
+// How a process opens a store is not known here; the command gets it as a Program.
 package verify

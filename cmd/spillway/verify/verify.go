@@ -39,12 +39,12 @@ type Command struct {
 	Program Program `kong:"-"` // set by main
 }
 
-// Program is what an examination needs of the program whose stores it examines.
+// Program reads settings and opens stores as the processes of the program do.
 type Program interface {
 	// ReadSettings reads a file of settings; its error names the mistake.
 	ReadSettings(path string) error
-	// Start opens the store in dir, whose log lies in logDir, as a process does, on fs, and reports to log. A start that fails returns the parts
-	// that it opened, and Close is called all the same.
+	// Start opens the store in dir, with its log in logDir, on the file system fs. Messages go to log. After an error Started has the parts that were
+	// opened; the caller closes it in any case.
 	Start(ctx context.Context, dir, logDir string, fs vfs.FS, log *slog.Logger) (Started, error)
 }
 
