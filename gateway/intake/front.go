@@ -139,6 +139,10 @@ func (f *Front) Writing() bool { return f.turns.taken() }
 // OnInFlightGrowth has g called with InFlightBytes, from any goroutine, before requests hold more. g is quick.
 func (f *Front) OnInFlightGrowth(g func(to int64)) { f.inFlight.grows.Store(&g) }
 
+// acceptedAtOnce is how many connections are accepted before other goroutines run. While the backlog has more, Accept does not block, and a loop
+// of it would fill the scheduler's queues with thousands of new goroutines before a request that arrived meanwhile has its turn.
+const acceptedAtOnce = 8
+
 // Serve accepts connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
 // the handshake happens on the connection's own goroutine, within PeekTimeMax. Several listeners may be served at once.
 func (f *Front) Serve(ln net.Listener) error {
@@ -147,12 +151,16 @@ func (f *Front) Serve(ln net.Listener) error {
 		return nil
 	}
 	defer f.end(ln)
-	for pause := time.Duration(0); ; {
+	pause, accepted := time.Duration(0), 0
+	for {
 		c, err := ln.Accept()
 		switch {
 		case err == nil:
 			pause = 0
 			f.accepted(c)
+			if accepted++; accepted%acceptedAtOnce == 0 {
+				runtime.Gosched()
+			}
 		case f.draining.Load():
 			return nil
 		case errors.Is(err, net.ErrClosed):
