@@ -20,6 +20,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/backup/s3"
@@ -169,8 +171,8 @@ type backupCmd struct {
 	Rate size   `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
 	Keep int    `name:"keep" help:"Remove all but the newest backups of the directory afterwards (default: keep all)."`
 
-	S3     bucketFlags `embed:"" prefix:"s3-" group:"S3"`
-	Client clientFlags `embed:""`
+	S3     bucketFlags  `embed:"" prefix:"s3-" group:"S3"`
+	Client client.Flags `embed:""`
 }
 
 // Run orders the backup and shows its progress.
@@ -202,7 +204,7 @@ func (c *backupCmd) order() (*backupOrder, error) {
 }
 
 // sendOrder sends an order to the process at a URL, and shows the progress in the answer.
-func sendOrder(ctx context.Context, client clientFlags, at, path string, o any, bar *bar) (news backupNews, err error) {
+func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar *bar) (news backupNews, err error) {
 	order, err := json.Marshal(o)
 	if err != nil {
 		return news, err
@@ -212,7 +214,7 @@ func sendOrder(ctx context.Context, client clientFlags, at, path string, o any, 
 		return news, fault.Wrap(err, fault.Invalid, "--url")
 	}
 	rq.Header.Set("Content-Type", "application/json")
-	resp, err := client.send(rq, 0)
+	resp, err := by.Send(rq, 0)
 	if err != nil {
 		return news, err
 	}
@@ -253,7 +255,7 @@ func tellMissing(missing []string) error {
 		fmt.Printf("missing: %s\n", m)
 	}
 	if len(missing) > 0 {
-		return exitDegraded
+		return terminal.Degraded
 	}
 	return nil
 }
@@ -354,8 +356,8 @@ type restoreCmd struct {
 	List       bool    `name:"list" help:"List the backups, and restore nothing." xor:"mode"`
 	Verify     bool    `name:"verify" help:"Read the whole backup and check it, and restore nothing." xor:"mode"`
 
-	S3     bucketFlags `embed:"" prefix:"s3-" group:"S3"`
-	Client clientFlags `embed:""`
+	S3     bucketFlags  `embed:"" prefix:"s3-" group:"S3"`
+	Client client.Flags `embed:""`
 }
 
 // Run lists, checks or restores.
@@ -391,7 +393,7 @@ func (c *restoreCmd) Run() error {
 	}
 	cfg, err := loadConfig(c.ConfigFile)
 	if err == nil {
-		over(&cfg.DataDir, c.DataDir)
+		terminal.Over(&cfg.DataDir, c.DataDir)
 		err = cfg.complete()
 	}
 	if err != nil {

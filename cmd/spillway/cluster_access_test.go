@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 )
 
 // TestClusterObeysAdministratorsAlone: a stolen certificate of a gateway or a storage server drains nothing, etcd accepts
@@ -42,9 +43,9 @@ func TestClusterObeysAdministratorsAlone(t *testing.T) {
 	}
 
 	// The server restarts with a list of revoked certificates; one of the gateways is added later.
-	_, err := (&certsCmd{OutDir: dir, Gateways: []string{"lost"}, Days: 1}).make()
+	_, err := (&credentials.Certs{OutDir: dir, Gateways: []string{"lost"}, Days: 1}).Make()
 	c.must(err)
-	c.must((&certsCmd{OutDir: dir, Revoke: []string{"lost"}}).Run())
+	c.must((&credentials.Certs{OutDir: dir, Revoke: []string{"lost"}}).Run())
 	c.must(c.Storage[0].Stop(t.Context()))
 	c.Storage[0].Line = append(c.Storage[0].Line, "--peer.tls.crl="+filepath.Join(dir, "ca.crl"))
 	c.must(c.Storage[0].Start(t.Context()))
@@ -53,7 +54,7 @@ func TestClusterObeysAdministratorsAlone(t *testing.T) {
 		return err == nil && status == http.StatusNoContent
 	}
 	c.within(patience, "both gateways write", func() bool { return write(0) && write(1) })
-	c.must((&certsCmd{OutDir: dir, Revoke: []string{"g2"}}).Run())
+	c.must((&credentials.Certs{OutDir: dir, Revoke: []string{"g2"}}).Run())
 	c.within(patience, "the revoked gateway writes no more", func() bool { return !write(1) })
 	c.within(patience, "the other one writes", func() bool { return write(0) })
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
@@ -100,7 +101,7 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 		t.Errorf("server show: %+v", got)
 	}
 	out, code := c.cli("doctor")
-	if code != int(exitDegraded) || !strings.Contains(out, "2 placements, 0 of them of partitions without rows") {
+	if code != int(terminal.Degraded) || !strings.Contains(out, "2 placements, 0 of them of partitions without rows") {
 		t.Errorf("doctor ended with %d:\n%s", code, out)
 	}
 	for i := range 2 { // first rows of the moved partitions, second ones of the others

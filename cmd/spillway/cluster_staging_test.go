@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
@@ -207,7 +208,7 @@ func TestClusterRowsOfADeadHolderAreNotMissedInSilence(t *testing.T) {
 		}
 	}
 	out, code := c.cli("doctor")
-	if code != int(exitDegraded) && code != int(exitBroken) || !strings.Contains(out, "rows may be staged on it") {
+	if code != int(terminal.Degraded) && code != int(terminal.Broken) || !strings.Contains(out, "rows may be staged on it") {
 		t.Errorf("the doctor ends with %d and says: %s", code, out)
 	}
 	t.Logf("%d rows are on %s, which is dead: %d queries were refused, %d warned", now[dead], dead, refused, warned)

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/connect"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -34,9 +35,9 @@ import (
 type crowd struct {
 	t *testing.T
 	*processes.Cluster
-	doors []*process  // the gateways, as their clients see them
-	peer  peerConfig  // how its processes authenticate each other
-	coord coordConfig // how they reach etcd
+	doors []*process    // the gateways, as their clients see them
+	peer  connect.Peer  // how its processes authenticate each other
+	coord connect.Coord // how they reach etcd
 	view  clusterView
 	dir   string // of all processes
 
@@ -113,8 +114,8 @@ func newCrowdOf(t *testing.T, p processes.Plan, n int) (c *crowd, later []*proce
 	c.peer.Insecure = !p.Certs
 	if p.Certs {
 		file := func(name string) string { return filepath.Join(p.Dir, "certs", name) }
-		c.peer = peerConfig{CA: file("ca.crt"), Cert: file("g1.crt"), Key: file("g1.key")}
-		c.coord = coordConfig{CA: file("etcd-ca.crt"), Cert: file("etcd-user-spillway.crt"), Key: file("etcd-user-spillway.key")}
+		c.peer = connect.Peer{CA: file("ca.crt"), Cert: file("g1.crt"), Key: file("g1.key")}
+		c.coord = connect.Coord{CA: file("etcd-ca.crt"), Cert: file("etcd-user-spillway.crt"), Key: file("etcd-user-spillway.key")}
 	}
 	c.look()
 	return c, later

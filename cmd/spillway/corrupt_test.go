@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -111,7 +112,7 @@ func (r *corruptRun) fail(res corruptResult) {
 func (r *corruptRun) print(took time.Duration) {
 	r.t.Logf("%d corruptions in %s, TEST_SEED=%d\n%s\n%s\n%s", len(r.results), took.Round(time.Second), r.seed,
 		r.table("file", func(x corruptResult) string { return x.Harm.Kind }), r.table("corruption", func(x corruptResult) string { return x.Harm.Name }),
-		r.table("repair", func(x corruptResult) string { return or(x.Repaired, "not tried") }))
+		r.table("repair", func(x corruptResult) string { return cmp.Or(x.Repaired, "not tried") }))
 	for _, x := range r.results {
 		if x.failed() { // once more, where the end of a long output is read
 			r.t.Logf("%s: case %d, %s store, %s: %s\n\t%.600s", x.Outcome, x.Case, x.Base, x.Mode, x.Harm, x.Said)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/transfer"
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -24,12 +27,12 @@ type rangeFlags struct {
 
 // exportCmd writes the rows of a server into a file.
 type exportCmd struct {
-	To     string      `name:"to" help:"File, - for standard output, or directory for blocks. Names that end in .gz or .zst are compressed." required:""`
-	Format string      `name:"format" help:"openmetrics, prometheus (text), line (Influx), json (lines; keeps every bit), or blocks (of Prometheus' TSDB); default: by the name: .om .prom .lp .jsonl." enum:",openmetrics,prometheus,line,json,blocks" default:""`
-	URL    string      `name:"url" help:"Where the process listens: a standalone, a gateway, or any server with Prometheus' remote read." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
-	Table  string      `name:"table" help:"Table to export (default: the server's default)."`
-	Range  rangeFlags  `embed:""`
-	Client clientFlags `embed:""`
+	To     string       `name:"to" help:"File, - for standard output, or directory for blocks. Names that end in .gz or .zst are compressed." required:""`
+	Format string       `name:"format" help:"openmetrics, prometheus (text), line (Influx), json (lines; keeps every bit), or blocks (of Prometheus' TSDB); default: by the name: .om .prom .lp .jsonl." enum:",openmetrics,prometheus,line,json,blocks" default:""`
+	URL    string       `name:"url" help:"Where the process listens: a standalone, a gateway, or any server with Prometheus' remote read." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
+	Table  string       `name:"table" help:"Table to export (default: the server's default)."`
+	Range  rangeFlags   `embed:""`
+	Client client.Flags `embed:""`
 }
 
 // Run exports.
@@ -41,7 +44,7 @@ func (c *exportCmd) Run() error {
 			return fault.Errorf(fault.Invalid, "--to %s does not say in which format: give --format openmetrics, prometheus, line, json or blocks", c.To)
 		}
 	}
-	do, err := c.Client.sender(0, true)
+	do, err := c.Client.Sender(0, true)
 	if err != nil {
 		return err
 	}
@@ -59,7 +62,7 @@ func (c *exportCmd) Run() error {
 		})
 	}
 	// A run goes on with the same end: "now" of the first one counts.
-	e.What = strings.Join([]string{"export of", c.URL, "table", or(c.Table, "default"), "as", c.Format, "match", or(c.Range.Match, "all"), "from", or(c.Range.Start, "the oldest"), "to", or(c.Range.End, "the newest"), "window", e.Window.String()}, " ")
+	e.What = strings.Join([]string{"export of", c.URL, "table", cmp.Or(c.Table, "default"), "as", c.Format, "match", cmp.Or(c.Range.Match, "all"), "from", cmp.Or(c.Range.Start, "the oldest"), "to", cmp.Or(c.Range.End, "the newest"), "window", e.Window.String()}, " ")
 	rows, size, err := e.Run(ctx)
 	bar.end()
 	if err != nil {
@@ -71,7 +74,7 @@ func (c *exportCmd) Run() error {
 	if c.Format == transfer.FormatBlocks {
 		fmt.Fprintf(os.Stderr, "%d rows were exported to %s in %d blocks\n", rows, c.To, size)
 	} else {
-		fmt.Fprintf(os.Stderr, "%d rows were exported to %s\n", rows, or(strings.TrimPrefix(c.To, "-"), "standard output"))
+		fmt.Fprintf(os.Stderr, "%d rows were exported to %s\n", rows, cmp.Or(strings.TrimPrefix(c.To, "-"), "standard output"))
 	}
 	return tellLosses(losses)
 }
@@ -82,7 +85,7 @@ func tellLosses(l *transfer.Losses) error {
 		return nil
 	}
 	l.Print(os.Stderr)
-	return exitDegraded
+	return terminal.Degraded
 }
 
 // export makes a run that reads a server; called is its name in messages.
@@ -94,7 +97,7 @@ func (r *rangeFlags) export(ctx context.Context, s *transfer.Server, format, cal
 	}
 	if r.Window != "" {
 		var err error
-		if window, err = parseSpan("--window", r.Window); err != nil {
+		if window, err = terminal.ParseSpan("--window", r.Window); err != nil {
 			return nil, err
 		}
 		if format == transfer.FormatBlocks && window%transfer.BlockWindow != 0 {
@@ -108,16 +111,16 @@ func (r *rangeFlags) export(ctx context.Context, s *transfer.Server, format, cal
 	e := &transfer.Export{Reader: reader, Window: window, Losses: &transfer.Losses{}, Say: func(string) {}}
 	lo, hi, empty, known := reader.Range(ctx, now)
 	if e.Lo = lo; r.Start != "" {
-		at, err := parseMoment("--start", r.Start, now)
+		at, err := terminal.ParseMoment("--start", r.Start, now)
 		if err != nil {
 			return nil, err
 		}
 		e.Lo = at.UnixMilli()
 	} else if !known {
-		return nil, fault.Errorf(fault.Invalid, "%s does not say how old its rows are: give --start", or(called, s.URL))
+		return nil, fault.Errorf(fault.Invalid, "%s does not say how old its rows are: give --start", cmp.Or(called, s.URL))
 	}
 	if e.Hi = hi; r.End != "" {
-		at, err := parseMoment("--end", r.End, now)
+		at, err := terminal.ParseMoment("--end", r.End, now)
 		if err != nil {
 			return nil, err
 		}
@@ -135,5 +138,5 @@ func (r *rangeFlags) export(ctx context.Context, s *transfer.Server, format, cal
 
 // foreignSender is for another operator's server: its token and authority.
 func foreignSender(tokenFile, caFile string) (func(*http.Request) (*http.Response, error), error) {
-	return clientFlags{TokenFile: tokenFile, CAFile: caFile}.sender(0, true)
+	return client.Flags{TokenFile: tokenFile, CAFile: caFile}.Sender(0, true)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/transfer"
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -31,8 +34,8 @@ type importCmd struct {
 	Senders int    `name:"senders" help:"How many requests are under way at once." default:"4"`
 	Note    string `name:"resume" help:"File that notes how far the run came, so that the same command goes on after an interruption (default: the source's name with .resume; with --from import-<host>.resume)." type:"path"`
 
-	Range  rangeFlags  `embed:""`
-	Client clientFlags `embed:""`
+	Range  rangeFlags   `embed:""`
+	Client client.Flags `embed:""`
 }
 
 // Run imports.
@@ -61,7 +64,7 @@ func (c *importCmd) Run() error {
 	if m.Format == transfer.FormatLine {
 		what = "lines"
 	}
-	fmt.Fprintf(os.Stderr, "%d %s were imported to %s, table %s\n", rows, what, c.URL, or(c.Table, "default"))
+	fmt.Fprintf(os.Stderr, "%d %s were imported to %s, table %s\n", rows, what, c.URL, cmp.Or(c.Table, "default"))
 	return tellLosses(m.Losses)
 }
 
@@ -75,7 +78,7 @@ func (c *importCmd) plan(ctx context.Context) (*transfer.Import, error) {
 	case c.Senders < 1 || c.Senders > transfer.SendersMax:
 		return nil, fault.Errorf(fault.Invalid, "--senders must be from 1 to %d", transfer.SendersMax)
 	}
-	do, err := c.Client.sender(0, true)
+	do, err := c.Client.Sender(0, true)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +91,7 @@ func (c *importCmd) plan(ctx context.Context) (*transfer.Import, error) {
 	} else {
 		err = c.fromFile(m)
 	}
-	m.What = strings.Join([]string{"import of", or(c.Source, c.From), "to", c.URL, "table", or(c.Table, "default"), "match", or(c.Range.Match, "all"), "from", or(c.Range.Start, "the oldest"), "to", or(c.Range.End, "the newest")}, " ")
+	m.What = strings.Join([]string{"import of", cmp.Or(c.Source, c.From), "to", c.URL, "table", cmp.Or(c.Table, "default"), "match", cmp.Or(c.Range.Match, "all"), "from", cmp.Or(c.Range.Start, "the oldest"), "to", cmp.Or(c.Range.End, "the newest")}, " ")
 	return m, err
 }
 
@@ -134,7 +137,7 @@ func (c *importCmd) fromFile(m *transfer.Import) error {
 		if of.text == "" {
 			continue
 		}
-		at, err := parseMoment(of.flag, of.text, now)
+		at, err := terminal.ParseMoment(of.flag, of.text, now)
 		if err != nil {
 			return err
 		}
@@ -148,10 +151,10 @@ func (c *importCmd) fromFile(m *transfer.Import) error {
 
 // writeCmd writes a few rows: an import from standard input or a file that notes nothing.
 type writeCmd struct {
-	File      string      `arg:"" optional:"" help:"File (default: standard input)." default:"-"`
-	Format    string      `name:"format" help:"line (Influx), openmetrics, prometheus (text) or json (lines)." enum:"line,openmetrics,prometheus,json" default:"line"`
-	Precision string      `name:"precision" help:"Unit of the times in line protocol: ns, us, ms or s." enum:"ns,us,ms,s" default:"ns"`
-	Server    serverFlags `embed:""`
+	File      string        `arg:"" optional:"" help:"File (default: standard input)." default:"-"`
+	Format    string        `name:"format" help:"line (Influx), openmetrics, prometheus (text) or json (lines)." enum:"line,openmetrics,prometheus,json" default:"line"`
+	Precision string        `name:"precision" help:"Unit of the times in line protocol: ns, us, ms or s." enum:"ns,us,ms,s" default:"ns"`
+	Server    client.Server `embed:""`
 }
 
 // Run writes the rows; those without a time get now.
