@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -80,14 +81,7 @@ func bashScript(w io.Writer, all []completions) error {
 	b.WriteString("    esac\n  done\n  case \"$path\" in\n")
 	for _, of := range all {
 		fmt.Fprintf(&b, "    %q)\n      commands=%q flags=%q\n      case \"$prev\" in\n", of.path, names(of.commands), names(of.flags))
-		for _, f := range of.flags {
-			switch {
-			case len(f.choices) > 0:
-				fmt.Fprintf(&b, "        %s) choices=%q ;;\n", f.word, strings.Join(f.choices, " "))
-			case f.file:
-				fmt.Fprintf(&b, "        %s) file=1 ;;\n", f.word)
-			}
-		}
+		valueCases(&b, of.flags, strconv.Quote)
 		b.WriteString("        *) ;;\n      esac ;;\n")
 	}
 	b.WriteString(`  esac
@@ -125,14 +119,7 @@ func zshScript(w io.Writer, all []completions) error {
 	}
 	for _, of := range all {
 		fmt.Fprintf(&b, "    %s)\n      commands=(%s)\n      flags=(%s)\n      case \"${words[CURRENT-1]}\" in\n", singleQuoted(of.path), described(of.commands), described(of.flags))
-		for _, f := range of.flags {
-			switch {
-			case len(f.choices) > 0:
-				fmt.Fprintf(&b, "        %s) choices=(%s) ;;\n", f.word, strings.Join(f.choices, " "))
-			case f.file:
-				fmt.Fprintf(&b, "        %s) file=1 ;;\n", f.word)
-			}
-		}
+		valueCases(&b, of.flags, func(words string) string { return "(" + words + ")" })
 		b.WriteString("      esac ;;\n")
 	}
 	b.WriteString(`  esac
@@ -155,6 +142,18 @@ fi
 `)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// valueCases writes a case of bash or zsh for each flag whose value is a choice or a file. list is how the shell writes a list of words.
+func valueCases(b *strings.Builder, flags []completion, list func(words string) string) {
+	for _, f := range flags {
+		switch {
+		case len(f.choices) > 0:
+			fmt.Fprintf(b, "        %s) choices=%s ;;\n", f.word, list(strings.Join(f.choices, " ")))
+		case f.file:
+			fmt.Fprintf(b, "        %s) file=1 ;;\n", f.word)
+		}
+	}
 }
 
 // singleQuoted is a word in the quotes in which bash and zsh replace nothing.
