@@ -56,7 +56,7 @@ func openGuarded(t *testing.T) *guardedWorld {
 		w.tokens[name] = token
 		file += text
 	}
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.DataDir = t.TempDir()
 	cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = "127.0.0.1:0", "127.0.0.1:0", true
 	cfg.HTTP.TokensFile = filepath.Join(t.TempDir(), "tokens.yml")

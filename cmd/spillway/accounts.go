@@ -28,7 +28,6 @@ type accounts struct {
 }
 
 const (
-	accountParts   = 32 // the unit of the figures below
 	runtimeParts   = 4
 	queryPartsMost = 12
 )

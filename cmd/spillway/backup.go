@@ -152,7 +152,7 @@ func (d *door) backUp(ctx context.Context, o *backupOrder, to backup.Place, prog
 		return news, err
 	}
 	defer snap.Close()
-	res, err := backup.Write(ctx, vfs.Default, to, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: version, Progress: progress})
+	res, err := backup.Write(ctx, vfs.Default, to, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: d.cfg.build.Version, Progress: progress})
 	if err != nil {
 		return news, err
 	}
@@ -391,7 +391,7 @@ func (c *restoreCmd) Run() error {
 		fmt.Printf("backup %s: %d segments, %s were read\n", res.Name, res.Segments, sizeText(res.Bytes))
 		return tellMissing(res.Missing)
 	}
-	cfg, err := loadConfig(c.ConfigFile)
+	cfg, err := loadSettings(c.ConfigFile)
 	if err == nil {
 		terminal.Over(&cfg.DataDir, c.DataDir)
 		err = cfg.complete()

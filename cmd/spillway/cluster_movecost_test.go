@@ -71,7 +71,7 @@ func TestClusterSplitCost(t *testing.T) {
 // second: how many bytes a second leave, and how long rows wait for their acks before and meanwhile.
 func TestClusterDrainCost(t *testing.T) {
 	needsMoveCost(t)
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 1, Memory: "2GiB", Env: []string{"SPILLWAY_TABLES_SPLIT_BYTES=0", "SPILLWAY_TABLES_BALANCE_BYTES=0",
 		"SPILLWAY_STORAGE_FLUSH_IDLE=2s", "SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=" + cmp.Or(os.Getenv("MOVE_COPY"), cfg.Storage.CopyBytesPerSecond.String())}})
 	c.table("closed", time.Hour, 2)

@@ -141,7 +141,7 @@ func (c *crowd) fatal(reason string) {
 
 // look begins to follow leases and maps.
 func (c *crowd) look() {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.Coord, cfg.Peer, cfg.DataDir = c.coord, c.peer, c.t.TempDir()
 	cfg.Coord.URL = c.Coord
 	ctx, stop := context.WithCancel(context.Background())

@@ -108,7 +108,7 @@ func (d *door) backUpCluster(ctx context.Context, o *backupOrder, to backup.Plac
 		return news, fault.Errorf(fault.Invalid, "the files of a cluster are on other hosts: there are no hard links to them")
 	}
 	res, err := cluster.Write(ctx, d.behind.cluster, to, cluster.Settings{Holder: d.holder(), Log: d.log,
-		Settings: backup.Settings{BytesPerSecond: o.BytesPerSecond, Program: version, Progress: progress}})
+		Settings: backup.Settings{BytesPerSecond: o.BytesPerSecond, Program: d.cfg.build.Version, Progress: progress}})
 	if err != nil {
 		return news, err
 	}

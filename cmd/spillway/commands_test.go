@@ -80,7 +80,7 @@ func TestVariablesOfCommandsStopNoProcess(t *testing.T) {
 		for _, f := range n.Flags {
 			for _, name := range f.Envs {
 				seen++
-				into := defaultConfig()
+				into := defaultSettings()
 				if err := setting.Environ(&into, []string{name + "=x"}, commandVariables); err != nil && strings.Contains(err.Error(), "means no setting") {
 					t.Errorf("--%s of %s: %v", f.Name, n.Path(), err)
 				}

@@ -21,31 +21,32 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/relabel"
+	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
 	"github.com/spillwaydb/spillway/protocols/otlp"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/setting"
+	"github.com/spillwaydb/spillway/protocols/trace"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// config holds all settings of users, declared once: package setting derives flags, variables, checks and the reference
-// for users. A YAML file, SPILLWAY_… variables and flags set it, each over the ones before. Unknown keys are
+// settings are all settings of users, declared once: package setting derives flags, variables, checks and the reference
+// for users. A YAML file, SPILLWAY_… variables and flags set them, each over the ones before. Unknown keys are
 // refused: a mistyped limit must not go unnoticed.
-type config struct {
-	file       string                 // the file it was read from; "": none
-	role       string                 // of the process; "": it is not for one
-	again      func() (config, error) // reads and completes it again
-	level      *slog.LevelVar         // in force; set by complete
-	processors int                    // of the machine; set by spread
-	heap       *heapLimit             // of the collector; set by limitHeap
-	hangups    chan os.Signal         // signals to reload; set by catchHangups
+type settings struct {
+	file  string                   // the file they were read from; "": none
+	role  string                   // of the process; "": they are not for one
+	build api.Build                // of the program; set by the flags of processes
+	again func() (settings, error) // reads and completes them again
+	level *slog.LevelVar           // in force; set by complete
 
-	// keepsGiven: tables.retention was set; its default is a value that may be set, too.
-	keepsGiven bool
+	// retentionSet: tables.retention was set; its default is a value that may be set, too.
+	retentionSet bool
 	// weights are the limits in force, of which a storage server uses the weights of tables; set by complete.
 	weights *atomic.Pointer[limits.Settings]
 
@@ -190,20 +191,20 @@ type (
 	moment   = setting.Moment
 )
 
-func defaultConfig() config { return setting.Defaults[config]() }
+func defaultSettings() settings { return setting.Defaults[settings]() }
 
-// loadConfig combines defaults, file and environment, in this order; flags go over it.
-func loadConfig(file string) (config, error) {
-	c := defaultConfig()
+// loadSettings combines defaults, file and environment, in this order; flags go over it.
+func loadSettings(file string) (settings, error) {
+	c := defaultSettings()
 	if file != "" {
 		c.file = file
 		if err := c.read(file); err != nil {
 			return c, err
 		}
 	}
-	_, c.keepsGiven = os.LookupEnv(setting.EnvironPrefix + "TABLES_RETENTION")
+	_, c.retentionSet = os.LookupEnv(setting.EnvironPrefix + "TABLES_RETENTION")
 	if file != "" {
-		c.keepsGiven = c.keepsGiven || keeps(file)
+		c.retentionSet = c.retentionSet || keeps(file)
 	}
 	return c, setting.Environ(&c, os.Environ(), commandVariables)
 }
@@ -218,7 +219,7 @@ func keeps(file string) bool {
 }
 
 // complete fills in the settings that depend on the machine and checks everything.
-func (c *config) complete() error {
+func (c *settings) complete() error {
 	if err := setting.Check(c); err != nil {
 		return err
 	}
@@ -242,7 +243,7 @@ func (c *config) complete() error {
 }
 
 // read lays a YAML file over the configuration. Errors are Invalid and name the line.
-func (c *config) read(name string) error {
+func (c *settings) read(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return fault.Wrap(err, fault.Invalid, "configuration file")
@@ -260,7 +261,7 @@ func (c *config) read(name string) error {
 var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE", "SPILLWAY_URL", "SPILLWAY_ADMIN_URL", "SPILLWAY_TOKEN_FILE", "SPILLWAY_CA_FILE"}
 
 // validate reports every mistake at once, except those that a part reports itself.
-func (c *config) validate() error {
+func (c *settings) validate() error {
 	var errs []error
 	errs = append(errs, c.table().Validate(), fault.Annotate(c.self().Validate(), "self"), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
@@ -274,15 +275,31 @@ func (c *config) validate() error {
 	return errors.Join(errs...)
 }
 
+// selfIntervalMin bounds how often the process scrapes itself: each time costs a few ms.
+const selfIntervalMin = time.Second
+
+// selfWidth is the time that a partition of the process's metrics covers: a day is a few MB.
+const selfWidth = 24 * time.Hour
+
+// self are the settings of the table of processes' metrics, when it is made.
+func (c *settings) self() topology.Config {
+	return topology.Config{Retention: time.Duration(c.Self.Retention), PartitionWidth: selfWidth}
+}
+
+// traces are the settings of spans of a process.
+func (c *settings) traces(role, instance string) trace.Settings {
+	return trace.Settings{Endpoint: c.Traces.Endpoint, OneIn: c.Traces.OneIn, Role: role, Instance: instance, Version: c.build.Version}
+}
+
 // strings is valid after complete.
-func (c *config) strings() lineproto.StringPolicy {
+func (c *settings) strings() lineproto.StringPolicy {
 	if c.Influx.Strings == "info" {
 		return lineproto.InfoSeries
 	}
 	return lineproto.CountStrings
 }
 
-func (c *config) otlp() otlp.Settings {
+func (c *settings) otlp() otlp.Settings {
 	return otlp.Settings{
 		Translation:                       otlp.Translation(c.OTLP.TranslationStrategy),
 		PromoteResourceAttributes:         c.OTLP.PromoteResourceAttributes,
@@ -296,15 +313,36 @@ func (c *config) otlp() otlp.Settings {
 	}
 }
 
-func (c *config) table() topology.Config {
+func (c *settings) table() topology.Config {
 	return topology.Config{Retention: time.Duration(c.Tables.Retention), PartitionWidth: time.Duration(c.Tables.PartitionWidth)}
 }
 
-func (c *config) tables() tables.Settings {
+func (c *settings) tables() tables.Settings {
 	return tables.Settings{New: c.table(), CreateOnWrite: c.Tables.CreateOnWrite, TablesMax: c.Tables.Max, NewPerSecond: c.Tables.NewPerSecond}
 }
 
-func (c *config) brick() brick.Settings {
+// master returns the settings of a master, in which 0 stands for a default.
+func (t tablesConfig) master() master.Settings {
+	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead), DeadAfter: time.Duration(t.DeadAfter)}
+	var standard master.Settings
+	standard.SetDefaults()
+	s.EmptyAfter = min(standard.EmptyAfter, s.DeadAfter) // partitions without rows never wait longer than those with rows
+	if s.SplitBytes == 0 {
+		s.SplitBytes = -1
+	}
+	if s.BalanceBytes == 0 {
+		s.BalanceBytes = -1
+	}
+	if s.MergeFrom == 0 {
+		s.MergeFrom = -1
+	}
+	if s.PresplitAhead == 0 {
+		s.PresplitAhead = -1
+	}
+	return s
+}
+
+func (c *settings) brick() brick.Settings {
 	keep := time.Duration(c.Storage.LostFoundKeep)
 	if keep == 0 {
 		keep = -1 // for ever
@@ -315,7 +353,7 @@ func (c *config) brick() brick.Settings {
 	}
 }
 
-func (c *config) server() server.Settings {
+func (c *settings) server() server.Settings {
 	return server.Settings{
 		HeadBytesMax: int64(c.Storage.HeadBytesMax), CacheBytes: int64(c.Storage.CacheBytes), OpenFilesMax: c.Storage.OpenFilesMax, LogBytesMax: int64(c.Storage.LogBytesMax),
 		StreamSeriesMax:     c.Intake.SeriesMax,
@@ -328,7 +366,7 @@ func (c *config) server() server.Settings {
 	}
 }
 
-func (c *config) forward() forward.Settings {
+func (c *settings) forward() forward.Settings {
 	return forward.Settings{
 		Smear:               c.Intake.Smear,
 		GenerationSeriesMax: c.Intake.SeriesMax, GenerationAge: time.Duration(c.Intake.SeriesAge), GenerationAgeMin: time.Duration(c.Intake.SeriesAge) / 12,
@@ -336,7 +374,7 @@ func (c *config) forward() forward.Settings {
 	}
 }
 
-func (c *config) intake() intake.Settings {
+func (c *settings) intake() intake.Settings {
 	return intake.Settings{
 		BodyBytesMax: int64(c.Intake.BodyBytesMax), DecodedBytesMax: int64(c.Intake.DecodedBytesMax), InFlightBytesMax: int64(c.Intake.InFlightBytesMax),
 		ConnsMax: c.Intake.ConnsMax,
@@ -344,12 +382,12 @@ func (c *config) intake() intake.Settings {
 		Influx:   intake.InfluxSettings{Separator: c.Influx.Separator, DBLabel: c.Influx.DBLabel, Strings: c.strings()},
 		OTLP:     c.otlp(),
 		Delete:   c.API.Admin,
-		Version:  version,
+		Version:  c.build.Version,
 	}
 }
 
 // String is the configuration as YAML, as a file would hold it.
-func (c *config) String() string {
+func (c *settings) String() string {
 	text, err := yaml.Marshal(c)
 	if err != nil {
 		fault.Bug("the configuration does not encode: %v", err)

@@ -40,7 +40,7 @@ func TestTheReferenceOfSettingsIsCurrent(t *testing.T) {
 
 // Every setting has a description, its default lies within its bounds, and no two share a flag or a variable.
 func TestEverySettingIsDeclaredWhole(t *testing.T) {
-	c := defaultConfig()
+	c := defaultSettings()
 	if err := setting.Check(&c); err != nil {
 		t.Error(err)
 	}

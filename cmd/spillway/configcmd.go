@@ -20,8 +20,8 @@ type configSource struct {
 	File string `arg:"" optional:"" help:"YAML file with settings; without it: defaults and variables." type:"path"`
 }
 
-func (s *configSource) config() (config, error) {
-	c, err := loadConfig(s.File)
+func (s *configSource) config() (settings, error) {
+	c, err := loadSettings(s.File)
 	if err != nil {
 		return c, err
 	}
@@ -93,6 +93,6 @@ func writeReference(w io.Writer) error {
 	if _, err := io.WriteString(w, referenceIntro); err != nil {
 		return err
 	}
-	c := defaultConfig()
+	c := defaultSettings()
 	return setting.Reference(w, setting.List(&c), referenceChapters)
 }

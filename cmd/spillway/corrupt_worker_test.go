@@ -505,7 +505,7 @@ func (w *corruptTrial) open() (*corruptServer, error) {
 
 // config returns the settings of stores that are opened in this process: nothing is flushed or compacted.
 func (w *corruptTrial) config() (*config, error) {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = w.dir, "127.0.0.1:0", "", true
 	cfg.Storage.MemoryBytes, cfg.Storage.FreeBytesMin = 512<<20, 1
 	cfg.Tables.PartitionWidth = duration(24 * time.Hour)

@@ -103,7 +103,7 @@ type gatewayDeps struct {
 
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
 func (d *door) listen() (err error) {
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(d.cfg.build))
 	d.backups = newBackupMetrics(d.registry)
 	if d.guard, err = access.Open(access.Deps{Log: d.log, Registerer: d.registry}, access.Settings{WebFile: d.cfg.HTTP.WebConfigFile, TokensFile: d.cfg.HTTP.TokensFile}); err != nil {
 		return err
@@ -132,8 +132,7 @@ func (d *door) secured(ln net.Listener) net.Listener {
 }
 
 // buildInfo is the metric that identifies the version.
-func buildInfo() prometheus.Collector {
-	b := build()
+func buildInfo(b api.Build) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spillway_build_info", Help: "1, labelled with what the binary was built from.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision},
@@ -175,7 +174,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: build(), Config: d.settings, Flags: d.flagValues}, d.cfg.API)
+	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: d.cfg.build, Config: d.settings, Flags: d.flagValues}, d.cfg.API)
 	if err != nil {
 		return err
 	}
@@ -265,7 +264,7 @@ func (d *door) announce(what string) {
 		at = "https://" + d.listener.Addr().String()
 	}
 	if d.cfg.LogFormat == "json" {
-		d.log.Info("ready", "version", version, "is", what, "url", at)
+		d.log.Info("ready", "version", d.cfg.build.Version, "is", what, "url", at)
 		return
 	}
 	fmt.Fprintf(os.Stderr, `
@@ -278,5 +277,5 @@ Spillway %s is ready; %s
   query   Prometheus API, Grafana   %s            (/api/v1/query, …)
   watch   metrics                   %s/metrics
 
-`, version, what, at, at, at, at, at, at)
+`, d.cfg.build.Version, what, at, at, at, at, at, at)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
@@ -25,8 +26,10 @@ type processFlags struct {
 	ConfigFile string       `name:"config.file" help:"YAML file with settings; spillway config reference lists them." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	Settings   kong.Plugins `embed:""`
 
-	role  string      // constant after newProcessFlags
-	given []givenFlag // as role
+	// Constant after newProcessFlags.
+	role  string
+	build api.Build
+	given []givenFlag
 }
 
 // givenFlag is where the parser puts the text of one setting's flag.
@@ -35,12 +38,12 @@ type givenFlag struct {
 	value reflect.Value // *string or *bool
 }
 
-// newProcessFlags makes the flags of a role.
-func newProcessFlags(role string) processFlags {
+// newProcessFlags makes the flags of a role, of a program built so.
+func newProcessFlags(role string, build api.Build) processFlags {
 	var (
-		c      = defaultConfig()
+		c      = defaultSettings()
 		fields []reflect.StructField
-		f      = processFlags{role: role}
+		f      = processFlags{role: role, build: build}
 	)
 	for _, s := range setting.List(&c) {
 		if !s.Scalar() || !s.Is(role) {
@@ -79,12 +82,12 @@ func helpOf(s *setting.Setting) string {
 
 // config combines defaults, file, environment and flags, in this order; the caller still has to call complete. Errors are
 // Invalid.
-func (f *processFlags) config() (config, error) {
-	c, err := loadConfig(f.ConfigFile)
+func (f *processFlags) config() (settings, error) {
+	c, err := loadSettings(f.ConfigFile)
 	if err != nil {
 		return c, err
 	}
-	c.role = f.role
+	c.role, c.build = f.role, f.build
 	by := map[string]*setting.Setting{}
 	for _, s := range setting.List(&c) {
 		by[s.Key] = &s
@@ -97,7 +100,7 @@ func (f *processFlags) config() (config, error) {
 		if err := s.Set(fmt.Sprint(g.value.Elem().Interface())); err != nil {
 			return c, fault.Annotate(err, "--%s (%s, %s)", s.Flag, s.Variable(), s.Key)
 		}
-		c.keepsGiven = c.keepsGiven || s.Key == "tables.retention"
+		c.retentionSet = c.retentionSet || s.Key == "tables.retention"
 	}
 	return c, nil
 }

@@ -28,7 +28,7 @@ type gatewayCmd struct {
 	Kafka kafkaFlags `embed:"" prefix:"kafka."`
 }
 
-func (g *gatewayCmd) config() (config, error) {
+func (g *gatewayCmd) config() (settings, error) {
 	c, err := g.processFlags.config()
 	if err != nil {
 		return c, err
@@ -42,10 +42,11 @@ func (g *gatewayCmd) config() (config, error) {
 
 // Run is the life of a gateway: it returns when a signal or a failure has ended it and everything is closed.
 func (g *gatewayCmd) Run() error {
-	cfg, err := g.config()
+	set, err := g.config()
 	if err != nil {
 		return err
 	}
+	cfg := config{settings: set}
 	cfg.limitHeap(0)
 	cfg.spread()
 	defer cfg.catchHangups()()

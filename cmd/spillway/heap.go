@@ -30,8 +30,10 @@ type heapLimit struct {
 }
 
 const (
-	limitSlack = 8  // part of its share by which the heap may outgrow its limit: where the processors are busy, the collector is late
-	headSteps  = 16 // in which the heads' part of the budget is reserved
+	hugeMost   = 4 << 30 // addresses only, but the collector notes 8 bytes for each 8 KiB
+	collectAt  = 60      // percent of garbage relative to the live heap: steady state allocates next to nothing, so it costs little
+	limitSlack = 8       // part of its share by which the heap may outgrow its limit: where the processors are busy, the collector is late
+	headSteps  = 16      // in which the heads' part of the budget is reserved
 )
 
 // newHeapLimit reserves all that heads may hold, until the heads report their size: a start reads them from the log.
@@ -55,6 +57,17 @@ func (c *config) limitHeap(heads size) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
+}
+
+// idleHeap is the size up to which a small process may treat its heap as alive: collectAt percent of that are garbage that
+// need not be collected. Otherwise a heap that grows from nothing to 100 MB, as after a start, is collected five times.
+func (c *config) idleHeap() int64 { return min(int64(c.Storage.MemoryBytes)/32, 64<<20) }
+
+// ballast gives idleHeap its effect for as long as the caller keeps the result alive: it counts as memory in use, but as it is never touched the
+// system provides none. The collector's limit rises by as much.
+func (c *config) ballast() []byte {
+	c.heap.widen(c.idleHeap())
+	return make([]byte, c.idleHeap())
 }
 
 // widen raises the limit by n for good.

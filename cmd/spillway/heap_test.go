@@ -67,3 +67,15 @@ func TestAProcessWithoutHeadsLeavesNothingOutForThem(t *testing.T) {
 		t.Errorf("with a ballast of a MiB the limit is %d, want %d", limit, want)
 	}
 }
+
+// TestIdleHeapIsSmallBesideTheBudget bounds the garbage that a process holds before its first collection: collectAt
+// percent of the ballast's size.
+func TestIdleHeapIsSmallBesideTheBudget(t *testing.T) {
+	for _, all := range []size{memoryLeast, 1 << 30, 16 << 30} {
+		c := config{settings: defaultSettings()}
+		c.Storage.MemoryBytes = all
+		if n := c.idleHeap(); n < 8<<20 || n > 64<<20 || n*collectAt/100 > int64(all)/50 {
+			t.Errorf("%d of a budget of %d", n, all)
+		}
+	}
+}

@@ -7,73 +7,14 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
-	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/protocols/record"
 )
-
-// kafkaFlags are the short form of one cluster in the section kafka: of the configuration.
-type kafkaFlags struct {
-	Brokers []string `name:"brokers" help:"Read topics of the cluster with these brokers, host:port."`
-	Topics  []string `name:"topics" help:"Topics to read; /…/ is a regular expression of whole names."`
-	Group   string   `name:"group" help:"Consumer group (default spillway)."`
-	Format  string   `name:"format" help:"line, remote-write, telegraf-json, prometheus-json or otlp (default line)."`
-}
-
-// add appends the cluster of the flags to those of the file.
-func (f *kafkaFlags) add(c *config) error {
-	if len(f.Brokers) == 0 {
-		if len(f.Topics) > 0 || f.Group != "" || f.Format != "" {
-			return fault.Errorf(fault.Invalid, "--kafka.topics, --kafka.group and --kafka.format need --kafka.brokers")
-		}
-		return nil
-	}
-	format, err := record.ParseFormat(f.Format)
-	if err != nil {
-		return fault.Annotate(err, "--kafka.format")
-	}
-	cluster := kafka.Cluster{Brokers: f.Brokers, Group: f.Group}
-	for _, name := range f.Topics {
-		t := kafka.Topic{Name: name, Format: format}
-		if len(name) > 2 && name[0] == '/' && name[len(name)-1] == '/' {
-			t.Name, t.Regex = "", name[1:len(name)-1]
-		}
-		cluster.Topics = append(cluster.Topics, t)
-	}
-	c.Kafka = append(c.Kafka, cluster)
-	return nil
-}
-
-// kafka returns the settings for reading topics, from the sections kafka, intake, influx and otlp.
-func (c *config) kafka() kafka.Settings {
-	in := c.intake()
-	s := kafka.Settings{
-		Clusters:         append([]kafka.Cluster(nil), c.Kafka...),
-		InFlightBytesMax: int64(c.Intake.KafkaInFlightBytesMax),
-		Admit:            in.Admit,
-		Record: record.Settings{
-			Separator: in.Influx.Separator, DBLabel: in.Influx.DBLabel, Strings: in.Influx.Strings,
-			OTLP: in.OTLP, DecodedBytesMax: int(in.DecodedBytesMax),
-		},
-	}
-	for i := range s.Clusters {
-		if dl := &s.Clusters[i].DeadLetter; dl.Topic == "" && dl.File == "" {
-			name := s.Clusters[i].Name
-			if name == "" {
-				name = s.Clusters[i].Group
-			}
-			dl.File = filepath.Join(c.DataDir, verify.DeadLetters+strings.TrimRight("-"+filepath.Base("/"+name), "-/")+".jsonl")
-		}
-	}
-	return s
-}
 
 // kafkaStatusPath is the path at which a process reports the state of its consumers.
 const kafkaStatusPath = "/api/v1/status/kafka"

@@ -88,9 +88,9 @@ func TestKafkaToPromQL(t *testing.T) {
 	if err := cluster.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
-	if err := (&kafkaFlags{Brokers: cluster.Addrs, Topics: []string{"metrics"}}).add(&cfg); err != nil {
+	if err := (&kafkaFlags{Brokers: cluster.Addrs, Topics: []string{"metrics"}}).add(&cfg.settings); err != nil {
 		t.Fatal(err)
 	}
 	if err := cfg.complete(); err != nil {

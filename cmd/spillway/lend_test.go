@@ -19,7 +19,7 @@ import (
 // TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: reads used memory without limit, and many look-ups of everything
 // at once ended the process that kept the rows.
 func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
 	if err := cfg.complete(); err != nil {
 		t.Fatal(err)

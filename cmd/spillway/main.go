@@ -49,9 +49,10 @@ type cli struct {
 }
 
 func newCLI() (c cli) {
-	c.Standalone.processFlags = newProcessFlags(roleStandalone)
-	c.Gateway.processFlags = newProcessFlags(roleGateway)
-	c.Storage.processFlags = newProcessFlags(roleStorage)
+	b := build()
+	c.Standalone.processFlags = newProcessFlags(roleStandalone, b)
+	c.Gateway.processFlags = newProcessFlags(roleGateway, b)
+	c.Storage.processFlags = newProcessFlags(roleStorage, b)
 	c.Verify.Program = rehearsal{}
 	return c
 }

@@ -25,6 +25,7 @@ import (
 // short, and does not let garbage grow to the size of the live heap.
 
 const (
+	accountParts  = 32        // of the budget: the unit of the floors of accounts (accounts.go)
 	memoryShare   = 60        // of the machine or the control group, in percent, unless set
 	memoryLeast   = 320 << 20 // below this a single request of the largest size would not fit beside the rest
 	inFlightLeast = 96 << 20  // one request, packed and unpacked
@@ -36,16 +37,14 @@ const (
 	cacheMost     = 256 << 20 // compactions read through it too: it will fill up to its bound
 	compactLeast  = 16 << 20
 	compactMost   = 64 << 20 // more saves little reading
-	hugeMost      = 4 << 30  // addresses only, but the collector notes 8 bytes for each 8 KiB
 	seriesBytes   = 700      // measured: storage/server/DESIGN.md
 	keptBytes     = 400      // of a series of a storage server, which has no gateway's dictionaries: labels, index, numbers, and the collector's slack
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
-	collectAt     = 60 // percent of garbage relative to the live heap: steady state allocates next to nothing, so it costs little
 )
 
 // budget fills the settings that depend on the machine's memory and were not set.
-func (c *config) budget(machine int64) error {
+func (c *settings) budget(machine int64) error {
 	if c.Storage.MemoryBytes == 0 {
 		c.Storage.MemoryBytes = size(max(machine/100*memoryShare, memoryLeast))
 	}
@@ -75,17 +74,6 @@ func (c *config) budget(machine int64) error {
 	}
 	share(&c.Storage.HeadBytesMax, heads, headLeast, math.MaxInt64)
 	return nil
-}
-
-// idleHeap is the size up to which a small process may treat its heap as alive: collectAt percent of that are garbage that
-// need not be collected. Otherwise a heap that grows from nothing to 100 MB, as after a start, is collected five times.
-func (c *config) idleHeap() int64 { return min(int64(c.Storage.MemoryBytes)/32, 64<<20) }
-
-// ballast gives idleHeap its effect for as long as the caller keeps the result alive: it counts as memory in use, but as it is never touched the
-// system provides none. The collector's limit rises by as much.
-func (c *config) ballast() []byte {
-	c.heap.widen(c.idleHeap())
-	return make([]byte, c.idleHeap())
 }
 
 // memoryOfMachine is the least of the machine's memory and the limits of the process's control groups; 2 GiB where

@@ -24,7 +24,7 @@ func TestSizes(t *testing.T) {
 // TestBudgetFollowsMemory derives unset values, keeps set ones, and stays within the whole.
 func TestBudgetFollowsMemory(t *testing.T) {
 	for _, machine := range []int64{0, 512 << 20, 2 << 30, 24 << 30, 1 << 40} {
-		c := defaultConfig()
+		c := defaultSettings()
 		if err := c.budget(machine); err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		if staging, all := c.Storage.StagingBytesMax, c.Storage.MemoryBytes; staging < stagingLeast || staging > stagingMost || staging > stagingLeast && staging > all/16 {
 			t.Errorf("machine of %d: %d bytes of staged rows in a budget of %d", machine, staging, all)
 		}
-		staging := defaultConfig()
+		staging := defaultSettings()
 		staging.role = roleStorage
 		err := staging.budget(machine)
 		s := &staging.Storage
@@ -46,12 +46,12 @@ func TestBudgetFollowsMemory(t *testing.T) {
 			t.Errorf("machine of %d: %v", machine, err)
 		}
 	}
-	c := defaultConfig()
+	c := defaultSettings()
 	c.Storage.MemoryBytes, c.Storage.HeadBytesMax, c.Intake.SeriesMax, c.Storage.StagingBytesMax = 1<<30, 77, 88, 99
 	if err := c.budget(1 << 40); err != nil || c.Storage.HeadBytesMax != 77 || c.Intake.SeriesMax != 88 || c.Storage.StagingBytesMax != 99 || c.Storage.MemoryBytes != 1<<30 {
 		t.Errorf("what was set became %+v, %v", c.Storage, err)
 	}
-	c = defaultConfig()
+	c = defaultSettings()
 	c.Storage.MemoryBytes = 1 << 20
 	if err := c.budget(1 << 40); err == nil {
 		t.Error("a budget of 1 MiB is taken")
@@ -76,17 +76,5 @@ func TestMemoryLimitsAreRead(t *testing.T) {
 	}
 	if memoryOfMachine() < 64<<20 {
 		t.Errorf("this machine has %d bytes", memoryOfMachine())
-	}
-}
-
-// TestIdleHeapIsSmallBesideTheBudget bounds the garbage that a process holds before its first collection: collectAt
-// percent of the ballast's size.
-func TestIdleHeapIsSmallBesideTheBudget(t *testing.T) {
-	for _, all := range []size{memoryLeast, 1 << 30, 16 << 30} {
-		c := defaultConfig()
-		c.Storage.MemoryBytes = all
-		if n := c.idleHeap(); n < 8<<20 || n > 64<<20 || n*collectAt/100 > int64(all)/50 {
-			t.Errorf("%d of a budget of %d", n, all)
-		}
 	}
 }

@@ -35,7 +35,7 @@ func open(t *testing.T) *standalone {
 // openIn is open in a directory that may hold a store.
 func openIn(t *testing.T, dir string) *standalone {
 	t.Helper()
-	return openWith(t, dir, defaultConfig())
+	return openWith(t, dir, config{settings: defaultSettings()})
 }
 
 // openWith is openIn with settings.
@@ -90,7 +90,7 @@ func unseenKind(name string) string {
 
 // Metrics are an interface: dashboards and alerts of users name them. Their list changes on purpose or not at all.
 func TestMetricsAreTheListedOnes(t *testing.T) {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.Kafka = unreadTopics
 	p := openWith(t, t.TempDir(), cfg)
 	if code, text := p.do(t, http.MethodPost, "/write?db=default", "cpu,host=a usage=1\nbad line"); code != http.StatusBadRequest {
@@ -107,7 +107,7 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 
 // holdMetricsOfCluster: the processes of a cluster have metrics that a standalone process has not.
 func holdMetricsOfCluster(c *crowd) {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.Coord, cfg.Peer = c.coord, c.peer
 	cfg.Coord.URL = c.Coord
 	if !cfg.Peer.Insecure {

@@ -412,7 +412,7 @@ func TestAProcessServesTheDocumentOfItsAPI(t *testing.T) {
 
 // TestTheFlagsOfAProcessAreItsSettings: /api/v1/status/flags was empty, so that programs for Prometheus showed none.
 func TestTheFlagsOfAProcessAreItsSettings(t *testing.T) {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.Kafka = slices.Clone(unreadTopics)
 	cfg.Kafka[0].SASL.Password = "not-for-pages"
 	cfg.Coord.URL = "etcd://root:not-for-pages@host:2379"

@@ -69,7 +69,7 @@ func askTable(b *testing.B, r *query.Reader, table string, q fleet.Query, end ti
 
 // benchStore opens a standalone's storage, and fills it when it is new. The newest tenth is left unflushed.
 func benchStore(b *testing.B, hours int) (*standalone, time.Time) {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.DataDir = b.TempDir()
 	if dir := os.Getenv("SPILLWAY_BENCH_DIR"); dir != "" {
 		cfg.DataDir = dir

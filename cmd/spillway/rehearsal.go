@@ -22,13 +22,13 @@ var _ verify.Program = rehearsal{}
 
 // ReadSettings implements verify.Program.
 func (rehearsal) ReadSettings(path string) error {
-	c := defaultConfig()
+	c := defaultSettings()
 	return c.read(path)
 }
 
 // Start implements verify.Program.
 func (rehearsal) Start(ctx context.Context, dir, logDir string, fs vfs.FS, log *slog.Logger) (verify.Started, error) {
-	c := defaultConfig()
+	c := config{settings: defaultSettings()}
 	c.DataDir, c.Storage.LogDir = dir, logDir
 	c.Storage.FreeBytesMin = 1
 	_ = c.budget(memoryOfMachine()) // shares that cannot be computed stay at defaults

@@ -21,7 +21,7 @@ type reloader struct {
 	cfg *config
 	log *slog.Logger
 	// apply puts what may change into force. Its error is Invalid, and then nothing has changed.
-	apply func(c *config) error
+	apply func(c *settings) error
 	// failed counts a reload that failed; nil: nothing does.
 	failed func()
 }
@@ -42,7 +42,7 @@ func (r *reloader) reload() error {
 	if r.cfg.file == "" {
 		return nil
 	}
-	for _, key := range changedForRestart(r.cfg, c) {
+	for _, key := range changedForRestart(&r.cfg.settings, c) {
 		r.log.Warn("a setting has changed that needs a restart", "key", key)
 	}
 	r.log.Info("settings are read anew", "file", r.cfg.file, "tables", len(c.Limits.Tables))
@@ -51,9 +51,9 @@ func (r *reloader) reload() error {
 }
 
 // readAgain reads and checks the whole configuration, flags and variables with it.
-func (r *reloader) readAgain() (*config, error) {
+func (r *reloader) readAgain() (*settings, error) {
 	if r.cfg.file == "" || r.cfg.again == nil {
-		return r.cfg, nil
+		return &r.cfg.settings, nil
 	}
 	c, err := r.cfg.again()
 	return &c, err
@@ -93,7 +93,7 @@ func (d *door) reloader() *reloader {
 }
 
 // apply puts users, tokens, limits, rules of labels and pairs of replicas into force.
-func (d *door) apply(c *config) error {
+func (d *door) apply(c *settings) error {
 	if err := d.guard.Reload(); err != nil || d.cfg.file == "" {
 		return err
 	}
@@ -107,7 +107,7 @@ func (d *door) apply(c *config) error {
 // reloader puts the weights of tables into force, all that a storage server uses of the limits. Certificates and revocations of
 // peers are read again by themselves.
 func (p *storage) reloader() *reloader {
-	return &reloader{cfg: p.cfg, log: p.log, apply: func(c *config) error {
+	return &reloader{cfg: p.cfg, log: p.log, apply: func(c *settings) error {
 		now := c.Limits
 		p.cfg.weights.Store(&now)
 		return nil
@@ -115,7 +115,7 @@ func (p *storage) reloader() *reloader {
 }
 
 // changedForRestart returns the keys of settings that differ and that a running process does not reload.
-func changedForRestart(old, now *config) (keys []string) {
+func changedForRestart(old, now *settings) (keys []string) {
 	before := map[string]string{}
 	for _, s := range setting.List(old) {
 		before[s.Key] = s.Text()
@@ -131,7 +131,7 @@ func changedForRestart(old, now *config) (keys []string) {
 
 // settings is the configuration in force, as YAML.
 func (d *door) settings() string {
-	c := *d.cfg
+	c := d.cfg.settings
 	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
 	return c.String()
 }
@@ -139,7 +139,7 @@ func (d *door) settings() string {
 // flagValues are the settings in force that are single values, by flag: what Prometheus calls its flags. Their reader need not
 // administer the process, so that a password in the coordination store's URL is left out.
 func (d *door) flagValues() map[string]string {
-	c := *d.cfg
+	c := d.cfg.settings
 	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
 	if u, err := url.Parse(c.Coord.URL); err == nil {
 		c.Coord.URL = u.Redacted()

@@ -29,12 +29,13 @@ func configured(t *testing.T, yaml string) (*storage, *processLog, func(yaml str
 		}
 	}
 	write(yaml)
-	cmd := &storageCmd{processFlags: newProcessFlags(roleStorage)}
+	cmd := &storageCmd{processFlags: newProcessFlags(roleStorage, build())}
 	cmd.ConfigFile = file
-	cfg, err := cmd.config()
+	set, err := cmd.config()
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg := config{settings: set}
 	admin, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ type repairCmd struct {
 
 // Run repairs.
 func (c *repairCmd) Run() error {
-	cfg, err := loadConfig(c.ConfigFile)
+	cfg, err := loadSettings(c.ConfigFile)
 	if err == nil {
 		terminal.Over(&cfg.DataDir, c.DataDir)
 		err = cfg.complete()

@@ -18,17 +18,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// selfIntervalMin bounds how often the process scrapes itself: each time costs a few ms.
-const selfIntervalMin = time.Second
-
-// selfWidth is the time that a partition of the process's metrics covers: a day is a few MB.
-const selfWidth = 24 * time.Hour
-
-// self are the settings of the table of processes' metrics, when it is made.
-func (c *config) self() topology.Config {
-	return topology.Config{Retention: time.Duration(c.Self.Retention), PartitionWidth: selfWidth}
-}
-
 // ownMetrics is how a process writes its own metrics into scrape.Table.
 type ownMetrics struct {
 	cfg      *config

@@ -513,7 +513,8 @@ func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 	want := selected(t, s.source, all)
 
 	store := &hangs{Store: s.store}
-	cfg := &config{DataDir: t.TempDir()}
+	cfg := &config{}
+	cfg.DataDir = t.TempDir()
 	cfg.Tables.PartitionWidth = duration(100 * time.Second)
 	cfg.Peer.Insecure = true
 	log := slog.New(slog.DiscardHandler)

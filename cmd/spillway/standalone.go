@@ -46,7 +46,7 @@ type standaloneCmd struct {
 }
 
 // config combines file, environment and flags, in this order.
-func (s *standaloneCmd) config() (config, error) {
+func (s *standaloneCmd) config() (settings, error) {
 	c, err := s.processFlags.config()
 	if err != nil {
 		return c, err
@@ -60,10 +60,11 @@ func (s *standaloneCmd) config() (config, error) {
 
 // Run is the life of a standalone process: it returns when a signal or a failure has ended it and everything is closed.
 func (s *standaloneCmd) Run() error {
-	cfg, err := s.config()
+	set, err := s.config()
 	if err != nil {
 		return err
 	}
+	cfg := config{settings: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
 	defer cfg.catchHangups()()

@@ -107,7 +107,7 @@ func TestAProcessThatRecoversIsNotTakenForOneThatHangs(t *testing.T) {
 
 // TestAStorageServerSaysThatItWaitsForTheCoordinationStore: its probes had no answer.
 func TestAStorageServerSaysThatItWaitsForTheCoordinationStore(t *testing.T) {
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	cfg.DataDir, cfg.Server.ID, cfg.Server.Host = t.TempDir(), "s1", "h1"
 	cfg.Peer.Listen, cfg.Admin.Listen, cfg.Peer.Insecure = "127.0.0.1:0", freeAddr(t), true
 	cfg.Coord.URL = "etcd://127.0.0.1:1"

@@ -34,7 +34,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
-	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/trace"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/lead"
@@ -55,7 +54,7 @@ type storageCmd struct {
 	NoMaster     bool `name:"no-master" help:"Do not be a candidate for master."`
 }
 
-func (s *storageCmd) config() (config, error) {
+func (s *storageCmd) config() (settings, error) {
 	c, err := s.processFlags.config()
 	if err != nil {
 		return c, err
@@ -73,10 +72,11 @@ func (s *storageCmd) config() (config, error) {
 
 // Run is the life of a storage server: it returns when a signal or a failure has ended it and everything is closed.
 func (s *storageCmd) Run() error {
-	cfg, err := s.config()
+	set, err := s.config()
 	if err != nil {
 		return err
 	}
+	cfg := config{settings: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
 	defer cfg.catchHangups()()
@@ -131,7 +131,7 @@ type storage struct {
 }
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
-	p.registerer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	p.registerer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(p.cfg.build))
 	if p.listener, err = net.Listen("tcp", p.cfg.Peer.Listen); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "peer.listen")
 	}
@@ -180,27 +180,6 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, MapServers: p.files,
 		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, settings)
 	return err
-}
-
-// master returns the settings of a master, in which 0 stands for a default.
-func (t tablesConfig) master() master.Settings {
-	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead), DeadAfter: time.Duration(t.DeadAfter)}
-	var standard master.Settings
-	standard.SetDefaults()
-	s.EmptyAfter = min(standard.EmptyAfter, s.DeadAfter) // partitions without rows never wait longer than those with rows
-	if s.SplitBytes == 0 {
-		s.SplitBytes = -1
-	}
-	if s.BalanceBytes == 0 {
-		s.BalanceBytes = -1
-	}
-	if s.MergeFrom == 0 {
-		s.MergeFrom = -1
-	}
-	if s.PresplitAhead == 0 {
-		s.PresplitAhead = -1
-	}
-	return s
 }
 
 // openBrick opens the brick on the disk, or on an overlay if the disk has no room for the writes of opening it (room.go).
@@ -311,7 +290,7 @@ func (p *storage) register(ctx context.Context, replace bool) error {
 		return err
 	}
 	return registry.Register(ctx, p.view.coord, registry.Server{ID: p.id, Addr: addr, Host: p.cfg.Server.Host, Zone: p.cfg.Server.Zone,
-		Store: lease.StoreID(p.brick.ID().String()), Version: version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}, replace, p.stagedLost)
+		Store: lease.StoreID(p.brick.ID().String()), Version: p.cfg.build.Version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}, replace, p.stagedLost)
 }
 
 // reach returns a storage server; this one is called directly.
@@ -381,10 +360,10 @@ func (p *storage) run(ctx context.Context) error {
 // announce says that the server serves, as door.announce does.
 func (p *storage) announce() {
 	if p.cfg.LogFormat == "json" {
-		p.log.Info("ready", "version", version, "server", p.id, "peers", p.listener.Addr().String(), "data_dir", p.cfg.DataDir)
+		p.log.Info("ready", "version", p.cfg.build.Version, "server", p.id, "peers", p.listener.Addr().String(), "data_dir", p.cfg.DataDir)
 		return
 	}
-	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", version, p.id, p.listener.Addr(), p.cfg.DataDir)
+	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", p.cfg.build.Version, p.id, p.listener.Addr(), p.cfg.DataDir)
 }
 
 // leaving is an actor that only releases the leases at the end, and then leaves the chains of its copies.

@@ -14,7 +14,7 @@ import (
 // openStoragePort returns as much of a storage server as its admin port needs, but for readiness.
 func openStoragePort(t *testing.T, addr string) *storage {
 	t.Helper()
-	cfg := defaultConfig()
+	cfg := config{settings: defaultSettings()}
 	if err := cfg.complete(); err != nil {
 		t.Fatal(err)
 	}

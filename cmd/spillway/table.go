@@ -309,7 +309,7 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 	if err := tablename.Check(c.Table); err != nil { // writers could not name it
 		return err
 	}
-	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: defaultConfig().Tables.Replicas}
+	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: defaultSettings().Tables.Replicas}
 	if err := errors.Join(c.tableSettings.over(&cfg), cfg.Validate()); err != nil {
 		return err
 	}

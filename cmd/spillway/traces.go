@@ -6,11 +6,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
-// traces are the settings of spans of a process.
-func (c *config) traces(role, instance string) trace.Settings {
-	return trace.Settings{Endpoint: c.Traces.Endpoint, OneIn: c.Traces.OneIn, Role: role, Instance: instance, Version: version}
-}
-
 // traced serves queries in spans.
 func traced(t *trace.Tracer, next http.Handler) http.Handler {
 	if t == nil {
