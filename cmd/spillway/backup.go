@@ -240,12 +240,25 @@ func readNews(r io.Reader, bar *bar) (news backupNews, err error) {
 			bar.end()
 			return line, errors.New(line.Error)
 		case line.Name != "":
-			bar.show(*line.Progress)
+			shower(bar)(*line.Progress)
 			bar.end()
 			return line, nil
 		case line.Progress != nil:
-			bar.show(*line.Progress)
+			shower(bar)(*line.Progress)
 		}
+	}
+}
+
+// shower shows the progress of a backup or a restore.
+func shower(b *bar) func(backup.Progress) {
+	return func(p backup.Progress) {
+		part := 1.0
+		if p.BytesAll > 0 {
+			part = float64(p.Bytes) / float64(p.BytesAll)
+		}
+		b.draw(part, p.Segments == p.SegmentsAll, func(seconds float64) string {
+			return fmt.Sprintf("%s of %s  %s/s", sizeText(p.Bytes), sizeText(p.BytesAll), sizeText(int64(float64(p.Bytes)/seconds)))
+		})
 	}
 }
 
@@ -258,89 +271,6 @@ func tellMissing(missing []string) error {
 		return terminal.Degraded
 	}
 	return nil
-}
-
-// sizeText formats a size in KiB or MiB.
-func sizeText(n int64) string {
-	if n < 10<<20 {
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-}
-
-// bar shows progress: a line that is overwritten on a terminal, else a line now and then.
-type bar struct {
-	w        io.Writer
-	what     string
-	terminal bool
-	began    time.Time
-	shown    time.Time
-}
-
-func newBar(f *os.File, what string) *bar {
-	st, err := f.Stat()
-	return &bar{w: f, what: what, terminal: err == nil && st.Mode()&os.ModeCharDevice != 0, began: time.Now()}
-}
-
-const (
-	barEvery  = 200 * time.Millisecond
-	lineEvery = 10 * time.Second
-	barWidth  = 30
-)
-
-func (b *bar) show(p backup.Progress) {
-	part := 1.0
-	if p.BytesAll > 0 {
-		part = float64(p.Bytes) / float64(p.BytesAll)
-	}
-	b.draw(part, p.Segments == p.SegmentsAll, func(seconds float64) string {
-		return fmt.Sprintf("%s of %s  %s/s", sizeText(p.Bytes), sizeText(p.BytesAll), sizeText(int64(float64(p.Bytes)/seconds)))
-	})
-}
-
-// draw shows a part of the whole, below 0: not known, and a text made of the seconds since the begin; last is shown in any
-// case.
-func (b *bar) draw(part float64, last bool, describe func(seconds float64) string) {
-	now := time.Now()
-	every := lineEvery
-	if b.terminal {
-		every = barEvery
-	} else if b.shown.IsZero() {
-		b.shown = b.began
-	}
-	if now.Sub(b.shown) < every && !last {
-		return
-	}
-	b.shown = now
-	part = min(part, 1)
-	took := now.Sub(b.began).Seconds()
-	text := describe(max(took, 0.001))
-	if part >= 0 {
-		text = fmt.Sprintf("%3.0f %%  %s", 100*part, text)
-	}
-	if left := took / max(part, 0.0001) * (1 - part); part > 0 && part < 1 && took > 1 {
-		text += fmt.Sprintf("  %s left", (time.Duration(left) * time.Second).Round(time.Second))
-	}
-	if b.terminal {
-		full := int(max(part, 0) * barWidth)
-		fmt.Fprintf(b.w, "\r\x1b[K%s [%s%s] %s", b.what, strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), text)
-	} else {
-		fmt.Fprintf(b.w, "%s: %s\n", b.what, text)
-	}
-}
-
-// say prints a whole line.
-func (b *bar) say(text string) {
-	if b.terminal {
-		fmt.Fprint(b.w, "\r\x1b[K")
-	}
-	fmt.Fprintf(b.w, "%s: %s\n", b.what, text)
-}
-
-func (b *bar) end() {
-	if b.terminal && !b.shown.IsZero() {
-		fmt.Fprintln(b.w)
-	}
 }
 
 // restoreCmd makes a store of a backup, or has a running cluster insert its rows.
@@ -382,7 +312,7 @@ func (c *restoreCmd) Run() error {
 	set := backup.Settings{Link: c.Link, BytesPerSecond: int(c.Rate)}
 	if c.Verify {
 		bar := newBar(os.Stderr, "verify")
-		set.Progress = bar.show
+		set.Progress = shower(bar)
 		res, err := backup.Verify(ctx, from, c.Backup, set)
 		bar.end()
 		if err != nil {
@@ -400,7 +330,7 @@ func (c *restoreCmd) Run() error {
 		return err
 	}
 	bar := newBar(os.Stderr, "restore")
-	set.Progress = bar.show
+	set.Progress = shower(bar)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	res, err := backup.Restore(ctx, from, c.Backup, brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), set)
 	bar.end()
