@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -26,7 +25,6 @@ import (
 	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/backup/s3"
 	"github.com/spillwaydb/spillway/storage/brick"
-	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // backupPath is the path on admin.listen at which a running process accepts a request for a backup.
@@ -41,6 +39,18 @@ type backupOrder struct {
 	Keep           int          `json:"keep,omitempty"` // how many backups stay there; 0: all
 }
 
+// restorePath is the path on admin.listen at which a running process accepts a request to insert the rows of a cluster's backup.
+const restorePath = "/api/v1/admin/restore"
+
+// restoreOrder is the body of a request to insert a backup's rows, in JSON.
+type restoreOrder struct {
+	From           string       `json:"from"`         // a directory of the process' host, or s3://bucket/prefix
+	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; missing values come from the environment of the process
+	Backup         string       `json:"backup,omitempty"`
+	BytesPerSecond int          `json:"bytes_per_second,omitempty"`
+	Merge          bool         `json:"merge,omitempty"`
+}
+
 // backupNews is a line of the answer: the progress, and at last the outcome.
 type backupNews struct {
 	Progress *backup.Progress `json:"progress,omitempty"`
@@ -51,73 +61,6 @@ type backupNews struct {
 	Rows     int64            `json:"rows,omitempty"`    // of a restore
 	Expired  int64            `json:"expired,omitempty"` // of a restore: rows left out, older than their table keeps
 	Error    string           `json:"error,omitempty"`
-}
-
-// newsEvery is how often the answer reports progress.
-const newsEvery = 200 * time.Millisecond
-
-// backupPage makes a backup while the process serves. It ends when the client leaves.
-func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
-	var o backupOrder
-	if !readOrder(w, r, &o, "a backup") {
-		return
-	}
-	if o.BytesPerSecond < 0 || o.Keep < 0 {
-		http.Error(w, "no number may be negative", http.StatusBadRequest)
-		return
-	}
-	to, err := o.place()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	d.withNews(w, "a backup", &d.backingUp, func(progress func(backup.Progress)) backupNews {
-		news, err := d.backUp(r.Context(), &o, to, progress)
-		d.backups.ended(&news, err)
-		if err != nil {
-			news.Error = err.Error()
-			d.log.Error("backup failed", "to", o.To, "error", err)
-		} else {
-			d.log.Info("backup made", "to", o.To, "name", news.Name, "segments", news.Progress.Segments, "bytes", news.Progress.Bytes, "copied_bytes", news.Progress.Copied, "missing", len(news.Missing))
-		}
-		return news
-	})
-}
-
-// readOrder reads the body of an order, or answers why not.
-func readOrder(w http.ResponseWriter, r *http.Request, o any, what string) bool {
-	if ct := r.Header.Get("Content-Type"); ct != "application/json" { // a page in a browser cannot send that elsewhere unasked
-		http.Error(w, "Content-Type must be application/json", http.StatusUnsupportedMediaType)
-		return false
-	}
-	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
-	body.DisallowUnknownFields()
-	if err := body.Decode(o); err != nil {
-		http.Error(w, "not an order for "+what+": "+err.Error(), http.StatusBadRequest)
-		return false
-	}
-	return true
-}
-
-// withNews answers with the progress of do, and at last with its outcome, unless another one is under way.
-func (d *door) withNews(w http.ResponseWriter, what string, busy *atomic.Bool, do func(progress func(backup.Progress)) backupNews) {
-	if !busy.CompareAndSwap(false, true) {
-		http.Error(w, what+" is under way", http.StatusConflict)
-		return
-	}
-	defer busy.Store(false)
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	tell := func(n backupNews) {
-		_ = json.NewEncoder(w).Encode(n) // the request's context shows that a client left
-		_ = http.NewResponseController(w).Flush()
-	}
-	last := time.Time{}
-	tell(do(func(p backup.Progress) {
-		if now := time.Now(); now.Sub(last) >= newsEvery {
-			last = now
-			tell(backupNews{Progress: &p})
-		}
-	}))
 }
 
 // place is where the backup goes. Errors: Invalid.
@@ -140,27 +83,6 @@ func placeAt(field, at string, set *s3.Settings) (backup.Place, error) {
 		return nil, fault.Errorf(fault.Invalid, "%s must be an absolute path or s3://BUCKET/PREFIX", field)
 	}
 	return backup.Dir{FS: vfs.Default, Path: at}, nil
-}
-
-func (d *door) backUp(ctx context.Context, o *backupOrder, to backup.Place, progress func(backup.Progress)) (news backupNews, err error) {
-	if d.behind.snapshot == nil {
-		return d.backUpCluster(ctx, o, to, progress)
-	}
-	made := time.Now()
-	snap, err := d.behind.snapshot(ctx)
-	if err != nil {
-		return news, err
-	}
-	defer snap.Close()
-	res, err := backup.Write(ctx, vfs.Default, to, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: d.cfg.build.Version, Progress: progress})
-	if err != nil {
-		return news, err
-	}
-	news = backupNews{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
-	if o.Keep > 0 {
-		news.Removed, err = backup.Prune(ctx, to, snap.Content.Store, o.Keep)
-	}
-	return news, err
 }
 
 // backupCmd asks a running process for a backup.
@@ -341,6 +263,24 @@ func (c *restoreCmd) Run() error {
 	return tellMissing(res.Missing)
 }
 
+// order has a running process insert the rows of a backup.
+func (c *restoreCmd) order(ctx context.Context) error {
+	from, set, err := c.S3.ordered(c.From, c.URL)
+	if err != nil {
+		return err
+	}
+	o := &restoreOrder{From: from, S3: set, Backup: c.Backup, BytesPerSecond: int(c.Rate), Merge: c.Merge}
+	news, err := sendOrder(ctx, c.Client, c.URL, restorePath, o, newBar(os.Stderr, "restore"))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("backup %s restored to %s: %d tables, %d rows\n", news.Name, c.URL, news.Tables, news.Rows)
+	if news.Expired > 0 {
+		fmt.Printf("%d rows were left out: they are older than their tables keep\n", news.Expired)
+	}
+	return tellMissing(news.Missing)
+}
+
 func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 	all, err := backup.List(ctx, at)
 	if err != nil {
@@ -365,6 +305,3 @@ func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 	}
 	return t.Flush()
 }
-
-// snapshotFunc is server.Snapshot.
-type snapshotFunc func(context.Context) (*server.Snapshot, error)

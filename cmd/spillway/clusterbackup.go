@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,11 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/smear"
 	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/backup/cluster"
-	"github.com/spillwaydb/spillway/storage/backup/s3"
 )
-
-// restorePath is the path on admin.listen at which a running process accepts a request to insert the rows of a cluster's backup.
-const restorePath = "/api/v1/admin/restore"
 
 // backupSource is the cluster of a gateway as a backup reads it.
 type backupSource struct {
@@ -119,15 +114,6 @@ func (d *door) backUpCluster(ctx context.Context, o *backupOrder, to backup.Plac
 	return news, err
 }
 
-// restoreOrder is the body of a request to insert a backup's rows, in JSON.
-type restoreOrder struct {
-	From           string       `json:"from"`         // a directory of the process' host, or s3://bucket/prefix
-	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; missing values come from the environment of the process
-	Backup         string       `json:"backup,omitempty"`
-	BytesPerSecond int          `json:"bytes_per_second,omitempty"`
-	Merge          bool         `json:"merge,omitempty"`
-}
-
 // restorePage inserts the rows of a backup while the process serves. It ends when the client leaves.
 func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 	var o restoreOrder
@@ -147,7 +133,7 @@ func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	d.withNews(w, "a restore", &d.restoring, func(progress func(backup.Progress)) backupNews {
+	withNews(w, "a restore", &d.restoring, func(progress func(backup.Progress)) backupNews {
 		news, err := d.restore(r.Context(), &o, from, progress)
 		if err != nil {
 			news.Error = err.Error()
@@ -223,22 +209,4 @@ func (t restoreTarget) Describe(ctx context.Context, table string, rows []point.
 func fitAlone(c topology.Config) topology.Config {
 	c.Replicas, c.InSyncMin, c.InSyncWas, c.Smear = 1, 0, topology.InSyncWas{}, smear.Rule{}
 	return c
-}
-
-// order has a running process insert the rows of a backup.
-func (c *restoreCmd) order(ctx context.Context) error {
-	from, set, err := c.S3.ordered(c.From, c.URL)
-	if err != nil {
-		return err
-	}
-	o := &restoreOrder{From: from, S3: set, Backup: c.Backup, BytesPerSecond: int(c.Rate), Merge: c.Merge}
-	news, err := sendOrder(ctx, c.Client, c.URL, restorePath, o, newBar(os.Stderr, "restore"))
-	if err != nil {
-		return err
-	}
-	fmt.Printf("backup %s restored to %s: %d tables, %d rows\n", news.Name, c.URL, news.Tables, news.Rows)
-	if news.Expired > 0 {
-		fmt.Printf("%d rows were left out: they are older than their tables keep\n", news.Expired)
-	}
-	return tellMissing(news.Missing)
 }
