@@ -144,10 +144,9 @@ const answerMax = 3 * time.Second
 
 // openAdmin reads servers and tables. Servers that cannot be dialled are not asked.
 func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.ServerID, addr string) (peers.Peer, error), log *slog.Logger) (*admin, error) {
-	seed := func() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
-	a := &admin{store: store, log: log, rng: seed(), out: io.Discard, listen: listenFor}
+	a := &admin{store: store, log: log, rng: seeded(), out: io.Discard, listen: listenFor}
 	var err error
-	if a.servers, err = registry.Open(ctx, store, log, seed()); err != nil {
+	if a.servers, err = registry.Open(ctx, store, log, seeded()); err != nil {
 		return nil, err
 	}
 	a.peers = peers.Open(peers.Deps{Servers: a.servers, Dial: dial, Log: log}, peers.Settings{})
@@ -155,13 +154,16 @@ func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.Ser
 	opening, cancel := context.WithTimeout(ctx, openMax)
 	defer cancel()
 	if a.tables, err = tables.Open(opening, tables.Deps{
-		Store: store, Log: log, Place: placer.Place, Metadata: a.peers.Metadata, Servers: a.serverIDs, Rand: seed(),
+		Store: store, Log: log, Place: placer.Place, Metadata: a.peers.Metadata, Servers: a.serverIDs, Rand: seeded(),
 	}, tables.Settings{New: topology.Config{PartitionWidth: 24 * time.Hour}}); err != nil {
 		a.tables, a.lacking = nil, map[string]error{"": err}
 		return a, nil
 	}
 	return a, a.missing(opening)
 }
+
+// seeded returns a new source for each caller.
+func seeded() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
 
 // openMax bounds the wait for maps before a command goes on without them.
 const openMax = 10 * time.Second

@@ -6,12 +6,17 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"strconv"
 
 	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/gateway/peers"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -74,8 +79,8 @@ type order interface {
 	run(ctx context.Context, a *admin) error
 }
 
-// administration is how a process carries out orders.
-type administration struct {
+// orders are how a process carries out the orders of administrators, and those of Influx clients about tables. The zero value carries out none.
+type orders struct {
 	open  func(ctx context.Context) (*admin, error)                                        // who answers them; its output is set by the page
 	may   func() error                                                                     // why nothing may be changed; nil: it may be
 	asks  bool                                                                             // a token is needed on loopback, too, where the process knows any: a cluster is changed
@@ -84,12 +89,12 @@ type administration struct {
 	steer func(table string, id partitionID, what string, o partitionOrder) (order, error) // an order about a partition
 }
 
-// administer carries out orders in a process that is alone.
-func (p *standalone) administer() administration {
+// ordersAlone are those of a process that is alone. drop drops a table with its rows.
+func ordersAlone(store coord.Store, all *tables.Tables, log *slog.Logger, drop func(ctx context.Context, table string) error) orders {
 	one := 1
-	return administration{
+	return orders{
 		open: func(context.Context) (*admin, error) {
-			return &admin{store: p.coord, tables: p.tables, log: p.log, rng: newRand(), out: io.Discard}, nil
+			return &admin{store: store, tables: all, log: log, rng: seeded(), out: io.Discard}, nil
 		},
 		may: func() error { return nil },
 		fit: func(s tableSettings) (tableSettings, error) {
@@ -98,7 +103,7 @@ func (p *standalone) administer() administration {
 			return s, err
 		},
 		drops: func(ctx context.Context, a *admin, c *tableDropCmd) error {
-			return c.drop(ctx, a, func() error { return p.dropTable(ctx, c.Table) })
+			return c.drop(ctx, a, func() error { return drop(ctx, c.Table) })
 		},
 		steer: func(_ string, _ partitionID, what string, _ partitionOrder) (order, error) {
 			return nil, fault.Errorf(fault.Invalid, "a process that is alone leads all partitions, on one server: there is nothing to %s", what)
@@ -106,19 +111,23 @@ func (p *standalone) administer() administration {
 	}
 }
 
-// administer carries out orders about the cluster in a gateway.
-func (p *gateway) administer() administration {
-	return administration{
+// clusterDeps are the parts of a gateway that orders about its cluster need.
+type clusterDeps struct {
+	Store   coord.Store
+	Servers *registry.View
+	Tables  *tables.Tables
+	Peers   *peers.Peers
+	Log     *slog.Logger
+}
+
+// ordersOfCluster are those of a gateway about its cluster. may is why nothing may be changed; nil: it may be.
+func ordersOfCluster(d clusterDeps, may func() error) orders {
+	return orders{
 		open: func(ctx context.Context) (*admin, error) {
-			a := &admin{store: p.view.coord, servers: p.view.registry, tables: p.view.tables, peers: p.view.peers, log: p.log, rng: newRand(), out: io.Discard, listen: listenFor}
+			a := &admin{store: d.Store, servers: d.Servers, tables: d.Tables, peers: d.Peers, log: d.Log, rng: seeded(), out: io.Discard, listen: listenFor}
 			return a, a.missing(ctx)
 		},
-		may: func() error {
-			if p.guard.Open() && !p.cfg.Peer.Insecure {
-				return fault.Errorf(fault.Denied, "peers of this cluster show certificates, and this gateway knows no administrators: set --tokens.file (http.tokens_file), or name a storage server with --servers and show an administrator's certificate")
-			}
-			return nil
-		},
+		may:   may,
 		asks:  true,
 		fit:   func(s tableSettings) (tableSettings, error) { return s, nil },
 		drops: func(ctx context.Context, a *admin, c *tableDropCmd) error { return c.run(ctx, a) },
@@ -162,19 +171,17 @@ func needsReason(o partitionOrder) error {
 	return nil
 }
 
-// orderPages are the pages for administrators.
-func (d *door) orderPages() []page {
-	o := d.behind.administer
+// pages lists the pages for administrators, all of which need access.NeedAdminAll.
+func (o orders) pages(guard *access.Guard, list func(pattern string, h http.Handler)) {
 	if o.open == nil {
-		return nil
+		return
 	}
-	var out []page
 	add := func(pattern string, changes bool, make func(r *http.Request) (order, error)) {
-		h := http.Handler(d.orderPage(changes, make))
+		h := http.Handler(o.page(guard, changes, make))
 		if o.asks {
-			h = d.guard.Handler(access.NeedAdminAll, h)
+			h = guard.Handler(access.NeedAdminAll, h)
 		}
-		out = append(out, page{pattern, access.NeedAdminAll, h})
+		list(pattern, h)
 	}
 	add("GET "+tablesPath, false, func(*http.Request) (order, error) { return &tableListCmd{}, nil })
 	add("GET "+tablesPath+"/{table}", false, func(r *http.Request) (order, error) { return &tableShowCmd{Table: r.PathValue("table")}, nil })
@@ -211,13 +218,12 @@ func (d *door) orderPages() []page {
 		}
 		return &auditCmd{Limit: limit, Match: r.URL.Query().Get("match")}, fault.Wrap(err, fault.Invalid, "limit")
 	})
-	return out
 }
 
 // droppedBy is a drop as the process does it.
 type droppedBy struct {
 	c *tableDropCmd
-	o administration
+	o orders
 }
 
 func (d droppedBy) run(ctx context.Context, a *admin) error { return d.o.drops(ctx, a, d.c) }
@@ -227,7 +233,7 @@ func partitionOf(r *http.Request) (id partitionID, err error) {
 }
 
 // settings reads the body of PUT and PATCH. Errors are Invalid.
-func (o administration) settings(r *http.Request) (tableSettings, error) {
+func (o orders) settings(r *http.Request) (tableSettings, error) {
 	var b tableBody
 	if err := readBody(r, &b, "settings of a table"); err != nil {
 		return tableSettings{}, err
@@ -236,7 +242,7 @@ func (o administration) settings(r *http.Request) (tableSettings, error) {
 }
 
 // steered reads an order about a partition. Errors are Invalid or NotFound.
-func (o administration) steered(r *http.Request, id partitionID, what string) (order, error) {
+func (o orders) steered(r *http.Request, id partitionID, what string) (order, error) {
 	var b partitionOrder
 	if err := readBody(r, &b, "an order about a partition"); err != nil {
 		return nil, err
@@ -254,11 +260,11 @@ func readBody(r *http.Request, v any, what string) error {
 	return nil
 }
 
-// orderPage answers with the output of a command.
-func (d *door) orderPage(changes bool, read func(r *http.Request) (order, error)) http.HandlerFunc {
+// page answers with the output of a command.
+func (o orders) page(guard *access.Guard, changes bool, read func(r *http.Request) (order, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var out bytes.Buffer
-		table, err := d.carryOut(r, changes, read, &out)
+		table, err := o.carryOut(guard, r, changes, read, &out)
 		w.Header().Set("Content-Type", "application/json")
 		if err != nil {
 			w.WriteHeader(adminStatus(err))
@@ -274,7 +280,7 @@ func (d *door) orderPage(changes bool, read func(r *http.Request) (order, error)
 }
 
 // carryOut runs the command of a request. table reports whether its output is for people.
-func (d *door) carryOut(r *http.Request, changes bool, read func(r *http.Request) (order, error), out io.Writer) (table bool, err error) {
+func (o orders) carryOut(guard *access.Guard, r *http.Request, changes bool, read func(r *http.Request) (order, error), out io.Writer) (table bool, err error) {
 	// Parameters are those of the URL: r.FormValue would read a body that a sender calls a form, as curl -d does, and the
 	// settings in it would be gone.
 	q, err := url.ParseQuery(r.URL.RawQuery)
@@ -282,25 +288,25 @@ func (d *door) carryOut(r *http.Request, changes bool, read func(r *http.Request
 		return false, fault.Wrap(err, fault.Invalid, "the parameters of the URL")
 	}
 	if changes {
-		if err := d.behind.administer.may(); err != nil {
+		if err := o.may(); err != nil {
 			return false, err
 		}
 	}
-	o, err := read(r)
+	c, err := read(r)
 	if err != nil {
 		return false, err
 	}
-	a, err := d.behind.administer.open(r.Context())
+	a, err := o.open(r.Context())
 	if err != nil {
 		return false, err
 	}
 	table = q.Get("output") == "table"
 	a.unasked = true
 	a.out, a.json, a.by = out, !table, cmp.Or(q.Get("by"), "http")
-	if id := access.From(r.Context()); id != nil && !d.guard.Open() {
+	if id := access.From(r.Context()); id != nil && !guard.Open() {
 		a.by = id.Name + " (" + a.by + ")" // a sender can choose any name, but not that its token is another's
 	}
-	return table, o.run(r.Context(), a)
+	return table, c.run(r.Context(), a)
 }
 
 // show asks for something, and prints the answer.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -82,5 +83,9 @@ func (c *cappedConn) Close() error {
 
 // serveAdmin serves pages on the admin port until the server is closed.
 func serveAdmin(srv *http.Server, l net.Listener) error {
-	return ignoreClosed(srv.Serve(&cappedListener{Listener: l, most: adminConnsMax}))
+	err := srv.Serve(&cappedListener{Listener: l, most: adminConnsMax})
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }

@@ -184,6 +184,9 @@ type storageConfig struct {
 	NoScrub              bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 
+// localServer is the name of the only storage server of a standalone process.
+const localServer topology.ServerID = "local"
+
 // The values of settings.
 type (
 	duration = setting.Span

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -98,7 +97,7 @@ type gatewayDeps struct {
 	place func(table string, id point.PartitionID) []topology.ServerID
 	fit   func(topology.Config) topology.Config
 	// administer carries out the orders of administrators, on admin.listen.
-	administer administration
+	administer orders
 }
 
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
@@ -178,7 +177,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: influxTables{d}, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: behind.administer, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
@@ -209,13 +208,6 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 func actor(ctx context.Context, f func(context.Context) error) (func() error, func(error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	return func() error { return f(ctx) }, func(error) { cancel() }
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
 }
 
 // wait runs the group until a signal comes, which is no error, or a part fails.

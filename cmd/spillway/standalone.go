@@ -90,9 +90,6 @@ func (s *standaloneCmd) live(cfg *config) error {
 	return live(func() error { return p.run(ctx) }, p.close, p.fences()...)
 }
 
-// localServer is the name of the only storage server of a standalone process.
-const localServer topology.ServerID = "local"
-
 // standalone is every part in one process. Fields are in the order in which they are opened.
 type standalone struct {
 	door

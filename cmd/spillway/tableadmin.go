@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -36,24 +37,23 @@ func adminStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
-// influxTables carries out what Influx clients ask of tables as the commands for people do.
-type influxTables struct{ d *door }
-
-// influxOrderMax bounds such an order: of a cluster a drop waits for the servers that hold partitions of the table.
+// influxOrderMax bounds an order of an Influx client: of a cluster a drop waits for the servers that hold partitions of the table.
 const influxOrderMax = 2 * time.Minute
 
-// Drop implements intake.Tables.
-func (t influxTables) Drop(ctx context.Context, name, by string) error {
-	return t.carryOut(ctx, by, func(ctx context.Context, a *admin) error {
-		return t.d.behind.administer.drops(ctx, a, &tableDropCmd{Table: name, Confirm: name, Reason: "DROP DATABASE"})
+var _ intake.Tables = orders{}
+
+// Drop implements intake.Tables, as the command for people does it.
+func (o orders) Drop(ctx context.Context, name, by string) error {
+	return o.carryOutFor(ctx, by, func(ctx context.Context, a *admin) error {
+		return o.drops(ctx, a, &tableDropCmd{Table: name, Confirm: name, Reason: "DROP DATABASE"})
 	})
 }
 
-// Keep implements intake.Tables.
-func (t influxTables) Keep(ctx context.Context, name string, keep time.Duration, by string) error {
-	return t.carryOut(ctx, by, func(ctx context.Context, a *admin) error {
+// Keep implements intake.Tables, as the command for people does it.
+func (o orders) Keep(ctx context.Context, name string, keep time.Duration, by string) error {
+	return o.carryOutFor(ctx, by, func(ctx context.Context, a *admin) error {
 		retention := duration(keep)
-		s, err := t.d.behind.administer.fit(tableSettings{Retention: &retention})
+		s, err := o.fit(tableSettings{Retention: &retention})
 		if err != nil {
 			return err
 		}
@@ -61,47 +61,19 @@ func (t influxTables) Keep(ctx context.Context, name string, keep time.Duration,
 	})
 }
 
-// carryOut runs an order. One that began goes on although its sender goes away.
-func (t influxTables) carryOut(ctx context.Context, by string, order func(ctx context.Context, a *admin) error) error {
+// carryOutFor runs an order of a client. One that began goes on although its sender goes away.
+func (o orders) carryOutFor(ctx context.Context, by string, order func(ctx context.Context, a *admin) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), influxOrderMax)
 	defer cancel()
-	if err := t.d.behind.administer.may(); err != nil {
+	if err := o.may(); err != nil {
 		return err
 	}
-	a, err := t.d.behind.administer.open(ctx)
+	a, err := o.open(ctx)
 	if err != nil {
 		return err
 	}
 	a.by, a.unasked = by, true
 	return order(ctx, a)
-}
-
-// dropTable deletes a table with its rows: first it accepts no more writes, then the rows are deleted, then the table.
-// finishDrops finishes a drop after a crash.
-func (p *standalone) dropTable(ctx context.Context, name string) error {
-	if err := p.tables.BeginDrop(ctx, name); err != nil {
-		return err
-	}
-	for _, h := range p.server.Held() {
-		if h.Table == name {
-			if err := p.server.DropPartition(name, h.Partition); err != nil {
-				return err
-			}
-		}
-	}
-	return p.tables.DropTable(ctx, name)
-}
-
-// finishDrops finishes drops that an earlier process began.
-func (p *standalone) finishDrops(ctx context.Context) {
-	for _, name := range p.tables.Names() {
-		if !p.tables.Dropping(name) {
-			continue
-		}
-		if err := p.dropTable(ctx, name); err != nil && ctx.Err() == nil {
-			p.log.Error("a table whose drop began could not be dropped; it is tried again", "table", name, "error", err)
-		}
-	}
 }
 
 // tableFlags are the flags of commands about tables, partitions and the audit: of a cluster, or through the administrators' port of a process.
