@@ -7,7 +7,6 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
-	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // overdueMax is how long staged rows may wait for the leader of their partition before that is reported: another server leads within seconds where one may.
@@ -58,12 +57,4 @@ func stagedProblem(held []peer.StagedStats, now time.Time) string {
 		return ""
 	}
 	return fmt.Sprintf("on %s, the oldest for %s", strings.Join(at, ", "), since(longest))
-}
-
-func at(t point.Nanos) *time.Time {
-	if t == 0 {
-		return nil
-	}
-	when := time.Unix(0, t).UTC()
-	return &when
 }
