@@ -16,19 +16,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// kafkaStatusPath is the path at which a process reports the state of its consumers.
-const kafkaStatusPath = "/api/v1/status/kafka"
-
-// kafkaStatus serves the state of consumers; without any, an empty list.
-func (d *door) kafkaStatus(w http.ResponseWriter, _ *http.Request) {
-	s := kafka.Status{Clusters: []kafka.ClusterStatus{}}
-	if d.kafka != nil {
-		s = d.kafka.Status()
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": s})
-}
-
 type kafkaCmd struct {
 	Status kafkaStatusCmd `cmd:"" help:"Show the lag of every partition that a running process reads."`
 }
@@ -57,7 +44,7 @@ func (k *kafkaStatusCmd) Run() error {
 }
 
 func fetchKafkaStatus(ctx context.Context, client client.Flags, url string) (s kafka.Status, err error) {
-	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafkaStatusPath, nil)
+	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafka.StatusPath, nil)
 	if err != nil {
 		return s, fault.Wrap(err, fault.Invalid, "--url")
 	}

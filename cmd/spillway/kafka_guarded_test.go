@@ -130,7 +130,7 @@ func (g guarded) leaves(p *process) {
 
 func (g guarded) status(p *process) kafka.ClusterStatus {
 	g.t.Helper()
-	status, text, err := p.get(kafkaStatusPath)
+	status, text, err := p.get(kafka.StatusPath)
 	var answer struct{ Data kafka.Status }
 	if err == nil {
 		err = json.Unmarshal(text, &answer)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 )
 
@@ -195,7 +196,7 @@ func waitForLag(t *testing.T, b *kafkatest.Cluster, group string, who ...*proces
 		}
 	}
 	for i, p := range who {
-		_, status, err := p.get(kafkaStatusPath)
+		_, status, err := p.get(kafka.StatusPath)
 		p.stop()
 		t.Logf("process %d: %s %v\n%s", i, status, err, &p.log)
 	}

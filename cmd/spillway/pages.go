@@ -11,6 +11,7 @@ import (
 
 	"github.com/spillwaydb/spillway/docs"
 	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
@@ -37,7 +38,7 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 		{"/t/", access.NeedIdentity, promAPI},
 		{"GET /t/{table}/{$}", access.NeedNothing, http.HandlerFunc(tablePage)},
 		{"GET /t/{table}", access.NeedNothing, http.HandlerFunc(tablePage)},
-		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
+		{"GET " + kafka.StatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
 		{"GET " + replicasPath, access.NeedReadAll, http.HandlerFunc(d.replicasPage)},
 		{"GET " + tableUsePath, access.NeedIdentity, http.HandlerFunc(d.tableUse)},
 		{"GET " + queriesPath, access.NeedIdentity, http.HandlerFunc(d.shownQueries)},

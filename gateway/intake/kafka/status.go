@@ -8,6 +8,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+// StatusPath is the path at which a process reports the state of its consumers, a Status.
+const StatusPath = "/api/v1/status/kafka"
+
 // Status is the present state of consuming, for people and pages.
 type Status struct {
 	InFlightBytes    int64           `json:"in_flight_bytes"`
