@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // TestCommandsOfTheFirstHour: write, look, ask, in the ways that docs/commands.md shows, with its exit codes.
@@ -69,6 +67,7 @@ func mustWrite(t *testing.T, dir, text string) string {
 
 // TestVariablesOfCommandsStopNoProcess: a shell may have them set when a process is started from it.
 func TestVariablesOfCommandsStopNoProcess(t *testing.T) {
+	noSettings(t)
 	c := newCLI()
 	k, err := kong.New(&c)
 	if err != nil {
@@ -80,10 +79,11 @@ func TestVariablesOfCommandsStopNoProcess(t *testing.T) {
 		for _, f := range n.Flags {
 			for _, name := range f.Envs {
 				seen++
-				into := defaultSettings()
-				if err := setting.Environ(&into, []string{name + "=x"}, commandVariables); err != nil && strings.Contains(err.Error(), "means no setting") {
+				t.Setenv(name, "x")
+				if _, err := loadSettings(""); err != nil && strings.Contains(err.Error(), "means no setting") {
 					t.Errorf("--%s of %s: %v", f.Name, n.Path(), err)
 				}
+				os.Unsetenv(name)
 			}
 		}
 		for _, child := range n.Children {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
@@ -70,15 +71,15 @@ func TestFlagsWinOverVariablesAndTheseOverTheFile(t *testing.T) {
 	}
 	t.Setenv("SPILLWAY_STORAGE_FLUSH_IDLE", "21m")
 	t.Setenv("SPILLWAY_STORAGE_MINORS_MAX", "4")
-	c := newCLI()
-	parser, err := kong.New(&c, kong.Exit(func(int) { t.Fatal("it ended") }))
+	f := newProcessFlags(roleStandalone, api.Build{})
+	parser, err := kong.New(&f, kong.Exit(func(int) { t.Fatal("it ended") }))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parser.Parse([]string{"standalone", "--config.file=" + file, "--storage.minors-max=5", "--admin.hosts=a,b", "--no-create-on-write", "--admin.listen="}); err != nil {
+	if _, err := parser.Parse([]string{"--config.file=" + file, "--storage.minors-max=5", "--admin.hosts=a,b", "--no-create-on-write", "--admin.listen="}); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := c.Standalone.config()
+	cfg, err := f.config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,15 +116,15 @@ func TestMistakesInSettingsNameThem(t *testing.T) {
 			}
 		}
 	}
-	c := newCLI()
-	parser, err := kong.New(&c)
+	f := newProcessFlags(roleStorage, api.Build{})
+	parser, err := kong.New(&f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := parser.Parse([]string{"storage", "--storage.flush-bytes=x"}); err != nil {
+	if _, err := parser.Parse([]string{"--storage.flush-bytes=x"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Storage.config(); err == nil || !regexp.MustCompile(`--storage\.flush-bytes \(SPILLWAY_STORAGE_FLUSH_BYTES, storage\.flush_bytes\): "x" is no size`).MatchString(err.Error()) {
+	if _, err := f.config(); err == nil || !regexp.MustCompile(`--storage\.flush-bytes \(SPILLWAY_STORAGE_FLUSH_BYTES, storage\.flush_bytes\): "x" is no size`).MatchString(err.Error()) {
 		t.Error(err)
 	}
 }
