@@ -19,6 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // A standalone process and a gateway carry out the orders of administrators over HTTP, on admin.listen; the commands for people send them:
@@ -47,15 +48,15 @@ func partitionsPath(table string) string {
 
 // tableBody is the body of PUT and PATCH. A missing setting stays as it is, or has its default.
 type tableBody struct {
-	PartitionWidth *duration `json:"partition_width,omitempty"`
-	Retention      *duration `json:"retention,omitempty"`
-	Replicas       *int      `json:"replicas,omitempty"`
-	MinInSync      *int      `json:"min_in_sync,omitempty"`
-	Weights        []uint32  `json:"weights,omitempty"`
-	RingBy         *string   `json:"ring_by,omitempty"`
-	Smear          *string   `json:"smear,omitempty"`
-	SmearBelow     *duration `json:"smear_below,omitempty"`
-	SmearMax       *duration `json:"smear_max,omitempty"`
+	PartitionWidth *setting.Span `json:"partition_width,omitempty"`
+	Retention      *setting.Span `json:"retention,omitempty"`
+	Replicas       *int          `json:"replicas,omitempty"`
+	MinInSync      *int          `json:"min_in_sync,omitempty"`
+	Weights        []uint32      `json:"weights,omitempty"`
+	RingBy         *string       `json:"ring_by,omitempty"`
+	Smear          *string       `json:"smear,omitempty"`
+	SmearBelow     *setting.Span `json:"smear_below,omitempty"`
+	SmearMax       *setting.Span `json:"smear_max,omitempty"`
 }
 
 // partitionOrder is the body of an order about a partition. Which fields count depends on the order.

@@ -19,21 +19,22 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/smear"
 )
 
 // tableAdviseCmd computes settings from a table's recorded load.
 type tableAdviseCmd struct {
 	tableFlags `embed:""`
-	Table      string  `arg:"" help:"Name."`
-	Rows       float64 `name:"rows-per-second" help:"The load to go by, for a table that has none yet. Default: the most that is forecast for the next day." placeholder:"N"`
-	RowBytes   float64 `name:"row-bytes" help:"Bytes of a row at rest. Default: as measured, else 2." placeholder:"N"`
-	ServerRows float64 `name:"server-rows" help:"Rows a second that one storage server should accept for this table. Default: the least that a server measured while it was busy, for 70 % of its processors; until then 200000." placeholder:"N"`
-	SplitBytes size    `name:"split-bytes" help:"tables.split_bytes of the storage servers." default:"1GiB"`
-	Whole      bool    `name:"whole-ranges" help:"Keep each range of time on one server: narrow partitions and smearing instead of columns of the ring."`
-	Apply      bool    `name:"apply" help:"Change the table so."`
-	DryRun     bool    `name:"dry-run" help:"With --apply: show what would be changed."`
-	Reason     string  `name:"reason" help:"With --apply: why, for the audit."`
+	Table      string        `arg:"" help:"Name."`
+	Rows       float64       `name:"rows-per-second" help:"The load to go by, for a table that has none yet. Default: the most that is forecast for the next day." placeholder:"N"`
+	RowBytes   float64       `name:"row-bytes" help:"Bytes of a row at rest. Default: as measured, else 2." placeholder:"N"`
+	ServerRows float64       `name:"server-rows" help:"Rows a second that one storage server should accept for this table. Default: the least that a server measured while it was busy, for 70 % of its processors; until then 200000." placeholder:"N"`
+	SplitBytes setting.Bytes `name:"split-bytes" help:"tables.split_bytes of the storage servers." default:"1GiB"`
+	Whole      bool          `name:"whole-ranges" help:"Keep each range of time on one server: narrow partitions and smearing instead of columns of the ring."`
+	Apply      bool          `name:"apply" help:"Change the table so."`
+	DryRun     bool          `name:"dry-run" help:"With --apply: show what would be changed."`
+	Reason     string        `name:"reason" help:"With --apply: why, for the audit."`
 }
 
 // Run reads the load and prints the advice.
@@ -241,15 +242,15 @@ type loadOf struct {
 
 // tableAdvice is how a table should be set, and why.
 type tableAdvice struct {
-	Rows          float64  `json:"rows_per_second"`
-	RowBytes      float64  `json:"bytes_per_row"`
-	ServerRows    float64  `json:"server_rows_per_second"`
-	ServersNeeded int      `json:"servers_needed"`
-	Width         duration `json:"partition_width"`
-	Columns       int      `json:"columns"`
-	Smear         string   `json:"smear"`
-	Window        duration `json:"window"`
-	Why           []string `json:"why"`
+	Rows          float64      `json:"rows_per_second"`
+	RowBytes      float64      `json:"bytes_per_row"`
+	ServerRows    float64      `json:"server_rows_per_second"`
+	ServersNeeded int          `json:"servers_needed"`
+	Width         setting.Span `json:"partition_width"`
+	Columns       int          `json:"columns"`
+	Smear         string       `json:"smear"`
+	Window        setting.Span `json:"window"`
+	Why           []string     `json:"why"`
 	// Set are the settings to change; nil: the table is as advised.
 	Set *tableBody `json:"set,omitempty"`
 }
@@ -280,12 +281,12 @@ func (a *tableAdvice) changes(l *loadOf) *tableBody {
 
 // advise is pure.
 func (l loadOf) advise() tableAdvice {
-	a := tableAdvice{Rows: l.Rows, RowBytes: l.RowBytes, ServerRows: l.ServerRows, Width: duration(l.Width), Columns: 1, Smear: "off"}
+	a := tableAdvice{Rows: l.Rows, RowBytes: l.RowBytes, ServerRows: l.ServerRows, Width: setting.Span(l.Width), Columns: 1, Smear: "off"}
 	if l.Width < time.Hour { // it was for smearing; wide ones are cut by size
-		a.Width = duration(24 * time.Hour)
+		a.Width = setting.Span(24 * time.Hour)
 	}
 	if l.Retention > 0 {
-		a.Width = duration(max(min(time.Duration(a.Width), l.Retention), time.Duration(presplit.WidthMin)))
+		a.Width = setting.Span(max(min(time.Duration(a.Width), l.Retention), time.Duration(presplit.WidthMin)))
 	}
 	work := l.Rows * (1 + adviseFollower*float64(l.Replicas-1)) / l.ServerRows
 	a.ServersNeeded = max(int(math.Ceil(work)), 1)
@@ -341,7 +342,7 @@ func (a *tableAdvice) narrow(l *loadOf) bool {
 		if float64(l.Retention/w)*float64(load.Columns) > room || window == 0 {
 			continue
 		}
-		a.Width, a.Columns, a.Smear, a.Window = duration(w), load.Columns, "auto", duration(window)
+		a.Width, a.Columns, a.Smear, a.Window = setting.Span(w), load.Columns, "auto", setting.Span(window)
 		a.because("partitions of %s lie on the servers in turn; a window of %s (%s) fills those of %d servers at once", span(a.Width), span(a.Window), why, min(l.Servers, int(window/load.Width)*load.Columns))
 		waiting := l.Rows * time.Duration(window).Seconds() / 2
 		holders := float64(l.MinInSync)
@@ -350,7 +351,7 @@ func (a *tableAdvice) narrow(l *loadOf) bool {
 		a.because("where old ones are not merged (tables.merge_from) there are %d partitions of the %d that a table may have; rows that wait cost more CPU: see docs/smear.md", int(l.Retention/w)*load.Columns, topology.TablePartitionsMax)
 		return true
 	}
-	a.because("--whole-ranges: partitions of at most %v would be too many within the retention of %s, or no window fits: columns instead", narrowWidths[len(narrowWidths)-1], span(duration(l.Retention)))
+	a.because("--whole-ranges: partitions of at most %v would be too many within the retention of %s, or no window fits: columns instead", narrowWidths[len(narrowWidths)-1], span(setting.Span(l.Retention)))
 	return false
 }
 

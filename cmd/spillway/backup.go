@@ -22,6 +22,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/backup/s3"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -87,11 +88,11 @@ func placeAt(field, at string, set *s3.Settings) (backup.Place, error) {
 
 // backupCmd asks a running process for a backup.
 type backupCmd struct {
-	To   string `name:"to" help:"Directory for it, on the host of the process, or s3://BUCKET/PREFIX. Backups in one place share what they have in common." required:"" placeholder:"DIR|s3://…"`
-	URL  string `name:"url" help:"Where the process listens for administrators (its admin.listen)." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
-	Link bool   `name:"link" help:"Make hard links instead of copies: at once, on the same disk, and damaged together with it."`
-	Rate size   `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
-	Keep int    `name:"keep" help:"Remove all but the newest backups of the directory afterwards (default: keep all)."`
+	To   string        `name:"to" help:"Directory for it, on the host of the process, or s3://BUCKET/PREFIX. Backups in one place share what they have in common." required:"" placeholder:"DIR|s3://…"`
+	URL  string        `name:"url" help:"Where the process listens for administrators (its admin.listen)." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
+	Link bool          `name:"link" help:"Make hard links instead of copies: at once, on the same disk, and damaged together with it."`
+	Rate setting.Bytes `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
+	Keep int           `name:"keep" help:"Remove all but the newest backups of the directory afterwards (default: keep all)."`
 
 	S3     bucketFlags  `embed:"" prefix:"s3-" group:"S3"`
 	Client client.Flags `embed:""`
@@ -197,16 +198,16 @@ func tellMissing(missing []string) error {
 
 // restoreCmd makes a store of a backup, or has a running cluster insert its rows.
 type restoreCmd struct {
-	From       string  `name:"from" help:"Directory with backups, or s3://BUCKET/PREFIX." required:"" placeholder:"DIR|s3://…"`
-	Backup     string  `name:"backup" help:"Which of them, by name (default: the newest)."`
-	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
-	DataDir    *string `name:"data-dir" help:"Where the store is to be: an empty directory, or one that does not exist (default ./spillway-data)." type:"path"`
-	Link       bool    `name:"link" help:"Make hard links instead of copies: the backup shares its files with the store then."`
-	Rate       size    `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
-	URL        string  `name:"url" help:"Instead of making a store: where a gateway of another cluster, or a standalone process, listens for administrators. It takes the rows of a cluster's backup." placeholder:"URL" xor:"mode"`
-	Merge      bool    `name:"merge" help:"With --url: add the rows to tables that have rows already; a restore that was interrupted goes on so."`
-	List       bool    `name:"list" help:"List the backups, and restore nothing." xor:"mode"`
-	Verify     bool    `name:"verify" help:"Read the whole backup and check it, and restore nothing." xor:"mode"`
+	From       string        `name:"from" help:"Directory with backups, or s3://BUCKET/PREFIX." required:"" placeholder:"DIR|s3://…"`
+	Backup     string        `name:"backup" help:"Which of them, by name (default: the newest)."`
+	ConfigFile string        `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
+	DataDir    *string       `name:"data-dir" help:"Where the store is to be: an empty directory, or one that does not exist (default ./spillway-data)." type:"path"`
+	Link       bool          `name:"link" help:"Make hard links instead of copies: the backup shares its files with the store then."`
+	Rate       setting.Bytes `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
+	URL        string        `name:"url" help:"Instead of making a store: where a gateway of another cluster, or a standalone process, listens for administrators. It takes the rows of a cluster's backup." placeholder:"URL" xor:"mode"`
+	Merge      bool          `name:"merge" help:"With --url: add the rows to tables that have rows already; a restore that was interrupted goes on so."`
+	List       bool          `name:"list" help:"List the backups, and restore nothing." xor:"mode"`
+	Verify     bool          `name:"verify" help:"Read the whole backup and check it, and restore nothing." xor:"mode"`
 
 	S3     bucketFlags  `embed:"" prefix:"s3-" group:"S3"`
 	Client client.Flags `embed:""`

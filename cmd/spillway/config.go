@@ -85,10 +85,10 @@ type serverConfig struct {
 }
 
 type httpConfig struct {
-	Listen          string   `yaml:"listen" default:"127.0.0.1:8428" flag:"http.listen" help:"Address of the one port for writes and queries."`
-	WebConfigFile   string   `yaml:"web_config_file" flag:"web.config.file" reload:"yes" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters. Without it: plain HTTP for all clients."`
-	TokensFile      string   `yaml:"tokens_file" flag:"tokens.file" reload:"yes" help:"YAML file with the tokens that may come in, and for what: spillway token create."`
-	ShutdownTimeout duration `yaml:"shutdown_timeout" default:"30s" help:"How long requests under way may take after SIGTERM."`
+	Listen          string       `yaml:"listen" default:"127.0.0.1:8428" flag:"http.listen" help:"Address of the one port for writes and queries."`
+	WebConfigFile   string       `yaml:"web_config_file" flag:"web.config.file" reload:"yes" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters. Without it: plain HTTP for all clients."`
+	TokensFile      string       `yaml:"tokens_file" flag:"tokens.file" reload:"yes" help:"YAML file with the tokens that may come in, and for what: spillway token create."`
+	ShutdownTimeout setting.Span `yaml:"shutdown_timeout" default:"30s" help:"How long requests under way may take after SIGTERM."`
 }
 
 type adminConfig struct {
@@ -97,34 +97,34 @@ type adminConfig struct {
 }
 
 type tablesConfig struct {
-	CreateOnWrite           bool     `yaml:"create_on_write" default:"true" flag:"create-on-write" help:"Make tables at the first write to them."`
-	Retention               duration `yaml:"retention" default:"0" flag:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever. Tables that exist keep theirs: spillway table set."`
-	RetentionConfirmed      moment   `yaml:"retention_confirmed" flag:"retention.confirmed" help:"Drop what retention holds back because the clock jumped, or because more than half of a table would go at once, while the clock is not later than this: 2026-12-31."`
-	Replicas                int      `yaml:"replicas" default:"3" min:"1" max:"15" for:"gateway" flag:"replicas" help:"How many servers keep each row of new tables; as many as there are while the cluster has fewer." price:"More: each row is sent, written and fsynced as often."`
-	PartitionWidth          duration `yaml:"partition_width" default:"1d" min:"1ms" flag:"partition-width" help:"Time that a partition of new tables covers."`
-	SplitBytes              size     `yaml:"split_bytes" default:"1GiB" help:"Of storage servers: the size near which partitions should close: those to come are cut by the forecast of their growth, and one that grows too large is split. 0: neither." price:"Smaller: more partitions, each of which costs memory and, in queries, time."`
-	BalanceBytes            size     `yaml:"balance_bytes" default:"256MiB" help:"Of storage servers: closed partitions move from the fullest server to the emptiest while their rows differ by more than this, and by a fifth of the mean. 0: they stay." price:"Smaller: servers are more even, and more is copied."`
-	DeadAfter               duration `yaml:"dead_after" default:"10m" min:"10s" for:"storage" help:"How long a storage server must be silent before the copies of rows that it has are made anew on others." price:"Less: rows have all their copies sooner, and a server that is only slow to restart costs a copy of all it has."`
-	PresplitAhead           duration `yaml:"presplit_ahead" default:"2h" help:"Of storage servers: how far before their time partitions are cut by the forecast. 0: they are as wide as partition_width."`
-	Max                     int      `yaml:"max" default:"10000" min:"1" help:"Bound of the number of tables that writes make."`
-	MergeFrom               int      `yaml:"merge_from" default:"200" min:"0" for:"storage" help:"From how many partitions of a table on closed neighbours with rows are merged, narrow ones into one an hour, and from five times as many on those into one a day. 0: they stay, as with storage.unload_bytes_per_second: 0." price:"Less: more rows are written again. More: queries over old times read more partitions."`
-	NewPerSecond            int      `yaml:"new_per_second" default:"20" min:"1" help:"Bound of the tables that writes make in a second, after a burst of 200." price:"More: one sender that invents names takes the disk from others."`
-	NewPartitionsPerRequest int      `yaml:"new_partitions_per_request" default:"64" min:"1" help:"Bound of the partitions that one request makes. What needs more is answered 503 or 429 and goes on each time it is sent again."`
-	NewPartitionsPerSecond  int      `yaml:"new_partitions_per_second" default:"50" min:"1" help:"Bound of the partitions that rows make in one table in a second."`
+	CreateOnWrite           bool           `yaml:"create_on_write" default:"true" flag:"create-on-write" help:"Make tables at the first write to them."`
+	Retention               setting.Span   `yaml:"retention" default:"0" flag:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever. Tables that exist keep theirs: spillway table set."`
+	RetentionConfirmed      setting.Moment `yaml:"retention_confirmed" flag:"retention.confirmed" help:"Drop what retention holds back because the clock jumped, or because more than half of a table would go at once, while the clock is not later than this: 2026-12-31."`
+	Replicas                int            `yaml:"replicas" default:"3" min:"1" max:"15" for:"gateway" flag:"replicas" help:"How many servers keep each row of new tables; as many as there are while the cluster has fewer." price:"More: each row is sent, written and fsynced as often."`
+	PartitionWidth          setting.Span   `yaml:"partition_width" default:"1d" min:"1ms" flag:"partition-width" help:"Time that a partition of new tables covers."`
+	SplitBytes              setting.Bytes  `yaml:"split_bytes" default:"1GiB" help:"Of storage servers: the size near which partitions should close: those to come are cut by the forecast of their growth, and one that grows too large is split. 0: neither." price:"Smaller: more partitions, each of which costs memory and, in queries, time."`
+	BalanceBytes            setting.Bytes  `yaml:"balance_bytes" default:"256MiB" help:"Of storage servers: closed partitions move from the fullest server to the emptiest while their rows differ by more than this, and by a fifth of the mean. 0: they stay." price:"Smaller: servers are more even, and more is copied."`
+	DeadAfter               setting.Span   `yaml:"dead_after" default:"10m" min:"10s" for:"storage" help:"How long a storage server must be silent before the copies of rows that it has are made anew on others." price:"Less: rows have all their copies sooner, and a server that is only slow to restart costs a copy of all it has."`
+	PresplitAhead           setting.Span   `yaml:"presplit_ahead" default:"2h" help:"Of storage servers: how far before their time partitions are cut by the forecast. 0: they are as wide as partition_width."`
+	Max                     int            `yaml:"max" default:"10000" min:"1" help:"Bound of the number of tables that writes make."`
+	MergeFrom               int            `yaml:"merge_from" default:"200" min:"0" for:"storage" help:"From how many partitions of a table on closed neighbours with rows are merged, narrow ones into one an hour, and from five times as many on those into one a day. 0: they stay, as with storage.unload_bytes_per_second: 0." price:"Less: more rows are written again. More: queries over old times read more partitions."`
+	NewPerSecond            int            `yaml:"new_per_second" default:"20" min:"1" help:"Bound of the tables that writes make in a second, after a burst of 200." price:"More: one sender that invents names takes the disk from others."`
+	NewPartitionsPerRequest int            `yaml:"new_partitions_per_request" default:"64" min:"1" help:"Bound of the partitions that one request makes. What needs more is answered 503 or 429 and goes on each time it is sent again."`
+	NewPartitionsPerSecond  int            `yaml:"new_partitions_per_second" default:"50" min:"1" help:"Bound of the partitions that rows make in one table in a second."`
 }
 
 type intakeConfig struct {
-	BodyBytesMax          size     `yaml:"body_bytes_max" default:"32MiB" min:"1" for:"standalone gateway" help:"Bound of a body as it is sent. Beyond: 413."`
-	DecodedBytesMax       size     `yaml:"decoded_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of a body when it is unpacked. Beyond: 413."`
-	InFlightBytesMax      size     `yaml:"in_flight_bytes_max" auto:"1/16 of storage.memory_bytes, 96MiB to 1GiB" for:"standalone gateway" help:"Bound of bodies and batches of all requests together; it must hold one whole request. Beyond: 503 with Retry-After." price:"More: less memory for everything else."`
-	KafkaInFlightBytesMax size     `yaml:"kafka_in_flight_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
-	ConnsMax              int      `yaml:"conns_max" auto:"half of what RLIMIT_NOFILE leaves, at most 16384" for:"standalone gateway" help:"Bound of open connections. Beyond: 503, closed."`
-	Staging               bool     `yaml:"staging" default:"true" for:"gateway" help:"Rows whose leader is away for half a second are kept by other storage servers, which need storage.staging, and are acked and readable at once."`
-	Smear                 bool     `yaml:"smear" default:"true" for:"gateway" help:"Rows of tables with a smearing window (spillway table set --smear) wait in staging on their way to narrow partitions. Without intake.staging they do not."`
-	FutureMax             duration `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
-	RowsMax               int      `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
-	SeriesMax             int      `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, of a storage server at 400, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory, of each process by itself. Beyond: new ones of tables above their share are refused (400), with their names; a storage server refuses no rows that were accepted before, as copies and staged rows."`
-	SeriesAge             duration `yaml:"series_age" default:"2h" min:"1ms" for:"standalone gateway" help:"How long a dictionary of series is used before another follows it with those that are still written to; where there are too many series, a twelfth of it." price:"More: series that ended take memory for longer."`
+	BodyBytesMax          setting.Bytes `yaml:"body_bytes_max" default:"32MiB" min:"1" for:"standalone gateway" help:"Bound of a body as it is sent. Beyond: 413."`
+	DecodedBytesMax       setting.Bytes `yaml:"decoded_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of a body when it is unpacked. Beyond: 413."`
+	InFlightBytesMax      setting.Bytes `yaml:"in_flight_bytes_max" auto:"1/16 of storage.memory_bytes, 96MiB to 1GiB" for:"standalone gateway" help:"Bound of bodies and batches of all requests together; it must hold one whole request. Beyond: 503 with Retry-After." price:"More: less memory for everything else."`
+	KafkaInFlightBytesMax setting.Bytes `yaml:"kafka_in_flight_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
+	ConnsMax              int           `yaml:"conns_max" auto:"half of what RLIMIT_NOFILE leaves, at most 16384" for:"standalone gateway" help:"Bound of open connections. Beyond: 503, closed."`
+	Staging               bool          `yaml:"staging" default:"true" for:"gateway" help:"Rows whose leader is away for half a second are kept by other storage servers, which need storage.staging, and are acked and readable at once."`
+	Smear                 bool          `yaml:"smear" default:"true" for:"gateway" help:"Rows of tables with a smearing window (spillway table set --smear) wait in staging on their way to narrow partitions. Without intake.staging they do not."`
+	FutureMax             setting.Span  `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
+	RowsMax               int           `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
+	SeriesMax             int           `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, of a storage server at 400, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory, of each process by itself. Beyond: new ones of tables above their share are refused (400), with their names; a storage server refuses no rows that were accepted before, as copies and staged rows."`
+	SeriesAge             setting.Span  `yaml:"series_age" default:"2h" min:"1ms" for:"standalone gateway" help:"How long a dictionary of series is used before another follows it with those that are still written to; where there are too many series, a twelfth of it." price:"More: series that ended take memory for longer."`
 }
 
 type influxConfig struct {
@@ -154,45 +154,38 @@ type tracesConfig struct {
 
 // selfConfig is about the process's own metrics in table scrape.Table.
 type selfConfig struct {
-	ScrapeInterval duration `yaml:"scrape_interval" default:"15s" help:"How often the process writes its own metrics into table _spillway, for the page and Grafana. 0: never; otherwise 1s at least." price:"Shorter: more rows, some 500 to 1,500 at a time."`
-	Retention      duration `yaml:"retention" default:"7d" help:"How long that table keeps rows, set when it is made, by the first process that writes to it; 0 for ever. Later: spillway table set _spillway."`
+	ScrapeInterval setting.Span `yaml:"scrape_interval" default:"15s" help:"How often the process writes its own metrics into table _spillway, for the page and Grafana. 0: never; otherwise 1s at least." price:"Shorter: more rows, some 500 to 1,500 at a time."`
+	Retention      setting.Span `yaml:"retention" default:"7d" help:"How long that table keeps rows, set when it is made, by the first process that writes to it; 0 for ever. Later: spillway table set _spillway."`
 }
 
 type storageConfig struct {
-	MemoryBytes          size     `yaml:"memory_bytes" auto:"60% of the machine or control group" min:"320MiB" for:"standalone gateway storage" flag:"memory" help:"What the whole process may use. Other bounds follow from it unless they are set."`
-	LogDir               string   `yaml:"log_dir" auto:"log in data_dir" help:"Directory of the common log. On a device of its own fsyncs do not wait behind flushes."`
-	LogBytesMax          size     `yaml:"log_bytes_max" default:"4GiB" min:"1" help:"How much log is kept before the partitions that pin the oldest files are flushed." price:"More: longer recovery."`
-	NoSync               bool     `yaml:"no_sync" help:"Ack when the operating system has the bytes." price:"A power cut then loses acked rows."`
-	SkipDamagedLog       bool     `yaml:"skip_damaged_log" help:"Accept the loss of damaged records of the log at the next start instead of refusing it. What was skipped is logged and remembered, so that this is needed once."`
-	LostFoundKeep        duration `yaml:"lost_found_keep" default:"30d" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
-	FreeBytesMin         size     `yaml:"free_bytes_min" default:"512MiB" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
-	HeadBytesMax         size     `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes; with storage.staging less storage.staging_bytes_max" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
-	CacheBytes           size     `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
-	OpenFilesMax         int      `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
-	FlushAge             duration `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
-	FlushIdle            duration `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
-	FlushBytes           size     `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
-	MinorsMax            int      `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before they are merged." price:"More: queries read more files."`
-	SeriesQuietAfter     duration `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
-	ScrubBytesPerSecond  size     `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
-	ScrubPeriod          duration `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
-	Copies               bool     `yaml:"copies" default:"true" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
-	UnloadBytesPerSecond size     `yaml:"unload_bytes_per_second" for:"storage" default:"4MiB" help:"Rate at which a server moves rows of partitions that were split or merged to the partitions that took over, all together, 24 bytes a row. 0: they stay where they are until retention, and are read beside the others." price:"Less: queries read parents beside their halves for longer. More: less of processor, disk and network is left for rows that come in."`
-	CopyBytesPerSecond   size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
-	Staging              bool     `yaml:"staging" default:"true" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
-	StagingBytesMax      size     `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 2GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
-	NoScrub              bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
+	MemoryBytes          setting.Bytes `yaml:"memory_bytes" auto:"60% of the machine or control group" min:"320MiB" for:"standalone gateway storage" flag:"memory" help:"What the whole process may use. Other bounds follow from it unless they are set."`
+	LogDir               string        `yaml:"log_dir" auto:"log in data_dir" help:"Directory of the common log. On a device of its own fsyncs do not wait behind flushes."`
+	LogBytesMax          setting.Bytes `yaml:"log_bytes_max" default:"4GiB" min:"1" help:"How much log is kept before the partitions that pin the oldest files are flushed." price:"More: longer recovery."`
+	NoSync               bool          `yaml:"no_sync" help:"Ack when the operating system has the bytes." price:"A power cut then loses acked rows."`
+	SkipDamagedLog       bool          `yaml:"skip_damaged_log" help:"Accept the loss of damaged records of the log at the next start instead of refusing it. What was skipped is logged and remembered, so that this is needed once."`
+	LostFoundKeep        setting.Span  `yaml:"lost_found_keep" default:"30d" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
+	FreeBytesMin         setting.Bytes `yaml:"free_bytes_min" default:"512MiB" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
+	HeadBytesMax         setting.Bytes `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes; with storage.staging less storage.staging_bytes_max" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
+	CacheBytes           setting.Bytes `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
+	OpenFilesMax         int           `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
+	FlushAge             setting.Span  `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
+	FlushIdle            setting.Span  `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
+	FlushBytes           setting.Bytes `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
+	MinorsMax            int           `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before they are merged." price:"More: queries read more files."`
+	SeriesQuietAfter     setting.Span  `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
+	ScrubBytesPerSecond  setting.Bytes `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
+	ScrubPeriod          setting.Span  `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
+	Copies               bool          `yaml:"copies" default:"true" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
+	UnloadBytesPerSecond setting.Bytes `yaml:"unload_bytes_per_second" for:"storage" default:"4MiB" help:"Rate at which a server moves rows of partitions that were split or merged to the partitions that took over, all together, 24 bytes a row. 0: they stay where they are until retention, and are read beside the others." price:"Less: queries read parents beside their halves for longer. More: less of processor, disk and network is left for rows that come in."`
+	CopyBytesPerSecond   setting.Bytes `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
+	Staging              bool          `yaml:"staging" default:"true" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
+	StagingBytesMax      setting.Bytes `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 2GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
+	NoScrub              bool          `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 
 // localServer is the name of the only storage server of a standalone process.
 const localServer topology.ServerID = "local"
-
-// The values of settings.
-type (
-	duration = setting.Span
-	size     = setting.Bytes
-	moment   = setting.Moment
-)
 
 func defaultSettings() settings { return setting.Defaults[settings]() }
 
@@ -215,7 +208,7 @@ func loadSettings(file string) (settings, error) {
 // keeps reports whether a file, which was read without a mistake, sets tables.retention.
 func keeps(file string) bool {
 	var has struct {
-		Tables struct{ Retention *duration }
+		Tables struct{ Retention *setting.Span }
 	}
 	text, err := os.ReadFile(file)
 	return err == nil && yaml.Unmarshal(text, &has) == nil && has.Tables.Retention != nil

@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/verify"
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/server"
 )
@@ -508,8 +509,8 @@ func (w *corruptTrial) config() (*config, error) {
 	cfg := config{settings: defaultSettings()}
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = w.dir, "127.0.0.1:0", "", true
 	cfg.Storage.MemoryBytes, cfg.Storage.FreeBytesMin = 512<<20, 1
-	cfg.Tables.PartitionWidth = duration(24 * time.Hour)
-	cfg.Storage.FlushAge, cfg.Storage.FlushIdle, cfg.Storage.MinorsMax = duration(10*time.Hour), duration(10*time.Hour), 1000
+	cfg.Tables.PartitionWidth = setting.Span(24 * time.Hour)
+	cfg.Storage.FlushAge, cfg.Storage.FlushIdle, cfg.Storage.MinorsMax = setting.Span(10*time.Hour), setting.Span(10*time.Hour), 1000
 	return &cfg, cfg.complete()
 }
 

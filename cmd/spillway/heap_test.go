@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/protocols/share"
 )
 
@@ -71,7 +72,7 @@ func TestAProcessWithoutHeadsLeavesNothingOutForThem(t *testing.T) {
 // TestIdleHeapIsSmallBesideTheBudget bounds the garbage that a process holds before its first collection: collectAt
 // percent of the ballast's size.
 func TestIdleHeapIsSmallBesideTheBudget(t *testing.T) {
-	for _, all := range []size{memoryLeast, 1 << 30, 16 << 30} {
+	for _, all := range []setting.Bytes{memoryLeast, 1 << 30, 16 << 30} {
 		c := config{settings: defaultSettings()}
 		c.Storage.MemoryBytes = all
 		if n := c.idleHeap(); n < 8<<20 || n > 64<<20 || n*collectAt/100 > int64(all)/50 {

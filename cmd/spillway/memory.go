@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // The memory of the process, from one number:
@@ -46,13 +47,13 @@ const (
 // budget fills the settings that depend on the machine's memory and were not set.
 func (c *settings) budget(machine int64) error {
 	if c.Storage.MemoryBytes == 0 {
-		c.Storage.MemoryBytes = size(max(machine/100*memoryShare, memoryLeast))
+		c.Storage.MemoryBytes = setting.Bytes(max(machine/100*memoryShare, memoryLeast))
 	}
 	all := c.Storage.MemoryBytes
 	if all < memoryLeast {
 		return fault.Errorf(fault.Invalid, "storage.memory_bytes is %d; less than %d does not hold the process and one large request", int64(all), int64(memoryLeast))
 	}
-	share := func(dst *size, n, least, most size) {
+	share := func(dst *setting.Bytes, n, least, most setting.Bytes) {
 		if *dst == 0 {
 			*dst = min(max(n, least), most)
 		}
@@ -60,14 +61,14 @@ func (c *settings) budget(machine int64) error {
 	share(&c.Storage.CacheBytes, all/16, cacheLeast, cacheMost)
 	share(&c.Storage.StagingBytesMax, all/16, stagingLeast, stagingMost)
 	share(&c.Intake.InFlightBytesMax, all/16, inFlightLeast, inFlightMost)
-	each := size(seriesBytes)
+	each := setting.Bytes(seriesBytes)
 	if c.role == roleStorage {
 		each = keptBytes
 	}
 	if c.Intake.SeriesMax == 0 {
 		c.Intake.SeriesMax = int(min(max(all/2/each, seriesLeast), seriesMost))
 	}
-	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - size(c.Intake.SeriesMax)*each
+	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - setting.Bytes(c.Intake.SeriesMax)*each
 	heads := min(all/8*3, left)
 	if c.role == roleStorage && c.Storage.Staging {
 		heads -= c.Storage.StagingBytesMax

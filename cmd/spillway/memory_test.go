@@ -4,17 +4,19 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 func TestSizes(t *testing.T) {
-	for text, want := range map[string]size{"0": 0, "1024": 1024, "1KiB": 1024, "512 MiB": 512 << 20, "4GiB": 4 << 30, "3MB": 3e6, "7B": 7} {
-		var s size
+	for text, want := range map[string]setting.Bytes{"0": 0, "1024": 1024, "1KiB": 1024, "512 MiB": 512 << 20, "4GiB": 4 << 30, "3MB": 3e6, "7B": 7} {
+		var s setting.Bytes
 		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
 			t.Errorf("%q is %d, %v; want %d", text, s, err, want)
 		}
 	}
 	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "1gb", "9999999TiB", "x"} {
-		var s size
+		var s setting.Bytes
 		if err := s.UnmarshalText([]byte(text)); err == nil {
 			t.Errorf("%q is %d", text, s)
 		}
@@ -28,7 +30,7 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		if err := c.budget(machine); err != nil {
 			t.Fatal(err)
 		}
-		parts := c.Storage.HeadBytesMax + c.Storage.CacheBytes + c.Intake.InFlightBytesMax + size(c.Intake.SeriesMax)*seriesBytes
+		parts := c.Storage.HeadBytesMax + c.Storage.CacheBytes + c.Intake.InFlightBytesMax + setting.Bytes(c.Intake.SeriesMax)*seriesBytes
 		if all := c.Storage.MemoryBytes; parts > all || parts < all/8 && all < 1<<35 {
 			t.Errorf("machine of %d: %d in parts of a budget of %d", machine, parts, all)
 		}
@@ -39,7 +41,7 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		staging.role = roleStorage
 		err := staging.budget(machine)
 		s := &staging.Storage
-		if all := s.HeadBytesMax + s.CacheBytes + s.StagingBytesMax + staging.Intake.InFlightBytesMax + size(staging.Intake.SeriesMax)*keptBytes; err != nil || s.HeadBytesMax > headLeast && all > s.MemoryBytes {
+		if all := s.HeadBytesMax + s.CacheBytes + s.StagingBytesMax + staging.Intake.InFlightBytesMax + setting.Bytes(staging.Intake.SeriesMax)*keptBytes; err != nil || s.HeadBytesMax > headLeast && all > s.MemoryBytes {
 			t.Errorf("machine of %d: staged rows are beyond the budget: %d of %+v, %v", machine, all, *s, err)
 		}
 		if err := c.intake().Validate(); err != nil {

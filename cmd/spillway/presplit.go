@@ -20,6 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/presplit"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 type presplitCmd struct {
@@ -50,7 +51,7 @@ type presplitShowCmd struct {
 	Table      string        `arg:"" help:"Table."`
 	Ahead      time.Duration `name:"ahead" help:"How far to look ahead." default:"2h"`
 	Past       int           `name:"past" help:"How many of the partitions that ended to show, and to compute errors of." default:"20"`
-	Target     size          `name:"target" help:"Size near which partitions should close: tables.split_bytes of the storage servers." default:"1GiB" env:"SPILLWAY_TABLES_SPLIT_BYTES"`
+	Target     setting.Bytes `name:"target" help:"Size near which partitions should close: tables.split_bytes of the storage servers." default:"1GiB" env:"SPILLWAY_TABLES_SPLIT_BYTES"`
 	SVG        string        `name:"svg" help:"Draw what came, the forecast and the sizes into this file." placeholder:"FILE"`
 	PNG        string        `name:"png" help:"The same, as PNG." placeholder:"FILE"`
 }
@@ -275,11 +276,11 @@ type presplitBacktestCmd struct {
 	Prometheus string        `name:"prometheus" help:"Read the load from a Prometheus, or another server with its API, at this URL." placeholder:"URL"`
 	Query      string        `name:"query" help:"What to ask there; the sum of its series is the load in bytes per second." default:"sum(rate(prometheus_tsdb_head_samples_appended_total[5m])) * 1.5"`
 	Days       int           `name:"days" help:"How many days to read from there, or to make of a synthetic load." default:"9"`
-	Target     size          `name:"target" help:"Size near which partitions should close." default:"1GiB"`
-	Width      duration      `name:"width" help:"Width of a partition that the load does not fill." default:"1d"`
+	Target     setting.Bytes `name:"target" help:"Size near which partitions should close." default:"1GiB"`
+	Width      setting.Span  `name:"width" help:"Width of a partition that the load does not fill." default:"1d"`
 	Ahead      time.Duration `name:"ahead" help:"How far ahead partitions are cut." default:"2h"`
-	Repeated   size          `name:"repeated" help:"What each partition has besides the load, as the definitions of its series: bytes_per_partition of presplit show. It is learned from partitions that closed." default:"0"`
-	Learn      duration      `name:"learn" help:"Beginning of the load whose partitions are not counted." default:"2d"`
+	Repeated   setting.Bytes `name:"repeated" help:"What each partition has besides the load, as the definitions of its series: bytes_per_partition of presplit show. It is learned from partitions that closed." default:"0"`
+	Learn      setting.Span  `name:"learn" help:"Beginning of the load whose partitions are not counted." default:"2d"`
 	SVG        string        `name:"svg" help:"Draw the load and the sizes into this file." placeholder:"FILE"`
 	PNG        string        `name:"png" help:"The same, as PNG." placeholder:"FILE"`
 	Output     string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`

@@ -24,6 +24,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/presplit"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // daysOfLoad is a load of three days with a daily cycle, a value every five minutes.
@@ -62,7 +63,7 @@ func TestALoadIsReplayedFromAFileAndFromPrometheus(t *testing.T) {
 		"file":       {Trace: file, Days: 3},
 		"prometheus": {Prometheus: prom.URL, Query: "load", Days: 3},
 	} {
-		c.Target, c.Width, c.Ahead, c.Learn, c.SVG, c.Output = 4e9, duration(24*time.Hour), 2*time.Hour, duration(24*time.Hour), filepath.Join(t.TempDir(), "x.svg"), "json"
+		c.Target, c.Width, c.Ahead, c.Learn, c.SVG, c.Output = 4e9, setting.Span(24*time.Hour), 2*time.Hour, setting.Span(24*time.Hour), filepath.Join(t.TempDir(), "x.svg"), "json"
 		c.PNG = filepath.Join(t.TempDir(), "x.png")
 		trace, err := c.read(t.Context())
 		if err != nil {
@@ -242,7 +243,7 @@ func TestAMistakeInALoadNamesItsLine(t *testing.T) {
 		t.Errorf("%v: %d minutes", err, len(gap.Bytes))
 	}
 	for _, c := range []presplitBacktestCmd{{}, {Trace: "synthetic:x"}, {Trace: "a", Prometheus: "b"}, {Trace: "synthetic:daily", Target: -1}} {
-		if c.Days, c.Width, c.Ahead = 3, duration(time.Hour), time.Hour; c.Target == 0 {
+		if c.Days, c.Width, c.Ahead = 3, setting.Span(time.Hour), time.Hour; c.Target == 0 {
 			c.Target = 1
 		}
 		if _, err := c.read(t.Context()); err == nil {

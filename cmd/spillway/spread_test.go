@@ -37,6 +37,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/server"
 	"github.com/spillwaydb/spillway/storage/staging"
@@ -515,7 +516,7 @@ func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 	store := &hangs{Store: s.store}
 	cfg := &config{}
 	cfg.DataDir = t.TempDir()
-	cfg.Tables.PartitionWidth = duration(100 * time.Second)
+	cfg.Tables.PartitionWidth = setting.Span(100 * time.Second)
 	cfg.Peer.Insecure = true
 	log := slog.New(slog.DiscardHandler)
 	life := func(f func(source *fanout.Source, write *forward.Forwarder)) {

@@ -20,6 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/smear"
 )
 
@@ -39,8 +40,8 @@ type tableRow struct {
 	Table          string         `json:"table"`
 	Seq            uint64         `json:"seq"`
 	Partitions     int            `json:"partitions"`
-	PartitionWidth duration       `json:"partition_width"`
-	Retention      duration       `json:"retention"`
+	PartitionWidth setting.Span   `json:"partition_width"`
+	Retention      setting.Span   `json:"retention"`
 	Replicas       int            `json:"replicas"`
 	MinInSync      int            `json:"min_in_sync"`
 	MinInSyncSet   bool           `json:"min_in_sync_set,omitempty"` // by a person; else it follows from replicas
@@ -60,10 +61,10 @@ type tableColumns struct {
 
 // tableSmear is a table's smearing as shown.
 type tableSmear struct {
-	Window    string   `json:"window"`               // off, auto, or a duration
-	Threshold duration `json:"threshold"`            // partitions of that width and wider get their rows at once
-	Now       duration `json:"window_now,omitempty"` // for the partitions of now
-	Why       string   `json:"why,omitempty"`
+	Window    string       `json:"window"`               // off, auto, or a duration
+	Threshold setting.Span `json:"threshold"`            // partitions of that width and wider get their rows at once
+	Now       setting.Span `json:"window_now,omitempty"` // for the partitions of now
+	Why       string       `json:"why,omitempty"`
 }
 
 func showSmear(r smear.Rule) *tableSmear {
@@ -71,7 +72,7 @@ func showSmear(r smear.Rule) *tableSmear {
 		return nil
 	}
 	window := smear.Rule{Mode: r.Mode, Window: r.Window}.String()
-	return &tableSmear{Window: window, Threshold: duration(r.WithDefaults().Threshold)}
+	return &tableSmear{Window: window, Threshold: setting.Span(r.WithDefaults().Threshold)}
 }
 
 // smearNow adds the window that gateways with intake.smear choose now, and why; of a table that asks for none, the one that auto would choose.
@@ -82,18 +83,18 @@ func (r *tableRow) smearNow(m *topology.Map, now time.Time, servers int) {
 	}
 	window, why := rule.WithDefaults().Wanted(m.LoadAt(now.UnixNano(), servers))
 	if r.Smear != nil {
-		r.Smear.Now, r.Smear.Why = duration(window), string(why)
+		r.Smear.Now, r.Smear.Why = setting.Span(window), string(why)
 		return
 	}
 	r.unsmeared = "off; with --smear=auto rows would not wait: " + string(why)
 	if window > 0 {
-		r.unsmeared = fmt.Sprintf("off; with --smear=auto rows would wait up to %s: %s", span(duration(window)), why)
+		r.unsmeared = fmt.Sprintf("off; with --smear=auto rows would wait up to %s: %s", span(setting.Span(window)), why)
 	}
 }
 
 func showTable(m *topology.Map) tableRow {
-	r := tableRow{Smear: showSmear(m.Config.Smear), Table: m.Table, Seq: m.Seq, Partitions: m.Len(), PartitionWidth: duration(m.Config.PartitionWidth),
-		Retention: duration(m.Config.Retention), Replicas: m.Config.Replicas,
+	r := tableRow{Smear: showSmear(m.Config.Smear), Table: m.Table, Seq: m.Seq, Partitions: m.Len(), PartitionWidth: setting.Span(m.Config.PartitionWidth),
+		Retention: setting.Span(m.Config.Retention), Replicas: m.Config.Replicas,
 		MinInSync: m.Config.MinInSync(), MinInSyncSet: m.Config.InSyncMin > 0, RingBy: m.Config.Ring.String()}
 	var end point.Nanos
 	for p := range m.All() {
@@ -119,7 +120,7 @@ func (r *tableRow) minInSync() string {
 
 func instant(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339Nano) }
 
-func span(d duration) string {
+func span(d setting.Span) string {
 	if d == 0 {
 		return "for ever"
 	}
@@ -226,15 +227,15 @@ func printTable(a *admin, r tableRow) error {
 
 // tableSettings are the settings of a table that a person may set.
 type tableSettings struct {
-	PartitionWidth *duration `name:"partition-width" help:"Time that a partition covers: 1h, 1d."`
-	Retention      *duration `name:"retention" help:"How long rows are kept: 30d, 10y; 0 for ever."`
-	Replicas       *int      `name:"replicas" help:"How many servers keep each row; of a new table 3, if not given. As many as there are while the cluster has fewer."`
-	MinInSync      *int      `name:"min-in-sync" help:"How many servers must have a row on their disks before it is acked as kept by all; while fewer are in sync, rows are refused with 503, or wait in staging. 0: 2 of 2 and 3 replicas, more than half of more, and fewer while the cluster has fewer servers."`
-	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
-	RingBy         *string   `name:"ring-by" help:"Labels by which series lie beside one another on the ring: host, or host,job; path:8 takes the first eight bytes of a value, path:/2 all up to the second slash. Queries that name their values ask fewer servers. Only before the table's first row; empty: by all labels."`
-	Smear          *string   `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers accept rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
-	SmearBelow     *duration `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
-	SmearMax       *duration `name:"smear-max" help:"The longest wait that --smear=auto may choose; 0: 2m."`
+	PartitionWidth *setting.Span `name:"partition-width" help:"Time that a partition covers: 1h, 1d."`
+	Retention      *setting.Span `name:"retention" help:"How long rows are kept: 30d, 10y; 0 for ever."`
+	Replicas       *int          `name:"replicas" help:"How many servers keep each row; of a new table 3, if not given. As many as there are while the cluster has fewer."`
+	MinInSync      *int          `name:"min-in-sync" help:"How many servers must have a row on their disks before it is acked as kept by all; while fewer are in sync, rows are refused with 503, or wait in staging. 0: 2 of 2 and 3 replicas, more than half of more, and fewer while the cluster has fewer servers."`
+	Weights        []uint32      `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
+	RingBy         *string       `name:"ring-by" help:"Labels by which series lie beside one another on the ring: host, or host,job; path:8 takes the first eight bytes of a value, path:/2 all up to the second slash. Queries that name their values ask fewer servers. Only before the table's first row; empty: by all labels."`
+	Smear          *string       `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers accept rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
+	SmearBelow     *setting.Span `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
+	SmearMax       *setting.Span `name:"smear-max" help:"The longest wait that --smear=auto may choose; 0: 2m."`
 }
 
 // body is the request body for the administrators' port of a process.
@@ -319,7 +320,7 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 		}
 		return fault.Errorf(fault.Stale, "table %q exists; `spillway table set` changes its settings", c.Table)
 	}
-	what := fmt.Sprintf("create table %s, width %s, retention %s, %d replicas", c.Table, span(duration(cfg.PartitionWidth)), span(duration(cfg.Retention)), max(cfg.Replicas, 1))
+	what := fmt.Sprintf("create table %s, width %s, retention %s, %d replicas", c.Table, span(setting.Span(cfg.PartitionWidth)), span(setting.Span(cfg.Retention)), max(cfg.Replicas, 1))
 	if cfg.InSyncMin > 0 {
 		what += fmt.Sprintf(", min in sync %d", cfg.InSyncMin)
 	}

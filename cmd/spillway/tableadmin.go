@@ -18,6 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // adminStatus is the HTTP status for an administrator's request that failed.
@@ -52,7 +53,7 @@ func (o orders) Drop(ctx context.Context, name, by string) error {
 // Keep implements intake.Tables, as the command for people does it.
 func (o orders) Keep(ctx context.Context, name string, keep time.Duration, by string) error {
 	return o.carryOutFor(ctx, by, func(ctx context.Context, a *admin) error {
-		retention := duration(keep)
+		retention := setting.Span(keep)
 		s, err := o.fit(tableSettings{Retention: &retention})
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // tableServer serves the table pages of a process over a socket.
@@ -38,7 +39,7 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	days := func(n int) *duration { d := duration(n) * duration(24*time.Hour); return &d }
+	days := func(n int) *setting.Span { d := setting.Span(n) * setting.Span(24*time.Hour); return &d }
 	must((&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(30)}, Table: "team-a"}).Run())
 	refused((&tableCreateCmd{tableFlags: f, Table: "team-a"}).Run(), "exists")
 	refused((&tableCreateCmd{tableFlags: f, Table: "a/b"}).Run(), "name")
@@ -79,7 +80,7 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 func TestATableIsSetAsAdvisedByURL(t *testing.T) {
 	p := open(t)
 	f := tableServer(t, p)
-	width := duration(10 * time.Second)
+	width := setting.Span(10 * time.Second)
 	if err := (&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{PartitionWidth: &width}, Table: "load"}).Run(); err != nil {
 		t.Fatal(err)
 	}
