@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -64,21 +65,37 @@ func (s *Store) Delete(ctx context.Context, q *Query) error {
 	if err := s.arrived(ctx, onWay); err != nil {
 		return err
 	}
-	s.deleting.Lock()
-	defer s.deleting.Unlock()
-	rows := 0
+	s.rewriting.Lock()
+	defer s.rewriting.Unlock()
+	rows, replaced, err := s.deleteAll(q)
+	if settled := s.settle(); settled != nil {
+		return errors.Join(err, settled)
+	}
+	free := false
+	for _, old := range replaced { // only now: the frames without the rows are durable in files of their own
+		free = s.journal.release(old) || free
+	}
+	if free {
+		err = errors.Join(err, s.journal.tidy(false))
+	}
+	s.metrics.deleted.Add(float64(rows))
+	return err
+}
+
+// deleteAll removes the matching rows from all frames. It returns how many, and the files of the records that newer ones replace, which are to be released once
+// the journal is settled; rewriting is held.
+func (s *Store) deleteAll(q *Query) (rows int, replaced []*file, err error) {
 	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi, nil) {
-		n, err := s.deleteFrom(h.ID, q)
+		n, old, err := s.deleteFrom(h.ID, q)
+		if old != nil {
+			replaced = append(replaced, old)
+		}
 		if err != nil {
-			return err
+			return rows, replaced, err
 		}
 		rows += n
 	}
-	if err := s.settle(); err != nil {
-		return err
-	}
-	s.metrics.deleted.Add(float64(rows))
-	return nil
+	return rows, replaced, nil
 }
 
 // settle makes durable which frames are held, also of records that are being appended now: a partition does not hide a row that arrives after a deletion.
@@ -109,33 +126,37 @@ func (s *Store) arrived(ctx context.Context, ids []staging.ID) error {
 	return nil
 }
 
-// deleteFrom removes the matching rows from a frame. It returns how many.
-func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
+// deleteFrom removes the matching rows from a frame. It returns how many, and the file of the record that a newer one replaces, if any.
+func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, replaced *file, err error) {
+	if err := s.deleteFromGiven(id, q); err != nil { // also of one that came back since, and is held
+		return 0, nil, err
+	}
 	h, ok := s.get(id)
 	if !ok {
-		return 0, s.deleteFromGiven(id, q)
+		return 0, nil, nil
 	}
 	var d frame.Decoder
 	var g frame.Frame
 	if err := d.Decode(h.body, &g); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	left, rows := without(&g, q)
 	if rows == 0 {
-		return 0, nil
+		return 0, nil, nil
 	}
 	if left.Samples()+len(left.Exemplars) == 0 {
 		s.mu.Lock()
 		s.mu.machine.Forget(id)
 		s.mu.Unlock()
-		return rows, s.forgotten(id) // also if it was forwarded, and only its record is to come
+		return rows, nil, s.forgotten(id) // also if it was forwarded, and only its record is to come
 	}
 	h.body = encode(left)
 	h.Bytes = int64(len(h.body))
 	if err := h.Measure(left); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return rows, s.replace(&h)
+	replaced, err = s.replace(&h)
+	return rows, replaced, err
 }
 
 // deleteFromGiven removes the matching rows from a frame that another server holds, and that is still read here.
@@ -165,30 +186,26 @@ func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
 	return nil
 }
 
-// replace logs a held frame anew, with fewer rows. It is durable once the journal is settled.
-func (s *Store) replace(h *held) error {
+// replace logs a held frame anew, with fewer rows; rewriting is held. It returns the file of the record before, which still has the only durable copy of the
+// rows that stay: it is released once the journal is settled.
+func (s *Store) replace(h *held) (old *file, err error) {
 	in, _, err := s.log(&h.Frame, h.body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.mu.Lock()
 	at, ok := s.mu.held[h.ID]
-	old := in
 	if ok {
 		old = at.in
 		s.mu.held[h.ID] = &held{Frame: h.Frame, body: h.body, in: in, filter: at.filter} // readers may have the old one
 		s.mu.machine.Reduced(h.Frame)
 	}
 	s.mu.Unlock()
-	if !ok { // forgotten meanwhile, before this record: it must not come back
-		if _, _, err := s.journal.append(staging.AppendForget(nil, h.ID), 0); err != nil {
-			return err
-		}
+	if ok {
+		return old, nil
 	}
-	if s.journal.release(old) {
-		return s.journal.tidy(false)
-	}
-	return nil
+	_, _, err = s.journal.append(staging.AppendForget(nil, h.ID), 0) // forgotten meanwhile, before this record: it must not come back
+	return in, err
 }
 
 // without returns the frame without the rows that match, and how many these are. Series without rows go too.

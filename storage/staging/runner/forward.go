@@ -321,37 +321,48 @@ func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage, to to
 	})
 }
 
-// rename logs the frame anew with its new holders.
+// rename logs the frame anew with its new holders. The file of the record before is released only once the new one is durable: it may hold the only
+// durable copy of an acked frame.
 func (s *Store) rename(r staging.Restage) error {
-	h, ok := s.get(r.ID)
-	if !ok {
-		return nil
-	}
-	h.Holders = r.Holders
-	in, seq, err := s.log(&h.Frame, h.body)
-	if err != nil {
+	old, seq, err := s.renameRecord(r)
+	if err != nil || old == nil {
 		return err
 	}
 	if err := s.journal.sync(seq); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	at, held := s.mu.held[r.ID]
-	old := h.in
-	if held {
-		at.Holders, at.in = r.Holders, in
-	}
-	s.mu.Unlock()
-	if !held { // forgotten meanwhile, before this record: it must not come back
-		if _, _, err := s.journal.append(staging.AppendForget(nil, r.ID), 0); err != nil {
-			return err
-		}
-		old = in
-	}
 	if s.journal.release(old) {
 		return s.journal.tidy(false)
 	}
 	return nil
+}
+
+// renameRecord appends the record. It returns the file to be released once that is durable; nil: the frame is not held. Two of these at once, or one
+// beside a deletion, would both release the file of the record before, and a file with frames of others could be removed; and the one that is logged last
+// could have rows that the deletion removed.
+func (s *Store) renameRecord(r staging.Restage) (old *file, seq uint64, err error) {
+	s.rewriting.Lock()
+	defer s.rewriting.Unlock()
+	h, ok := s.get(r.ID)
+	if !ok {
+		return nil, 0, nil
+	}
+	h.Holders = r.Holders
+	in, seq, err := s.log(&h.Frame, h.body)
+	if err != nil {
+		return nil, 0, err
+	}
+	s.mu.Lock()
+	at, held := s.mu.held[r.ID]
+	if held {
+		old, at.Holders, at.in = at.in, r.Holders, in
+	}
+	s.mu.Unlock()
+	if held {
+		return old, seq, nil
+	}
+	_, seq, err = s.journal.append(staging.AppendForget(nil, r.ID), 0) // forgotten meanwhile, before this record: it must not come back
+	return in, seq, err
 }
 
 // setAside keeps a frame that can never be forwarded in a file of its own, for a person to look at.

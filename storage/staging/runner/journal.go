@@ -99,7 +99,21 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 		j.mu.files = append(j.mu.files, f)
 		j.mu.next = max(j.mu.next, n+1)
 	}
-	return j, nil
+	return j, j.syncLast()
+}
+
+// syncLast makes the newest file durable as it was read: a process that was killed may not have synced it, and a record in it that replaces an acked one, as
+// after a deletion, frees the file of that one.
+func (j *journal) syncLast() error {
+	if len(j.mu.files) == 0 {
+		return nil
+	}
+	path := j.path(j.mu.files[len(j.mu.files)-1].number, fileSuffix)
+	f, err := j.fs.Open(path)
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	return fault.Wrap(err, fault.Unavailable, "sync %s", path)
 }
 
 // numberOf takes the name of a file of the log, or of one that is kept, apart.

@@ -47,7 +47,7 @@ type Store struct {
 	out      *deliver.Deliverer
 
 	announcing sync.Mutex   // held while Announce runs
-	deleting   sync.Mutex   // held while a deletion removes rows from frames
+	rewriting  sync.Mutex   // held while records of held frames are replaced by others: by a deletion, or with new holders
 	forgetting sync.RWMutex // held for reading while a frame is in held no more, and its record not yet in the journal
 
 	mu struct {

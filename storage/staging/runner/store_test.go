@@ -48,8 +48,13 @@ func (h *house) Write(b []byte) (int, error) {
 
 func (h *house) open(set staging.Settings) *Store {
 	h.t.Helper()
+	return h.openOn(h.fs, set)
+}
+
+func (h *house) openOn(fs vfs.FS, set staging.Settings) *Store {
+	h.t.Helper()
 	set.Server = "a"
-	s, err := Open(Deps{FS: h.fs, Dir: "staging", Log: slog.New(slog.NewTextHandler(h, nil)),
+	s, err := Open(Deps{FS: fs, Dir: "staging", Log: slog.New(slog.NewTextHandler(h, nil)),
 		Room: func(int64) error { return h.full }, Ways: &leaderless{},
 		Announce: func(_ context.Context, tables []string) error {
 			h.mu.Lock()
