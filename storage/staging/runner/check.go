@@ -35,6 +35,9 @@ type Checked struct {
 }
 
 // check reads files as openJournal does, and changes none.
+// Unlike openJournal it has no Store: it keeps only which file a frame lies in and how many rows it has, so that a log
+// of gigabytes is checked in the memory of one file. The decoder and the frame are reused for each record: nothing of
+// them is kept.
 type check struct {
 	decoder frame.Decoder
 	frame   frame.Frame
@@ -63,6 +66,8 @@ func Check(fs vfs.FS, dir string) ([]*Checked, error) {
 		n, suffix, numbered := numberOf(name)
 		switch {
 		case numbered && suffix == fileSuffix:
+			// Numbers are given without gaps and files go from the oldest on, so a gap behind the first file means a
+			// file that was lost. last is 0 before the first file.
 			f.Kind, f.Gap = FileOfLog, last != 0 && last != n
 			last = n + 1
 		case numbered:
@@ -79,6 +84,7 @@ func Check(fs vfs.FS, dir string) ([]*Checked, error) {
 		f.Bytes = len(b)
 		c.read(f, b)
 	}
+	// Only now: a later file may forget a frame of an earlier one, or replace it.
 	for w := range maps.Values(c.held) {
 		w.in.Frames, w.in.Rows = w.in.Frames+1, w.in.Rows+w.rows
 	}

@@ -48,6 +48,15 @@ func (s *Store) Release(id uint64) {
 
 // Delete removes the matching rows from the frames held here, durably. When it returns no frame here has one that was acked before the call, and none comes back
 // after a crash. Exemplars stay, as in partitions. Errors are Unavailable, of a hold that ended too, and those of ctx; some rows may be deleted then, and calling it again is right.
+//
+// The order of the steps, and the history that each prevents:
+//
+//	BeginDelete   no frame of the table leaves from here on: else one could pass the deletion on its way to a partition that deleted before
+//	arrived       frames on their way come to their partition, to the other holder, or back: until then their rows are in neither place
+//	rewrite       each frame is logged with fewer rows, or forgotten
+//	settle        one fsync for all of them: before it, a power cut brings the deleted rows back
+//	release       files of the older records may go: before settle they hold the only durable copy of the rows that stay
+//	EndDelete     forwarding goes on
 func (s *Store) Delete(ctx context.Context, q *Query) error {
 	s.mu.Lock()
 	if q.Hold != 0 && !s.mu.machine.Holds(time.Now(), q.Hold) {
@@ -106,6 +115,8 @@ func (s *Store) settle() error {
 }
 
 // arrived waits until frames are on their way no more.
+// It polls: whatever ends a frame's way (an insert, a timeout, a restage) would otherwise have to signal each deletion,
+// and waits are rare and short.
 func (s *Store) arrived(ctx context.Context, ids []staging.ID) error {
 	look := time.NewTicker(deletePeriod)
 	defer look.Stop()
@@ -160,6 +171,8 @@ func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, replaced *file, e
 }
 
 // deleteFromGiven removes the matching rows from a frame that another server holds, and that is still read here.
+// The frame is replaced, never changed in place: a reader may be decoding the body of the old one without a lock. It is
+// not logged, as its record was forgotten here.
 func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
 	s.mu.Lock()
 	h := s.mu.given[id]
@@ -209,6 +222,11 @@ func (s *Store) replace(h *held) (old *file, err error) {
 }
 
 // without returns the frame without the rows that match, and how many these are. Series without rows go too.
+// What is left shares label strings, histograms and exemplars with g, which must not be decoded into again while it is
+// used.
+//
+// Series are numbered anew by their first row that stays: of the defs {a, b, c} and the rows a1 b1 c1 b2, without
+// series a and b2, there remain the defs {b, c} and the rows b1 as number 0 and c1 as number 1.
 func without(g *frame.Frame, q *Query) (left *frame.Frame, rows int) {
 	left = &frame.Frame{Kind: g.Kind, Foreign: g.Foreign, Stamp: g.Stamp}
 	matches := make([]bool, len(g.Defs))

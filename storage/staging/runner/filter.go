@@ -42,12 +42,17 @@ func filterOf(g *frame.Frame, encoded int64) filter {
 	return f
 }
 
+// hashOf multiplies the name's hash by an odd constant (2^64 ÷ the golden ratio), so that x="y" and y="x" have
+// different hashes.
 func hashOf(name, value string) uint64 {
 	const odd = 0x9e3779b97f4a7c15
 	return xxhash.Sum64String(name)*odd ^ xxhash.Sum64String(value)
 }
 
 // bit is the place of a probe of a hash.
+// The probes of a hash are lo, lo+step, lo+2·step … of its two halves (Kirsch and Mitzenmacher: two hashes do for all);
+// step is made odd, so that it is never 0. A product with the number of bits, shifted right by 32, maps a probe to a
+// bit without a division: of 128 bits, 0x80000000 is bit 64, which is bit 0 of word 1.
 func (f filter) bit(h uint64, probe uint32) (word int, mask uint64) {
 	at := uint64(uint32(h)+probe*(uint32(h>>32)|1)) * uint64(len(f)*64) >> 32
 	return int(at / 64), 1 << (at % 64)

@@ -43,6 +43,14 @@ const (
 )
 
 // Run forwards frames until ctx ends.
+// One loop looks for work and starts a goroutine for each frame that is forwarded or staged again; the machine bounds
+// them (32 forwards of a table, 64 new restages in a beat). Each gives up its calls after forwardTimeout, or with ctx,
+// and Run returns when all have ended.
+//
+//	wake (a frame came, a hold ended) ──┐
+//	look (the next frame is due)        ├──▶ endDropped ─▶ Due ─▶ a goroutine each: forward
+//	beat (each second: holders, table   │
+//	      announcements) ───────────────┘──▶ Restages ─▶ a goroutine each: restage
 func (s *Store) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -50,6 +58,8 @@ func (s *Store) Run(ctx context.Context) error {
 	defer beat.Stop()
 	look := time.NewTimer(0)
 	defer look.Stop()
+	// The first map of each table when its frames were last looked at: endDropped passes over all frames of a table
+	// only when that changes, and once in a beat.
 	begun := map[string]uint64{}
 	for {
 		select {
@@ -162,6 +172,9 @@ func (s *Store) get(id staging.ID) (h held, ok bool) {
 }
 
 // forward gives one frame to the leaders of its partitions.
+// forward's steps are ordered for a crash: the leader has the rows on all its copies before the frame is forgotten
+// here, and the forget is written before the other holders are asked to forget. A crash between costs one more forward
+// of the frame, which changes nothing since its rows keep their rank.
 func (s *Store) forward(ctx context.Context, f *staging.Frame) {
 	ctx, stop := context.WithTimeout(ctx, forwardTimeout)
 	defer stop()
@@ -172,6 +185,8 @@ func (s *Store) forward(ctx context.Context, f *staging.Frame) {
 	}
 	switch {
 	case err == nil:
+	// Trying again cannot help, and the frame would hold the log's oldest file for ever. Its file beside the log is
+	// durable before the frame is forgotten.
 	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge):
 		if kept := s.setAside(&h, err); kept != nil {
 			s.deps.Log.Error("a staged frame that its leader refuses could not be set aside; it is tried again", "error", kept)
@@ -203,6 +218,8 @@ func (s *Store) note(id staging.ID) {
 }
 
 // give keeps a frame readable that another server holds now.
+// A timer drops it again. A frame may be given more than once within ReadableFor (it comes back and goes again), so
+// gives counts the timers that run, and only the last one drops it.
 func (s *Store) give(id staging.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,6 +274,8 @@ func (s *Store) deliver(ctx context.Context, h *held) error {
 }
 
 // restage stages a frame on another server because a holder is away, or this one leaves. It keeps the new list of holders.
+// The other server has the frame durably before this one forgets it (gone), or logs the new list (renamed). A crash
+// between leaves one holder too many, which forwards the frame once more.
 func (s *Store) restage(ctx context.Context, r staging.Restage) {
 	ctx, stop := context.WithTimeout(ctx, forwardTimeout)
 	defer stop()
@@ -366,6 +385,8 @@ func (s *Store) renameRecord(r staging.Restage) (old *file, seq uint64, err erro
 }
 
 // setAside keeps a frame that can never be forwarded in a file of its own, for a person to look at.
+// File, then directory are synced before it returns: the caller forgets the frame next. A second try writes the same
+// name again.
 func (s *Store) setAside(h *held, why error) error {
 	fs := s.deps.FS
 	path := fs.PathJoin(s.deps.Dir, fmt.Sprintf("%016x-%016x%s", uint64(h.ID.Stamp), h.ID.Nonce, asideSuffix))

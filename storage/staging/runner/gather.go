@@ -37,6 +37,8 @@ type gatheredRow struct {
 }
 
 // add adds the rows of a frame. Nothing of its memory is kept.
+// Labels are strings, which the next decoding does not overwrite; histograms are cloned, as their bytes are those of
+// the frame held.
 func (x *gathering) add(g *frame.Frame) {
 	x.frames++
 	x.of = x.of[:0]
@@ -52,6 +54,8 @@ func (x *gathering) add(g *frame.Frame) {
 		if of == nil || t < x.q.Lo || t > x.q.Hi {
 			return nil
 		}
+		// A series is entered only with its first wanted row, so that one without rows in the range is not in the
+		// answer.
 		if len(of.floats)+len(of.hists) == 0 {
 			if first := x.series[of.labels]; first != nil { // the frame defines it twice
 				return first
@@ -121,6 +125,8 @@ func winners(rows []gatheredRow, stale func(*gatheredRow) bool, bits func(a, b *
 	if !slices.IsSortedFunc(rows, byTime) {
 		slices.SortStableFunc(rows, byTime)
 	}
+	// The bits of the value decide last: two servers that answer the same question must choose the same row, in
+	// whatever order they read their frames.
 	beats := func(r, o *gatheredRow) bool { // r came later
 		if rs, os := stale(r), stale(o); rs != os {
 			return os

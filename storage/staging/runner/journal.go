@@ -19,6 +19,13 @@ import (
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
+// A file of the log, from its beginning to its end (the bytes: storage/staging/FORMAT.md):
+//
+//	beginLocked: create, magic, sync the directory ─▶ current: append, sync … ─▶ full after a sync: sync, close ─▶ ended
+//	                                                                                                                │ oldest, and live == 0
+//	                                                                                                                ▼
+//	                                                                                                             removed
+
 // fileBytesMax is where a file of the journal ends, at the latest: as small files as make the log follow the frames that are held.
 const fileBytesMax = 16 << 20
 
@@ -41,6 +48,9 @@ type journal struct {
 	bytesMax int64 // of a file
 	lost     bool  // records may be missing: a file was damaged, or ended within one
 
+	// Two locks, so that records are appended (mu, some microseconds) while an fsync runs (syncing, milliseconds): the
+	// writers that come meanwhile wait for syncing, and the next of them syncs for all. An append acquires mu alone.
+	// Neither is held together with Store.mu.
 	syncing sync.Mutex // held for an fsync, and to end a file; acquired before mu
 	synced  uint64     // records; guarded by syncing
 	removed bool       // files, since the directory was synced last; guarded by syncing
@@ -58,7 +68,9 @@ type journal struct {
 type file struct {
 	number uint64
 	bytes  int64
-	live   int // frames held
+	// Each record of a frame that is not replaced or forgotten counts 1 in the file that it lies in, so a file with
+	// live 0 has nothing that a start needs.
+	live int // frames held
 }
 
 func (j *journal) path(number uint64, suffix string) string {
@@ -85,6 +97,7 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 		if !ok {
 			continue
 		}
+		// The damaged file's own name still exists beside the link until tidy removes it; only that one is read.
 		if suffix == damagedSuffix { // its number is not used again: nothing could be kept under the same name
 			j.mu.next = max(j.mu.next, n+1)
 			continue
@@ -148,6 +161,8 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 		j.sayTorn(f, at)
 	}
 	if err != nil {
+		// What follows the damage is skipped, and the start goes on: refusing it would keep the whole frames of this
+		// server from their leaders.
 		return j.keepDamaged(f, err)
 	}
 	return nil
@@ -168,6 +183,7 @@ func (j *journal) sayGap(before, after uint64) {
 }
 
 // keepDamaged links a damaged file under another name, which nothing removes.
+// A hard link, made durable before tidy may remove the first name. An earlier start may have made it already.
 func (j *journal) keepDamaged(f *file, why error) error {
 	j.lost = true
 	path, kept := j.path(f.number, fileSuffix), j.path(f.number, damagedSuffix)
@@ -188,6 +204,8 @@ func readAll(fs vfs.FS, path string) ([]byte, error) {
 }
 
 // append writes a record, and returns its file and number. sync makes it durable.
+// frames is 1 for a record of a frame, which counts in its file at once: tidy must not remove the file before the
+// caller has entered the frame in Store.held. rec may be reused when it returns.
 func (j *journal) append(rec []byte, frames int) (in *file, seq uint64, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -209,6 +227,9 @@ func (j *journal) append(rec []byte, frames int) (in *file, seq uint64, err erro
 	return in, j.mu.written, nil
 }
 
+// beginLocked begins a file. The name is durable before any record in it is acked: a power cut could else remove a whole
+// file with synced records. A crash before the sync leaves an empty file or one with part of its magic, which counts as
+// torn.
 func (j *journal) beginLocked() error {
 	f, err := j.fs.Create(j.path(j.mu.next, fileSuffix), vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -227,6 +248,8 @@ func (j *journal) beginLocked() error {
 	return nil
 }
 
+// failLocked ends the log for good. After a failed fsync the kernel may have dropped the dirty pages and report success
+// the next time, so a retry would ack rows that are not on the disk.
 func (j *journal) failLocked(err error) error {
 	if j.mu.failed == nil {
 		j.mu.failed = fault.Wrap(err, fault.Unavailable, "the log of staged frames failed; it takes none until the server is started anew")
@@ -243,6 +266,7 @@ func (j *journal) sync(seq uint64) error {
 		return nil
 	}
 	j.mu.Lock()
+	// All records up to target are in current: endLocked syncs a file before another one begins, and sets synced.
 	f, target, err := j.mu.current, j.mu.written, j.mu.failed
 	j.mu.Unlock()
 	if err != nil {
@@ -258,6 +282,8 @@ func (j *journal) sync(seq uint64) error {
 }
 
 // settle makes all records durable, and that files are gone: no frame that was forgotten comes back after a crash.
+// A removed file can come back with a power cut until its directory is synced, and with it frames whose forget lay in
+// that file too.
 func (j *journal) settle() error {
 	j.mu.Lock()
 	seq, err := j.mu.written, j.mu.failed
@@ -297,6 +323,7 @@ func (j *journal) endLocked() error {
 	if j.mu.current == nil {
 		return nil
 	}
+	// Sync, not SyncData: the file is not written again, and this is the last chance to see an error of the disk.
 	err := j.mu.current.Sync()
 	if err = errors.Join(err, j.mu.current.Close()); err != nil {
 		return j.failLocked(err)
@@ -309,6 +336,9 @@ func (j *journal) endLocked() error {
 // tidy removes files from the oldest on while no frame in them is held. The last one goes when idle is set.
 //
 // A record that forgets a frame lies in the same file as the frame, or in a later one: it never goes before the frame.
+// Removals are not synced here: a file that a power cut brings back has frames that are forwarded once more, which
+// changes nothing; settle makes removals durable where it would, before a deletion ends or an announcement is
+// withdrawn.
 func (j *journal) tidy(idle bool) error {
 	j.syncing.Lock()
 	defer j.syncing.Unlock()
@@ -337,6 +367,7 @@ func (j *journal) tidy(idle bool) error {
 }
 
 // release records that a frame in a file is not held any more. It reports whether tidy would remove a file.
+// The caller must have made the record that replaces the frame's durable before, or logged that it is forgotten.
 func (j *journal) release(in *file) (free bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -28,9 +28,13 @@ type Query struct {
 type Label struct{ Name, Value string }
 
 // rowBytes is about the memory of a row with its rank, while it is merged.
+// 32 of a gatheredRow, and 24 in the answer: time, value and rank.
 const rowBytes = 56
 
 // Read returns the series with staged rows in a range, in label order, with ranks.
+// It copies the list of frames under the lock, and decodes them without it: bodies are never changed once they are
+// held. A frame that leaves meanwhile is still in the answer; its rows then come twice, with the same rank, which
+// merges to one.
 func (s *Store) Read(q *Query) ([]peer.Series, error) {
 	labels := make([]uint64, len(q.Labels))
 	for i, l := range q.Labels {
@@ -41,6 +45,8 @@ func (s *Store) Read(q *Query) ([]peer.Series, error) {
 	_, begun := s.deps.Ways.Map(q.Table)
 	frames := s.overlapping(q.Table, q.Lo, q.Hi, labels)
 	slices.SortFunc(frames, func(a, b held) int { return cmp.Or(cmp.Compare(a.Lo, b.Lo), a.ID.Compare(b.ID)) }) // then rows come nearly sorted
+	// The definitions were checked when the frame was staged, or when the log was read at the start (Frame.Check,
+	// Decode).
 	d := frame.Decoder{KnownDefs: true}
 	var g frame.Frame
 	into := gathering{q: q, series: map[point.Labels]*gathered{}}

@@ -20,6 +20,7 @@ type writer struct {
 
 var writers = sync.Pool{New: func() any { return new(writer) }}
 
+// put leaves large buffers to the collector, so that the pool holds little after a burst of large frames.
 func (w *writer) put() {
 	if cap(w.body) <= scratchBytesMax && cap(w.record) <= scratchBytesMax {
 		writers.Put(w)

@@ -37,15 +37,27 @@ type Deps struct {
 }
 
 // Store keeps the staged frames of one server. Safe for concurrent use.
+// The life of a frame here, and the calls that move it:
+//
+//	          admit            log, sync                Run: Due, forward
+//	(unknown) ─────▶ pending ───────────▶ held ─────────────────────────────▶ forgotten
+//	                    │                  │ restage by a server that leaves     ▲ Forget by another holder;
+//	                    │ log failed       │ (Delete, rename: logged anew)       │ a deletion that leaves no row
+//	                    ▼                  ▼
+//	                (unknown)            given: forgotten in the log, and read for 7 s more
 type Store struct {
 	// Constant after Open.
 	deps     Deps
 	settings staging.Settings
 	journal  *journal
 	metrics  *metrics
-	wake     chan struct{} // 1 when there may be frames to forward
-	out      *deliver.Deliverer
+	// It is never closed, and has one slot: any number of reasons costs one look.
+	wake chan struct{} // 1 when there may be frames to forward
+	out  *deliver.Deliverer
 
+	// Lock order: announcing, rewriting, forgetting, journal.syncing, and mu or journal.mu last; the last two are never
+	// held together. The first three may be held during an fsync or a call to the coordination store, mu never: each
+	// read and write of staged rows needs it.
 	announcing sync.Mutex   // held while Announce runs
 	rewriting  sync.Mutex   // held while records of held frames are replaced by others: by a deletion, or with new holders
 	forgetting sync.RWMutex // held for reading while a frame is in held no more, and its record not yet in the journal
@@ -77,6 +89,9 @@ type held struct {
 const announcedFor = 15 * time.Second
 
 // Open reads the frames there are. Errors are Unavailable.
+// The log is replayed into held first, in its order: the last record of a name wins, and a forget ends it. Only then
+// the machine gets what is left, by rank, and without its bounds: what was acked is kept even if the settings are
+// smaller now. At the end files without held frames are removed.
 func Open(d Deps, s staging.Settings) (*Store, error) {
 	s.SetDefaults()
 	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), out: deliver.New(d.Ways)}
@@ -94,6 +109,7 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 		if err := r.Frame.Measure(&g); err != nil {
 			return err
 		}
+		// Replay has no lock: no other goroutine has the store yet.
 		if old, ok := st.mu.held[r.Frame.ID]; ok { // staged again with other holders, or without rows that were deleted
 			old.in.live--
 		}
@@ -109,6 +125,7 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	// In order of rank, not of the map: the machine's queue is the order in which frames are forwarded.
 	all := make([]*held, 0, len(st.mu.held))
 	for _, h := range st.mu.held {
 		all = append(all, h)
@@ -150,6 +167,8 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 	if err := g.Check(); err != nil {
 		return err
 	}
+	// Room on the disk and in the log is asked for before the frame is admitted: once it is pending, a failure costs
+	// other requests of the same name an error.
 	body := encode(g)
 	f.Bytes = int64(len(body))
 	if err := s.deps.Room(f.Bytes); err != nil {
@@ -226,6 +245,7 @@ func (s *Store) renamed(f staging.Frame) error {
 }
 
 // admit reserves the frame's place. From here on its table stays announced, if it was.
+// Errors are Unavailable: the server stops, there is no room, or a request with the same frame is under way.
 func (s *Store) admit(f staging.Frame) (hold, announced bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,6 +264,8 @@ func (s *Store) admit(f staging.Frame) (hold, announced bool, err error) {
 }
 
 // announce makes a table known before the first ack.
+// The coordination store is asked without mu, which takes milliseconds to seconds; announcing makes calls follow one
+// another, so that an older list never replaces a newer one.
 func (s *Store) announce(ctx context.Context, table string) error {
 	s.announcing.Lock()
 	defer s.announcing.Unlock()
@@ -295,6 +317,8 @@ func (s *Store) retract(ctx context.Context, now time.Time) error {
 			s.mu.announced[t] = now
 		}
 	}
+	// First settle, then withdraw: a forgotten frame whose forget is not durable would come back at a server that
+	// deletions do not ask.
 	idle := s.idleLocked(now)
 	s.mu.Unlock()
 	if len(idle) > 0 && s.settle() != nil { // the log failed, which it logged
@@ -344,6 +368,9 @@ func (s *Store) Forget(id staging.ID) error {
 
 // forgotten logs that a frame is not held any more. It is not made durable at once: a frame that comes back after a crash is forwarded again, which
 // changes nothing.
+// forgetting is held from the removal out of held until the record is in the journal: settle, which acquires it for
+// writing, then sees each frame either in held or with its forget written. The file is released after that: as long
+// as no forget is in the log, the frame's record must be.
 func (s *Store) forgotten(id staging.ID) error {
 	s.forgetting.RLock()
 	s.mu.Lock()
@@ -445,6 +472,8 @@ func (s *Store) Close() error {
 }
 
 // overlapping returns the frames of a table with rows in [lo, hi], without those that have no series with all labels of these hashes.
+// Copies: the caller may read them without the lock, and must not change their bodies. One that is held again after it
+// was given is listed twice.
 func (s *Store) overlapping(table string, lo, hi point.Nanos, labels []uint64) (all []held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
