@@ -111,6 +111,8 @@ func New(d Deps, s chain.Settings) *Chains {
 }
 
 // enlist has a placement looked at after the next fsync.
+// The list is of pointers and swapped as a whole by synced, so that the brick's watcher looks at the placements with
+// unsynced frames only, not at all of thousands.
 func (c *Chains) enlist(x *placement) {
 	c.unsynced.Lock()
 	defer c.unsynced.Unlock()
@@ -118,6 +120,9 @@ func (c *Chains) enlist(x *placement) {
 }
 
 // synced reports to the machines which frames an fsync has made safe: all partitions' reports are made after one fsync and travel together.
+// First all placements get their inputs, then all are drained: the reports of one fsync are then queued on a link
+// before its writer wakes. A placement with frames left is enlisted again under its lock, before another append can see
+// it as enlisted.
 func (c *Chains) synced() {
 	c.unsynced.Lock()
 	list := c.unsynced.list
@@ -162,6 +167,8 @@ func (c *Chains) Run(ctx context.Context) error {
 func (c *Chains) look(ctx context.Context, here Partitions) {
 	c.tendQuiet()
 	var g errgroup.Group
+	// Beginning an epoch waits for an fsync; eight at once share it, and a server that restarts with thousands of
+	// partitions does not start thousands of goroutines.
 	g.SetLimit(8)
 	for _, l := range c.deps.Leases.Copied() {
 		p, ok := here.Placement(l.Partition)
@@ -209,6 +216,8 @@ func (c *Chains) all() []*placement {
 	return all
 }
 
+// over is set first: nothing is made after it (of, reach). The goroutines that posts start while Wait runs are no race:
+// a placement's loop, which counts in work, ends only once no goroutine drains, and only those that drain start others.
 func (c *Chains) stop() {
 	c.mu.Lock()
 	c.mu.over = true
@@ -218,6 +227,8 @@ func (c *Chains) stop() {
 }
 
 // of returns the chain of a placement, or begins it. Nil: it is over.
+// A placement that was removed and made again has the same key and another Partition: the chain of the old one is ended
+// here, and forget must not end the new one.
 func (c *Chains) of(key lease.Partition, p *partition.Partition) *placement {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,6 +271,7 @@ func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Par
 	if !slices.Contains(led.List, x.self) {
 		return fault.Errorf(fault.Stale, "placement %s of partition %v is not in sync", x.self.Placement, key)
 	}
+	// One slot: the answer never waits, although the caller may have given up.
 	done := make(chan error, 1)
 	x.post(event{lead: &led, done: done})
 	select {
@@ -323,6 +335,8 @@ func (c *Chains) Message(key lease.Partition, from lease.Member, to point.Placem
 }
 
 // Frame handles a log record from another server; done is called once it is not needed any more.
+// rec is the link's memory, and its window shrinks until done is called. So frames that wait behind a slow event push
+// back on the sender, and the queue of events is bounded by the window (I5).
 func (c *Chains) Frame(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Pass, rec []byte, done func()) {
 	x := c.reach(key, from, to, m)
 	if x == nil {
@@ -347,6 +361,8 @@ func (c *Chains) reach(key lease.Partition, from lease.Member, to point.Placemen
 	if c.mu.opening[key] || c.mu.over || len(c.mu.opening) >= openingMax {
 		return nil
 	}
+	// Making a placement writes to the catalogue. The link's reader must not wait for that, so it runs beside it, once
+	// for each partition; what arrives meanwhile is lost and sent again.
 	c.mu.opening[key] = true
 	c.work.Go(func() { c.open(key, to, chain.Received{From: from, Message: m}) })
 	return nil

@@ -24,6 +24,17 @@ import (
 //	                                                 └─ a slow event: in a goroutine of its own, and all later ones
 //
 // An event seldom costs more than a goroutine's wake-up, so the goroutine that brings it handles it, unless another is at work.
+//
+// The life of a frame at the head, and at a member:
+//
+//	head     partition appends, under its lock: Pass ─▶ Appended ─▶ machine ─▶ PassOn ─▶ TryFrame, or Frame beside ─▶ Passed
+//	                                                └─▶ unsynced ─▶ fsync ─▶ Synced ─┐
+//	                                  Report of the members, over the chain ─────────┴─▶ Acked ─▶ Await returns
+//	member   link: Frame ─▶ Received ─▶ machine ─▶ LogIt ─▶ Follow (append) ─▶ unsynced ─▶ fsync ─▶ Synced ─▶ Report, PassOn
+//
+// Lock order: the partition's lock (Pass), then mu, then Chains.unsynced. Chains.mu is acquired before mu, never within
+// it. mu is held for a step of the machine, some microseconds; effects are performed without it, in order, as only one
+// goroutine drains.
 type placement struct {
 	// Constant.
 	c      *Chains
@@ -53,6 +64,8 @@ type placement struct {
 	}
 
 	// Owned by the goroutine that drains.
+	// It may be another goroutine each time; draining, set and cleared under mu, orders them.
+	// The record of current is needed by logIt; the machine sees serials and lengths alone.
 	current  event // while its effects are performed
 	cutting  bool
 	adopting bool
@@ -83,6 +96,8 @@ type appended struct {
 // waiting is a row's writer.
 type waiting struct {
 	upto point.Serial
+	// That is, a Stall ends its wait with Unavailable; the writer stages its rows elsewhere. Those that are not soon
+	// wait for Acked, Over or awaitMax.
 	soon bool // it waits no longer than the chain goes on
 	done chan error
 }
@@ -116,6 +131,8 @@ func (x *placement) post(e event) {
 }
 
 // drain handles the events that wait, unless another goroutine does.
+// A goroutine that finds another one at work leaves its event to that one and returns at once; no event is left behind,
+// since handleAll looks for more and clears draining under one lock.
 func (x *placement) drain() {
 	x.mu.Lock()
 	if x.mu.draining || x.mu.ended || len(x.mu.events) == 0 {
@@ -138,11 +155,14 @@ func (x *placement) handleAll(maySlow bool) {
 			return
 		}
 		e := x.mu.events[0]
+		// draining stays set: the event and all behind it belong to the new goroutine, so their order is kept.
 		if !maySlow && x.isSlow(&e) {
 			x.mu.Unlock()
 			x.c.work.Go(func() { x.handleAll(true) })
 			return
 		}
+		// The slot is cleared, or the slice would keep the record's memory; a queue that runs empty begins at its front
+		// again.
 		if x.mu.events[0] = (event{}); len(x.mu.events) == 1 {
 			x.mu.events = x.mu.events[:0]
 		} else {
@@ -179,6 +199,7 @@ func (x *placement) loop() {
 		x.mu.armed = x.mu.machine.Wake()
 		next := x.mu.armed - x.c.deps.Clock()
 		x.mu.Unlock()
+		// At least a millisecond: a machine that is due in the past, on a busy host, must not make this loop spin.
 		tick.Reset(max(next, time.Millisecond))
 	}
 }
@@ -232,6 +253,7 @@ func (x *placement) tick() {
 	if _, leads := x.leading(); leads {
 		led, goesOn := x.c.deps.Leases.Led(x.key)
 		x.step(chain.Lease{Epoch: led, GoesOn: goesOn})
+		// The map's placements change rarely, and copying them for each tick of a thousand chains is not free.
 		if now := time.Now(); now.Sub(x.looked) >= time.Second {
 			x.looked = now
 			x.place()
@@ -261,6 +283,8 @@ func (x *placement) lead(l *Led) error {
 		return nil
 	}
 	x.mu.Lock()
+	// Before LeadChain: the partition may accept and Pass a frame as soon as that returns, and its writer's Await must
+	// find the epoch. acked begins at zero: what an earlier epoch acked says nothing of this one's frames.
 	x.mu.epoch, x.mu.acked = l.Epoch, point.Serial{}
 	x.mu.Unlock()
 	if err := x.p.LeadChain(l.Epoch, x); err != nil {
@@ -275,6 +299,8 @@ func (x *placement) lead(l *Led) error {
 }
 
 // catchUp reports frames to the machine that the partition accepted in an earlier epoch that was led here without a chain.
+// Without it the machine's end would lie before the first frame of the epoch, which names its predecessor, and members
+// would refuse it for ever.
 func (x *placement) catchUp(epoch point.Epoch) {
 	ends := slices.DeleteFunc(slices.Clone(x.p.Ends()), func(e point.EpochEnd) bool { return e.Epoch >= epoch })
 	x.mu.Lock()
@@ -296,6 +322,8 @@ func (x *placement) step(in chain.Input) {
 	}
 }
 
+// It runs without mu and may post events; they are handled after the effects of this input. What waits for a disk, a
+// link or the lease store runs beside it or returns at once.
 func (x *placement) perform(e chain.Effect) {
 	switch e := e.(type) {
 	case chain.Send:
@@ -346,6 +374,8 @@ func (x *placement) again(what string, f func() error) bool {
 	}
 }
 
+// raise makes an epoch durable before the machine counts as promised (I3). A crash before that leaves the older
+// promise, and the head asks again; a member that answered first could after a crash accept frames of the deposed head.
 func (x *placement) raise(e chain.Raise) {
 	if !x.again("begin an epoch", func() error { return x.p.FollowLeader(e.Epoch) }) {
 		return
@@ -368,6 +398,8 @@ func (x *placement) raise(e chain.Raise) {
 }
 
 // cut makes the partition set the surplus aside. If a higher epoch began meanwhile the same cut is requested again.
+// The cut is durable before WasCut, and only then the machine joins: a member that joined first would report the
+// surplus as if the head had it. Recent frames go too, as some of them may be the ones that were cut.
 func (x *placement) cut(e chain.Cut) {
 	done := x.again("set surplus frames aside", func() error {
 		_, err := x.p.Cut(e.After)
@@ -394,6 +426,8 @@ func (x *placement) logIt(e chain.LogIt) {
 		x.mu.Lock()
 		x.mu.recent = recent{}
 		x.mu.Unlock()
+		// Recent is emptied, and the machine gets the true end: the head sends again from there. Nothing behind a frame
+		// that failed may be logged.
 		x.step(chain.Failed{End: x.p.Last()})
 		return
 	}
@@ -410,11 +444,13 @@ func (x *placement) logged(s, prev point.Serial, rec []byte, wait brick.Wait) {
 	if !x.mu.enlisted {
 		x.mu.enlisted = true
 		x.c.enlist(x)
+		// noteSynced only appends an event; the caller drains later.
 		x.noteSynced() // or it was fsynced before it was enlisted
 	}
 }
 
 // noteSynced makes the fsyncs of frames inputs; the lock is held. It reports whether there are frames without.
+// One input for all: frames are fsynced in the order of the log, so the last that is done stands for those before it.
 func (x *placement) noteSynced() (more bool) {
 	n := 0
 	for n < len(x.mu.unsynced) && x.mu.unsynced[n].wait.Done() {
@@ -430,6 +466,8 @@ func (x *placement) noteSynced() (more bool) {
 }
 
 // Pass implements partition.Followers.
+// The partition's lock is held: it only queues, and HandOn drains after that lock is released. Events so have the order
+// of the log.
 func (x *placement) Pass(s, prev point.Serial, rec []byte, own brick.Wait) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -441,6 +479,8 @@ func (x *placement) Pass(s, prev point.Serial, rec []byte, own brick.Wait) {
 func (x *placement) HandOn() { x.drain() }
 
 // passOn sends frames behind a serial: at once if they are in memory and the link has room, else beside the other work.
+// BytesMax bounds the bytes, except that one frame always goes, whatever its size. After a partial success the machine
+// asks for the rest by another PassOn.
 func (x *placement) passOn(e chain.PassOn) {
 	x.mu.Lock()
 	epoch, _ := x.mu.machine.Epoch()
@@ -464,6 +504,8 @@ func (x *placement) passOn(e chain.PassOn) {
 }
 
 // passOnLater sends frames of the log behind a serial, from memory or else from the log, and waits for room on the link.
+// Missing means that the log begins behind e.After: frames there went into segments, and the member needs those first
+// (storage/replica/runner). An error of the link is not that; the machine tries again at the next ping.
 func (x *placement) passOnLater(e chain.PassOn, epoch point.Epoch) {
 	upto, bytes := e.After, 0
 	missing, err := false, error(nil)
@@ -518,6 +560,9 @@ func (x *placement) AwaitSoon(ctx context.Context, s point.Serial) error {
 	return x.await(ctx, s, true)
 }
 
+// await returns nil only for frames that all listed placements have (I1). Any error leaves the row in the log, where it
+// may still be acked by all later: the caller answers that it is not acked, never that it is not there. Errors are
+// Stale, Unavailable and Canceled.
 func (x *placement) await(ctx context.Context, s point.Serial, soon bool) error {
 	x.drain()
 	x.mu.Lock()
@@ -580,6 +625,7 @@ func (x *placement) over(epoch point.Epoch, why error) {
 }
 
 // settle answers the waiters for which f returns true; the lock is held.
+// Each done has a slot of one and is sent to once, as the waiter leaves the list: the send never waits under the lock.
 func (x *placement) settle(f func(waiting) (bool, error)) {
 	left := x.mu.waiting[:0]
 	for _, w := range x.mu.waiting {

@@ -18,9 +18,11 @@ type kept struct {
 }
 
 // cacheBytesMax bounds them, for one partition.
+// Enough for members that keep up; one that is further behind is sent frames out of the log.
 const cacheBytesMax = 1 << 20
 
 // add copies a frame. One that does not follow the newest, after a cut, starts a new list.
+// The copy may be on its way on several links (TryFrame keeps it): it is never reused, and goes with the collector.
 func (r *recent) add(s, prev point.Serial, rec []byte) {
 	if n := len(r.frames); n > 0 && r.frames[n-1].serial != prev {
 		*r = recent{}
@@ -36,6 +38,7 @@ func (r *recent) add(s, prev point.Serial, rec []byte) {
 
 // after returns the frames behind a serial, about so many bytes; found: the first one, if there is any, follows serial.
 func (r *recent) after(s point.Serial, bytes int) (frames []kept, found bool) {
+	// From the end: the frame asked for is nearly always one of the newest.
 	i := len(r.frames)
 	for i > 0 && r.frames[i-1].prev != s && s.Less(r.frames[i-1].serial) {
 		i--

@@ -79,6 +79,9 @@ func (c *Chains) Adopt(ctx context.Context, key lease.Partition, id point.Placem
 }
 
 // adopt begins an adoption; the loop calls it.
+// The file is renamed and the catalogue written beside the events, milliseconds to seconds; adopting keeps a second one
+// and a request to lead away until then. adopted is posted before the caller is answered, so that the next request
+// finds the machine at the segment's end.
 func (x *placement) adopt(a *adoption) {
 	c := x.copy()
 	switch {
@@ -110,6 +113,7 @@ func (x *placement) adopted() {
 	case end.Less(last): // no frame of the log is newer than the segment
 		x.step(chain.Adopted{Ends: ends})
 	default:
+		// Frames up to the segment's end are durable in it, whether their fsync in the log is done or not.
 		x.step(chain.Synced{Upto: x.p.Flushed()})
 	}
 }

@@ -48,6 +48,8 @@ func routeOf(p lease.Partition, epoch point.Epoch, from, to lease.Member) *peer.
 }
 
 // Send implements Wire.
+// The store's id is compared, not the name alone: a server that came back with an emptied directory is another member,
+// and must not answer for the old one.
 func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Message) {
 	l, ok := w.to(to.Server)
 	if !ok || StoreOf(l.Peer().Store) != to.Store {
@@ -89,6 +91,7 @@ var records = sync.Pool{New: func() any { return new(record) }}
 func newRecord() *record {
 	b := records.Get().(*record)
 	if b.done == nil {
+		// Made once for each record, not for each frame: a closure for every frame on its way would be garbage.
 		b.done = func() {
 			if cap(b.data) <= recordKept {
 				records.Put(b)
@@ -145,6 +148,8 @@ func Sender(l peer.Link, r *peer.Route) lease.Member {
 func StoreOf(id [16]byte) lease.StoreID { return lease.StoreID(hex.EncodeToString(id[:])) }
 
 // outward converts a message to its form on links; nil: it has none that the other server knows.
+// Capabilities are those of the other process's handshake (protocols/peer). A quiet ping to one that cannot rest goes
+// as a common one: its answer is then not quiet, and the chain stays awake.
 func outward(m chain.Message, can peer.Capabilities) peer.LinkMessage {
 	switch m := m.(type) {
 	case chain.Begin:
