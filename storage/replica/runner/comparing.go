@@ -19,9 +19,12 @@ import (
 //	follower               same end of its log: Digest
 
 // comparePause is the time between two comparisons that a server begins, and between two that it answers: each reads the log behind the segments once.
+// In nanoseconds, as replica.Time is: one second.
 const comparePause = replica.Time(1e9)
 
 // lookAtComparing ends comparisons and begins the next one.
+// A frame that came since drops a comparison under way: the digests are of one end of the log, and a member that is a
+// frame further would seem to differ.
 func (c *Copier) lookAtComparing() {
 	now, found := c.deps.Clock(), 0
 	for _, s := range c.senders {
@@ -47,6 +50,8 @@ func (c *Copier) lookAtComparing() {
 
 // nextToCompare returns the partition that is due and comes next, round and round; nil: none. One with a placement that lacks segments, or with segments of an early version, which are not copied,
 // differs for another reason.
+// The order is by table and id, from behind the one that was compared last: the map of senders has none, and its random
+// order could pass a partition over for long.
 func (c *Copier) nextToCompare(now replica.Time) (next *sending) {
 	order := func(s *sending) (behind int, p lease.Partition) {
 		p = s.copy.Partition
@@ -84,6 +89,8 @@ func (c *Copier) comparable(s *sending) []lease.Member {
 }
 
 // digest reads the leader's log, then asks the members for the same.
+// The log is read beside the loop. Behind it the loop checks that nothing came or was flushed meanwhile: else the
+// digest is of no end that a member could have.
 func (c *Copier) digest(s *sending) {
 	own, err := digestOf(s.copy.At, s.copy.At.Flushed(), s.copy.At.Last())
 	c.post(func() {
@@ -108,6 +115,7 @@ func digestOf(at *partition.Partition, after, end point.Serial) (replica.Digest,
 }
 
 // askedToCompare answers a leader, if the log here ends as its own and no other answer is under way.
+// It is silent otherwise: the leader ends the comparison after its time (AnswerWithin) with the answers that there are.
 func (c *Copier) askedToCompare(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.CompareAsk) {
 	copy, ok := c.deps.Chains.Copy(p, to)
 	if !ok || !copy.Joined || copy.Epoch != epoch || c.comparing.telling || copy.At.Last() != m.End || copy.At.Damaged() != nil {
@@ -135,6 +143,9 @@ func (c *Copier) onCompare(p lease.Partition, from lease.Member, to point.Placem
 }
 
 // compared reports the result of a comparison, and has the partition repaired: the frames of the log become a segment, all segments become one, and every member is asked again what it has.
+// The member that differs then gets the new major as any placement that lacks it, and drops what it had below. The
+// leader's rows win, so a repair needs a second copy that agrees with the leader: of two that differ nothing says which
+// one is right.
 func (c *Copier) compared(s *sending, out replica.Comparison) {
 	c.metrics.compared.Inc()
 	p := s.copy.Partition.String()
@@ -150,6 +161,7 @@ func (c *Copier) compared(s *sending, out replica.Comparison) {
 	}
 	c.metrics.repairs.Inc()
 	c.deps.Log.Warn("a copy of a partition gets its leader's rows anew, since another copy agrees with the leader", "partition", p)
+	// No members, until the next look names them again: each then begins as one whose segments are not known.
 	s.members = nil
 	c.step(s, replica.Members{})
 	at := s.copy.At

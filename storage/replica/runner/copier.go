@@ -68,9 +68,14 @@ func (s *Settings) setDefaults() {
 const lookEvery = 250 * time.Millisecond
 
 // pieceBytes is how much of a file is read and sent at a time.
+// It is also the burst of the limiter: WaitN refuses more than that at once.
 const pieceBytes = peer.LinkPieceBytesMax
 
 // Copier copies the segments of a server's placements. Messages come by Handler.
+//
+// Goroutines: the loop (Run), which owns all machines and runs for microseconds at a time; one for each transfer that
+// is sent, received or adopted, for a flush or compaction that a machine requested, and for a digest or a check of a
+// segment. Those are in work, end with ctx, and report to the loop by post; Run returns when all have ended.
 type Copier struct {
 	// Constant after New.
 	deps     Deps
@@ -81,19 +86,26 @@ type Copier struct {
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	wake     chan struct{} // 1 when there are events
-	held     atomic.Int64  // bytes of buffers
-	noRoom   atomic.Pointer[[]lease.Partition]
-	differs  atomic.Pointer[map[lease.Partition]string] // for people
+	// noRoom, differs and transfers are written by the loop as whole values, and read by requests for the state of the
+	// server: a lock would make those wait for the loop.
+	held    atomic.Int64 // bytes of buffers
+	noRoom  atomic.Pointer[[]lease.Partition]
+	differs atomic.Pointer[map[lease.Partition]string] // for people
 	// transfers are those of partitions that are led here, for people.
 	transfers atomic.Pointer[map[lease.Partition][]peer.Transfer]
 
 	mu struct {
 		sync.Mutex
-		events   []func()
+		// Functions for the loop, in the order in which they were posted. The results of this server's own goroutines
+		// are never dropped (post), those of others are above messagesMax (offer).
+		events []func()
+		// Here and not with the loop: pieces come on the links' readers, which go straight to the file's goroutine; by
+		// way of the loop each piece would cost it a wake-up.
 		incoming map[slotOf]*incoming // of the offers accepted
 	}
 
 	// Owned by the loop.
+	// Of two links to a server the newest is kept; Unlinked of the older one then changes nothing.
 	links    map[string]peer.Link // by server
 	senders  map[lease.Partition]*sending
 	menders  map[lease.Partition]*sending // of followers, for leaders with damaged files
@@ -102,6 +114,7 @@ type Copier struct {
 	leaders  map[replica.Key]leader
 	looked   replica.Time // for broken segments
 
+	// One digest is read at a time for this server's own partitions, and one for leaders elsewhere: each reads a log.
 	comparing struct {
 		busy    bool            // the digest of a partition that is led here is read
 		telling bool            // one for a leader is
@@ -231,6 +244,7 @@ func (c *Copier) send(to lease.Member, r *peer.Route, m peer.LinkMessage) {
 }
 
 // free is the number of bytes that may be written for segments.
+// The reserve of the disk is not part of it: the log needs that.
 func (c *Copier) free() uint64 {
 	if bytes, ok := c.deps.Brick.Room(); ok {
 		return bytes
@@ -247,6 +261,9 @@ func partitionOf(k replica.Key) lease.Partition {
 }
 
 // reasonOf is why a file was not adopted.
+// The sender acts on it: Invalid has it send the same bytes again and in the end verify its own (Suspect); OutOfOrder
+// has it begin again from the ends that the answer names; StaleEpoch ends its part; and NoSpace, which stands for all
+// other errors here, has it wait.
 func reasonOf(err error, follows bool) replica.Reason {
 	switch {
 	case err == nil:

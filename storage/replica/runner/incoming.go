@@ -17,6 +17,7 @@ import (
 )
 
 // unfinishedSuffix marks the file of a segment that is arriving; a start removes it, since it ends with segment.TempSuffix.
+// So a crash at any time before the adoption costs the bytes received, and no segment: nothing refers to the file.
 const unfinishedSuffix = ".incoming" + segment.TempSuffix
 
 // fileOf names an unfinished file.
@@ -35,6 +36,10 @@ type slotOf struct {
 // incoming is a segment on its way to a placement: its unfinished file, and the pieces that are not written yet.
 //
 //	link ──push──▶ pieces ──▶ run: written at their offset, then `Came` ──▶ all here and committed: fsync, then `Committed`
+//
+// Its end: run ends when the file is whole and synced, when a write fails, or when stop is called (a newer transfer of
+// the same segment, Discard, the end of the copier); done is closed after the file is. All that reads, adopts, removes
+// or reopens the file waits for done first.
 type incoming struct {
 	// Constant.
 	c       *Copier
@@ -49,14 +54,18 @@ type incoming struct {
 
 	mu struct {
 		sync.Mutex
+		// Their memory is the link's until data.Done is called, exactly once for each: a piece that is dropped must be
+		// released too, or the link's window stays smaller for ever.
 		pieces    []piece // bounded by the link's window
 		committed bool
 		over      bool // no piece is accepted any more
 	}
 
 	// Owned by run.
-	file     vfs.File
-	upto     uint64
+	file vfs.File
+	upto uint64
+	// Reports are spaced (syncBytes, or a second): the machine needs them for its deadline alone, so that a transfer
+	// that goes on is not ended.
 	reported uint64    // of upto, to the machine
 	at       time.Time // when it was reported last
 }
@@ -89,6 +98,7 @@ func (f *incoming) push(offset uint64, data peer.Body) {
 }
 
 // commit notes that the sender has sent all bytes. Its message overtakes them.
+// Messages go before pieces on a link. So the file is finished only when the commit is here and all bytes are.
 func (f *incoming) commit() {
 	f.mu.Lock()
 	f.mu.committed = true
@@ -132,6 +142,8 @@ func (f *incoming) accepted(offset uint64) {
 }
 
 // open opens the file where an earlier transfer left it, or makes a new one.
+// An earlier transfer of this process, that is: its bytes up to the offset were written, and are verified as a whole
+// before the segment is used.
 func (f *incoming) open() (err error) {
 	b := f.c.deps.Brick
 	if err := b.MakeSegmentDir(f.slot.at.Placement); err != nil {
@@ -169,6 +181,8 @@ func (f *incoming) receive() error {
 }
 
 // write writes a piece. One that does not follow the bytes that are here is of an earlier try.
+// SyncTo starts writing to the disk without waiting for it where the platform can: a file of gigabytes would else be
+// written by the one fsync at its end.
 func (f *incoming) write(p piece) error {
 	data := p.data.Bytes()
 	f.c.metrics.receivedBytes.Add(float64(len(data)))
@@ -200,6 +214,7 @@ func (f *incoming) came() {
 }
 
 // finish makes the file durable and reports that it is whole.
+// Came goes first: the machine accepts a commit only for a transfer with all its bytes.
 func (f *incoming) finish() error {
 	if err := f.file.Sync(); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "sync %s", f.path)

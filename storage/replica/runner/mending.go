@@ -32,6 +32,7 @@ func (c *Copier) mend(p lease.Partition, id point.PlacementID, epoch point.Epoch
 		return
 	}
 	s := c.menders[p]
+	// Another epoch, or a placement that was removed and made again, needs a machine without the answers of before.
 	if s == nil || s.copy.Epoch != epoch || s.copy.At != copy.At {
 		if s != nil {
 			s.end()

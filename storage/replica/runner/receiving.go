@@ -21,6 +21,8 @@ func (c *Copier) offered(p lease.Partition, from lease.Member, to point.Placemen
 }
 
 // holding is the state of a placement, for an offer of an epoch. A placement that is not here yet is made when its leader begins the epoch.
+// Later has the receiver wait instead of decline: a chain that begins has its first offers before its placement has
+// joined.
 func (c *Copier) holding(p lease.Partition, id point.PlacementID, epoch point.Epoch) replica.Holding {
 	copy, ok := c.deps.Chains.Copy(p, id)
 	if !ok {
@@ -66,6 +68,7 @@ func (c *Copier) reply(to lease.Member, at replica.Key, epoch point.Epoch, m pee
 }
 
 // accept opens the unfinished file, after an earlier transfer of the same segment has ended.
+// Both would write the same path: the second begins only when the first has closed it.
 func (c *Copier) accept(e replica.Accept) {
 	f := newIncoming(c, e)
 	id := fileOf{e.At, e.Segment.ID}
@@ -111,6 +114,9 @@ func (c *Copier) discard(id fileOf) {
 }
 
 // adopt verifies a finished file and has its placement adopt it.
+// The steps, and a crash between them: verified against size and checksum of the offer (crash: the file is removed by
+// the start) ─▶ renamed and entered in the catalogue by Partition.AdoptVerified, in an order of its own ─▶ Ack (crash
+// before it: the sender offers again, and the answer is that it exists).
 func (c *Copier) adopt(e replica.Adopt) {
 	f := c.files[fileOf{e.At, e.Segment.ID}]
 	if f == nil {
@@ -147,6 +153,8 @@ func (c *Copier) adopted(f *incoming, e replica.Adopt) error {
 	return err
 }
 
+// The file is forgotten only after the machine has its answer: a Discard that the answer brings must find the file.
+// After a success the path is that of the segment, and no file of this name is left.
 func (c *Copier) answerAdoption(e replica.Adopt, err error) {
 	h := c.holding(partitionOf(e.At), e.At.Placement, e.Epoch)
 	if err == nil {

@@ -20,6 +20,8 @@ import (
 type sending struct {
 	copy    chains.Copy // as it was when the epoch began
 	machine *replica.Sender
+	// A State is never changed: another pointer means that there may be other segments, and an equal one that there are
+	// none.
 	state   *partition.State // whose segments the machine has
 	members []lease.Member
 	moving  map[uint64]*transit    // transfers by slot
@@ -36,7 +38,8 @@ type sending struct {
 // transit is the transfer of a segment.
 type transit struct {
 	stop context.CancelFunc
-	at   atomic.Uint64 // bytes of the segment that are sent
+	// Written by the goroutine that sends, read by the loop for Transfers.
+	at atomic.Uint64 // bytes of the segment that are sent
 }
 
 func newSending(copy chains.Copy, set replica.Settings) *sending {
@@ -44,6 +47,8 @@ func newSending(copy chains.Copy, set replica.Settings) *sending {
 }
 
 // lookAtLeading begins and ends the senders of epochs, and gives them the segments and members that changed.
+// It polls (lookEvery), since a flush, a new epoch and a new link are seen in different places: a new segment leaves at
+// most a quarter of a second later.
 func (c *Copier) lookAtLeading() {
 	behind := 0
 	transfers := map[lease.Partition][]peer.Transfer{}
@@ -108,6 +113,7 @@ func (s *sending) transfers(now replica.Time, wall time.Time) (all []peer.Transf
 }
 
 // end stops all transfers of an epoch that is over.
+// Their goroutines report to a sending that is in no map by then, which sent ignores.
 func (s *sending) end() {
 	for _, t := range s.moving {
 		t.stop()
@@ -200,6 +206,7 @@ func (s *sending) route(to lease.Member) *peer.Route {
 }
 
 // make runs a flush or compaction that the machine requested, one at a time.
+// A request that comes meanwhile is dropped: the machine makes it again as long as a member needs it.
 func (c *Copier) make(s *sending, f func() error) {
 	if s.making || !s.copy.Leads { // a leader has no use for segments that its follower makes
 		return
@@ -255,6 +262,8 @@ func (c *Copier) transit(ctx context.Context, s *sending, l peer.Link, e replica
 	return err == nil
 }
 
+// The file is open for the whole transfer: a compaction may remove its name meanwhile, and the bytes stay. The rate is
+// paid before each piece, and then Piece waits for the link's window, which carries frames of chains first.
 func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replica.Transit, t *transit) error {
 	f, err := s.copy.At.OpenSegment(e.ID)
 	if err != nil {
@@ -269,6 +278,7 @@ func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replic
 		if err != nil && err != io.EOF {
 			return fault.Wrap(err, fault.Unavailable, "read segment %v", e.ID)
 		}
+		// The end of the file, which is a sealed segment and grows no more.
 		if n == 0 {
 			return l.Send(route, &peer.SegmentCommit{Slot: e.Slot})
 		}

@@ -10,6 +10,7 @@ import (
 )
 
 // Handler handles the messages about segments and passes all others to Next. Before Join they are lost.
+// Its methods run on the links' readers and must not wait: they only queue for the loop, or for a file's goroutine.
 type Handler struct {
 	Next peer.LinkHandler
 	to   atomic.Pointer[Copier]

@@ -21,6 +21,8 @@ type mover struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 
+	// Without a buffer: an input is either handled by run, or its sender sees by ctx that run has ended, and frees what
+	// it carries (read closes its slice).
 	inputs  chan input
 	working sync.WaitGroup
 
@@ -86,6 +88,7 @@ func (m *mover) run() {
 }
 
 // end lets go of all slices once no goroutine uses them.
+// working first: a delivery reads the frames of its slice until it returns.
 func (m *mover) end() {
 	m.stop()
 	m.working.Wait()
@@ -126,6 +129,8 @@ func (m *mover) send(in input) bool {
 }
 
 // step gives the machine an input and performs its effects.
+// Only run calls it, so the machine and the maps need no lock. Read, delivery and the caller's deletion run beside it
+// and come back as inputs.
 func (m *mover) step(in input) {
 	switch x := in.Input.(type) {
 	case unload.Read:
@@ -176,6 +181,8 @@ func (m *mover) count(in unload.Sent) {
 	}
 }
 
+// Deleted is sent however f ends, also by a panic or a caller that gave up before it was permitted: without it the
+// machine would send no slice any more.
 func (m *mover) delete(ctx context.Context, f func() error) error {
 	m.mu.Lock()
 	m.mu.lastDeletion++

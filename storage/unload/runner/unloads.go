@@ -90,11 +90,13 @@ type Unloads struct {
 	settings Settings
 	out      *deliver.Deliverer
 	limit    *rate.Limiter
-	slots    chan struct{}
-	metrics  *metrics
-	ctx      context.Context
-	stop     context.CancelFunc
-	running  sync.WaitGroup
+	// Held from before a slice is read until it is acked or dropped, so that rows in memory are bounded for the whole
+	// server, however many partitions unload.
+	slots   chan struct{}
+	metrics *metrics
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
@@ -125,6 +127,8 @@ func (u *Unloads) Close() error {
 }
 
 // Set begins or ends the moving of a partition's rows under an epoch that is led here. first: no server moved any under an earlier epoch. It does not wait.
+// A mover of an earlier epoch is stopped and not waited for: what it still sends has its rows' own ranks, and its
+// deletions are refused by ctx.
 func (u *Unloads) Set(p lease.Partition, epoch point.Epoch, on, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
