@@ -11,6 +11,19 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// A block is the j-th chunk of each series of one group, and the unit of decompression: a read of one series opens all of it. In memory,
+// while it is written:
+//
+//	chunks   ┌ slot 0 ┬ slot 1 ┬ slot 2 ┬ slot 2 ┐      heads: form, rows, reference to times, stamps, parameters
+//	         │ delta  │ const  │ level  │ hists  │
+//	ints     ├────────┤        ├────────┤        │      residuals of delta and level, a byte string for each significance
+//	doubles  │        │        │        │        │      residuals of xor; here there are none
+//	hists    │        │        │        ├────────┤      bytes of histograms, as they came
+//	page     └ columns of times that no block before had
+//
+// The planes do not say where a chunk begins: a reader adds up rows and widths from the heads, and cuts chunks off in their order. So the
+// heads are read before the planes, and chunks are decoded or skipped in order, each exactly once.
+
 // blockCodec is the first byte of every block: how the rest is encoded.
 const blockCodec = 1
 
@@ -20,7 +33,8 @@ const (
 	groupSeriesMax = 128      // series of a group
 	histChunkBytes = 16 << 10 // a chunk of histograms is cut at this size
 	histBlockMax   = 8 << 20  // histograms of a block: those before the last series are below groupHistsMax
-	headMax        = 2 << 20  // head of a block, raw
+	// The writer's largest head is some 60 KB: 128 chunks of floats with 33 exceptions of 10 bytes, and 60 bytes of other fields a chunk.
+	headMax = 2 << 20 // head of a block, raw
 )
 
 // HistogramBytesMax bounds one histogram in a segment. It is four times what decoders accept (point.HistogramBytesMax): logs of
@@ -42,6 +56,7 @@ type chunk struct {
 
 // block collects the chunks of one block of a group. Reused by reset; not for concurrent use.
 type block struct {
+	// Memory of one block under construction: the slices keep their capacity over reset, so that a writer allocates for its first groups alone.
 	chunks   []chunk
 	except   []exception // memory of the chunks' except
 	ints     planes      // formDelta, formLevel
@@ -68,6 +83,7 @@ func (b *block) reset() {
 	b.ranks.reset()
 }
 
+// cover widens the block's range of times. A group's record has these ranges: a read opens the blocks that overlap its own.
 func (b *block) cover(ts []point.Nanos) {
 	first, last := ts[0], ts[len(ts)-1]
 	if b.rows == 0 {
@@ -80,6 +96,8 @@ func (b *block) cover(ts []point.Nanos) {
 // addFloats appends a chunk; c has slot, rows, times and stamps already.
 func (b *block) addFloats(c chunk, vs []float64, e *valueEncoder) {
 	c.floats = e.encode(vs)
+	// The encoder's slices are overwritten by its next chunk. If b.except moves to larger memory, chunks before keep the old array, which is
+	// complete for them.
 	at := len(b.except)
 	b.except = append(b.except, c.except...)
 	c.except = b.except[at:]
@@ -91,6 +109,7 @@ func (b *block) addFloats(c chunk, vs []float64, e *valueEncoder) {
 	b.chunks = append(b.chunks, c)
 }
 
+// addHists appends a chunk of histograms. Their bytes are copied: the caller keeps hs.
 func (b *block) addHists(c chunk, hs []peer.Hist) {
 	c.form = formHist
 	for _, h := range hs {
@@ -140,6 +159,8 @@ func (b *block) head(dst []byte, own uint32) []byte {
 	return dst
 }
 
+// headTimes writes the references to columns of times. Most are (own group, block, 0): three runs of zeros and equal numbers, which
+// zstd shortens to a few bytes for all chunks.
 func (b *block) headTimes(dst []byte, own uint32) []byte {
 	for i := range b.chunks {
 		dst = binary.AppendUvarint(dst, uint64(own-b.chunks[i].times.group))
@@ -189,6 +210,11 @@ func stampAt(all []point.Stamp, s point.Stamp) int {
 	return at
 }
 
+// appendParams writes what the form needs. The values 3.25, 3.30, 3.21 as an example: form delta of 325, 330, 321 with scale 2, mean -2
+// and residuals +7 and -7.
+//
+//	02      │ 01    │ 8a 05     │ 03      │ 00             in the planes of integers: 0e 0d
+//	scale 2 │ width │ first 325 │ mean -2 │ no exceptions
 func (c *chunk) appendParams(dst []byte) []byte {
 	switch c.form {
 	case formConst, formXOR:
@@ -216,6 +242,7 @@ type blockReader struct {
 	ints    planeReader
 	doubles planeReader
 
+	// hists and histLens are the histograms of the chunks after the current one, and their lengths.
 	histMem  [2][]byte
 	histLens cursor
 	hists    []byte
@@ -234,6 +261,7 @@ func (r *blockReader) open(b []byte, own uint32, d *zstd.Decoder) error {
 	if c.bad || !head.end() {
 		return errForm("head of a block")
 	}
+	// The lengths of all planes follow from the heads, so a length in the file never decides about memory (frame.go).
 	var ints, doubles [8]int
 	histBytes, histRows := 0, 0
 	r.rows = 0
@@ -261,6 +289,7 @@ func (r *blockReader) open(b []byte, own uint32, d *zstd.Decoder) error {
 }
 
 // openBlock is a block as open leaves it, in memory of its own. Many may read it: it is only cut.
+// It has neither histograms, which are bytes that one read returns and drops, nor positions: a blockReader that uses it has those.
 type openBlock struct {
 	chunks        []chunk
 	rows          int
@@ -299,6 +328,7 @@ func (b *openBlock) bytes() int64 {
 	return int64(n)
 }
 
+// openHists opens the frames of lengths and of bytes. size is the sum of what chunks announce, each of which was checked.
 func (r *blockReader) openHists(c *cursor, d *zstd.Decoder, rows, size int) {
 	if size > histBlockMax {
 		c.fail()
@@ -310,7 +340,9 @@ func (r *blockReader) openHists(c *cursor, d *zstd.Decoder, rows, size int) {
 	r.histLens = cursor{b: lens}
 }
 
+// parseHead reads what block.head wrote, field by field. On malformed bytes c is bad; the chunks are then of no use.
 func (r *blockReader) parseHead(c *cursor, own uint32) {
+	// A slot has at most a chunk of floats and one of histograms.
 	n := c.count(2 * groupSeriesMax)
 	r.chunks = slices.Grow(r.chunks[:0], n)[:n]
 	clear(r.chunks)
@@ -346,6 +378,8 @@ func (r *blockReader) parseHead(c *cursor, own uint32) {
 	}
 }
 
+// parseTimes reads the references. A column lies in this group or in one before it, as the writer had seen it by then; whether the page
+// has it is seen when it is opened.
 func (r *blockReader) parseTimes(c *cursor, own uint32) {
 	for i := range r.chunks {
 		r.chunks[i].times.group = own - uint32(c.count(int(own)))
@@ -390,6 +424,7 @@ func (r *blockReader) parseStamps(c *cursor) {
 	}
 }
 
+// parseParams reads what appendParams wrote. Rows of exceptions are checked here, so that decode need not.
 func (r *blockReader) parseParams(c *cursor, ch *chunk) {
 	switch ch.form {
 	case formConst:
@@ -407,6 +442,7 @@ func (r *blockReader) parseParams(c *cursor, ch *chunk) {
 	if ch.form == formDelta {
 		ch.mean = c.varint()
 	}
+	// The bytes of the exceptions are there before any is appended: a head of few bytes cannot announce many.
 	n := c.count(ch.rows)
 	if ch.scale > scaleMax || ch.width > 8 || len(c.b) < n*exceptSize {
 		c.fail()

@@ -17,6 +17,15 @@ import (
 // Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded parts: columns of times, definitions,
 // blocks of which few series were asked for. It also holds the decoder that they share. Safe for concurrent use; close it after its
 // readers.
+//
+//	blocks  pebble's cache, three quarters of the size: blocks as they lie in the file, after their checksum was compared
+//	mu      a quarter: decoded parts, of which the one used longest ago leaves first. An entry never changes once it is put: a look-up
+//	        returns it without a copy, and one that leaves stays good for the reads that still use it
+//	labels  labels that entries share; their bytes count as part of mu.bytes
+//	files   the open files, bounded by their number, with a lock of its own
+//
+// Locks, in order: Reader.opening, then mu, then labels.mu. files.mu is acquired under opening, and never together with mu. Nothing is
+// read, decompressed or decoded under mu: two reads that miss the same part both decode it, and putLocked drops the second copy.
 type Cache struct {
 	blocks  *pebble.Cache
 	decoder *zstd.Decoder
@@ -30,8 +39,9 @@ type Cache struct {
 		answers map[uint64][]*answer // that pages hold, by hash
 	}
 	pagesMax int64
-	seed     maphash.Seed
-	labels   labelTable // of the pages of definitions
+	// Random, so that keys with one hash cannot be chosen from outside. Hashes stay in memory.
+	seed   maphash.Seed
+	labels labelTable // of the pages of definitions
 
 	files files
 }
@@ -53,6 +63,7 @@ func NewCache(size int64) *Cache {
 }
 
 // Close frees the cache. Readers that are still open keep the parts that they use.
+// Content is dropped without the lock of labels: no reader is left.
 func (c *Cache) Close() {
 	c.blocks.Unref()
 	c.mu.Lock()
@@ -81,6 +92,18 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 		h.Close()
 	}
 }
+
+// Parts of all readers and kinds are in one map. Kinds that have no group use numbers that no group has:
+//
+//	                 group              page            at
+//	page of times    its group          number          0
+//	ranks            its group          block           1
+//	block            its group          2^32-1          lowest time
+//	definitions      definitionsGroup   first id        0
+//	names            namesGroup         0               0
+//	an answer        *Group             0               hash of the question
+//
+// A hash may be that of two questions: the entry has the question, too, and is compared with it.
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
 // first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of names: namesGroup;
@@ -116,6 +139,7 @@ type cached struct {
 	negative bool            // the matcher holds for the others
 	ids      []point.DenseID // of the series that a Selector finds, and the places of their rows
 	places   []Place
+	// Shared with pages of other segments; nil in an entry without a list.
 	*answer
 	bytes int64 // its own: without those of the answer
 }
@@ -148,6 +172,7 @@ func (c *Cache) times(k pageKey) ([][]point.Nanos, bool) {
 	return nil, false
 }
 
+// putTimes keeps a page of times: 24 bytes are the head of a slice.
 func (c *Cache) putTimes(k pageKey, cols [][]point.Nanos) {
 	size := int64(64)
 	for _, col := range cols {
@@ -188,6 +213,7 @@ func (c *Cache) putNames(k pageKey, names []labelName) {
 	c.put(&cached{key: k, names: names, bytes: size})
 }
 
+// putSet keeps the series that one matcher selects; set is read only from here on.
 func (c *Cache) putSet(k pageKey, asked string, set *roaring.Bitmap, negative bool) {
 	c.put(&cached{key: k, asked: asked, set: set, negative: negative, bytes: 256 + int64(len(asked)) + int64(set.GetSizeInBytes())})
 }
@@ -224,11 +250,13 @@ func (c *Cache) putList(p *cached, values []string) []string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Equal hashes are compared value by value: a collision costs a list of its own.
 	for _, other := range c.mu.answers[of.hash] {
 		if slices.Equal(other.values, values) {
 			of = other
 		}
 	}
+	// Another read was faster with the same question; its page holds the list, and this one's is not counted.
 	if _, ok := c.mu.pages[p.key]; ok {
 		return of.values
 	}
@@ -268,12 +296,14 @@ func (c *Cache) putLocked(p *cached) bool {
 	}
 	c.mu.pages[p.key] = c.mu.order.PushFront(p)
 	c.mu.bytes += p.bytes
+	// This may drop the page that was just added, when the labels of its series alone exceed the bound. The caller has it in hand.
 	for c.mu.bytes > c.pagesMax && c.mu.order.Len() > 0 {
 		c.dropLocked(c.mu.order.Back())
 	}
 	return true
 }
 
+// dropLocked removes an entry, and what it alone held of shared lists and labels.
 func (c *Cache) dropLocked(e *list.Element) {
 	entry := c.mu.order.Remove(e).(*cached)
 	delete(c.mu.pages, entry.key)
@@ -290,6 +320,7 @@ func (c *Cache) dropLocked(e *list.Element) {
 func (c *Cache) forget(r *Reader) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// A walk over all entries: closing a reader is rare, and a list for each reader would cost every put.
 	for k, e := range c.mu.pages {
 		if k.reader == r {
 			c.dropLocked(e)

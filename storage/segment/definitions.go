@@ -16,6 +16,8 @@ type definition struct {
 
 // A page holds up to 256 definitions, or about 256 KiB of labels.
 const (
+	// A look-up of one series decodes a whole page, hence few; a page of fewer compresses worse. pageLabelMax: a page is closed by the
+	// series that makes it full, so it may be longer by the labels of one.
 	pageDefinitions = 256
 	pageLabelBytes  = 256 << 10
 	pageLabelMax    = pageLabelBytes + point.LabelsBytesMax
@@ -45,6 +47,7 @@ func packDefinitions(dst []byte, defs []definition, pk *packer) []byte {
 func parseDefinitions(b []byte, d *zstd.Decoder) ([]definition, error) {
 	c := cursor{b: b}
 	n := c.count(pageDefinitions)
+	// Two uvarints a definition, of at most 5 bytes each. The body becomes one string, of which all labels are parts.
 	rawHead, _ := c.frame(d, c.count(2*5*pageDefinitions), nil)
 	rawBody, _ := c.frame(d, c.count(pageLabelMax), nil)
 	if !c.end() {
@@ -56,6 +59,7 @@ func parseDefinitions(b []byte, d *zstd.Decoder) ([]definition, error) {
 	for i := range defs {
 		step := head.uvarint()
 		prev += step
+		// Both are looked at: a huge step would wrap prev around to a small number.
 		if prev > 1<<32-1 || step > 1<<32-1 || i > 0 && step == 0 {
 			return nil, errForm("page of definitions")
 		}
@@ -91,6 +95,8 @@ func sharedRest(before, l point.Labels) int {
 }
 
 // validAfter is Valid of labels that come after valid ones.
+// An example of labels that share their rest: of __name__="cpu_user",dc="a",host="h1" after __name__="cpu_idle",dc="a",host="h1"
+// all from dc on is equal, and valid as it was before. Only the first label is left to check.
 func validAfter(before, l point.Labels) bool {
 	if n := sharedRest(before, l); n > 0 {
 		return len(l) <= point.LabelsBytesMax && l[:n].Valid()

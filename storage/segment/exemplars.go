@@ -13,6 +13,7 @@ import (
 const exemplarsMax = 16 << 20
 
 // exemplarBytes is at least the raw size of an exemplar.
+// 10 bytes of time, 8 of value, 10 of length of the labels are the most that packExemplars adds to them.
 func exemplarBytes(e *point.ExemplarRow) int { return 28 + len(e.Labels) }
 
 // NewestExemplars returns the newest of a series' exemplars, as many as a segment holds of one series, and how many are
@@ -41,6 +42,7 @@ func packExemplars(ex []point.ExemplarRow, pk *packer) []byte {
 	return pk.append(out, raw)
 }
 
+// parseExemplars reads what packExemplars wrote. The labels are parts of one slab. Errors: Corrupt.
 func parseExemplars(b []byte, d *zstd.Decoder) ([]point.ExemplarRow, error) {
 	c := cursor{b: b}
 	raw, _ := c.frame(d, c.count(exemplarsMax), nil)

@@ -23,6 +23,15 @@ import (
 // opened so far. A file that is being read is never closed. So no more than FilesMax are open, or as many as there are reads at one moment,
 // if that is more.
 
+// References and states of a file:
+//
+//	refs 1      open, not being read         acquire: n → n+1, unless n is 0        release: n → n-1
+//	refs n+1    open, n reads
+//	refs 0      closed, or about to be: a victim (1 → 0 by victimLocked), or Reader.Close gave up its 1 and the last read ended
+//
+// From 0 there is no way back but for a victim that is spared, whose reader's opening is held meanwhile: reads that come wait for that
+// lock in reopen, and find the file open again, or open it.
+
 // FilesMax is how many segment files are open at once, unless Cache.LimitFiles says otherwise.
 const FilesMax = 4096
 
@@ -32,6 +41,7 @@ type file struct {
 	sst  *sstable.Reader
 	info Info // as its header says
 
+	// Read and written without a lock: by all reads of the segment at once.
 	refs atomic.Int64 // 1 for being open, 1 for each read; at 0 it is closed and stays so
 	used atomic.Int64 // files.opened when it was read last
 
@@ -40,6 +50,8 @@ type file struct {
 
 // files are the open files of a Cache.
 type files struct {
+	// mu guards max, open and hand, for the time of a few dozen comparisons: files are closed after it is released. It is acquired under a
+	// Reader.opening; the other way about only by TryLock, which gives up.
 	mu     sync.Mutex
 	max    int
 	open   []*file
@@ -66,6 +78,8 @@ func (r *Reader) acquire() error {
 	return r.reopen()
 }
 
+// acquire counts a read; false when the file is closed. The compare-and-swap refuses to count from 0: an Add could revive a file that
+// is being closed.
 func (f *file) acquire() bool {
 	now := f.r.cache.files.opened.Load()
 	for {
@@ -94,6 +108,7 @@ func (r *Reader) release() error {
 }
 
 // reopen opens the file and acquires it.
+// opening is held while the disk is read: other reads of this segment need the same file, those of other segments do not wait.
 func (r *Reader) reopen() error {
 	r.opening.Lock()
 	defer r.opening.Unlock()
@@ -110,6 +125,7 @@ func (r *Reader) reopen() error {
 	if err != nil {
 		return err
 	}
+	// 1 for being open and 1 for this read: it is complete before Store makes it visible, and before add may look for victims.
 	f.refs.Store(2)
 	f.used.Store(r.cache.files.opened.Load())
 	r.file.Store(f)
@@ -117,6 +133,7 @@ func (r *Reader) reopen() error {
 	return nil
 }
 
+// tooManyFiles reports that the process or the system has no descriptors left: sockets and the log use them, too.
 func tooManyFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
@@ -128,6 +145,7 @@ func (r *Reader) load() (_ *file, err error) {
 		return nil, diskError(err, r.path)
 	}
 	stat, err := f.Stat()
+	// The size is compared first: a short copy is reported as that, and not as whatever pebble finds instead of a footer.
 	if want := r.info.Size; err == nil && want > 0 && stat.Size() != want {
 		err = fault.Errorf(fault.Corrupt, "%d bytes instead of %d", stat.Size(), want)
 	}
@@ -177,6 +195,7 @@ func openTable(f vfs.File, opts sstable.ReaderOptions) (t *sstable.Reader, err e
 	return sstable.NewReader(context.Background(), readable, opts)
 }
 
+// readHeader reads the header of a table that was just opened, and how many rows have ranks, which is a record of its own.
 func (r *Reader) readHeader(sst *sstable.Reader) (info Info, err error) {
 	t, err := r.iterOf(sst)
 	if err != nil {
@@ -221,6 +240,7 @@ func (fs *files) shrink() bool {
 }
 
 // victimLooks is how many files are looked at for each that is closed: all of a small cache, few of a large one.
+// Approximate LRU: an exact list would need a lock at each read, and 4,096 files are not worth that.
 const victimLooks = 32
 
 // victimsLocked removes up to n files that are not being read. Their readers' opening stays locked until closeFiles.
@@ -243,6 +263,8 @@ func (fs *files) victimLocked() *file {
 	for range min(victimLooks, len(fs.open)) {
 		fs.hand = (fs.hand + 1) % len(fs.open)
 		f := fs.open[fs.hand]
+		// TryLock: a reader whose opening is held is just being opened, or closed. To wait for it under files.mu could wait for ever: it may be
+		// waiting for files.mu in add.
 		if f.refs.Load() > 1 || oldest != nil && oldest.used.Load() <= f.used.Load() || !f.r.opening.TryLock() {
 			continue
 		}
@@ -250,6 +272,7 @@ func (fs *files) victimLocked() *file {
 			f.r.opening.Unlock()
 			continue
 		}
+		// The one found before is spared.
 		if oldest != nil {
 			oldest.refs.Store(1)
 			oldest.r.opening.Unlock()
@@ -259,6 +282,7 @@ func (fs *files) victimLocked() *file {
 	return oldest
 }
 
+// removeLocked moves the last file into the place that becomes free.
 func (fs *files) removeLocked(f *file) {
 	last := len(fs.open) - 1
 	fs.open[f.place] = fs.open[last]
@@ -267,6 +291,7 @@ func (fs *files) removeLocked(f *file) {
 	fs.open = fs.open[:last]
 }
 
+// closeFiles ends what victimsLocked began. The pointer is cleared before the lock is released: a read that waited for it opens anew.
 func closeFiles(victims []*file) {
 	for _, f := range victims {
 		f.r.file.Store(nil)

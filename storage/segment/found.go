@@ -76,6 +76,7 @@ func (r *Reader) Find(of *Selector) (*Found, error) {
 	return found, nil
 }
 
+// find is Find without the Cache. It gives up early: cardinality and labels are bounded before places are read and anything is sorted.
 func (r *Reader) find(of *Selector) (*Found, error) {
 	ids, err := r.Match(of.ms)
 	if err != nil || int64(ids.GetCardinality())*foundBytes > r.cache.pagesMax/foundPart {
@@ -103,6 +104,7 @@ func (r *Reader) find(of *Selector) (*Found, error) {
 	if err := r.findPlaces(out.IDs, func(i int, at place) { all[i].at = Place(at) + noRows + 1 }); err != nil {
 		return nil, err
 	}
+	// From the order of ids into that of labels: lists of segments with other ids become equal by it, and can be shared.
 	slices.SortFunc(all, func(a, b one) int { return a.labels.Compare(b.labels) })
 	for i, o := range all {
 		out.IDs[i], out.Places[i], out.labels[i] = o.id, o.at, string(o.labels)

@@ -13,6 +13,11 @@ import (
 
 // A frame is a run of bytes of known raw length in the shortest of a few forms: form byte, stored length as a uvarint, stored bytes. The
 // reader has the raw length from the bytes before the frame, so that no length in the frame itself decides about memory.
+// Examples of frames, form, stored length, bytes:
+//
+//	00 03 61 62 63           raw length 3: "abc"
+//	01 01 00                 raw length 512, say: 512 zeros
+//	02 … / 03 …              what the compressors made, if that is shorter
 const (
 	frameRaw  = 0 // stored as it is
 	frameFill = 1 // one byte, repeated
@@ -21,6 +26,7 @@ const (
 )
 
 // packer makes frames. Not for concurrent use.
+// One packer serves one Writer at a time, from Create to Finish or Abort.
 type packer struct {
 	enc  *zstd.Encoder
 	huff huff0.Scratch
@@ -79,6 +85,7 @@ func (p *packer) plane(dst, raw []byte) []byte {
 // planeHuffMin: below it the table costs more than it saves.
 const planeHuffMin = 256
 
+// zstd returns the compressed form in memory that its next call overwrites; nil if raw is too short to gain.
 func (p *packer) zstd(raw []byte) []byte {
 	if len(raw) < frameZstdMin {
 		return nil
@@ -102,6 +109,7 @@ func (p *packer) shorter(dst, raw, z []byte) []byte {
 	return append(dst, raw...)
 }
 
+// isFill reports whether all bytes are one; b has at least one.
 func isFill(b []byte) bool {
 	for _, c := range b[1:] {
 		if c != b[0] {
@@ -115,6 +123,8 @@ func isFill(b []byte) bool {
 func errForm(what string) error { return fault.Errorf(fault.Corrupt, "malformed %s", what) }
 
 // cursor walks over bytes that may be malformed. After the first bad read everything it gives is zero and bad is set.
+// So decoders read all fields first and look at bad once, before a value is used as a length or an index. What they must not do before
+// that is to allocate by a number they read: count bounds those.
 type cursor struct {
 	b   []byte
 	bad bool
@@ -133,6 +143,7 @@ func (c *cursor) byte() byte {
 }
 
 func (c *cursor) uvarint() uint64 {
+	// Most numbers in heads are below 128.
 	if len(c.b) > 0 && c.b[0] < 0x80 {
 		v := c.b[0]
 		c.b = c.b[1:]
@@ -182,6 +193,7 @@ func (c *cursor) end() bool { return !c.bad && len(c.b) == 0 }
 
 // frame opens a frame of raw length rawLen. The result is buf's memory, grown if need be, or aliases the cursor's
 // bytes; buf is returned for reuse. On malformed bytes the cursor is bad.
+// buf may be nil, for frames that live on.
 func (c *cursor) frame(d *zstd.Decoder, rawLen int, buf []byte) (raw, reuse []byte) {
 	return c.open(d, nil, rawLen, buf)
 }
@@ -209,6 +221,7 @@ func (c *cursor) open(d *zstd.Decoder, huff *huff0.Scratch, rawLen int, buf []by
 		}
 	case form == frameHuff && huff != nil && rawLen <= huff0.BlockSizeMax:
 		buf = slices.Grow(buf[:0], rawLen)
+		// The table is a part of the stored bytes, as each plane has its own distribution.
 		s, rest, err := huff0.ReadTable(stored, huff)
 		if err != nil {
 			break
@@ -222,6 +235,7 @@ func (c *cursor) open(d *zstd.Decoder, huff *huff0.Scratch, rawLen int, buf []by
 	return nil, buf
 }
 
+// frameSlack is room behind the raw length, in bytes: zstd copies in pieces of 16, if they may end behind the output, and byte by byte if not.
 const frameSlack = 64
 
 // newDecoder makes the decoder that all readers of a cache share; it is safe for concurrent use.
@@ -234,6 +248,7 @@ func newDecoder() *zstd.Decoder {
 	return d
 }
 
+// zigzag makes small numbers of either sign small unsigned ones: 0, -1, 1, -2 become 0, 1, 2, 3.
 func zigzag(v int64) uint64 { return uint64(v)<<1 ^ uint64(v>>63) }
 
 func unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }

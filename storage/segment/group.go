@@ -10,6 +10,8 @@ import (
 // When a group is full: 32 series, or up to 128 while they are short, since a block of few rows compresses badly; and
 // long before its blocks use much memory.
 const (
+	// 32 series of 512 rows are 16,384 rows, at some half a byte each 8 KiB: a block of pebble's, which is what one read of the disk brings.
+	// groupRowsMax bounds what a writer holds: 16 MiB of times and values.
 	groupSeries   = 32
 	groupRowsFew  = 100 * groupSeries
 	groupRowsMax  = 1 << 20
@@ -23,6 +25,8 @@ const (
 //	series 1: 1000 rows ─▶ 500 │ 500
 //	series 2:  300 rows ─▶ 300 │
 //	                      block 0 block 1
+//
+// A group is complete when all rows of its series were added; only then are its blocks written, in order. So a writer holds one group.
 type group struct {
 	number uint32
 	ids    []point.DenseID
@@ -34,17 +38,20 @@ type group struct {
 	stray           bool // a rank outside of its run's stamps was added
 }
 
+// next begins the next group in the memory of this one.
 func (g *group) next() {
 	g.number++
 	g.ids, g.used, g.rows, g.histBytes = g.ids[:0], 0, 0, 0
 	g.rankedRows = 0
 }
 
+// full is asked after each series: a series is never divided between groups, and a long one makes a group of many blocks.
 func (g *group) full() bool {
 	return len(g.ids) == groupSeriesMax || g.rows >= groupRowsMax || g.histBytes >= groupHistsMax ||
 		len(g.ids) >= groupSeries && g.rows >= groupRowsFew
 }
 
+// block returns block j, which is new if all before it are in use. A series may not skip one.
 func (g *group) block(j int) *block {
 	if j == g.used {
 		if j == len(g.blocks) {
@@ -58,6 +65,7 @@ func (g *group) block(j int) *block {
 
 // chunkLen is the length into which n rows are cut: as few chunks as can be, all but the last equally long.
 func chunkLen(n int) int {
+	// 513 rows become 257 and 256, not 512 and 1: a chunk of one row costs a head.
 	chunks := (n + chunkRowsMax - 1) / chunkRowsMax
 	return (n + chunks - 1) / chunks
 }
@@ -91,6 +99,7 @@ func (g *group) add(id point.DenseID, r *rows.Run, cols columnIndexes, e *valueE
 	}
 }
 
+// addHists cuts at 512 rows or 16 KiB of histograms; a longer one is a chunk by itself. ts is reused: column copies what it keeps.
 func (g *group) addHists(c chunk, r *rows.Run, cols columnIndexes) {
 	hs, ranks := r.Hists, r.HistRanks
 	var ts []point.Nanos
@@ -115,6 +124,7 @@ func (g *group) addHists(c chunk, r *rows.Run, cols columnIndexes) {
 }
 
 // column finds the column in the file or adds it to the block's page of times.
+// The index offers the place that the column gets if it is new, so it must be added to the page at once.
 func (g *group) column(b *block, j int, ts []point.Nanos, cols *columnIndex) columnRef {
 	b.cover(ts)
 	at, found := cols.find(bytesOf(ts), columnRef{group: g.number, page: uint32(j), index: uint8(b.page.count)})
@@ -154,7 +164,8 @@ type blockRange struct {
 	rows   int
 }
 
-// parse reads a record. Block ranges rise in lo, strictly, and in hi.
+// parse reads a record. Block ranges rise in lo, strictly, and not always in hi: a series of one chunk may reach beyond the second chunk of a
+// series with more rows an hour.
 func (g *groupRecord) parse(b []byte) error {
 	c := cursor{b: b}
 	g.ids, g.blocks = g.ids[:0], g.blocks[:0]
@@ -170,6 +181,7 @@ func (g *groupRecord) parse(b []byte) error {
 	for i := range c.count(len(c.b)) { // a range has three bytes at least
 		old := lo
 		lo += c.varint()
+		// A sum that wraps is seen as hi < lo.
 		r := blockRange{lo: lo, hi: lo + int64(c.uvarint()), rows: c.count(2 * groupSeriesMax * chunkRowsMax)}
 		if c.bad || r.hi < r.lo || i > 0 && lo <= old {
 			return errForm("record of a group")

@@ -8,6 +8,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// The header is the last key of a file, written when all counts are known, and the first that a reader reads. A segment describes itself
+// completely but for its placement: from the files alone a catalogue can be rebuilt (Describe).
+//
+//	header        in the file and in the catalogue, and compared at Open: a file under the name of another is found so
+//	size, sum     in the catalogue alone, as they are of the whole file
+
 // The versions of the header. A segment is written in the lowest that holds what it lists, so that programs from before read it.
 const (
 	formatPlain     = 1 // neither range nor deletions; only read
@@ -85,6 +91,7 @@ type Settings struct {
 }
 
 // headerMax bounds the header record; most of it is Ends.
+// An end has two uvarints: a partition would need 50,000 epochs to come near it.
 const headerMax = 1 << 20
 
 // appendHeader writes all fields of an Info but Size and Checksum, which are of the whole file.
@@ -150,6 +157,8 @@ func b2u(b bool) byte {
 	return 0
 }
 
+// parseHeader reads what appendHeader wrote. Errors: Invalid (a version that this program does not read: the file is whole, and another
+// program reads it), Corrupt.
 func parseHeader(b []byte) (Info, error) {
 	if len(b) > 0 && (b[0] < formatPlain || b[0] > formatRanks) {
 		return Info{}, fault.Errorf(fault.Invalid, "format version %d, this program reads up to %d", b[0], formatRanks)
@@ -212,6 +221,7 @@ func (i Info) Described() bool { return i.Range != nil }
 
 // same reports whether two descriptions are of one segment, ignoring size and checksum of the file, and deletions.
 func (i *Info) same(o *Info) bool {
+	// They are compared as bytes: a field that is added to the header is compared without a change here.
 	a, b := *i, *o
 	a.Size, a.Checksum, b.Size, b.Checksum = 0, 0, 0, 0
 	a.Deletions, b.Deletions, a.Remembered, b.Remembered = nil, nil, nil, nil

@@ -6,6 +6,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// A file is written once from its first key to its last, so the order of keys is that in which parts become complete: definitions and names
+// before rows, places after all groups, counts at the end.
+
 // Keys begin with a letter for the kind of value; the letters rise in the order of writing.
 const (
 	keyDefinitions = 'a' // + first id: a page of definitions

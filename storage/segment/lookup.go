@@ -20,6 +20,7 @@ func (r *Reader) names() (names []labelName, err error) {
 	if p, ok := r.cache.page(k); ok {
 		return p.names, nil
 	}
+	// The callback overwrites more; a part that is missing leaves it false, so that the walk ends.
 	more := false
 	parse := func(v []byte) error {
 		names, more, err = parseNames(names, v, r.cache.decoder)
@@ -54,6 +55,7 @@ func (r *Reader) all() (*roaring.Bitmap, error) {
 }
 
 // definedRange returns the first and the last id that are defined here, if any is.
+// definedRange costs two seeks: the first key has the first id, and the page below maxID the last.
 func (r *Reader) definedRange() (first, last point.DenseID, err error) {
 	if err := r.acquire(); err != nil {
 		return 0, 0, err
@@ -77,9 +79,11 @@ func (r *Reader) definedRange() (first, last point.DenseID, err error) {
 }
 
 // maxID is greater than every id: the writer refuses 2^32-1.
+// It leaves room for the 1 that definitionsAt adds.
 const maxID = 1<<32 - 2
 
 // Lookup asks which label names, or which values of a label, series have. Safe for concurrent use.
+// One Lookup is asked of each segment of each partition that a request visits.
 type Lookup struct {
 	label string // "": names
 	ms    []*labels.Matcher
@@ -116,6 +120,8 @@ func (r *Reader) Look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
 	return r.cache.putAnswer(k, l.key, found), nil
 }
 
+// look chooses the way: without matchers the postings say all, with matchers the series that fulfil them are found first. without are the
+// series that have lost all their rows: values that no other series has are left out.
 func (r *Reader) look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
 	if len(l.ms) > 0 {
 		within, err := r.Match(l.ms)
@@ -150,6 +156,7 @@ func (r *Reader) look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
 	return out, err
 }
 
+// namesWithout gives the names that series outside without have: of each name, values are read up to the first that one of them has.
 func (r *Reader) namesWithout(names []labelName, without *roaring.Bitmap) ([]string, error) {
 	out := make([]string, 0, len(names))
 	for i := range names {
@@ -168,6 +175,7 @@ func (r *Reader) namesWithout(names []labelName, without *roaring.Bitmap) ([]str
 
 // values gives all values of a name. No ids are read.
 func (r *Reader) values(n *labelName) ([]string, error) {
+	// The number of values comes from the file: it is bounded by that of the pages.
 	out := make([]string, 0, min(n.values, pageValues*len(n.firsts)))
 	for page := range n.firsts {
 		key := keyPosting(nil, n.number, uint32(page))
@@ -211,6 +219,7 @@ func (r *Reader) namesWithin(within *roaring.Bitmap) ([]string, error) {
 	if err != nil || within.IsEmpty() {
 		return nil, err
 	}
+	// A page of definitions costs about as much as a page of postings, and each name has one at least.
 	if pagesOf(within, len(names)) < len(names) {
 		return r.seen(within, func(l point.Labels, seen map[string]bool) {
 			l.Range(func(name, _ string) bool {
@@ -249,6 +258,7 @@ func (r *Reader) valuesWithin(l *Lookup, within *roaring.Bitmap) (out []string, 
 			}
 		})
 	}
+	// Matchers of other labels are settled by within already. Those of this label spare reading the ids of values that cannot be in it.
 	own := slices.DeleteFunc(slices.Clone(l.ms), func(m *labels.Matcher) bool { return m.Name != l.label })
 	err = r.eachMeeting(n, within.ToArray(), own, func(value string) bool {
 		out = append(out, value)
@@ -270,6 +280,7 @@ func (r *Reader) seen(within *roaring.Bitmap, see func(l point.Labels, set map[s
 // pagesOf guesses how many pages of definitions the series are in, up to most.
 func pagesOf(within *roaring.Bitmap, most int) (n int) {
 	for it := within.Iterator(); n < most && it.HasNext(); n++ {
+		// The last id of the page, if pages were full and began at multiples of 256.
 		end := it.Next() | (pageDefinitions - 1)
 		if end == 1<<32-1 {
 			return n + 1
@@ -323,6 +334,7 @@ func meets(c cursor, ids []uint32) (bool, error) {
 
 // gallop returns the place of the first id that is not below lo: mostly a near one.
 func gallop(ids []uint32, lo uint64) int {
+	// Doubling from the front, then halving within the last step: log of the distance, and not of the length.
 	end := 1
 	for end < len(ids) && uint64(ids[end]) < lo {
 		end *= 2

@@ -58,6 +58,7 @@ func (r *Reader) visitLabels(ids *roaring.Bitmap, keep bool, f func(id point.Den
 }
 
 func (r *Reader) eachLabels(t *tableIter, ids *roaring.Bitmap, keep bool, f func(id point.DenseID, l point.Labels) error) error {
+	// Ids rise, so a page is found once and serves all of its ids.
 	defs := &definitions{} // the page that holds the id before
 	for it := ids.Iterator(); it.HasNext(); {
 		id := point.DenseID(it.Next())
@@ -136,6 +137,8 @@ func (r *Reader) Match(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 		return nil, err
 	}
 	var out *roaring.Bitmap
+	// An example, {job="api", host!="h1"}: the first matcher gives series to keep. The second holds for the absent label, too, so it gives the
+	// series to remove, those with host="h1": a set of the others would name nearly all. Without a positive matcher all are kept first.
 	var without []*roaring.Bitmap // to be removed
 	for _, m := range ms {
 		set, negative, err := r.matching(names, m)
@@ -145,6 +148,7 @@ func (r *Reader) Match(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 		case negative:
 			without = append(without, set)
 		case out == nil:
+			// The set may be the Cache's.
 			out = set.Clone()
 		default:
 			out.And(set)
@@ -178,6 +182,8 @@ func (r *Reader) matching(names []labelName, m *labels.Matcher) (set *roaring.Bi
 }
 
 // matchOne gives the series for which m holds, or, when m holds for "" too, those for which it does not (negative).
+// Examples of m and the collected ids: host="h1" the ids of h1, host!="h1" those of h1 (negative), host=~"h.*" all values that match,
+// host="" all values (negative).
 func (r *Reader) matchOne(names []labelName, m *labels.Matcher) (set *roaring.Bitmap, negative bool, err error) {
 	set, negative = roaring.New(), m.Matches("")
 	n := findName(names, m.Name)
@@ -202,6 +208,7 @@ func (r *Reader) matchOne(names []labelName, m *labels.Matcher) (set *roaring.Bi
 
 // equal reads only the page in which the value must be.
 func (r *Reader) equal(n *labelName, want string, set *roaring.Bitmap) error {
+	// A page begins at its mark, which is not greater than its first value: it is the last one with a mark up to the value.
 	page := sort.SearchStrings(n.firsts, want)
 	if page == len(n.firsts) || n.firsts[page] != want {
 		page--

@@ -8,6 +8,7 @@ import (
 )
 
 // place is where a series' rows lie: group and slot in one number, group × 128 + slot.
+// Group 2, slot 5 is the place 2·128+5 = 261; in a page with places of two bytes: 05 01.
 type place uint32
 
 // groupsMax keeps a place below the mark of absence in every width.
@@ -22,6 +23,7 @@ func (p place) slot() int { return int(p % groupSeriesMax) }
 // pagePlaces ids share a page, which is an array: a look-up decompresses nothing. Pages without any series are left out.
 const pagePlaces = 1024
 
+// placed is what the writer keeps of each series until Finish: 8 bytes.
 type placed struct {
 	id point.DenseID
 	at place
@@ -39,6 +41,7 @@ func writePlaces(all []placed, put func(key, value []byte) error) error {
 			top = max(top, all[n].at)
 			n++
 		}
+		// One more than the highest place: all ones then is no place of this page.
 		width := widthOf(uint64(top) + 1)
 		last := int(all[n-1].id % pagePlaces)
 		value := slices.Repeat([]byte{0xff}, 1+width*(last+1))
@@ -67,6 +70,7 @@ func sortPlaced(all []placed) []placed {
 	for _, p := range all {
 		lo, hi = min(lo, p.id), max(hi, p.id)
 	}
+	// Rows come in label order, so ids come shuffled: an array over their span costs one pass.
 	if span := int(hi-lo) + 1; span <= 2*len(all) {
 		at := make([]uint64, span) // place + 1
 		for _, p := range all {

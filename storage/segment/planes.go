@@ -13,6 +13,9 @@ import (
 //
 //	column A (width 2): 0x0102 0x0103     plane 0: 02 03 07 09
 //	column B (width 1): 0x07 0x09         plane 1: 01 01
+//
+// Why: of the integers 0x0102, 0x0103, 0x0105 the high bytes 01 01 01 are a fill of 3 bytes, and the low bytes have few values, which
+// Huffman codes shorten. Written one integer after the other, each byte would stand between two of another distribution.
 type planes [8][]byte
 
 func (p *planes) reset() {
@@ -31,12 +34,14 @@ func (p *planes) append(vs []uint64, width int) {
 		p[k] = slices.Grow(p[k], len(vs))[:at+len(vs)]
 		out, shift := p[k][at:], uint(8*k)
 		for i, v := range vs {
+			// The mask spares the compiler's check of the shift.
 			out[i] = byte(v >> (shift & 63))
 		}
 	}
 }
 
 // pack writes the planes that are in use: their number as a byte, then a frame each.
+// A plane between others is never empty: widths count bytes from the lowest.
 func (p *planes) pack(dst []byte, pk *packer) []byte {
 	n := 0
 	for n < len(p) && len(p[n]) > 0 {
@@ -50,6 +55,7 @@ func (p *planes) pack(dst []byte, pk *packer) []byte {
 }
 
 // planeReader reads columns of opened planes in the order in which they were appended.
+// The columns it returns alias its memory: they are good until the next load.
 type planeReader struct {
 	open [8][]byte // the rest of each plane
 	mem  [8][]byte // memory of opened frames, kept between uses
@@ -58,6 +64,7 @@ type planeReader struct {
 
 // load opens the frames; lens[k] is the raw length of plane k as the columns' widths say.
 func (r *planeReader) load(c *cursor, d *zstd.Decoder, lens *[8]int) {
+	// Planes and heads must agree: a plane that no column reaches into is as malformed as one that is missing.
 	n := int(c.byte())
 	for k := range r.open {
 		r.open[k] = nil

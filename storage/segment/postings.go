@@ -30,6 +30,7 @@ type lastPosting struct {
 
 // runs is a rising set of ids as (gap, length) pairs, which is also its form on disk: a host's series follow each
 // other, so most sets are one pair.
+// The ids 3, 4, 5, 9 as an example: gap 3, length 3, gap 3 (6, 7, 8 are left out), length 1: 03 03 03 01.
 type runs struct {
 	buf         []byte
 	count       int
@@ -37,6 +38,7 @@ type runs struct {
 	prev        uint32 // end of the run before it
 }
 
+// add adds an id that is greater than all before.
 func (r *runs) add(id uint32) {
 	r.count++
 	if r.next > r.start && id == r.next {
@@ -57,6 +59,8 @@ func (r *runs) flush() {
 	}
 }
 
+// add notes the labels of a series. In both branches last[i] ends as the i-th label of this series: names and runs of labels that are equal
+// are used again without a look-up.
 func (p *postings) add(id point.DenseID, l point.Labels) {
 	i := 0
 	if n := sharedRest(p.before, l); n > 0 {
@@ -77,6 +81,7 @@ func (p *postings) add(id point.DenseID, l point.Labels) {
 	})
 }
 
+// find returns the runs of a label. It goes through the maps only where name or value differ from those of the series before.
 func (p *postings) find(last *lastPosting, name, value string) *runs {
 	if last.name == name && last.value == value && last.runs != nil {
 		return last.runs
@@ -106,6 +111,7 @@ const (
 )
 
 // write puts the record of names, the pages of each name in order, and further parts of the record where it is long.
+// The order of calls is that of keys: 'b' alone, 'b' with name and page, 'b' with ffffffff and the part.
 func (p *postings) write(put func(key, value []byte) error, pk *packer) error {
 	names := slices.Sorted(maps.Keys(p.names))
 	var pages [][][]byte
@@ -115,6 +121,7 @@ func (p *postings) write(put func(key, value []byte) error, pk *packer) error {
 		pages = append(pages, ps)
 		lines = append(lines, labelName{name: name, values: len(p.names[name]), firsts: firsts})
 	}
+	// A further part is read only if the one before it is long (parseNames): so nearly all files have one.
 	parts := packNames(lines, namesPart)
 	if err := put([]byte{keyNames}, packRecord(parts[0], pk)); err != nil {
 		return err
@@ -134,6 +141,7 @@ func (p *postings) write(put func(key, value []byte) error, pk *packer) error {
 	return nil
 }
 
+// packRecord makes a value of one frame with its raw length before it.
 func packRecord(raw []byte, pk *packer) []byte {
 	return pk.append(binary.AppendUvarint(nil, uint64(len(raw))), raw)
 }
@@ -147,6 +155,7 @@ func packNames(lines []labelName, size int) (parts [][]byte) {
 		parts = append(parts, append(binary.AppendUvarint(nil, uint64(names)), body...))
 		body, names = nil, 0
 	}
+	// At least one first value a part, so that a name with long values makes progress in each.
 	for _, l := range lines {
 		values, firsts := l.values, l.firsts
 		for {
@@ -177,6 +186,7 @@ func packNames(lines []labelName, size int) (parts [][]byte) {
 	return parts
 }
 
+// appendString is the form str of FORMAT.md.
 func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
@@ -211,6 +221,7 @@ func packValues(values map[string]*runs, pk *packer) (pages [][]byte, firsts []s
 
 // separator gives a beginning of first that is greater than last, which is less than first. Every query reads all of them:
 // long ones are cut, so that values of kilobytes are not there in full.
+// An example with a bound of 4 instead of 64 bytes: between "/api/v1/items" and "/api/v2/users" it is "/api/v2".
 func separator(last, first string) string {
 	if len(first) <= separatorWhole {
 		return first
@@ -276,6 +287,7 @@ func parseNames(names []labelName, b []byte, d *zstd.Decoder) (_ []labelName, mo
 
 // eachPosting calls f for every value of a page with its runs, until f returns false. The value and the runs are valid
 // during the call.
+// A page is read whole: values and ids are frames of their own, so that a list of values need not open the ids.
 func eachPosting(b []byte, d *zstd.Decoder, f func(value string, ids cursor) bool) error {
 	c := cursor{b: b}
 	n := c.count(pageValues)

@@ -14,6 +14,7 @@ import (
 type span struct{ lo, hi point.Nanos }
 
 // SeriesIn gives the ids that may have rows in [lo, hi]: those of groups that reach into it. The bitmap belongs to the caller.
+// Times between the rows of a group count as its own: the answer may have series too many, and never too few.
 func (r *Reader) SeriesIn(lo, hi point.Nanos) (*roaring.Bitmap, error) {
 	switch {
 	case r.info.Rows == 0 || lo > hi || hi < r.info.TimeLo || lo > r.info.TimeHi:
@@ -70,6 +71,7 @@ func (r *Reader) groupSpans() ([]span, error) {
 	var key []byte
 	var record groupRecord
 	for number := uint32(0); ; number++ {
+		// Groups are numbered without gaps: the first that is missing is the end.
 		if key = keyOfGroup(key, number, kindRecord); !t.find(key) {
 			break
 		}
@@ -87,6 +89,7 @@ func (r *Reader) groupSpans() ([]span, error) {
 		return nil, err
 	}
 	all = slices.Clip(all)
+	// Two reads may compute it at once: the results are equal.
 	r.spans.Store(&all)
 	return all, nil
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
+// The life of a rank: a gateway gives it, the head keeps it per row, a flush writes it here, and a compaction reads it to decide between
+// rows of one time from several segments. Where all rows of a chunk came with one request, one stamp in the block's head says all.
+
 // ranksPage holds the ranks of the rows of one block: the columns of ranks that it used first, and for each of its chunks where its column
 // lies. Series of one request have the same ranks, so a column is mostly used by all series of a group, and by other groups.
 //
@@ -39,12 +42,18 @@ func (p *ranksPage) reset() {
 }
 
 const (
+	// A rank is unix nanoseconds with the low 10 bits replaced (point.Stamp): its time counts in 1,024 ns. In the example requests come every
+	// 10 s (9,765,625 units) through gateways 7 and 9, the third one 3 ms late:
+	//
+	//	gateway   7   7         9         7          xor the first: 0, 14, 0
+	//	distance      9765625   9768555   9762695    minus the mean, 9765625: 0, 2930, -2930
 	gatewayBits = 10
 	gatewayMask = 1<<gatewayBits - 1
 	rankTimeMax = 1<<(64-gatewayBits) - 1
 )
 
 // add appends a column of 2 to chunkRowsMax ranks.
+// add cannot meet fewer: rows of one rank need no column (group.rank).
 func (p *ranksPage) add(rs []point.Stamp) {
 	first := uint64(rs[0]) >> gatewayBits
 	step := p.bestStep(rs)
@@ -92,6 +101,7 @@ func (p *ranksPage) bestStep(rs []point.Stamp) int64 {
 }
 
 // pack writes the record of a block with these chunks. own is the group's number.
+// Chunks without ranks have a 0 among the marks, and nothing in the references.
 func (p *ranksPage) pack(dst []byte, chunks []chunk, own uint32, pk *packer) []byte {
 	dst = binary.AppendUvarint(dst, uint64(p.count))
 	dst = binary.AppendUvarint(dst, uint64(len(p.head)))
@@ -137,6 +147,7 @@ type openRanks struct {
 	refs    []rankRef // by chunk of the block
 }
 
+// rankColumn is a column with its bounds, which must be those of each chunk that refers to it.
 type rankColumn struct {
 	ranks  []point.Stamp // shared and read only; its capacity is its length
 	lo, hi point.Stamp
@@ -177,10 +188,12 @@ func parseRanks(b []byte, own uint32, d *zstd.Decoder) (*openRanks, error) {
 	for i := range heads {
 		total += heads[i].rows
 	}
+	// At most 256 columns of 512 rows: 1 MiB.
 	slab := make([]point.Stamp, total)
 	o.columns = make([]rankColumn, count)
 	for i := range heads {
 		h := &heads[i]
+		// The capacity ends with the column: an append to a run's ranks copies, and cannot write into the next column.
 		rs := slab[:h.rows:h.rows]
 		slab = slab[h.rows:]
 		if !h.decode(rs, &steps, &lows) {
@@ -281,6 +294,7 @@ func (g *group) rank(c *chunk, b *block, j int, rs []point.Stamp, of *rows.Run, 
 	c.lo, c.hi = bounds(rs)
 	c.ranked = false
 	g.stray = g.stray || c.lo < of.StampLo || c.hi > of.StampHi
+	// One stamp says all, or the rows are too old for a late one to meet them (Writer.RanksFrom).
 	if c.lo == c.hi || c.hi < cols.ranksFrom {
 		return
 	}
@@ -288,6 +302,7 @@ func (g *group) rank(c *chunk, b *block, j int, rs []point.Stamp, of *rows.Run, 
 	g.rankedRows += len(rs)
 	b.ranked = true
 	p := &b.ranks
+	// Neighbours were mostly written by the same requests: a comparison is cheaper than two sums.
 	if !slices.Equal(rs, p.newest) {
 		at, found := cols.ranks.find(bytesOf(rs), columnRef{group: g.number, page: uint32(j), index: uint8(p.count)})
 		if !found {
@@ -363,6 +378,7 @@ func (r *Reader) rank(s *readState, i int, run *rows.Run) error {
 	}
 	c := &o.columns[at.index]
 	rs := c.ranks
+	// A reference to the wrong column would decide wrongly between values without any checksum failing: its bounds must be the chunk's.
 	if len(rs) != ch.rows || c.lo != ch.lo || c.hi != ch.hi {
 		return errForm("column of ranks: it is not that of its chunk")
 	}

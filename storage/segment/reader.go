@@ -23,6 +23,9 @@ import (
 // Cache allows it: see files.go.
 //
 // Errors of all methods: Corrupt (checksum or form; the message names file and key), Unavailable (closed, disk).
+//
+// Life: Open reads the header once. Each read acquires the file, which may open it, walks with a tableIter of its own, and releases. Close
+// forbids new reads; the last of Close and the reads under way closes the file and frees the cache's part.
 type Reader struct {
 	// Constant after Open.
 	fs    vfs.FS
@@ -48,6 +51,7 @@ func Open(fs vfs.FS, path string, want Info, cache *Cache) (*Reader, error) {
 	r := &Reader{fs: fs, path: path, info: want, cache: cache}
 	r.opts, r.evict, r.free = cache.options()
 	if err := r.acquire(); err != nil {
+		// A failed load has left no file: Close then frees the part of the cache at once.
 		_ = r.Close()
 		return nil, err
 	}
@@ -105,6 +109,7 @@ func (r *Reader) corrupt(key []byte, err error) error {
 }
 
 // tableIter walks over keys and values; a thin cover that gives errors their Kind. Values are valid until it moves.
+// An error ends the walk, and close returns it. Each walk must be closed: it pins a block of the cache.
 type tableIter struct {
 	r   *Reader
 	it  sstable.Iterator

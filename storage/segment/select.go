@@ -8,6 +8,15 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
+// The ways of one read, for a series with rows in three blocks:
+//
+//	block 0   times: the column as it is cached, shared      values: take(rows × 3 + spare), decoded in place
+//	block 1   times: join of both, made once for all         values: decoded behind those of block 0
+//	          series with the same columns
+//	block 2   times: behind that join, in its memory         values: decoded behind those of block 1
+//
+// So values are written once, at their final place, and times once for all series that share them.
+
 // arena hands out memory for one group's rows: fresh for ReadNew, where runs live on, the same again for a Cursor.
 type arena[T any] struct{ mem, free []T }
 
@@ -86,12 +95,15 @@ func (s *readState) join(before, next []point.Nanos, left int) []point.Nanos {
 			return j.all
 		}
 	}
+	// Memory behind a join may be given to one follower only. Two series may share the columns of blocks 0 and 1 and differ in block 2: the
+	// second one would overwrite what the first reads, so it copies.
 	all := before
 	if last := s.lastJoin(before); last != nil && cap(before)-len(before) >= len(next) {
 		last.extended = true
 	} else {
 		all = append(s.nanos.take(len(before)+len(next)*left, !s.keep), before...)
 	}
+	// The oldest of the four is forgotten; columns that were made stay good, as nothing frees them within a group.
 	copy(kept[1:], kept[:])
 	kept[0] = join{before: before, next: next, all: append(all, next...)}
 	return kept[0].all
@@ -118,10 +130,12 @@ func (s *readState) again() {
 	clear(s.joins)
 }
 
+// sameColumn compares addresses, not times: a file has a column once, and the Cache a page of them.
 func sameColumn(a, b []point.Nanos) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
 }
 
+// getState returns memory that putState cleaned: it refers to no row and no reader.
 func (c *Cache) getState() *readState { return c.scratch.Get().(*readState) }
 
 // arenaKept bounds the memory, in rows, that a pooled state keeps.
@@ -132,6 +146,7 @@ func (c *Cache) putState(s *readState) {
 	clear(s.joins)
 	s.runs, s.pageKey, s.page, s.spare, s.ranked = s.runs[:0], pageKey{}, nil, 0, false
 	s.ranks, s.rankedRows = nil, 0
+	// After a ReadNew the memory belongs to the caller.
 	if s.keep || len(s.values.mem) > arenaKept {
 		s.values, s.nanos = arena[float64]{}, arena[point.Nanos]{}
 	}
@@ -245,6 +260,7 @@ func (r *Reader) read(s *readState, ids []point.DenseID, at []Place, lo, hi poin
 	return t.close()
 }
 
+// hand cuts runs to the range and calls f: blocks have rows before and after it.
 func hand(ps []wanted, runs []rows.Run, lo, hi point.Nanos, f func(int, rows.Run) error) error {
 	for i, p := range ps {
 		runs[i].Cut(lo, hi)
@@ -372,6 +388,8 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 		}
 	}
 	s.wantOnly(ps)
+	// Block ranges rise in lo, not in hi: rates of a group's series may differ. Blocks are cut off at the front up to the first that
+	// reaches lo; blocks behind it that end before lo are read for nothing, and Cut removes their rows.
 	blocks, first := s.record.blocks, 0
 	for len(blocks) > 0 && blocks[len(blocks)-1].lo > hi {
 		blocks = blocks[:len(blocks)-1]
@@ -388,6 +406,7 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 	return nil
 }
 
+// missing is the error of a key that must be there: that of the walk, if it failed, else Corrupt.
 func (r *Reader) missing(t *tableIter, key []byte) error {
 	if err := t.failed(); err != nil {
 		return err
@@ -445,12 +464,14 @@ func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left in
 			return err
 		}
 	}
+	// One allocation for all series of the group: an estimate, as take allocates where it is too little.
 	if s.keep && s.level == 0 {
 		s.values.fresh(s.wantedFloats(left))
 	}
 	for i := range b.chunks {
 		ch := &b.chunks[i]
 		var err error
+		// A slot that the group's record does not have is passed over, as only a malformed file has one.
 		if w := s.want[ch.slot]; w < 0 || int(w) >= len(s.runs) {
 			err = b.skip(i)
 		} else {
@@ -503,6 +524,7 @@ func (r *Reader) takeChunk(s *readState, i int, run *rows.Run, left int) error {
 	return s.takeFloats(i, ts, run, left)
 }
 
+// takeFloats decodes chunk i behind the values that run has: into memory taken for all of its blocks.
 func (s *readState) takeFloats(i int, ts []point.Nanos, run *rows.Run, left int) error {
 	n, more := len(run.Times), len(ts)
 	switch {
@@ -534,6 +556,7 @@ func (r *Reader) column(s *readState, at columnRef) ([]point.Nanos, error) {
 	return s.page[at.index], nil
 }
 
+// timesPage returns the columns of a page, from the cache or decoded into memory of their own.
 func (r *Reader) timesPage(s *readState, k pageKey) (cols [][]point.Nanos, err error) {
 	if cols, ok := r.cache.times(k); ok {
 		return cols, nil
@@ -554,6 +577,7 @@ func (r *Reader) timesPage(s *readState, k pageKey) (cols [][]point.Nanos, err e
 
 // Cursor walks over all rows of a segment in group order, a group in memory at a time. Compaction reads many segments
 // with one Cursor each. For one goroutine. Close it.
+// A Cursor holds its file open until Close, and the rows of one group in memory: 2^20 and those of the last series at most.
 type Cursor struct {
 	r  *Reader
 	t  *tableIter
@@ -609,6 +633,8 @@ func (c *Cursor) Close() error {
 	return err
 }
 
+// nextGroup decodes the next group into the memory of the one before, whose runs end with that. It checks that each series has rows: the
+// writer adds none without.
 func (c *Cursor) nextGroup() bool {
 	s := c.s
 	s.key = keyOfGroup(s.key, c.number, kindRecord)

@@ -27,6 +27,7 @@ type definitions struct {
 }
 
 // sharedLabels are the labels of a series that pages hold.
+// Those that stay are made by share. They leave the table when the last page that holds them leaves the Cache; reads that still have them keep them.
 type sharedLabels struct {
 	labels point.Labels
 	hash   uint64
@@ -73,6 +74,7 @@ func (d *definitions) bytes() int64 { return 128 + 8*int64(len(d.labels)) + 4*in
 // newDefinitions makes a page of those that were read, with labels that nothing shares yet.
 func newDefinitions(defs []definition) *definitions {
 	d := &definitions{labels: make([]*sharedLabels, len(defs))}
+	// One allocation for all. These labels are parts of one string, the page's: share copies those that stay.
 	own := make([]sharedLabels, len(defs))
 	gaps := false
 	for i := range defs {
@@ -93,6 +95,7 @@ func newDefinitions(defs []definition) *definitions {
 }
 
 // labelTable has the labels that decoded pages hold, one copy of each. Safe for concurrent use.
+// Its lock is acquired under the Cache's, or alone; it is held for a page of look-ups.
 type labelTable struct {
 	seed maphash.Seed
 	mu   sync.Mutex
@@ -105,6 +108,7 @@ const sharedLabelsBytes = 96
 // share returns a page with the labels that the table has, and adds those that it lacks. grown is how many bytes the table took for them.
 func (t *labelTable) share(d *definitions) (shared *definitions, grown int64) {
 	shared = &definitions{ids: d.ids, first: d.first, labels: make([]*sharedLabels, len(d.labels))}
+	// Hashed before the lock: 50 KiB of labels a page.
 	hashes := make([]uint64, len(d.labels))
 	for i, l := range d.labels {
 		hashes[i] = maphash.String(t.seed, string(l.labels))
@@ -120,6 +124,7 @@ func (t *labelTable) share(d *definitions) (shared *definitions, grown int64) {
 			t.of[hashes[i]] = at
 			grown += sharedLabelsBytes + int64(len(s.labels))
 		}
+		// Counted from here on, so that an eviction between share and putDefinitions cannot remove them.
 		at[k].pages++
 		shared.labels[i] = at[k]
 	}

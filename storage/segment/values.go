@@ -7,6 +7,15 @@ import (
 	"slices"
 )
 
+// A value is written as an integer wherever it is a decimal of few digits, which most measured values are:
+//
+//	3.25, 3.30, 3.21    ─▶  scale 2: 325, 330, 321  ─▶  delta: +5, -9, minus their mean -2: +7, -7  ─▶  zigzag 14, 13
+//	5, 5.1, 5, 5.1, 5   ─▶  scale 1: 50, 51, 50, …  ─▶  level: distances from the lowest: 0, 1, 0, 1, 0
+//	1/3, 2/3, √2        ─▶  no scale: xor of the bits with those of the value before
+//
+// The reader divides the integer by 10^scale, once: m / 10^e of exact doubles is the double nearest to the decimal, which is the double that
+// parsing its text gives. The encoder does the same division for each value and compares the bits: any that differ are exceptions.
+
 // Forms of a chunk of float values. Every form gives back the exact bits.
 const (
 	formConst = 0 // one bit pattern, repeated
@@ -39,6 +48,7 @@ type floats struct {
 }
 
 // exception is a value that is no scaled decimal at the chunk's scale: NaN payloads, -0, Inf, longer decimals.
+// It stands in its row when the chunk is decoded, after all rows were computed.
 type exception struct {
 	row  uint16
 	bits uint64
@@ -70,6 +80,7 @@ func (e *valueEncoder) encode(vs []float64) floats {
 		return floats{form: formConst, first: math.Float64bits(vs[0])}
 	}
 	e.ints = slices.Grow(e.ints[:0], len(vs))[:len(vs)]
+	// Whole numbers first, in a loop of their own; the row at which it ends is where decimals goes on.
 	scale := 0
 	if whole := e.wholes(vs); whole < len(vs) {
 		var ok bool
@@ -80,6 +91,7 @@ func (e *valueEncoder) encode(vs []float64) floats {
 	return e.residue(scale)
 }
 
+// isConst compares bits: NaN is equal to itself, 0 and -0 differ.
 func isConst(vs []float64) bool {
 	b := math.Float64bits(vs[0])
 	for _, v := range vs[1:] {
@@ -95,6 +107,7 @@ func (e *valueEncoder) wholes(vs []float64) int {
 	ints := e.ints[:len(vs)]
 	for i, v := range vs {
 		m := int64(v)
+		// One comparison for -2^53 < m < 2^53. int64(v) of NaN or ±Inf is some number, which the bits of float64(m) then refute.
 		if uint64(m+scaledAbs-1) > 2*scaledAbs-2 || math.Float64bits(float64(m)) != math.Float64bits(v) {
 			return i
 		}
@@ -112,6 +125,7 @@ func (e *valueEncoder) decimals(vs []float64, whole int) (scale int, ok bool) {
 		m, exact := scaled(vs[i], scale)
 		if !exact {
 			s, found := scaleOf(vs[i], scale+1)
+			// If an integer before would leave the range at the larger scale, this value becomes an exception instead.
 			if found && rescale(e.ints[:i], pow10int[s-scale]) {
 				scale = s
 				m, exact = scaled(vs[i], scale)
@@ -119,6 +133,7 @@ func (e *valueEncoder) decimals(vs []float64, whole int) (scale int, ok bool) {
 		}
 		switch {
 		case exact && lead:
+			// Exceptions before the first integer are given its value: their residuals are 0.
 			for k := range i {
 				e.ints[k] = m
 			}
@@ -138,6 +153,7 @@ func (e *valueEncoder) decimals(vs []float64, whole int) (scale int, ok bool) {
 
 // scaled gives v × 10^scale if dividing that integer by 10^scale gives back the bits of v.
 func scaled(v float64, scale int) (m int64, exact bool) {
+	// The product may be rounded; whether the integer next to it is right is decided by the division below.
 	f := v * pow10[scale]
 	if !(f > -scaledAbs && f < scaledAbs) { // also NaN
 		return 0, false
@@ -152,6 +168,7 @@ func scaled(v float64, scale int) (m int64, exact bool) {
 	return m, m < scaledAbs && m > -scaledAbs && math.Float64bits(float64(m)/pow10[scale]) == math.Float64bits(v)
 }
 
+// scaleOf finds the smallest scale from from on at which v is exact: at most 15 divisions for each value that is no decimal.
 func scaleOf(v float64, from int) (scale int, ok bool) {
 	for s := from; s <= scaleMax; s++ {
 		if _, exact := scaled(v, s); exact {
@@ -199,6 +216,7 @@ func (e *valueEncoder) residue(scale int) floats {
 		prev = m
 	}
 	e.res = res
+	// Counters and slow walks are smaller as deltas; noise around a level is smaller as a level, as a delta of noise has a bit more.
 	if n*bits.Len64(uint64(high-low)) < deltaBits {
 		e.res = res[:n]
 		for i, m := range e.ints {
@@ -211,6 +229,7 @@ func (e *valueEncoder) residue(scale int) floats {
 	return f
 }
 
+// roundDiv rounds half away from zero; b is positive.
 func roundDiv(a, b int64) int64 {
 	if a < 0 {
 		return -((-a + b/2) / b)
@@ -218,6 +237,7 @@ func roundDiv(a, b int64) int64 {
 	return (a + b/2) / b
 }
 
+// xor fills e.res with eight bytes a value; exceptions that decimals collected are not used.
 func (e *valueEncoder) xor(vs []float64) floats {
 	first := math.Float64bits(vs[0])
 	prev := first
@@ -250,6 +270,7 @@ func (f *floats) decode(dst []float64, col *[8][]byte) {
 	}
 }
 
+// decodeXOR reads eight planes at once; the slices are cut to one length so that the loop has no checks of bounds.
 func (f *floats) decodeXOR(dst []float64, col *[8][]byte) {
 	b := f.first
 	dst[0] = math.Float64frombits(b)
@@ -311,6 +332,7 @@ func (f *floats) decodeLevel(dst []float64, col *[8][]byte) {
 	f.unscale(dst)
 }
 
+// unscale divides: a product with 10^-scale would differ in the last bit, as 10^-scale is no double.
 func (f *floats) unscale(dst []float64) {
 	if f.scale == 0 {
 		return

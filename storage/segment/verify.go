@@ -89,6 +89,12 @@ func DescribeCopy(fs vfs.FS, path string, sum uint64, size int64, cache *Cache) 
 	return info, nil
 }
 
+// What reads which part:
+//
+//	Checksum   all bytes, from the disk                      scrubs, and files that come from a peer
+//	Check      header, definitions, names, postings, series  before the catalogue names a segment
+//	Verify     all of it, decoded, and the counts            spillway verify, and rebuilding a catalogue
+
 // Verify reads everything: the whole-file checksum, then every record, block and row, and compares the counts with the
 // header. It reads the disk, not the cache, for the checksum. Errors: Corrupt, Unavailable.
 func (r *Reader) Verify() error {
@@ -175,6 +181,7 @@ func (r *Reader) disagree(what string, have, want uint64) error {
 	return fault.Errorf(fault.Corrupt, "segment %s: %d %s, the header says %d", r.path, have, what, want)
 }
 
+// verifyDefinitions is Check's walk over definitions, and decodes the postings' ids.
 func (r *Reader) verifyDefinitions() error {
 	n := uint64(0)
 	last := int64(-1)
@@ -194,6 +201,7 @@ func (r *Reader) verifyDefinitions() error {
 	return r.verifyPostings()
 }
 
+// verifyPostings decodes the ids of all values, and counts the values of each name.
 func (r *Reader) verifyPostings() error {
 	names, err := r.names()
 	if err != nil {

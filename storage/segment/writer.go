@@ -16,6 +16,11 @@ import (
 // Writer makes one segment file. Not for concurrent use. After the first error every call returns it, and only Abort is useful. Memory: the
 // group under construction, a page of definitions, the postings while definitions come in, 8 bytes a series, 40 bytes a distinct column of
 // times, and the exemplars.
+//
+//	Create ─▶ Define* ─▶ Add* ─▶ (EndRows ─▶) AddExemplars* ─▶ Finish ─▶ Info        Abort at any time gives up
+//	          'a', then 'b'  'c' group by group   'e'         'p' 'r' 's' 'z', publish
+//
+// Keys are written in rising order, as an sstable asks for, so the order of calls is that of the file.
 type Writer struct {
 	fs   vfs.FS
 	path string
@@ -36,6 +41,7 @@ type Writer struct {
 	postings  postings
 	defined   bool // postings are written
 
+	// From the first Add on.
 	group   group
 	columns columnIndexes
 	values  valueEncoder
@@ -73,6 +79,7 @@ func (h *hashedFile) Write(p []byte) error {
 			return err
 		}
 	}
+	// It would fill the buffer alone: h.buf is empty here.
 	if len(p) >= fileBuffer {
 		_, err := h.f.Write(p)
 		return err
@@ -87,6 +94,7 @@ func (h *hashedFile) flush() error {
 	return err
 }
 
+// Finish and Abort are called by pebble when its writer is closed. The fsync is publish's.
 func (h *hashedFile) Finish() error { return h.flush() }
 
 func (h *hashedFile) Abort() {}
@@ -97,6 +105,7 @@ const tableFormat = sstable.TableFormatPebblev6
 // Create starts the segment file that will be called path; until Finish it is path + ".tmp". An old file of that name
 // is overwritten. Errors: Unavailable (the file cannot be made).
 func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
+	// The old file is one of a try that failed, or of a process that died before the rename: nothing refers to it.
 	f, err := fs.Create(path+TempSuffix, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "create segment %s", path)
@@ -106,6 +115,7 @@ func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
 	}
 	f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: s.BytesPerSync})
 	file := &hashedFile{f: f, sum: xxhash.New()}
+	// The caller goes on with its own.
 	m.Ends = slices.Clone(m.Ends)
 	return &Writer{
 		fs: fs, path: path, file: file,
@@ -121,6 +131,7 @@ func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
 	}, nil
 }
 
+// put adds a key. Its error is Unavailable, and sticky: a file with a gap is never published.
 func (w *Writer) put(key, value []byte) error {
 	if w.err == nil {
 		if err := w.sst.Set(key, value); err != nil {
@@ -169,6 +180,7 @@ func (w *Writer) flushDefinitions() error {
 	}
 	w.value = packDefinitions(w.value[:0], w.page, w.pack)
 	w.keyBuf = key32(w.keyBuf, keyDefinitions, uint32(w.page[0].id))
+	// The labels are not kept alive by the scratch.
 	clear(w.page)
 	w.page, w.pageBytes = w.page[:0], 0
 	return w.put(w.keyBuf, w.value)
@@ -215,6 +227,7 @@ func (w *Writer) Add(id point.DenseID, r *rows.Run) error {
 
 // checkRun refuses what a reader could not read, here where the rows still are in the head and the log. Histograms above the bound were once written, into
 // segments that no query could read and no compaction fold.
+// The id is noted last: a run that is refused leaves no trace. After an error no call is useful anyway, but the message should be right.
 func (w *Writer) checkRun(id point.DenseID, r *rows.Run) error {
 	if (r.Ranks != nil || r.HistRanks != nil) && !r.Ranked() {
 		return w.invalid("series %d has %d rows and %d histograms, with %d and %d ranks", id, len(r.Times), len(r.Hists), len(r.Ranks), len(r.HistRanks))
@@ -381,6 +394,7 @@ func (w *Writer) Finish() (Info, error) {
 	return info, nil
 }
 
+// writeTail writes the parts that are complete only now: places, counts, the set of series, and the header with them all.
 func (w *Writer) writeTail() error {
 	if !w.rowsEnded {
 		if err := w.EndRows(); err != nil {
@@ -405,6 +419,15 @@ func (w *Writer) writeTail() error {
 	return w.put([]byte{keyHeader}, header)
 }
 
+// publish: what a crash leaves after each step.
+//
+//	sst.Close     path.tmp, of any content: a start deletes it; the rows are still in the log, or in the segments that are compacted
+//	Sync          the same, whole
+//	Rename        one of the two names, whichever of them the directory kept: under the final name the bytes are whole, as they were synced before
+//	syncDir       the final name. Only now may the catalogue name the segment
+//
+// Before the catalogue names it nothing depends on the file, and a start treats it as one that is not needed. After a failed Sync the file is
+// given up and not synced again: the kernel may have dropped the pages that it could not write.
 func (w *Writer) publish() error {
 	err := w.sst.Close()
 	w.sst = nil
@@ -424,6 +447,7 @@ func (w *Writer) publish() error {
 	return fault.Wrap(err, fault.Unavailable, "publish segment %s", w.path)
 }
 
+// syncDir makes a rename in the directory durable.
 func syncDir(fs vfs.FS, dir string) error {
 	d, err := fs.OpenDir(dir)
 	if err != nil {
@@ -454,6 +478,7 @@ func (w *Writer) Abort() error {
 		_ = w.file.f.Close()
 		w.file.f = nil
 	}
+	// Finish has published it: the file has its final name.
 	if w.info.Size > 0 {
 		return nil
 	}
