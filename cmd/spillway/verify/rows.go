@@ -32,6 +32,8 @@ const (
 	doLeftover = "nothing: it is removed, or written anew, when it is needed"
 	doStaged   = "start the server: it keeps the file under another name, forwards what is before the damage, and is staged the rest again by the other holders"
 	doTorn     = "start the server: what an unacked record had is not missed, and the other holders stage again here what is"
+	doShort    = "start the server: the other holders stage again here what it lacks; rows that no other server holds are lost. See whether the disk is failing"
+	doWitness  = "nothing: it is written anew while rows are staged; see whether the disk is failing"
 	doKept     = "its other holders staged the rest again; remove it when no row is missed"
 	doAside    = "the log of that time says why; its rows were acked and are nowhere else: mend the cause and write them again, then remove it"
 	doSurplus  = "keep it: it may hold acked rows that no other copy has. Restore it from a backup, or write the rows of its time again; a start leaves it where it is, and says so"
@@ -75,8 +77,16 @@ func (v *Verification) stagedRows() {
 			v.say(path, FileDamaged, fmt.Sprintf("a frame that its leader refused for good cannot be read at byte %d of %d (%v)", f.At, f.Bytes, f.Err), doRestore)
 		case f.Kind == stagings.FileAside:
 			v.say(path, FileSuspect, rows+" that their leader refused for good", doAside)
+		case f.Kind == stagings.FileWitness && f.Err != nil:
+			v.say(path, FileSuspect, f.Err.Error(), doWitness)
+		case f.Kind == stagings.FileWitness:
+			v.tell(path, "how much of each log of staged rows was durable")
 		case f.Err != nil:
 			v.say(path, FileDamaged, damage, doStaged)
+		case f.Lost != nil:
+			v.say(path, FileDamaged, fmt.Sprintf("%v; %s can be read", f.Lost, rows), doShort)
+		case f.Kind == stagings.FileMissing:
+			v.say(path, FileDamaged, "a log of staged rows that was durable is missing", doShort)
 		case f.Torn:
 			v.say(path, FileSuspect, fmt.Sprintf("it ends within the record at byte %d of %d; %s before it wait for their leaders", f.At, f.Bytes, rows), doTorn)
 		case f.Gap:

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -17,6 +18,8 @@ const (
 	FileOfLog   = "log"     // frames that wait, and that some were forwarded
 	FileDamaged = "damaged" // of the log, kept for a person
 	FileAside   = "aside"   // a frame that its leader refused for good, kept for a person
+	FileWitness = "witness" // of how much of each file of the log was durable
+	FileMissing = "missing" // of the log, named by the witness alone
 	FileUnknown = "unknown"
 )
 
@@ -32,6 +35,8 @@ type Checked struct {
 	Torn bool
 	At   int
 	Err  error
+	// Lost: the witness says that more was durable, or something else.
+	Lost error
 }
 
 // check reads files as openJournal does, and changes none.
@@ -57,7 +62,12 @@ func Check(fs vfs.FS, dir string) ([]*Checked, error) {
 		return nil, fault.Wrap(err, fault.Unavailable, "list %s", dir)
 	}
 	slices.Sort(names)
+	w, err := readWitness(fs, fs.PathJoin(dir, staging.WitnessFile))
+	if err != nil {
+		return nil, err
+	}
 	c := check{held: map[staging.ID]waiting{}}
+	var there []uint64
 	var all []*Checked
 	last := uint64(0)
 	for _, name := range names {
@@ -69,11 +79,16 @@ func Check(fs vfs.FS, dir string) ([]*Checked, error) {
 			// Numbers are given without gaps and files go from the oldest on, so a gap behind the first file means a
 			// file that was lost. last is 0 before the first file.
 			f.Kind, f.Gap = FileOfLog, last != 0 && last != n
-			last = n + 1
+			last, there = n+1, append(there, n)
 		case numbered:
 			f.Kind = FileDamaged
 		case path.Ext(name) == asideSuffix:
 			f.Kind = FileAside
+		case name == staging.WitnessFile:
+			if f.Kind = FileWitness; w.Damaged > 0 {
+				f.Err = fault.Errorf(fault.Corrupt, "%d of its places cannot be read", w.Damaged)
+			}
+			continue
 		default:
 			continue
 		}
@@ -83,6 +98,12 @@ func Check(fs vfs.FS, dir string) ([]*Checked, error) {
 		}
 		f.Bytes = len(b)
 		c.read(f, b)
+		if f.Kind == FileOfLog {
+			f.Lost = w.Examine(n, b)
+		}
+	}
+	for _, n := range w.Missing(there) {
+		all = append(all, &Checked{Name: fmt.Sprintf("%016x%s", n, fileSuffix), Kind: FileMissing})
 	}
 	// Only now: a later file may forget a frame of an earlier one, or replace it.
 	for w := range maps.Values(c.held) {

@@ -156,6 +156,7 @@ func (s *Store) beat(ctx context.Context, running *sync.WaitGroup) {
 			running.Go(func() { s.restage(ctx, r) })
 		}
 	}
+	s.journal.witness.sync()
 	if err := s.retract(ctx, now); err != nil && ctx.Err() == nil {
 		s.deps.Log.Warn("the tables with staged rows could not be announced; it is tried again", "error", err)
 	}

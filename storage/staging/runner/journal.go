@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"log/slog"
 	"slices"
@@ -32,6 +33,8 @@ const fileBytesMax = 16 << 20
 // filesOfMax is how many files the frames that are held fill at most, one after the other.
 const filesOfMax = 8
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 const (
 	fileSuffix    = ".staged"
 	damagedSuffix = ".damaged"
@@ -46,7 +49,8 @@ type journal struct {
 	dir      string
 	log      *slog.Logger
 	bytesMax int64 // of a file
-	lost     bool  // records may be missing: a file was damaged, or ended within one
+	lost     bool  // records may be missing: a file was damaged, or ended within one, or the witness says that more was durable
+	witness  *witness
 
 	// Two locks, so that records are appended (mu, some microseconds) while an fsync runs (syncing, milliseconds): the
 	// writers that come meanwhile wait for syncing, and the next of them syncs for all. An append acquires mu alone.
@@ -68,6 +72,7 @@ type journal struct {
 type file struct {
 	number uint64
 	bytes  int64
+	sum    uint32 // CRC-32C of its bytes; of the file that is written to
 	// Each record of a frame that is not replaced or forgotten counts 1 in the file that it lies in, so a file with
 	// live 0 has nothing that a start needs.
 	live int // frames held
@@ -91,11 +96,21 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "list %s", dir)
 	}
+	if j.witness, err = openWitness(fs, dir, log); err != nil {
+		return nil, err
+	}
+	if newest, writes := j.witness.read.Newest(); writes > 0 {
+		j.mu.next = newest.Number + 1 // its mark is of that file, also when the file is gone
+	}
 	slices.Sort(names)
+	var there []uint64
 	for _, name := range names {
 		n, suffix, ok := numberOf(name)
 		if !ok {
 			continue
+		}
+		if suffix == fileSuffix {
+			there = append(there, n)
 		}
 		// The damaged file's own name still exists beside the link until tidy removes it; only that one is read.
 		if suffix == damagedSuffix { // its number is not used again: nothing could be kept under the same name
@@ -112,6 +127,7 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 		j.mu.files = append(j.mu.files, f)
 		j.mu.next = max(j.mu.next, n+1)
 	}
+	j.sayMissing(j.witness.read.Missing(there))
 	return j, j.syncLast()
 }
 
@@ -141,8 +157,8 @@ func numberOf(name string) (n uint64, suffix string, ok bool) {
 }
 
 // read reads one file to its end, or to the first record that is damaged. The last record of a file that was written when the process was killed may
-// end early, and was never acked; it is reported to a person, as a disk that lost an acked end leaves the same. Anything else is damage: the file is kept for a person to look at, and the frames behind it are at
-// their other holders.
+// end early, and was never acked; it is reported to a person, as a disk that lost an acked end leaves the same where the witness lacks the last second. Anything else is damage, an end that
+// the witness misses too: the file is kept for a person to look at, and the frames behind it are at their other holders.
 func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forget func(staging.ID)) error {
 	path := j.path(f.number, fileSuffix)
 	b, err := readAll(j.fs, path)
@@ -157,15 +173,24 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 		}
 		return restore(r, f)
 	})
-	if torn {
-		j.sayTorn(f, at)
-	}
-	if err != nil {
+	if err = errors.Join(err, j.witness.read.Examine(f.number, b)); err != nil {
 		// What follows the damage is skipped, and the start goes on: refusing it would keep the whole frames of this
 		// server from their leaders.
 		return j.keepDamaged(f, err)
 	}
+	if torn {
+		j.sayTorn(f, at)
+	}
 	return nil
+}
+
+// sayMissing logs that files are gone that were durable and not removed.
+func (j *journal) sayMissing(numbers []uint64) {
+	for _, n := range numbers {
+		j.lost = true
+		j.log.Warn("a log of staged frames is missing: the disk lost it, somebody removed it, or the power failed within a second of its removal; frames in it are read from their other holders, which stage them here again",
+			"file", j.path(n, fileSuffix))
+	}
 }
 
 // sayTorn logs that a file ends within the record at a byte.
@@ -218,10 +243,12 @@ func (j *journal) append(rec []byte, frames int) (in *file, seq uint64, err erro
 		}
 	}
 	in = j.mu.files[len(j.mu.files)-1]
+	sum := crc32.Update(in.sum, castagnoli, rec) // before Write, which may change the bytes
 	if _, err := j.mu.current.Write(rec); err != nil {
 		return nil, 0, j.failLocked(err) // half of it may be there: nothing can follow it
 	}
 	in.bytes += int64(len(rec))
+	in.sum = sum
 	in.live += frames
 	j.mu.written++
 	return in, j.mu.written, nil
@@ -237,12 +264,14 @@ func (j *journal) beginLocked() error {
 	}
 	_, err = f.Write([]byte(staging.FileMagic))
 	if err == nil {
+		j.witness.begin()
+		j.witness.syncRemoves()
 		err = brick.SyncDir(j.fs, j.dir)
 	}
 	if err != nil {
 		return j.failLocked(errors.Join(err, f.Close()))
 	}
-	j.mu.files = append(j.mu.files, &file{number: j.mu.next, bytes: int64(len(staging.FileMagic))})
+	j.mu.files = append(j.mu.files, &file{number: j.mu.next, bytes: int64(len(staging.FileMagic)), sum: crc32.Checksum([]byte(staging.FileMagic), castagnoli)})
 	j.mu.current = f
 	j.mu.next++
 	return nil
@@ -268,6 +297,10 @@ func (j *journal) sync(seq uint64) error {
 	j.mu.Lock()
 	// All records up to target are in current: endLocked syncs a file before another one begins, and sets synced.
 	f, target, err := j.mu.current, j.mu.written, j.mu.failed
+	var m staging.Mark
+	if err == nil {
+		m = j.markLocked()
+	}
 	j.mu.Unlock()
 	if err != nil {
 		return err
@@ -278,7 +311,14 @@ func (j *journal) sync(seq uint64) error {
 		return j.failLocked(err)
 	}
 	j.synced = target
+	j.witness.durable(m)
 	return j.endFull()
+}
+
+// markLocked returns the mark of the newest file as far as it is written, for the witness once that is durable.
+func (j *journal) markLocked() staging.Mark {
+	f := j.mu.files[len(j.mu.files)-1]
+	return staging.Mark{Number: f.number, Bytes: uint64(f.bytes), Sum: f.sum, First: j.mu.files[0].number}
 }
 
 // settle makes all records durable, and that files are gone: no frame that was forgotten comes back after a crash.
@@ -299,6 +339,7 @@ func (j *journal) settle() error {
 	if !j.removed {
 		return nil
 	}
+	j.witness.syncRemoves()
 	if err := brick.SyncDir(j.fs, j.dir); err != nil {
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -330,6 +371,7 @@ func (j *journal) endLocked() error {
 	}
 	j.mu.current = nil
 	j.synced = j.mu.written
+	j.witness.durable(j.markLocked())
 	return nil
 }
 
@@ -357,6 +399,7 @@ func (j *journal) tidy(idle bool) error {
 				return err
 			}
 		}
+		j.witness.removing(j.mu.files[0].number + 1)
 		if err := j.fs.Remove(j.path(j.mu.files[0].number, fileSuffix)); err != nil && !oserror.IsNotExist(err) {
 			return fault.Wrap(err, fault.Unavailable, "remove a log of staged frames")
 		}
@@ -394,9 +437,9 @@ func (j *journal) close() error {
 		if j.mu.current != nil {
 			_ = j.mu.current.Close()
 		}
-		return nil
+		return j.witness.close()
 	}
 	err := j.endLocked()
 	j.mu.failed = fault.Errorf(fault.Unavailable, "the server is stopping")
-	return err
+	return errors.Join(err, j.witness.close())
 }

@@ -137,6 +137,9 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 	if len(all) > 0 {
 		d.Log.Info("staged frames wait for their leaders", "frames", len(all), "bytes", st.mu.machine.Bytes())
 	}
+	if !st.journal.lost {
+		st.journal.witness.reopen()
+	}
 	return st, st.journal.tidy(true)
 }
 
