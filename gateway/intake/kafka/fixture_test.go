@@ -223,9 +223,15 @@ type running struct {
 
 func (w *world) start(to intake.Writer, change ...func(*Settings)) *running {
 	w.t.Helper()
+	return w.startWith(Deps{Writer: to}, change...)
+}
+
+func (w *world) startWith(d Deps, change ...func(*Settings)) *running {
+	w.t.Helper()
 	r := &running{registry: prometheus.NewRegistry()}
+	d.Registerer, d.Log = r.registry, slog.New(slog.NewTextHandler(testLog{w.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	var err error
-	r.Consumer, err = New(Deps{Writer: to, Registerer: r.registry, Log: slog.New(slog.NewTextHandler(testLog{w.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))}, w.settings(change...))
+	r.Consumer, err = New(d, w.settings(change...))
 	if err != nil {
 		w.t.Fatal(err)
 	}
