@@ -25,6 +25,10 @@ func slowAttacks() []attack {
 		{name: "slow/half-a-header", does: "10,000 connections with half a header", run: hold("POST /write?db=default HTTP/1.1\r\nHost: x\r\nX-Half: ")},
 		{name: "slow/half-a-body", does: "10,000 connections with half a body", run: hold("POST /write?db=default HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nx")},
 		{name: "slow/after-a-write", does: "10,000 connections that wait after a write", run: hold("POST /write?db=default HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nm value=1\n")},
+		{name: "slow/half-after-a-write", does: "10,000 connections with a write and half of the next one", run: hold("POST /write?db=default HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nm value=1\n" +
+			"POST /write?db=default HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nm v")},
+		{name: "slow/large-bodies", does: "10,000 connections with the first byte of a megabyte", run: hold("POST /write?db=default HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nx")},
+		{name: "slow/chunks", does: "10,000 connections with the first chunk of a body", run: hold("POST /write?db=default HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")},
 		{name: "slow/readers", does: "large answers that are read a byte at a time", run: slowReaders},
 	}
 }

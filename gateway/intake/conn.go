@@ -3,6 +3,7 @@ package intake
 import (
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +30,13 @@ type conn struct {
 
 	// Owned by the reading goroutine.
 	head   []byte
-	ended  bool // the sender will send nothing more
-	linger bool // Close waits for the unread rest of a body
+	see    int       // bytes of head that its server should see before it is idle
+	late   bool      // behind head there is nothing in time
+	large  bool      // a server reads a large body
+	parks  bool      // Close keeps the connection: it waits for its next request elsewhere
+	idleBy time.Time // when a parked connection is closed
+	ended  bool      // the sender will send nothing more
+	linger bool      // Close waits for the unread rest of a body
 	read   int64
 	most   int64 // as many bytes may be read, of a body in chunks; 0: any number
 
@@ -43,13 +49,31 @@ type conn struct {
 
 // Read returns the peeked bytes, then the connection's.
 func (c *conn) Read(p []byte) (int, error) {
-	if len(c.head) > 0 {
-		n := copy(p, c.head)
-		if c.head = c.head[n:]; len(c.head) == 0 {
-			c.head = nil
-		}
+	switch idle := c.idleSince.Load() != 0 && c.by.Load() == int32(serverFast); {
+	case c.see > 0:
+		n := copy(p, c.head[:c.see])
+		c.behead(n)
+		c.see -= n
 		return n, nil
+	case idle && !c.late:
+		return c.readIdle(p)
+	case len(c.head) > 0:
+		n := copy(p, c.head)
+		c.behead(n)
+		return n, nil
+	case c.late:
+		return 0, os.ErrDeadlineExceeded
 	}
+	return c.readConn(p)
+}
+
+func (c *conn) behead(n int) {
+	if c.head = c.head[n:]; len(c.head) == 0 {
+		c.head = nil
+	}
+}
+
+func (c *conn) readConn(p []byte) (int, error) {
 	if c.most > 0 {
 		if c.read >= c.most {
 			return 0, errChunkOverhead
@@ -84,8 +108,11 @@ const (
 	lingerBytesMax = 64 << 20
 )
 
-// Close closes the connection once; later calls give the first one's error.
+// Close closes the connection once; later calls give the first one's error. A connection that parks stays open: its server is done with it.
 func (c *conn) Close() error {
+	if c.parks {
+		return nil
+	}
 	c.closing.Do(func() {
 		if c.linger && c.CloseWrite() == nil && c.Conn.SetReadDeadline(time.Now().Add(lingerTimeMax)) == nil {
 			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytesMax)

@@ -58,6 +58,7 @@ func fastState(nc net.Conn, state fasthttp.ConnState) {
 	case fasthttp.StateActive:
 		c.idleSince.Store(0)
 	case fasthttp.StateIdle:
+		c.smaller()
 		c.idleSince.Store(time.Now().UnixNano())
 	}
 }

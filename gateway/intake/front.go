@@ -83,6 +83,9 @@ type Front struct {
 	requests atomic.Uint64 // numbers Request-Id
 	draining atomic.Bool
 
+	idle        atomic.Int64 // connections that wait for their next request with fasthttp
+	largeBodies atomic.Int64 // requests that servers read although less than gatherBytesMax has come
+
 	goroutines sync.WaitGroup
 
 	mu struct {
@@ -241,7 +244,17 @@ func (f *Front) meet(c *conn) {
 			return
 		}
 	}
+	f.receive(c)
+}
+
+// receive reads the beginning of a request, and has it served.
+func (f *Front) receive(c *conn) {
 	fast, err := c.peek()
+	if err == nil && fast {
+		c.moveTo(serverFast)
+		c.gather(f.settings.HeaderTimeMax, f.settings.BodyTimeMax)
+		fast = !endsWithLF(c.head)
+	}
 	if err == nil {
 		err = c.SetReadDeadline(time.Time{})
 	}
@@ -252,14 +265,28 @@ func (f *Front) meet(c *conn) {
 	case err != nil:
 		_ = c.Close()
 	case fast:
-		c.moveTo(serverFast)
-		if err := f.fast.ServeConn(c); err != nil && !errors.Is(err, io.EOF) {
-			f.log.Debug("connection ended", "remote", c.RemoteAddr().String(), "error", err)
-		}
+		f.serveFastConn(c)
 	default:
 		c.moveTo(serverPlain)
 		f.handed.push(c)
 	}
+}
+
+// serveFastConn has fasthttp serve a connection until its end, or until it waits for long. Then a new goroutine waits, whose stack is small.
+func (f *Front) serveFastConn(c *conn) {
+	if err := f.fast.ServeConn(c); err != nil && !errors.Is(err, io.EOF) {
+		f.log.Debug("connection ended", "remote", c.RemoteAddr().String(), "error", err)
+	}
+	c.smaller()
+	if !c.parks {
+		return
+	}
+	c.parks = false
+	f.goroutines.Add(1)
+	go func() {
+		defer f.goroutines.Done()
+		f.resume(c)
+	}()
 }
 
 // answerPlain answers a client that forgot the s of https, in plain HTTP, the only protocol it speaks.

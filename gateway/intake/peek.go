@@ -18,20 +18,27 @@ const (
 
 // peek reads the connection's first line and says whether fasthttp is to serve it. The error is the connection's.
 func (c *conn) peek() (fast bool, err error) {
-	buf := make([]byte, 0, peekBytes)
-	for {
-		n, err := c.Conn.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
+	buf := c.head // of a connection that was parked
+	if c.head = nil; cap(buf) == 0 {
+		buf = make([]byte, 0, peekBytes)
+	}
+	for seen := len(buf) > 0; ; seen = false {
+		var err error
+		if !seen {
+			var n int
+			n, err = c.Conn.Read(buf[len(buf):cap(buf)])
+			buf = buf[:len(buf)+n]
+		}
 		line, whole := firstLine(buf)
 		switch {
 		case notHTTP(buf):
 			return false, errNotHTTP
-		case whole || len(buf) == peekBytesMax:
+		case whole || len(buf) >= peekBytesMax:
 			c.head = bytes.TrimLeft(buf, "\r\n") // net/http accepts no empty lines before a request
 			return whole && isIntake(line) && !endsWithLF(buf), nil
 		case err != nil:
 			return false, err
-		case len(buf) == cap(buf):
+		case len(buf) == cap(buf): // or it would read nothing
 			buf = append(make([]byte, 0, peekBytesMax), buf...)
 		}
 	}
