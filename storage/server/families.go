@@ -25,51 +25,84 @@ const (
 	familiesBytesMax = 64 << 20
 )
 
+// familiesAtOnce are committed together: the catalogue is locked meanwhile, for all tables. familiesPerCall is how many rows of a call may change something;
+// senders repeat their metadata, so that more come with the next calls.
+const (
+	familiesAtOnce  = 2_000
+	familiesPerCall = 20_000
+)
+
 const familyPrefix = "m/family/"
 
 func familyKey(table, metric string) []byte { return []byte(familyPrefix + table + "\x00" + metric) }
 
 // PutMetadata implements peer.Storage. A row that is stored already costs a look-up and no disk write. Rows beyond the bounds are
 // refused as Invalid, the others are kept.
-func (s *Server) PutMetadata(_ context.Context, name string, rows []point.MetadataRow) error {
+func (s *Server) PutMetadata(ctx context.Context, name string, rows []point.MetadataRow) error {
 	t := s.tableOrNew(name)
 	fresh := t.families.fresh(rows)
-	if len(fresh) == 0 {
-		return nil
+	var refused error
+	if n := len(fresh); n > familiesPerCall {
+		fresh = fresh[:familiesPerCall]
+		refused = fault.Errorf(fault.Invalid, "metadata of %d metrics is new or changed: of one request that of %d is kept, the rest when it comes again", n, familiesPerCall)
 	}
+	for some := range slices.Chunk(fresh, familiesAtOnce) {
+		if err := ctx.Err(); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "keep metadata")
+		}
+		over, err := s.putFamilies(t, name, some)
+		if err != nil {
+			return err
+		}
+		if over != nil {
+			refused = over
+		}
+	}
+	return refused
+}
+
+// putFamilies commits some rows. over (Invalid) is why some were left out.
+func (s *Server) putFamilies(t *table, name string, rows []point.MetadataRow) (over, err error) {
 	t.families.Lock()
 	defer t.families.Unlock()
 	b := s.deps.Brick.NewBatch()
-	var refused error
-	kept, bytes := fresh[:0], 0
-	for _, r := range fresh {
-		if r.Bytes() > point.MetadataBytesMax {
-			refused = fault.Errorf(fault.Invalid, "metadata of %.100q is over %d bytes", r.Metric, point.MetadataBytesMax)
-			continue
-		}
+	kept, bytes, added := rows[:0], 0, 0
+	for _, r := range rows {
 		have, known := t.families.byName[r.Metric]
-		if !known && len(t.families.byName)+len(kept) >= familiesMax || t.families.bytes+bytes+r.Bytes()-have.Bytes() > familiesBytesMax {
-			refused = fault.Errorf(fault.Invalid, "metadata of %.100q: a table describes at most %d metrics, in %d bytes", r.Metric, familiesMax, familiesBytesMax)
+		switch grows := r.Bytes() - have.Bytes(); {
+		case r.Bytes() > point.MetadataBytesMax:
+			if over == nil {
+				over = fault.Errorf(fault.Invalid, "metadata of %.100q is over %d bytes", r.Metric, point.MetadataBytesMax)
+			}
 			continue
+		case !known && len(t.families.byName)+added >= familiesMax, t.families.bytes+bytes+grows > familiesBytesMax:
+			if over == nil {
+				over = fault.Errorf(fault.Invalid, "metadata of %.100q: a table describes at most %d metrics, in %d bytes", r.Metric, familiesMax, familiesBytesMax)
+			}
+			continue
+		default:
+			bytes += grows
 		}
-		bytes += r.Bytes() - have.Bytes()
+		if !known {
+			added++
+		}
 		value, err := json.Marshal(r)
 		if err != nil {
 			b.Close()
-			return fault.Wrap(err, fault.Internal, "metadata of %q", r.Metric)
+			return nil, fault.Wrap(err, fault.Internal, "metadata of %q", r.Metric)
 		}
 		b.Set(familyKey(name, r.Metric), value)
 		kept = append(kept, r)
 	}
 	if len(kept) == 0 {
 		b.Close()
-		return refused
+		return over, nil
 	}
 	if err := b.Commit(true); err != nil {
-		return fault.Annotate(err, "keep metadata")
+		return nil, fault.Annotate(err, "keep metadata")
 	}
 	t.families.putLocked(kept)
-	return refused
+	return over, nil
 }
 
 // fresh returns the rows that change something.

@@ -324,6 +324,35 @@ func TestLabelsMetadataAndExemplarsComeBackAfterRestart(t *testing.T) {
 	p.stop(t)
 }
 
+// TestOthersNeedNotWaitForAFloodOfFamilies: one request with 300,000 families held the catalogue, and with it every table, for seconds. A request has a bounded part of its
+// families kept, and the next one more, until the table is full.
+func TestOthersNeedNotWaitForAFloodOfFamilies(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	const atOnce = 20_000
+	var flood []point.MetadataRow
+	for i := range atOnce + 3_000 {
+		flood = append(flood, point.MetadataRow{Metric: fmt.Sprintf("m_%06d", i), Type: "gauge"})
+	}
+	put := func(want error, have int) {
+		t.Helper()
+		if err := p.server.PutMetadata(t.Context(), "t", flood); fault.KindOf(err) != fault.KindOf(want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+		if rows, err := p.server.GetMetadata(t.Context(), "t", ""); err != nil || len(rows) != have {
+			t.Errorf("%d families, want %d, %v", len(rows), have, err)
+		}
+	}
+	invalid := fault.Errorf(fault.Invalid, "too many")
+	put(invalid, atOnce)
+	put(nil, len(flood))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.server.PutMetadata(gone, "t", []point.MetadataRow{{Metric: "late"}}); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("for a sender that went away: %v", err)
+	}
+}
+
 func TestDroppedPartitionsAreGoneForGood(t *testing.T) {
 	fs, maps := vfs.NewMem(), newMap(t)
 	p := start(t, fs, maps, 1)
