@@ -42,6 +42,10 @@ type beatRow struct {
 	since   Time     // in reachable time: when this revision was first seen
 	changed Time     // in reachable time: when a row of another boot, or none, was last found in its place
 	waiters []*entry // partitions that it holds and that we acquire when it is silent
+
+	// Writing a row in the place of a missing one, missing.go.
+	marking bool
+	markAt  Time // not before
 }
 
 func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []byte, present bool) {
@@ -64,7 +68,7 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining || b.beat.Held >= m.share != (was.Held >= m.share) || !slices.Equal(b.beat.Damaged, was.Damaged) {
 		m.touchWaking() // they may have waited for this server to start, or to acquire leases first
 	}
-	if b.beat.Boot != was.Boot {
+	if b.beat.Boot != was.Boot || b.beat.Boot == "" {
 		b.changed = b.since
 		m.wakeWaiters(b)
 	} else if was.Boot != "" {
@@ -78,7 +82,7 @@ func (m *Machine) alive(s topology.ServerID) bool {
 		return true
 	}
 	b := m.beats[s]
-	return b != nil && b.beat.Boot != "" && m.mark()-b.since < m.set.TakeAfter
+	return b != nil && b.beat.Boot != "" && !b.beat.Missing && m.mark()-b.since < m.set.TakeAfter
 }
 
 func (m *Machine) planBeat() {
@@ -189,7 +193,12 @@ func (m *Machine) foundBeat(a Answer) {
 	case row == nil || row.rev == 0:
 		b.rev = 0
 		if b.ever { // it was deleted: others may have counted us as dead since
-			m.lostBeat("its heartbeat row was deleted")
+			m.lostBeat(beatDeleted)
+		}
+	case row.beat.Missing: // and another server waits until we are silent
+		b.rev = row.rev
+		if b.ever {
+			m.lostBeat(beatDeleted)
 		}
 	case row.beat.Boot == m.self.Boot:
 		b.rev = row.rev
@@ -204,6 +213,8 @@ func (m *Machine) foundBeat(a Answer) {
 		}
 	}
 }
+
+const beatDeleted = "its heartbeat row was deleted"
 
 func (m *Machine) lostBeat(why string) {
 	m.beat.goodUntil = min(m.beat.goodUntil, m.now)

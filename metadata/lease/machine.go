@@ -96,7 +96,8 @@ type prohibition struct {
 type request struct {
 	job    job
 	p      Partition
-	table  string // of a table's row
+	table  string            // of a table's row
+	server topology.ServerID // of a missing heartbeat row
 	sent   Time
 	n      uint64 // of a renewal
 	lapses int    // as of sending
@@ -115,6 +116,7 @@ const (
 	jobTable
 	jobProve
 	jobReread
+	jobMissing
 	jobBatch
 )
 
@@ -253,6 +255,7 @@ func (m *Machine) plan() {
 	m.countShare()
 	m.planMoves()
 	m.planEntries()
+	m.planMissing()
 	m.planTables()
 	m.prove()
 	m.flush()
@@ -353,6 +356,8 @@ func (m *Machine) answer(a Answer) {
 		m.provedRows(r, a)
 	case jobReread:
 		m.reread(m.entries[r.p], a)
+	case jobMissing:
+		m.marked(r, a)
 	case jobBatch:
 		m.settle(r, a)
 	}

@@ -141,6 +141,7 @@ func TestEntriesAreOfWhatThereIs(t *testing.T) {
 	made, forgotten := 0, 0
 	for _, seed := range seeds(t, 30) {
 		w := newWorld(seed, 2+int(seed%2), 3)
+		w.meddles = true
 		dice := rand.New(rand.NewPCG(seed, 99))
 		for i, p := range w.procs {
 			p.rate = []float64{0.9, 1, 1.1}[dice.IntN(3)]

@@ -140,6 +140,9 @@ type Beat struct {
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
 	// Damaged are partitions, as Partition.String prints them, of which files are damaged on the server: others acquire their leases first. At most damagedMax are named.
 	Damaged []string `json:"damaged,omitempty"`
+	// Missing: this is the row of no process. A server that waits until another is silent found no row of it, and wrote this one in its place: the transaction that
+	// acquires a lease compares the revision of a row, and "no row" has none (missing.go). Boot is made up.
+	Missing bool `json:"missing,omitempty"`
 	// Guards: the process writes guards into lease rows when it changes maps (Guard). Builds from before do not.
 	Guards bool `json:"guards,omitempty"`
 	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No

@@ -71,6 +71,11 @@ func TestRowsKeepTheirForm(t *testing.T) {
 	if diff := cmp.Diff(goldenBeat, b); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
+	missing := Beat{Server: "s1", Boot: "b9-01", Missing: true, Guards: true, Time: noon}
+	b, err = DecodeBeat(golden(t, "beat_missing.json", missing.Encode()))
+	if diff := cmp.Diff(missing, b); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
 	golden(t, "prohibit.json", Prohibit(Partition{"cpu", 7}, "s2", Note{"ann", noon, "bad disk"}).Value)
 }
 

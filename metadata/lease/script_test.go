@@ -28,6 +28,7 @@ import (
 //	bump 1 | offline 1 | online 1        changes of partition 1 by hand, "because" may follow
 //	prohibit 1 s2 | allow 1 s2
 //	delete-row 1 | delete-beat s1
+//	late s1 8s                           changes reach s1 that late
 //	give-up 1                            its leader is overloaded
 //	damage s1 1 | mend s1                files of partition 1 on s1 are damaged; none are
 //	drop 1 | forget 1                    it is in no map any more; its rows are deleted
@@ -137,6 +138,11 @@ func (w *world) command(cmd string, args []string) error {
 		w.delete(RowKey(w.part(args[0])))
 	case "delete-beat":
 		w.delete(BeatKey(topology.ServerID(args[0])))
+	case "late":
+		d, err := time.ParseDuration(args[1])
+		p := w.procs[w.index(args[0])]
+		p.watch = max(p.watch, w.now+d)
+		return err
 	case "give-up":
 		p := w.part(args[0])
 		w.procs[w.leaders()[p]].step(GiveUp{Partition: p, Why: "too much to do"})

@@ -54,17 +54,19 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	case m.ourEarlier(e):
 		return c, true // an earlier boot of the directory that we have locked
 	}
-	// Our own row was deleted, if it names us: the comparison of our heartbeat proves that no other server acquired it.
-	own := row.Holder == m.self.Server && row.Boot == m.self.Boot
-	var rev coord.Revision
 	b := m.beats[row.Holder]
-	if b != nil {
-		rev = b.rev
-	}
-	if !own && !m.silentFor(e, b) {
+	switch own := row.Holder == m.self.Server && row.Boot == m.self.Boot; {
+	case own && (b == nil || b.beat.Boot != m.self.Boot): // it was deleted too: the next renewal ends in a lapse
+		m.at(m.now + m.set.RenewEvery)
+		return c, false
+	case own: // our row was deleted: the comparison of our heartbeat proves that no other server acquired it
+	case b == nil || b.rev == 0:
+		m.awaitMark(e)
+		return c, false
+	case !m.silentFor(e, b):
 		return c, false
 	}
-	c.also = append(c.also, coord.Condition{Key: BeatKey(row.Holder), Revision: rev})
+	c.also = append(c.also, coord.Condition{Key: BeatKey(row.Holder), Revision: b.rev})
 	return c, true
 }
 
@@ -163,8 +165,8 @@ func (m *Machine) silentFor(e *entry, b *beatRow) bool {
 // planSilent touches the partitions that wait for a server to be silent. It costs a look at each server, not at each of its leases.
 func (m *Machine) planSilent() {
 	for _, b := range m.beats {
-		if len(b.waiters) == 0 {
-			continue
+		if len(b.waiters) == 0 || b.rev == 0 {
+			continue // planMissing sees to those without a row
 		}
 		if missing := m.set.TakeAfter - (m.mark() - b.since); missing > 0 {
 			m.at(m.now + missing)
@@ -328,11 +330,12 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		{Key: ProhibitKey(e.p, m.self.Server)},
 	}, c.also...)
 	writes := []coord.Write{{Key: e.rowKey, Value: row.Encode()}}
-	if c.bear {
+	bore := c.bear || !e.present()
+	if bore { // where a deleted row is put back too: one that was to be put back earlier, and is late, must not be written over a row that was deleted since
 		writes = append(writes, coord.Write{Key: e.bornKey, Value: []byte(`{"v":1}`)})
 	}
 	e.taking = true
-	m.add(item{e: e, what: itemTake, lease: row, bore: c.bear, conditions: conditions, writes: writes})
+	m.add(item{e: e, what: itemTake, lease: row, bore: bore, conditions: conditions, writes: writes})
 	m.account(e) // so that the next one's turn depends on the new count
 }
 

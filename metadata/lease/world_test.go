@@ -25,11 +25,12 @@ type actor interface {
 // world is servers, a store and the network between, in real time that only the world has. Every accept is checked: at
 // one moment only one process may act, and the accepted epochs at the bricks never fall.
 type world struct {
-	least  int // members that a taker leaves in a list; 0: all
-	rng    *rand.Rand
-	now    time.Duration // real
-	events eventHeap
-	seq    uint64
+	least   int  // members that a taker leaves in a list; 0: all
+	meddles bool // a storm deletes heartbeat rows again and again
+	rng     *rand.Rand
+	now     time.Duration // real
+	events  eventHeap
+	seq     uint64
 
 	store   coord.Store
 	txn     uint64                             // of the table's map

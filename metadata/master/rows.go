@@ -206,12 +206,16 @@ func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 		b.liveAt = r.mu.reachable
 	}
 	b.moved = b.moved || b.rev != 0 && b.rev != row.Revision
-	var err error
-	if b.beat, err = lease.DecodeBeat(row.Value); err != nil {
-		r.mu.bad[row.Key] = err
+	beat, err := lease.DecodeBeat(row.Value)
+	switch {
+	case err != nil:
+		b.beat, r.mu.bad[row.Key] = beat, err
 		return // a server that writes unreadable heartbeats is silent
+	case beat.Missing:
+		r.silenceLocked(s)
+		return
 	}
-	b.rev, b.changed = row.Revision, r.mu.reachable
+	b.beat, b.rev, b.changed = beat, row.Revision, r.mu.reachable
 	r.mu.beatAt = r.clock()
 }
 

@@ -140,6 +140,10 @@ func (b *board) learn(r coord.Row) (changed bool) {
 	}
 	wasLive := b.live(s)
 	hb, _ := lease.DecodeBeat(r.Value) // an unreadable row names no boot: the server counts as not alive
+	if hb.Missing {                    // a server wrote it in the place of a deleted one
+		b.beats[s] = beat{rev: r.Revision, since: b.reachable.total}
+		return false
+	}
 	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.reachable.total, load: hb.Load, readOnly: hb.ReadOnly, room: hb.Room}
 	return was.boot != hb.Boot || !wasLive
 }

@@ -253,6 +253,8 @@ func TestARestartAndAComebackAreChanges(t *testing.T) {
 		f("a comeback", true, func() { w.write(lease.BeatKey("n1"), lease.Beat{Server: "n1", Boot: "b2", Store: "d1", N: 2}.Encode()) })
 		f("a row gone", false, func() { w.write(lease.BeatKey("n1"), nil) })
 		w.live("n2")
+		f("one in its place", false, func() { w.write(lease.BeatKey("n1"), lease.Beat{Server: "n1", Boot: "none", Missing: true}.Encode()) })
+		w.live("n2")
 	})
 }
 
