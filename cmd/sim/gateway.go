@@ -122,11 +122,16 @@ func (g *gateway) stamp() point.Stamp {
 // any draws a table.
 func (g *gateway) any() *view { return g.views.at(g.w.tables[g.w.rng.IntN(len(g.w.tables))]) }
 
+// isBeat reports whether a change of a heartbeat row is a sign of life.
+func isBeat(e coord.Event) bool {
+	b, err := lease.DecodeBeat(e.Value)
+	return err == nil && !e.Deleted && !b.Missing
+}
+
 func (g *gateway) learn(row coord.Row, gone bool) {
 	if s, ok := lease.ParseBeatKey(row.Key); ok && !gone {
-		g.beats[s] = g.clock()
-		if b, err := lease.DecodeBeat(row.Value); err == nil {
-			g.store[s] = b.Store
+		if b, err := lease.DecodeBeat(row.Value); err == nil && !b.Missing {
+			g.beats[s], g.store[s] = g.clock(), b.Store
 		}
 	}
 	if p, ok := lease.ParseRowKey(row.Key); ok {
@@ -392,7 +397,7 @@ func (g *gateway) gone(l lease.Lease) bool {
 	return g.w.servers[g.w.indexOf(l.Holder)].self.Boot != l.Boot
 }
 
-// meddle bumps a partition, sets it offline or back, or keeps it off a server for a while.
+// meddle bumps a partition, sets it offline or back, keeps it off a server for a while, or deletes a heartbeat row.
 func (g *gateway) meddle(id lease.Partition) {
 	key := lease.RowKey(id)
 	note := lease.Note{Who: "ann", Reason: "looks odd"}
@@ -400,6 +405,10 @@ func (g *gateway) meddle(id lease.Partition) {
 	if g.w.chance(15) {
 		s := g.w.servers[g.w.rng.IntN(len(g.w.servers))].id
 		g.drain(s, true)
+		return
+	}
+	if g.w.chance(15) {
+		g.deleteBeats(g.w.servers[g.w.rng.IntN(len(g.w.servers))].id, 1+g.w.rng.IntN(3))
 		return
 	}
 	if g.w.chance(30) && !g.w.isFenced(id) {
@@ -425,6 +434,16 @@ func (g *gateway) meddle(id lease.Partition) {
 		}
 		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, []coord.Write{{Key: key, Value: l.Encode()}}, storeTimeout, func(committed, bool) {})
 	})
+}
+
+// deleteBeats deletes the heartbeat row of a server, and again after its process may have written it anew.
+func (g *gateway) deleteBeats(s topology.ServerID, times int) {
+	g.w.say("somebody deletes the heartbeat row of %s", s)
+	g.w.mark(beatGone)
+	g.commit(nil, []coord.Write{{Key: lease.BeatKey(s), Delete: true}}, storeTimeout, func(committed, bool) {})
+	if times > 1 {
+		g.after(g.w.spread(4*time.Second), "delete beats", func() { g.deleteBeats(s, times-1) })
+	}
 }
 
 // allow removes a prohibition. Careful operators wait while the master relies on it.

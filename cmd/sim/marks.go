@@ -21,6 +21,7 @@ const (
 	letGo
 	vacated
 	bumped
+	beatGone
 	offline
 	listChanged
 	forgotten
@@ -164,7 +165,7 @@ const (
 var markNames = [...]string{
 	takenUnborn: "a partition without a lease row is taken", takenFree: "a released one is taken", takenSilent: "one of a silent holder is taken",
 	takenReplaced: "a new process takes what an earlier one on its directory led", takenEmptyFromSilent: "an empty one is taken by another placement of the list",
-	letGo: "a lease is released", vacated: "a list is taken out of a row", bumped: "bumped", offline: "taken offline", listChanged: "an in-sync list changes",
+	letGo: "a lease is released", vacated: "a list is taken out of a row", bumped: "bumped", beatGone: "a heartbeat row is deleted", offline: "taken offline", listChanged: "an in-sync list changes",
 	forgotten: "a lease row is forgotten", lapsed: "a heartbeat lapses", leadsAfterLapse: "the same epoch leads again after a lapse", wroteAlone: "a row is acked without the store",
 	holdFailed: "a first row finds the partition taken",
 	created:    "partitions are made", presplit: "presplit", columns: "columns change", split: "a split begins", splitAborted: "a split is aborted", handedOver: "a split is handed over",
