@@ -260,6 +260,7 @@ func (w *writing) try() {
 			return
 		}
 		if verdict != follow.Done {
+			f.Guess = lead.Guess
 			g.last = fmt.Sprintf("%s/%s at %s: %v; the lease row by %s: %+v", v.table, at, lead.Server, f.Reason, g.name, g.rows[id])
 			w.fails(seq, f)
 			return

@@ -16,7 +16,7 @@ type Request struct {
 
 	// Of the wait for the next try.
 	seq    uint64 // of the map of the last try
-	asked  []topology.ServerID
+	asked  []Lead
 	sent   int
 	paused time.Time // when the pause is over; zero: there is none, only news are waited for
 	ends   time.Time // when waiting is over without news
@@ -39,6 +39,7 @@ func (r *Request) Deadline() time.Time { return r.deadline }
 type Failure struct {
 	Partitions []*topology.Partition
 	Asked      topology.ServerID // "": there was no server to ask
+	Guess      bool              // no server was seen to lead, and this was one of the placements
 	Sent       bool              // the server got the question, or may have
 	Deaf       bool              // it did not answer a ping either
 	Full       bool              // it leads, and accepts no rows until a person makes room on its disk
@@ -77,7 +78,7 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 	for i := range failures {
 		f := &failures[i]
 		for range f.Partitions {
-			r.asked = append(r.asked, f.Asked)
+			r.asked = append(r.asked, Lead{f.Asked, f.Guess})
 		}
 		if f.Sent {
 			r.sent++
@@ -115,7 +116,8 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 	news := seq == 0 || seq > r.seq
 	for i, l := range leads {
-		news = news || l.Server != "" && l.Server != r.asked[i]
+		// A server that was asked on a guess and refused leads by now: it is asked again at once, not after the pause.
+		news = news || l.Server != "" && (l.Server != r.asked[i].Server || r.asked[i].Guess && !l.Guess)
 	}
 	if news {
 		return r.send()

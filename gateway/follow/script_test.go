@@ -20,8 +20,8 @@ import (
 //	ask n1                                        an attempt; then events, one a line:
 //	    silent · deaf · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
 //	failed at=0s map=7 [draw=0.5]                 failures of a try, one a line:
-//	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved  ·  p6 n3 leader full [since=0s]
-//	look at=1s map=7                              leader of each failed partition now, in one line: n1 n2 -
+//	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved  ·  p6 n3 leader full [since=0s]  ·  p7 n1 stale guess
+//	look at=1s map=7                              leader of each failed partition now, in one line: n1 n2 - ?n1, which is a guess
 //	tick at=1s
 //	absence                                       what all requests know of the leaders that are away, anew
 //	leader p1 failed at=1s [began=0s] unanswered|deaf|stale|leaderless · leader p1 answered · leader p1 asked at=1s
@@ -145,7 +145,8 @@ func lead(name string) Lead {
 	if name == "-" {
 		return Lead{}
 	}
-	return Lead{Server: topology.ServerID(name)}
+	name, guess := strings.CutPrefix(name, "?")
+	return Lead{Server: topology.ServerID(name), Guess: guess}
 }
 
 // failures reads "p1,p2 n1 stale named=9".
@@ -167,6 +168,9 @@ func (s *script) failures(input string) (out []Failure) {
 				continue
 			}
 			if x.Full = x.Full || arg == "full"; arg == "full" {
+				continue
+			}
+			if x.Guess = x.Guess || arg == "guess"; arg == "guess" {
 				continue
 			}
 			var named uint64

@@ -238,7 +238,7 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 	}
 	at := partitionOf(w.t.name, s.Partition)
 	if w.t.f.stages() && w.t.f.absence.skip(at) {
-		w.fail(s.Partition, began, follow.Failure{Asked: lead.Server, Reason: follow.Unanswered,
+		w.fail(s.Partition, began, follow.Failure{Asked: lead.Server, Guess: lead.Guess, Reason: follow.Unanswered,
 			Err: fault.Wrap(runner.ErrSilent, fault.Unavailable, "partition %s/%d: %s", w.t.name, s.Partition.ID, lead.Server)}, &rest)
 		return nil
 	}
@@ -259,7 +259,7 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 		return err
 	}
 	full := reason == follow.Unanswered && !deaf && !lead.Guess && !errors.Is(err, peer.ErrStreamBroken) && w.t.f.full(lead.Server)
-	w.fail(s.Partition, began, follow.Failure{Asked: lead.Server, Sent: true, Deaf: deaf, Full: full, Reason: reason, Err: err}, &rest)
+	w.fail(s.Partition, began, follow.Failure{Asked: lead.Server, Guess: lead.Guess, Sent: true, Deaf: deaf, Full: full, Reason: reason, Err: err}, &rest)
 	return nil
 }
 
