@@ -46,6 +46,9 @@ func (g *Gate) Open() { g.sealed = false }
 // HandOver refuses changes while successors are about to lead; TakeBack and Doubt end that.
 func (g *Gate) HandOver() { g.handing = true }
 
+// Undecided reports whether successors are about to lead, and the outcome is still open: a change that waits for it may yet be accepted here.
+func (g *Gate) Undecided() bool { return g.handing && !g.sealed }
+
 // TakeBack lets changes in again: the successors do not lead and will not.
 func (g *Gate) TakeBack() { g.handing = false }
 

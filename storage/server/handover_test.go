@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"math"
 	"testing"
 
@@ -141,6 +142,55 @@ func TestPartitionThatIsGivenBackTakesRows(t *testing.T) {
 	}
 	p.server.Unseal("t", 1)
 	if err := insert(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWritersWaitForTheOutcomeOfAHandOver: an insert that meets a closed gate waits for the outcome, and is acked or refused by it; it does not come again by a clock.
+func TestWritersWaitForTheOutcomeOfAHandOver(t *testing.T) {
+	maps := &someMap{m: newMap(t).m}
+	p := start(t, vfs.NewMem(), maps, 1)
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	stamp := point.Stamp(0)
+	f := func(what string, outcome func(), stale bool) {
+		t.Helper()
+		p.server.HandOver("t", 1)
+		stamp += 1024
+		waits := make(chan struct{}, 8)
+		acked := make(chan error, 1)
+		ctx := peer.WithWaiting(t.Context(), func() { waits <- struct{}{} })
+		go func(stamp point.Stamp) {
+			acked <- st.Insert(ctx, &peer.Insert{Partition: 1, Stamp: stamp, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
+		}(stamp)
+		select {
+		case <-waits:
+		case err := <-acked:
+			t.Errorf("%s: answered before there was an outcome: %v", what, err)
+			return
+		}
+		outcome()
+		if err := <-acked; stale != fault.Is(err, fault.Stale) || !stale && err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	f("nothing was proposed", func() { p.server.TakeBack("t", 1) }, false)
+	f("the proposal got no answer", func() { p.server.Doubt("t", 1, maps.m.Seq) }, false)
+	f("the halves lead", func() { p.server.Seal("t", 1) }, true)
+}
+
+// TestWriterLeavesAClosedGate: one whose request ends while the outcome is open is not held.
+func TestWriterLeavesAClosedGate(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	p.server.HandOver("t", 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ctx = peer.WithWaiting(ctx, cancel)
+	err := st.Insert(ctx, &peer.Insert{Partition: 1, Stamp: 1024, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
+	if !fault.Is(err, fault.Canceled) {
 		t.Error(err)
 	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -77,6 +78,7 @@ type door struct {
 	mu   sync.Mutex
 	gate gate.Gate
 	idle chan struct{} // closed when no change is under way any more; nil: no goroutine waits for it
+	over chan struct{} // closed when a hand-over is decided; nil: no goroutine waits for it
 }
 
 // do calls f with the gate under its lock.
@@ -84,6 +86,20 @@ func (d *door) do(f func(*gate.Gate)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f(&d.gate)
+	if d.over != nil && !d.gate.Undecided() {
+		close(d.over)
+		d.over = nil
+	}
+}
+
+// decision returns a channel that is closed when the hand-over under way is decided; nil: there is none.
+func (d *door) decision() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over == nil && d.gate.Undecided() {
+		d.over = make(chan struct{})
+	}
+	return d.over
 }
 
 // enter reports whether the gate is open; a caller that entered must leave.
@@ -143,14 +159,23 @@ type pass struct {
 	level point.Level
 }
 
-// enter grants the right to change a partition under the epoch that is led. Errors are Stale.
-func (s *Server) enter(t *table, id point.PartitionID, level point.Level) (pass, error) {
+// handOverMax is how long a change waits at a gate that a hand-over closed: as long as a hand-over that is not committed keeps it closed (rules.Settings, SealMax). The
+// caller would come again after a pause, which is longer each time, and whatever the outcome is would have been waiting for it.
+const handOverMax = 500 * time.Millisecond
+
+// enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. Errors are Stale and Canceled.
+func (s *Server) enter(ctx context.Context, t *table, id point.PartitionID, level point.Level) (pass, error) {
 	if _, ok := s.mayWrite(t.name, id, level); !ok { // before a gate is made: a request may name any partition
 		return pass{}, s.notLed(t.name, id)
 	}
 	g := t.gate(id)
 	if !g.enter() {
-		return pass{}, fault.Errorf(fault.Stale, "partition %s/%d takes no more rows: others have taken over its part of the keyspace", t.name, id)
+		if err := s.awaitHandOver(ctx, g); err != nil {
+			return pass{}, err
+		}
+		if !g.enter() {
+			return pass{}, fault.Errorf(fault.Stale, "partition %s/%d takes no more rows: others have taken over its part of the keyspace", t.name, id)
+		}
 	}
 	epoch, ok := s.mayWrite(t.name, id, level)
 	if !ok {
@@ -158,6 +183,24 @@ func (s *Server) enter(t *table, id point.PartitionID, level point.Level) (pass,
 		return pass{}, s.notLed(t.name, id)
 	}
 	return pass{g, id, epoch, level}, nil
+}
+
+// awaitHandOver returns when a gate is not closed by an undecided hand-over any more, or has been for long. Errors are Canceled.
+func (s *Server) awaitHandOver(ctx context.Context, g *door) error {
+	decided := g.decision()
+	if decided == nil {
+		return nil
+	}
+	peer.Waiting(ctx)()
+	limit := time.NewTimer(handOverMax)
+	defer limit.Stop()
+	select {
+	case <-decided:
+	case <-limit.C:
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), fault.Canceled, "a partition is being handed over")
+	}
+	return nil
 }
 
 // confirm decides whether a change may be acked: the lease must have been good all the time (C105).

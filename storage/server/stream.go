@@ -127,7 +127,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		st.s.metrics.throttled.Inc()
 		return err
 	}
-	pa, err := st.s.enter(st.t, in.Partition, in.Level)
+	pa, err := st.s.enter(ctx, st.t, in.Partition, in.Level)
 	if err != nil {
 		return err
 	}
