@@ -19,6 +19,7 @@ func (r *runner) discover(ctx context.Context) error {
 		changed := r.deps.Maps.Changed()
 		r.look(full)
 		full = false
+		looked := time.Now()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -31,7 +32,7 @@ func (r *runner) discover(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(r.jitter(r.settings.BatchFor)):
+		case <-time.After(r.jitter(r.settings.BatchFor) - time.Since(looked)): // a change after a quiet time is looked at now: writers may wait for the halves of a split
 		}
 	}
 }
