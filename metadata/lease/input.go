@@ -61,6 +61,8 @@ type Assigned struct {
 	TableRow   coord.Revision
 	// Joining are those that the map lets join: they may be listed, but may not lead before.
 	Joining []topology.Placement
+	// Parents are the partitions whose rows go to this one: those that were split or merged into it, and are still in the map.
+	Parents []point.PartitionID
 	// Seq is the map's transaction.
 	Seq uint64
 	// MinInSync is the minimum size of the in-sync list after an acquisition dropped a silent holder; 0: none is dropped.

@@ -232,7 +232,7 @@ func (m *Machine) watch(in Watched) {
 // assign applies the changes of a partition's assignment. Without a change it costs almost nothing.
 func (m *Machine) assign(in *Assigned) {
 	e := m.entry(in.Partition)
-	if a := e.assigned; a != nil && a.Placement == in.Placement && a.BrickEpoch == in.BrickEpoch && a.MinInSync == in.MinInSync && slices.Equal(a.Placements, in.Placements) && slices.Equal(a.Joining, in.Joining) &&
+	if a := e.assigned; a != nil && a.Placement == in.Placement && a.BrickEpoch == in.BrickEpoch && a.MinInSync == in.MinInSync && slices.Equal(a.Placements, in.Placements) && slices.Equal(a.Joining, in.Joining) && slices.Equal(a.Parents, in.Parents) &&
 		e.row.current(e.rev, m.seqOf(e), m.tableRowOf(e)) && !e.waitsMap {
 		a.Seq, a.TableRow = in.Seq, in.TableRow
 		return

@@ -36,6 +36,7 @@ import (
 //	place 1 s1 s2                        partition 1 lies on these alone; before anything starts
 //	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Servers that lag do not get that map
 //	remove 1 s2                          METADATA removes the placement
+//	split 1 2 3                          METADATA has 2 and 3, on the same servers, take over from it
 //	presplit 1                           METADATA replaces it, if it never had rows
 //	mark 1 | touch                       a larger one marks its row and dies; the table's row is touched
 //	transactions 9997                    as many METADATA transactions, which change none of these partitions
@@ -214,6 +215,21 @@ func (w *world) metadata(cmd string, args []string) error {
 	case "end":
 		p := w.part(args[0])
 		w.change(Guard{Partition: p, Placements: w.placed[p]})
+		reported()
+	case "split":
+		p := w.part(args[0])
+		placed := w.placed[p]
+		if placed == nil {
+			placed = at([]string{"s1", "s2", "s3"}[:len(w.procs)])
+		}
+		for _, a := range args[1:] {
+			child := w.part(a)
+			w.parts, w.parents[child] = append(w.parts, child), []point.PartitionID{p.ID}
+			if w.placed[p] != nil {
+				w.placed[child] = placed
+			}
+		}
+		w.change(Guard{Partition: p, Placements: placed})
 		reported()
 	case "presplit":
 		p := w.part(args[0])

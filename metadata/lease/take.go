@@ -242,6 +242,10 @@ func (m *Machine) listed(e *entry, members []Member) bool {
 func (m *Machine) turn(e *entry, members []Member) Time {
 	before, better, placed := 0, false, false
 	hurt := m.isDamaged(e, m.self.Server)
+	heir, inherits := m.heir(e, members)
+	if inherits && heir == m.self.Server && !hurt {
+		return 0
+	}
 	mine := m.isOver(m.held, m.load) || e.gaveUp && m.now < e.cool
 	seen := false
 	for _, c := range members {
@@ -251,6 +255,10 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 		}
 		placed = placed || m.able(e, c) && e.assigned.places(c)
 		if !m.candidate(e, c) {
+			continue
+		}
+		if inherits && c.Server == heir {
+			before++
 			continue
 		}
 		if !hurt && m.isDamaged(e, c.Server) {
@@ -280,6 +288,45 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 		wait += misplacedWait * m.set.OverWait
 	}
 	return wait
+}
+
+// heir returns the server that acquires a partition first which comes of others and was never led: the one that leads a parent, if it may lead this one too.
+// Writers of the parent wait for it, and it was the first to see the map. It does not go by its share: all servers must agree on the one without waiting for each other.
+func (m *Machine) heir(e *entry, members []Member) (topology.ServerID, bool) {
+	if len(e.assigned.Parents) == 0 || !m.unborn(e) {
+		return "", false
+	}
+	for _, id := range e.assigned.Parents {
+		p := m.entries[Partition{e.p.Table, id}]
+		if p == nil || !p.present() || p.unreadable || p.row.State != Held {
+			continue
+		}
+		i := slices.IndexFunc(members, func(c Member) bool { return c.Server == p.row.Holder })
+		switch b := m.beats[p.row.Holder]; {
+		case i < 0:
+		case m.ours(p) && m.load < m.set.LoadMax,
+			m.candidate(e, members[i]) && b.beat.Boot == p.row.Boot && b.beat.Load < m.set.LoadMax:
+			return p.row.Holder, true
+		}
+	}
+	return "", false
+}
+
+// tied are the partitions of ours whose rows are on their way to others, and those others: they are not handed over for a share, which would begin the transfer
+// anew, or have writers wait again soon after the split.
+func (m *Machine) tied() map[*entry]bool {
+	tied := map[*entry]bool{}
+	for _, e := range m.sorted() {
+		if e.assigned == nil {
+			continue
+		}
+		for _, id := range e.assigned.Parents {
+			if p := m.entries[Partition{e.p.Table, id}]; p != nil && p.present() && p.row.State == Held {
+				tied[e], tied[p] = true, true
+			}
+		}
+	}
+	return tied
 }
 
 // misplacedWait is how much longer, in OverWaits, a placement that the map does not list waits for one that it does: longer than such a one waits for
@@ -421,9 +468,13 @@ func (m *Machine) planMoves() {
 	if !m.giving() {
 		why, room = "above this server's share", min(room, (m.held-m.share+1)/2)
 	}
+	var tied map[*entry]bool
+	if !m.giving() {
+		tied = m.tied()
+	}
 	given := []Partition(nil)
 	for _, e := range m.sorted() {
-		if !m.ours(e) || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.someoneFor(e, false) {
+		if !m.ours(e) || tied[e] || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.someoneFor(e, false) {
 			continue
 		}
 		given = append(given, e.p)

@@ -35,6 +35,7 @@ type world struct {
 	store   coord.Store
 	txn     uint64                             // of the table's map
 	placed  map[Partition][]topology.Placement // where not on all servers
+	parents map[Partition][]point.PartitionID  // whose rows go to them
 	lag     map[topology.ServerID]bool         // servers that get no newer maps
 	away    time.Duration                      // until when the store answers no requests
 	procs   []*process
@@ -99,7 +100,7 @@ func (h *eventHeap) Pop() any {
 func newWorld(seed uint64, servers, partitions int) *world {
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 7)), store: mem.New(), bricks: map[StoreID]map[Partition]point.Epoch{},
-		placed: map[Partition][]topology.Placement{}, lag: map[topology.ServerID]bool{},
+		placed: map[Partition][]topology.Placement{}, parents: map[Partition][]point.PartitionID{}, lag: map[topology.ServerID]bool{},
 		listed: map[Partition]Lease{}, lead: map[Partition]point.Epoch{}, acted: map[Partition]point.Epoch{}, taken: map[Partition]time.Duration{},
 	}
 	w.delay = func() time.Duration { return time.Duration(1+w.rng.IntN(20)) * time.Millisecond }
@@ -249,7 +250,7 @@ func (w *world) assign(i int, parts []Partition) {
 			}
 			own, at = only[j], only
 		}
-		p.step(Assigned{Partition: part, Placement: own.ID, Placements: at, TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[self.Store][part], MinInSync: w.least})
+		p.step(Assigned{Partition: part, Placement: own.ID, Placements: at, Parents: w.parents[part], TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[self.Store][part], MinInSync: w.least})
 	}
 	p.step(MapIs{Table: "cpu", Seq: w.txn, TableRow: row.Revision})
 }

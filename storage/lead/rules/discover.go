@@ -24,6 +24,9 @@ type table struct {
 	// ahead are partitions with a lease row that names a newer map than carried.
 	ahead map[point.PartitionID]*part
 
+	// heirs are the partitions to which the rows of others go, with those others, by that map.
+	heirs map[point.PartitionID][]point.PartitionID
+
 	// carriedMap is the map on which assigned is based. odd are the partitions here that this map does not list.
 	carriedMap looked
 	odd        []point.PartitionID
@@ -291,6 +294,7 @@ func (m *Machine) beginAll(t *table, serve []Action) {
 // changes since the map before and at the odd ones; at all but partitions of the future the first time, and in a full round.
 func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionID]Held, judged []Action) (serve []Action) {
 	look := func(at *topology.Partition) {
+		t.inherit(at)
 		if a, ok := v.serve(at, here); ok && m.awake(t, at, here) {
 			serve = append(serve, a)
 		} else if p := t.assigned[at.ID]; p != nil {
@@ -300,6 +304,7 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	ids := map[point.PartitionID]struct{}{}
 	all := r.full || t.carriedMap.m == nil
 	if all {
+		clear(t.heirs)
 		maps.Copy(ids, t.everLed)
 		for id := range t.assigned {
 			ids[id] = struct{}{}
@@ -330,11 +335,38 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		if at, ok := r.Map.ByID(id); ok {
 			look(at)
-		} else if p := t.assigned[id]; p != nil {
+			continue
+		}
+		t.disinherit(id)
+		if p := t.assigned[id]; p != nil {
 			m.unassign(t, p, r.Map)
 		}
 	}
 	return serve
+}
+
+// inherit records the partitions to which the rows of one go by the map.
+func (t *table) inherit(at *topology.Partition) {
+	if at.State != topology.Unload {
+		return
+	}
+	for _, heir := range at.Into {
+		if !slices.Contains(t.heirs[heir], at.ID) {
+			t.heirs[heir] = append(t.heirs[heir], at.ID)
+		}
+	}
+}
+
+// disinherit forgets what is known of a partition that is in the map no more.
+func (t *table) disinherit(id point.PartitionID) {
+	delete(t.heirs, id)
+	for heir, parents := range t.heirs {
+		if parents = slices.DeleteFunc(parents, func(p point.PartitionID) bool { return p == id }); len(parents) == 0 {
+			delete(t.heirs, heir)
+		} else {
+			t.heirs[heir] = parents
+		}
+	}
 }
 
 // raise raises new alarms and forgets the ones that are over.
@@ -379,7 +411,7 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 		}
 		m.setLeast(p, t.least.now, tm.Chained(at))
 		m.unload(p)
-		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row, MinInSync: p.least}
+		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Parents: slices.Clone(t.heirs[a.Partition]), Seq: tm.Seq, TableRow: row, MinInSync: p.least}
 		if full || !sameAssigned(&p.assigned, &x) {
 			all = append(all, x)
 		}
@@ -392,7 +424,7 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 }
 
 func sameAssigned(a, b *lease.Assigned) bool {
-	return a.Placement == b.Placement && a.MinInSync == b.MinInSync && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining)
+	return a.Placement == b.Placement && a.MinInSync == b.MinInSync && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining) && slices.Equal(a.Parents, b.Parents)
 }
 
 // seal closes a partition's gate if by the map successors accept its rows, and opens it if the map gave it back.

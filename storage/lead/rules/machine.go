@@ -202,7 +202,7 @@ func (m *Machine) table(name string) *table {
 	t := m.tables[name]
 	if t == nil {
 		t = &table{name: name, assigned: map[point.PartitionID]*part{}, alarms: map[point.PartitionID]string{}, ahead: map[point.PartitionID]*part{},
-			everLed: map[point.PartitionID]struct{}{}}
+			everLed: map[point.PartitionID]struct{}{}, heirs: map[point.PartitionID][]point.PartitionID{}}
 		m.tables[name] = t
 	}
 	return t
