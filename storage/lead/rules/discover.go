@@ -324,6 +324,11 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	} else {
 		for _, c := range topology.Changes(t.carriedMap.m, r.Map) {
 			ids[c.ID] = struct{}{}
+			if c.Is != nil { // the halves of a split are no change: the map has had them since the split began
+				for _, heir := range c.Is.Into {
+					ids[heir] = struct{}{}
+				}
+			}
 		}
 		for _, id := range t.odd {
 			ids[id] = struct{}{}
