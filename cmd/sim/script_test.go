@@ -21,10 +21,10 @@ import (
 // themselves: they lead where they may. Each command draws the newest map, with its lease rows, the servers that may act, and the messages
 // that the master and the clients got.
 //
-//	cluster servers=3 gateways=1 [broken=…]  table cpu, without partitions; a rule is left out (leftOut)
+//	cluster servers=3 gateways=1 [broken=…]  table cpu, without partitions; a rule is left out (leftOut); seed=14: delays and choices by another seed
 //	cover 0h 1h on=s1                          partitions of one hour, as g1 proposes them
 //	presplit 2h30m on=s2                       partitions to come are cut there
-//	split 1 at=30m on=s2                       g1 proposes a split at that time
+//	split 1 at=30m on=s2                       g1 proposes a split at that time; on=s2+s1: both halves lie on both, s2 first
 //	split 1 at=30m on=s2 deaf=s1 for=20s       from when s1 proposes the hand-over, no message of another server reaches it for so long
 //	merge 1 2 on=s2                            g1 proposes that they become one
 //	merge 1 2 on=s2 deaf=s1 for=20s            no message of another server reaches s1 from before that, for so long
@@ -67,6 +67,8 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 			d.ScanArgs(t, "servers", &o.Servers)
 		case "gateways":
 			d.ScanArgs(t, "gateways", &o.Gateways)
+		case "seed":
+			d.ScanArgs(t, "seed", &o.Seed)
 		case "broken":
 			o.broken = leftOut[a.Vals[0]]
 		}
@@ -139,7 +141,11 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) {
 	g := s.clients[0]
 	v := g.views.at("cpu")
 	place := func(point.PartitionID) []topology.Placement {
-		return []topology.Placement{g.placement(topology.ServerID(named["on"]))}
+		var out []topology.Placement
+		for on := range strings.SplitSeq(named["on"], "+") {
+			out = append(out, g.placement(topology.ServerID(on)))
+		}
+		return out
 	}
 	note := lease.Note{Who: "ann", Reason: "she said so"}
 	switch d.Cmd {
