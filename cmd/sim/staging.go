@@ -102,7 +102,7 @@ func (x *stager) begin() {
 // now is the server's wall clock.
 func (x *stager) now() time.Time { return x.w.wall() }
 
-// look forwards what is due.
+// look forwards the frames that are due.
 func (x *stager) look() {
 	x.looks.stop()
 	x.endDropped()

@@ -17,7 +17,7 @@ import (
 //
 // Invariant: a lease is acquired from a process that has not stopped only by comparing one revision of a heartbeat row that was seen TakeAfter before.
 
-// awaitMark makes a partition wait until its holder has a heartbeat row, of whichever process.
+// awaitMark makes a partition wait until its holder has a heartbeat row, of any process.
 func (m *Machine) awaitMark(e *entry) {
 	b := m.beats[e.row.Holder]
 	if b == nil {

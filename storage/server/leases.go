@@ -160,7 +160,7 @@ type pass struct {
 }
 
 // handOverMax is how long a change waits at a gate that a hand-over closed: as long as a hand-over that is not committed keeps it closed (rules.Settings, SealMax). The
-// caller would come again after a pause, which is longer each time, and whatever the outcome is would have been waiting for it.
+// caller would come again after a pause, longer each time, and would mostly come long after the outcome.
 const handOverMax = 500 * time.Millisecond
 
 // enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. Errors are Stale and Canceled.

@@ -5,7 +5,7 @@ import "github.com/spillwaydb/spillway/protocols/point"
 // Input is what happened.
 type Input interface{ input() }
 
-// Effect is what is to be done, in order.
+// Effect is a thing to do, in order.
 type Effect interface{ effect() }
 
 // Inputs.

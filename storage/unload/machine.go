@@ -84,7 +84,7 @@ func New(set Settings, lo, hi point.Nanos) *Machine {
 	return &Machine{set: set, lo: lo, hi: hi, next: lo, deletions: map[uint64]bool{}}
 }
 
-// Step handles an input and returns what is to be done. The slice is the caller's until the next call.
+// Step handles an input and returns the effects, in order. The slice is the caller's until the next call.
 func (m *Machine) Step(now time.Time, in Input) []Effect {
 	m.out = m.out[:0]
 	switch in := in.(type) {
@@ -187,7 +187,7 @@ func (m *Machine) read(now time.Time, in Read) {
 	m.do(Send{s.id})
 }
 
-// rest gives what was not read of a slice back.
+// rest gives the unread part of a slice back.
 func (m *Machine) rest(s *slice, to point.Nanos) {
 	if to == s.to {
 		return
@@ -269,7 +269,7 @@ func (m *Machine) permit(now time.Time) {
 	}
 }
 
-// advance reads what comes next, unless a deletion is under way.
+// advance reads the next slices, unless a deletion is under way.
 func (m *Machine) advance(now time.Time) {
 	if m.finished || len(m.deletions) > 0 || now.Before(m.readFrom) {
 		return

@@ -362,7 +362,7 @@ func (t *table) inherit(at *topology.Partition) {
 	}
 }
 
-// disinherit forgets what is known of a partition that is in the map no more.
+// disinherit forgets a partition that is in the map no more.
 func (t *table) disinherit(id point.PartitionID) {
 	delete(t.heirs, id)
 	for heir, parents := range t.heirs {
