@@ -137,6 +137,7 @@ func (b *Brick) catalogueDamage(err error, dir string) error {
 }
 
 // collectedLog keeps the messages that pebble calls fatal while it only reads.
+// Without it a damaged file would end the process, as pebble's default for Fatalf does.
 type collectedLog struct{ errs []error }
 
 func (*collectedLog) Infof(string, ...any)  {}
@@ -196,6 +197,7 @@ func (b *Brick) Get(key []byte) (value []byte, ok bool, err error) {
 	return slices.Clone(v), true, nil
 }
 
+// catalogueFault gives an error of pebble its Kind.
 func catalogueFault(err error, verb string, key []byte) error {
 	if pebble.IsCorruptionError(err) {
 		return fault.Wrap(err, fault.Corrupt, "catalogue: %s %q", verb, key)
@@ -244,6 +246,14 @@ func prefixEnd(prefix []byte) []byte {
 	return end
 }
 
+// A commit, and the lock that orders it:
+//
+//	Commit ─▶ commits.Lock: old values of the keys ─▶ watermark ─▶ pebble, without waiting ─▶ queues of the mirrors ─▶ Unlock
+//	       ─▶ SyncWait, shared with other commits ─▶ committed: mirrors, witness ─▶ METADATA: fsync of its mirror ─▶ nil
+//
+// The order of watermarks is that of pebble's log, since both are assigned under one lock. Nothing is written to mirror or witness before the
+// fsync: a power cut that undoes a commit must not leave a copy that names it, which would be reported as damage.
+
 // Batch is a set of changes of the catalogue that are applied together. Keys are any bytes that do not begin with a zero; the
 // convention is "p/<placement>/…" and "m/…". For one goroutine. Ends with Commit or Close.
 type Batch struct {
@@ -269,6 +279,7 @@ func (t *Batch) Delete(key []byte) {
 	}
 }
 
+// check refuses keys that are the brick's own. The error is sticky: Commit returns it.
 func (t *Batch) check(key []byte) bool {
 	if len(key) == 0 || key[0] == ownKeys {
 		t.err = fault.Errorf(fault.Invalid, "catalogue key %q is empty or begins with a zero byte", key)
@@ -345,6 +356,7 @@ func (t *Batch) apply(sync bool) (_ *pebble.Batch, _ uint64, err error) {
 	changes := distinct(t.changes)
 	b.commits.Lock()
 	defer b.commits.Unlock()
+	// The sum of the old value is subtracted, so it is read: mostly from the memtable.
 	mark, err := b.commits.mark.after(changes, b.Get)
 	if err != nil {
 		return nil, 0, err

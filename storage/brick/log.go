@@ -25,6 +25,16 @@ const fileBytesHard = 3 << 30
 // preallocateBytes is the step in which disk space is reserved; the unused part of a file's last step stays reserved.
 const preallocateBytes = 4 << 20
 
+// The life of a file of the log, and the goroutine that acts:
+//
+//	run      createFile          file, fsync of the directory, entry "open" in the catalogue (durable)     Brick.mu.next
+//	Append   turnLocked          the one before is full                                                   Brick.mu.cur
+//	Append   turnLocked          full; the next one is there                                              Brick.mu.retired
+//	run      closeRetired        trailer, fsync, entry "closed" with its end                              index alone
+//	run      removeDead          no extent, no pin: entry "removed", file removed, entry deleted          gone
+//
+// If createFile is late the current file grows; if closeRetired is late acks of the newer file wait.
+
 // logFile is one file of the common log while it is written.
 type logFile struct {
 	// Constant after createFile.
@@ -100,6 +110,8 @@ func (b *Brick) createFile(n uint32, entries *Batch) (*logFile, error) {
 	}
 	f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: 1 << 20, PreallocateSize: int(min(preallocateBytes, b.set.FileBytesMax))})
 	lf := &logFile{number: n, sink: &sink{File: f, m: b.m, noSync: b.set.NoSync}}
+	// The order of these steps: an entry without a file would be a missing file, and refuse the next start. A file without an entry is removed
+	// by it, as it has no record of a placement.
 	if err := SyncDir(b.fs, b.set.LogDir); err != nil {
 		return nil, closeAll(err, f)
 	}
@@ -168,6 +180,7 @@ func (b *Brick) takes(n int) error {
 	if n > RecordBytesMax {
 		return fault.Errorf(fault.TooLarge, "record of %d bytes, at most %d are taken", n, RecordBytesMax)
 	}
+	// Read without a lock: callers that pass at once may exceed the bound by a record each. f > 0 lets a record pass that is larger than the bound.
 	if f := b.InFlight(); f > 0 && f+int64(n) > b.set.InFlightBytesMax {
 		return fault.Errorf(fault.Throttled, "%d bytes wait for the log device, at most %d may", f, b.set.InFlightBytesMax)
 	}
@@ -182,6 +195,7 @@ func (b *Brick) InFlight() int64 {
 	return max(0, b.appended.Load()-b.ackedBytes.Load())
 }
 
+// appendLocked checks the order of epochs and serials, and appends. Under mu, so that both hold when the record is in the log.
 func (b *Brick) appendLocked(p point.PlacementID, sender point.Epoch, s point.Serial, buf []byte) (position, error) {
 	if b.mu.cur == nil {
 		return 0, fault.Errorf(fault.Unavailable, "the log of %s is not open: before Recover or after Close", b.set.DataDir)
@@ -216,12 +230,14 @@ func (b *Brick) writeLocked(buf []byte) (start, end position, err error) {
 	from, to := f.w.Size(), recordEnd(f.w.Size(), len(buf))
 	start, end = at(f.number, from), at(f.number, to)
 	f.last = end
+	// LogWriter keeps the number and not the pointer, and calls back with the highest one that an fsync covered (reached).
 	b.mu.sync.Index = int64(end)
 	if _, err := f.w.SyncRecordGeneralized(buf, &b.mu.sync); err != nil {
 		b.Fence(err)
 		return 0, 0, b.Err()
 	}
 	if f.w.Size() != to {
+		// A position that is off by a byte would ack records before their fsync.
 		fault.Bug("a record of %d bytes at %d ends at %d, not at %d", len(buf), from, f.w.Size(), to)
 	}
 	b.mu.index.grew(f.number, to-from)

@@ -45,6 +45,7 @@ func (b *Brick) putAsideIn(dir, path, why string) error {
 	name := strings.Trim(strings.TrimPrefix(path, b.set.DataDir), "/")
 	to := b.fs.PathJoin(dir, time.Now().UTC().Format(lostFoundTime)+lostFoundSep+strings.ReplaceAll(name, "/", lostFoundSep))
 	n, size := weigh(b.fs, path)
+	// One rename on one device: a crash leaves the file at one of the two places.
 	err := b.fs.Rename(path, to)
 	if err == nil {
 		err = errors.Join(SyncDir(b.fs, dir), SyncDir(b.fs, b.fs.PathDir(path)))
@@ -72,6 +73,7 @@ func (b *Brick) PutLogAside(p point.PlacementID) error {
 		return fault.Wrap(err, fault.Unavailable, "create %s", path)
 	}
 	size, records := int64(0), 0
+	// The file is durable before Drop frees the records: a crash between leaves both, and the next start puts them aside again.
 	err = b.Replay(p, point.Serial{}, func(s point.Serial, rec []byte) error {
 		h := header{kind: kindFrame, placement: p, serial: s}
 		body := append(h.append(nil), rec...)
@@ -132,6 +134,7 @@ func (b *Brick) lostFoundDirs() []string {
 	return dirs
 }
 
+// logLostFound is on the device of the log, since a rename cannot leave it.
 func (b *Brick) logLostFound() string {
 	if b.set.LogDir == b.fs.PathJoin(b.set.DataDir, "log") {
 		return b.lostFoundDir()

@@ -28,6 +28,7 @@ const manifestVersion = 1
 
 // fileEntry is the catalogue's entry of a log file. A file without an entry was never used, or has no owner; an entry without a
 // file is a loss, unless the file was to be removed.
+// States of a file: (no entry) ─ createFile ─▶ open ─ closeRetired, or Recover ─▶ closed ─ forget ─▶ removed ─ removeFiles ─▶ (no entry)
 type fileEntry struct {
 	state fileState
 	end   int64  // of a closed file: where its records end; all was fsynced
@@ -86,6 +87,8 @@ func (e *fileEntry) skip(off int64) (span, bool) {
 
 // tombstone makes records of a placement dead that lie before a position and have a serial above one: records that were cut off
 // (Cut), copied forward (Rewrite) or dropped (Drop) are the same to a reader of the log.
+// An example: Rewrite copies serials 5 to 9 from file 3 to 8:100 … 8:900 and buries what lies before 8:100. Then 3:… is dead, and the copies
+// are not. Cut behind serial 7 at the end 8:1200 makes 8 and 9 dead there; a new leader's 8 at 8:1300 is not.
 type tombstone struct {
 	before position
 	after  point.Serial

@@ -26,6 +26,19 @@ import (
 // The mirror of METADATA holds only the keys kept for the cluster ("m/…": partition maps), which no other file on this server has.
 // A commit that changes such a key is fsynced there before Commit returns: if the catalogue and its mirror are both damaged, it is
 // exact.
+//
+// A commit's way, and that of a snapshot beside it. The file has bytes of 40, 41, 42 …; a new one begins while commits go on:
+//
+//	commit 41   queue ─ (fsync of the catalogue) ─ durable ─▶ file
+//	beginSnapshot, under the lock of commits: the snapshot has 42 and not 43
+//	commit 43   queue ─ (fsync of the catalogue) ─ durable ─▶ file, and since
+//	writeSnapshot ─▶ path.tmp: magic, parts, end (42), fsync
+//	endSnapshot ─▶ path.tmp: 43, fsync; rename; fsync of the directory
+//
+// Until the rename the old file is whole and goes on; behind it the new one is. A crash leaves one of the two under the name, and perhaps a
+// path.tmp, which the next snapshot overwrites.
+//
+// Locks: commits (held by apply) before mu, syncing before mu. Commits write under mu into the page cache, and wait for no fsync there.
 type mirror struct {
 	mirrorKind
 	fs   vfs.FS
@@ -43,6 +56,7 @@ type mirror struct {
 	dirty   bool
 }
 
+// mirroredCommit is a commit with its bytes as they will lie in the file: drawn once, for file and since.
 type mirroredCommit struct {
 	seq    uint64
 	record []byte
@@ -117,6 +131,7 @@ type mirrorRecord struct {
 	changes []change
 }
 
+// parseMirrorBody reads what appendMirrorRecord wrote; ok is false for any other bytes. Sizes are checked before anything is cut.
 func parseMirrorBody(b []byte) (r mirrorRecord, ok bool) {
 	if len(b) < mirrorFixedBytes || b[0] < mirrorPart || b[0] > mirrorCommit {
 		return r, false
@@ -259,6 +274,7 @@ func (m *mirror) resume(base, end int64) error {
 func (m *mirror) queue(w watermark, changes []change) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// Nothing can be continued: the next snapshot will have this commit.
 	if m.file == nil && !m.during {
 		return
 	}
@@ -278,6 +294,7 @@ func (m *mirror) durable(seq uint64) {
 		return
 	}
 	if m.during {
+		// The snapshot may lack them; those that it has are left out by their seq (endSnapshot).
 		m.since = append(m.since, m.pending[:n]...)
 	}
 	m.pending = append(m.pending[:0], m.pending[n:]...)
@@ -387,6 +404,7 @@ func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) (err error) {
 	return nil
 }
 
+// giveUpKeepingLocked is giveUpLocked that keeps pending commits: they belong to the file that follows.
 func (m *mirror) giveUpKeepingLocked() {
 	if m.file != nil {
 		_ = m.file.Close()

@@ -41,6 +41,13 @@ var (
 	errShort = errors.New("end of file without a trailer")
 )
 
+// A chunk, and a record of 70,000 bytes from offset 0 on:
+//
+//	0         4       6      7         11
+//	┌─────────┬───────┬──────┬─────────┬─────────┐        block 0: first, 32,757 bytes │ block 1: middle, 32,757 │ block 2: last, 4,486
+//	│ sum u32 │ n u16 │ type │ tag u32 │ n bytes │        a block has 32,768 bytes, and fewer than 11 at its end are zeros
+//	└─────────┴───────┴──────┴─────────┴─────────┘        sum covers type, tag and bytes
+
 // badChunk is bytes that differ from those written, or are incomplete.
 type badChunk struct {
 	start int64 // of the record the chunk belongs to
@@ -196,6 +203,7 @@ func (r *reader) scan(from int64, f func(start int64, h header) bool) error {
 			return err
 		}
 		for i := 0; i+chunkHeaderSize <= len(b); {
+			// The tag stands 7 bytes behind the beginning of its chunk. No chunk crosses a block, so each block is searched by itself.
 			j := bytes.Index(b[i+7:], tag[:])
 			if j < 0 {
 				break

@@ -14,6 +14,19 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// The catalogue has three words about a file, the directory may have others, and each pair has one meaning:
+//
+//	catalogue       directory       read
+//	closed at x     there           up to x; anything unreadable before x is damage
+//	open            there           up to the trailer, or to the first unreadable byte: torn end or damage (oddity)
+//	open            behind a torn   not read and removed: no record in it was acked, as acks of a file wait for the end of the one before it
+//	                end             (tracker)
+//	removed         there or not    not read and removed: a crash came between the mark and the removal
+//	closed, open    missing         refused, or accepted once with SkipDamagedLog
+//	none            there           made by a process that crashed before its entry: removed; with records of placements: put aside
+//
+// read changes nothing, so a start that is refused can be repeated, with the same result. finish changes the catalogue by one commit.
+
 // Recover reads the whole log once, file by file from front to end, and opens it for Append. It is called once, after
 // Open and before anything but the catalogue is used.
 //
@@ -46,6 +59,7 @@ func (b *Brick) Recover(released func(point.PlacementID) point.Serial, apply fun
 }
 
 // recovery is the state of one Recover.
+// Used by one goroutine, that of Recover. It locks Brick.mu for each change of the index, as metrics read that meanwhile.
 type recovery struct {
 	b        *Brick
 	released func(point.PlacementID) point.Serial
@@ -159,6 +173,7 @@ func (r *recovery) readFile(i int) error {
 		if e.closed() && rd.pos == e.end {
 			return nil
 		}
+		// Damage that an earlier start accepted: it is not read again, and not reported again.
 		if s, ok := e.skip(rd.pos); ok {
 			rd.pos = s.to
 			continue
@@ -294,6 +309,7 @@ func (r *recovery) remnant(rd *reader, start int64) (bytes int64, records int, e
 // sworn looks behind offset start of the i-th file for a record that proves that this offset had been fsynced.
 func (r *recovery) sworn(i int, rd *reader, start int64) (bool, error) {
 	pos, found := at(r.numbers[i], start), false
+	// From the cheapest to the dearest: the witness file, records behind the place in this file, those of newer files.
 	if r.b.witness.now.log > pos {
 		return true, nil
 	}
@@ -316,6 +332,7 @@ func (r *recovery) sworn(i int, rd *reader, start int64) (bool, error) {
 	return false, nil
 }
 
+// withFile opens a file for a look outside of the main pass.
 func (r *recovery) withFile(n uint32, use func(*reader) error) error {
 	f, err := r.b.fs.Open(r.b.filePath(n), vfs.SequentialReadsOption)
 	if err != nil {
@@ -360,6 +377,7 @@ func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
 			return fault.Errorf(fault.Corrupt, "the file says it is file %d of store %x; this is the log of store %s", h.serial.Epoch, payload, r.b.logID)
 		}
 		return nil
+	// A mark has only fields for witnesses. A drop has its tombstone in the catalogue; the record is for repair.
 	case kindMark, kindDrop:
 		return nil
 	}
@@ -368,6 +386,11 @@ func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
 		return nil
 	}
 	l := r.logOf(h.placement)
+	// Three ways to meet a serial again, or a lower one:
+	//
+	//	released    l.last began at the released serial (logOf), and l.ext is empty
+	//	a copy      Rewrite crashed before its tombstone was durable: the original was applied, the copy is not needed
+	//	disorder    neither: the log is not what was written
 	if !l.last.Less(h.serial) {
 		if h.flags&flagCopy == 0 && len(l.ext) > 0 && !h.serial.Less(l.ext[0].serial()) {
 			return fault.Errorf(fault.Corrupt, "placement %s: serial %s follows %s", h.placement, h.serial, l.last)
@@ -385,6 +408,7 @@ func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
 	return nil
 }
 
+// logOf finds or makes the index's entry of a placement. Its log begins behind the released serial, so that records up to it pin no file.
 func (r *recovery) logOf(p point.PlacementID) *privateLog {
 	l := r.known[p]
 	if l == nil {
@@ -403,6 +427,8 @@ func (r *recovery) logOf(p point.PlacementID) *privateLog {
 func (r *recovery) finish() error {
 	b := r.b
 	// 1. The records read may have been in the page cache only. Everything that is kept is made durable.
+	// The commit below closes these files at their ends. After a kill the bytes before the ends may be in the page cache alone, and a power cut
+	// would then leave a closed file with a hole: damage, where there was a torn end. Files closed earlier were fsynced then.
 	for _, n := range r.kept {
 		if e, ok := r.changed[n]; ok && e.end > 0 {
 			if err := syncFile(b.fs, b.filePath(n)); err != nil {
@@ -429,18 +455,24 @@ func (r *recovery) finish() error {
 		}
 	}
 	r.pruneTombstones(t)
+	// The new file's records will name these ends as synced. If its entry came first, a crash before the ends would leave a torn end with
+	// fsynced records behind it: damage. If the ends came first, nothing would be wrong, but it costs an fsync more. The file itself is made
+	// before the commit: a crash between leaves a file without an entry and without records, which the next start removes.
 	f, err := b.createFile(r.highest+1, t)
 	if err != nil {
 		return err
 	}
+	// All that was read is fsynced now. Positions go on rising: the new file has a higher number than any before.
 	for _, at := range []interface{ Store(int64) }{&b.synced, &b.acked, &b.last} {
 		at.Store(int64(r.last))
 	}
 	b.mu.Lock()
 	b.beginLocked(f, 0)
 	b.mu.Unlock()
+	// reset and not note: with accepted damage the log may end before the witness's position, which would be reported at each start.
 	b.witness.reset(b.testimony())
 	// 3. Remove the files that are no longer needed.
+	// Their entries say removed: a crash leaves the rest to the next start.
 	if err := b.removeFiles(append(gone, b.manifest.removed...)); err != nil && b.Err() == nil {
 		b.log.Warn("log files could not be removed", "error", err)
 	}
@@ -493,6 +525,7 @@ func (r *recovery) pruneTombstones(t *Batch) {
 	}
 }
 
+// syncFile makes a file durable that an earlier process wrote. Errors: Unavailable; here nothing is acked yet, so the start ends.
 func syncFile(fs vfs.FS, path string) error {
 	f, err := fs.OpenReadWrite(path, writeCategory)
 	if err == nil {
@@ -507,6 +540,7 @@ func syncFile(fs vfs.FS, path string) error {
 // slab hands out copies from larger pieces of memory: one allocation for many records, freed when the last one is.
 type slab struct{ free []byte }
 
+// slabBytes is shared by records of up to an eighth of it: one that is kept holds the others' memory, too.
 const slabBytes = 256 << 10
 
 func (s *slab) copy(b []byte) []byte {

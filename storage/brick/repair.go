@@ -17,6 +17,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// A repair, and what a crash leaves after each step of Rebuild:
+//
+//	Examine          nothing was changed
+//	catalogue.new    written, closed and read back: the old catalogue is as it was, the next repair writes it anew
+//	identity         only if entries may be lost, and before the new catalogue is used: its epochs may be lower than those the store has seen,
+//	                 and under the old identity it would accept frames of leaders that were replaced (I3)
+//	put aside        catalogue/ is in lost+found: a start finds an empty one, older than witness, mirrors and log say, and refuses
+//	rename, fsync    the new catalogue: the repair is done
+
 // Remains is a store that is examined for repair: locked, read, and not changed before Rebuild.
 type Remains struct {
 	// Constant after Examine.
@@ -47,8 +56,10 @@ type LogSeqs struct {
 	runs    []seqRun // rising
 }
 
+// seqRun is seqs from lo to hi, both included.
 type seqRun struct{ lo, hi uint64 }
 
+// add notes a record in the order of the log. A frame behind a drop means that the placement came back.
 func (l *LogSeqs) add(s point.Serial) {
 	l.Epoch, l.Records, l.Dropped = max(l.Epoch, s.Epoch), l.Records+1, false
 	if n := len(l.runs); n > 0 && s.Seq <= l.runs[n-1].hi+1 {
@@ -106,6 +117,7 @@ func Examine(d Deps, s Settings) (_ *Remains, err error) {
 	return r, r.read()
 }
 
+// read reads all sources before any is judged: each may be the only one that names the newest commit.
 func (r *Remains) read() (err error) {
 	dir := r.catalogueDir()
 	var mark, kept, is watermark
@@ -226,6 +238,7 @@ func (r *Remains) Entries() (map[string][]byte, error) {
 	}
 	out := map[string][]byte{}
 	older, newer := r.readable, r.mirror
+	// Where both have a key, the newer one's value counts.
 	if r.says.seq > r.Mirrored {
 		older, newer = newer, older
 	}
@@ -366,6 +379,8 @@ func RaiseEpoch(entries map[string][]byte, p point.PlacementID, e point.Epoch) {
 	}
 }
 
+// writeCatalogue writes a whole catalogue and reads it back. One fsync is enough, with the last key: before it nothing depends on the
+// directory.
 func (r *Remains) writeCatalogue(dir string, entries map[string][]byte, mark watermark) error {
 	if err := r.fs.RemoveAll(dir); err != nil && !oserror.IsNotExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "remove %s", dir)

@@ -19,6 +19,7 @@ func (b *Brick) Replay(p point.PlacementID, after point.Serial, f func(s point.S
 	if len(ext) == 0 {
 		return b.Err()
 	}
+	// The pins keep the files while no lock is held: a Release meanwhile frees extents, and the files go after letGo.
 	defer b.letGo(ext)
 	if err := (Wait{b, ext[len(ext)-1].end()}).Wait(); err != nil {
 		return err
@@ -26,6 +27,7 @@ func (b *Brick) Replay(p point.PlacementID, after point.Serial, f func(s point.S
 	return fault.Annotate(b.readExtents(p, ext, f), "placement %s", p)
 }
 
+// extentsLocked copies p's extents behind a serial: the index's own array moves with the next append or release.
 func (b *Brick) extentsLocked(p point.PlacementID, after point.Serial) []extent {
 	l := b.mu.index.logs[p]
 	if l == nil {
@@ -76,6 +78,7 @@ func (b *Brick) readFileExtents(p point.PlacementID, ext []extent, buf []byte, f
 	defer file.Close()
 	rd := newReader(file, 0, b.fileTag(ext[0].file), 0, buf)
 	for i, e := range ext {
+		// Behind the last group's end: a new group, of one read.
 		if int64(e.offset) >= rd.size {
 			rd.size = groupEnd(ext[i:])
 		}

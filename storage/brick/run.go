@@ -11,8 +11,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// runner is the brick's one goroutine: it makes the next file, ends and deletes old ones, watches the disk. It does all I/O that
-// callers need not wait for, so that Append never waits for it.
+// runner has the brick's two goroutines. They do all I/O that callers need not wait for, so that Append never waits for it.
+//
+//	Append, Release, letGo ─ poke ──▶ wake ──▶ run: tend (prepareNext, closeRetired, removeDead)
+//	                        a second ▶ tick ─▶ run: free space, a mark, tend, lost+found, mirrors and witness
+//	LogWriter's flush loop ─ reached ▶ synced ▶ testify: the watcher, a note in the witness
+//
+// Both channels hold one element: it means that there is something to do, and a second one would mean the same. Senders never wait, which the
+// flush loop relies on: every ack waits for it. Recover starts the goroutines, Close ends them (quit) and waits for them (done).
 type runner struct {
 	wake chan struct{} // of one
 	quit chan struct{}
@@ -33,6 +39,7 @@ func (r *runner) init() {
 	r.wake, r.quit, r.synced = make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
 }
 
+// startRunner is called at the end of Recover: before it there is no file to tend.
 func (b *Brick) startRunner() {
 	b.runner.done.Go(b.run)
 	b.runner.done.Go(b.testify)
@@ -70,6 +77,7 @@ func (b *Brick) testimony() testimony {
 	return testimony{log: position(b.synced.Load()), catalogue: b.commits.durable.Load()}
 }
 
+// stop ends both goroutines and waits for the work they are at.
 func (r *runner) stop() {
 	r.once.Do(func() { close(r.quit) })
 	r.done.Wait()
@@ -151,6 +159,8 @@ func (b *Brick) closeRetired() error {
 	b.mu.retired = nil
 	b.mu.Unlock()
 	for _, f := range retired {
+		// Acks of the newer file have waited for this fsync (ended). A crash before the commit leaves an open file with a trailer: the next start
+		// reads the trailer, and closes it.
 		f.sink.final.Store(true)
 		if err := f.w.Close(); err != nil {
 			b.Fence(err)
@@ -202,6 +212,7 @@ func (b *Brick) removeDead() error {
 	return err
 }
 
+// forget marks and removes files: the mark is durable before the file is gone, since an entry without a file is a loss.
 func (b *Brick) forget(ns []uint32) error {
 	t := b.NewBatch()
 	for _, n := range ns {

@@ -86,6 +86,8 @@ func identify(fs vfs.FS, dataDir, logDir string) (identity, error) {
 	if err != nil || found {
 		return id, err
 	}
+	// The data directory first: a crash between leaves one without the log's, which readIdentities writes. The other order would look like a
+	// log whose data is gone, and be refused.
 	_, _ = rand.Read(id.store[:]) // never fails
 	id.log = id.store
 	if err := writeIdentity(fs, dataDir, id); err != nil {

@@ -23,6 +23,7 @@ func (w Wait) Wait() error {
 	if !w.b.enlist(wt, w.pos) {
 		return w.b.outcome(w.pos)
 	}
+	// One element was sent, by wakeLocked or Fence, when the waiter was removed from the list: the channel is empty again.
 	<-wt.ch
 	return w.b.outcome(w.pos)
 }
@@ -99,6 +100,9 @@ func (b *Brick) ended(f *logFile) {
 	b.advanceLocked()
 }
 
+// advanceLocked moves acked and synced up, over ended files to the safe part of the first that is not ended:
+//
+//	file 7 ended │ file 8 safe up to 400, not ended │ file 9 safe up to 90       acked = 8:400, and file 9 waits for the end of 8
 func (b *Brick) advanceLocked() {
 	t := &b.tracker
 	if t.over {
@@ -111,6 +115,7 @@ func (b *Brick) advanceLocked() {
 			safe = f.safe
 			b.ackedBytes.Store(f.base + safe.offset())
 		}
+		// All of it is fsynced, trailer included: the files behind it count from here on.
 		if f.ended {
 			b.synced.Store(int64(f.last))
 			t.open = t.open[1:]

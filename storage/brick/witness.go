@@ -16,6 +16,13 @@ import (
 // witness is a small file beside the store that records the durable state: up to where the log was fsynced, and the newest commit
 // of the catalogue. It is written after the fact and never waited for, so it may lag behind and never runs ahead: a store that
 // holds less than its witness records has lost data.
+//
+//	offset 0                   offset 4096
+//	┌─────────────┐            ┌─────────────┐       each write replaces the older slot, so that one of both is whole at any moment:
+//	│ write 6     │ …          │ write 7     │       the number of the write says which is newer
+//	└─────────────┘            └─────────────┘
+//
+// mu is held for a write into the page cache, and not for an fsync: note is called after each fsync of log and catalogue.
 type witness struct {
 	fs   vfs.FS
 	path string
@@ -43,6 +50,7 @@ const (
 	witnessApart   = 4096 // the two slots lie in different pages, so that a power cut leaves one slot
 )
 
+// appendTestimony draws one slot of 64 bytes: magic, version, number, store, log, catalogue, 12 zeros, CRC-32C.
 func appendTestimony(b []byte, id StoreID, writes uint64, t testimony) []byte {
 	b = binary.LittleEndian.AppendUint32(b, witnessMagic)
 	b = binary.LittleEndian.AppendUint32(b, witnessVersion)
@@ -85,6 +93,7 @@ func readTestimony(fs vfs.FS, path string, id StoreID) (writes uint64, t testimo
 	return writes, t, nil
 }
 
+// openWitness reads the witness. Its file is opened for writing by begin, after the catalogue was compared with it.
 func openWitness(fs vfs.FS, dataDir string, id StoreID) (*witness, error) {
 	w := &witness{fs: fs, path: fs.PathJoin(dataDir, witnessFile), uuid: id}
 	var err error
@@ -133,6 +142,7 @@ func (w *witness) reset(t testimony) {
 	}
 }
 
+// An error is kept for sync to return: note has no caller that could act on it.
 func (w *witness) writeLocked() {
 	w.writes++
 	var b [witnessSlot]byte
@@ -155,6 +165,7 @@ func (w *witness) sync() error {
 	return fault.Wrap(failed, fault.Unavailable, "write %s", w.path)
 }
 
+// close makes the notes durable: after a clean stop they are exact.
 func (w *witness) close() error {
 	err := w.sync()
 	w.mu.Lock()
