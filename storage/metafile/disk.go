@@ -21,6 +21,7 @@ type Disk struct {
 	brick *brick.Brick
 	from  catalogue // the brick's, for reading
 
+	// tidying is acquired before mu, and held over a commit: a file that is deleted while it is made whole would come back with its head.
 	tidying sync.Mutex // held while files are deleted or made whole
 
 	mu struct {
@@ -45,7 +46,7 @@ func New(b *brick.Brick) *Disk {
 const (
 	linksDue    = 1024
 	linksMax    = 2 * linksDue
-	opsFraction = 8
+	opsFraction = 8 // ops of more than an eighth of the map's bytes: the file is written whole
 )
 
 // pieceBytes is the size of the pieces of a map in the catalogue: keys beside a value of many megabytes would be
@@ -59,15 +60,18 @@ const (
 	opsPrefix  = "m/ops/" // of the former format
 )
 
+// key: the zero ends the table's name, which has none, so that no table's keys lie among those of another.
 func key(prefix, table string, txn peer.TxnID) []byte {
 	k := make([]byte, 0, len(prefix)+len(table)+1+len(txn))
 	return append(append(append(append(k, prefix...), table...), 0), txn[:]...)
 }
 
+// pieceKey: pieces are numbered in big endian, so a scan finds them in order.
 func pieceKey(table string, txn peer.TxnID, n uint32) []byte {
 	return binary.BigEndian.AppendUint32(key(mapPrefix, table, txn), n)
 }
 
+// parseKey reads what key made. The txn has a fixed length, so it is cut off the end.
 func parseKey(prefix string, k []byte) (table string, txn peer.TxnID, ok bool) {
 	rest, found := bytes.CutPrefix(k, []byte(prefix))
 	n := len(rest) - len(txn) - 1
@@ -96,6 +100,7 @@ func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 	} else if err := setMap(b, f, m, &h); err != nil {
 		return err
 	}
+	// Map or link, head, and the deletions of what is not needed any more are one batch: a crash leaves all or nothing of them.
 	b.Set(key(headPrefix, f.Table, f.Txn), h.encode())
 	if err := d.clear(b, gone); err != nil {
 		return err
@@ -114,6 +119,7 @@ func setMap(b *brick.Batch, f *peer.File, m *topology.Map, h *head) error {
 	}
 	h.bytes, h.linked = uint64(len(whole)), false
 	n := uint32(0)
+	// The pieces alias the map, and Set copies them.
 	for piece := range slices.Chunk(whole, pieceBytes) {
 		b.Set(pieceKey(f.Table, f.Txn, n), piece)
 		n++
@@ -123,6 +129,7 @@ func setMap(b *brick.Batch, f *peer.File, m *topology.Map, h *head) error {
 }
 
 // stand chooses how to keep a file, and returns its link; nil: it is to be whole. Gone are the nodes that are not needed any more.
+// stand changes the graph before the commit. That is safe, as a commit that fails fences the brick: nothing is put or read any more.
 func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
 	from, added := f.Base, [][]byte{f.Ops}
 	if f.Ops == nil {
@@ -154,6 +161,7 @@ func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
 }
 
 // Tidy implements mapstore.Disk: of each table it makes whole one file on which many links stand, so that later ones stand on that.
+// Its caller waits for an fsync a table, and no Put waits for it: mu is held for the graph alone.
 func (d *Disk) Tidy() error {
 	d.mu.Lock()
 	all := maps.Clone(d.mu.due)
@@ -166,6 +174,8 @@ func (d *Disk) Tidy() error {
 	return nil
 }
 
+// makeWhole writes a file whole that is kept as a link. A crash before the commit leaves the link, one behind it the map: head, pieces and the
+// deletion of the link are one batch. Puts go on meanwhile: one that stands on the file needs its map and not its form.
 func (d *Disk) makeWhole(x due) error {
 	d.tidying.Lock()
 	defer d.tidying.Unlock()
@@ -247,6 +257,7 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 	if err != nil {
 		return nil, err
 	}
+	// bytes is exact for a file that is whole, and an estimate for a link.
 	if whole == txn && uint64(len(b)) != h.bytes {
 		return nil, fault.Errorf(fault.Corrupt, "%d bytes, not %d", len(b), h.bytes)
 	}
@@ -254,6 +265,7 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 	if err != nil {
 		return nil, err
 	}
+	// The newest link was found first: ops are applied from the whole map upwards.
 	for _, one := range slices.Backward(ops) {
 		if m, err = replay(m, one); err != nil {
 			return nil, err
@@ -311,6 +323,7 @@ func (d *Disk) readMap(table string, txn peer.TxnID) (b []byte, err error) {
 }
 
 // deleteMap deletes the pieces of a map.
+// deleteMap scans, since a map of an earlier try may have more pieces than this one.
 func (d *Disk) deleteMap(b *brick.Batch, table string, txn peer.TxnID) error {
 	return d.from.Scan(key(mapPrefix, table, txn), func(k, _ []byte) error {
 		b.Delete(k)
@@ -373,6 +386,7 @@ func (d *Disk) List() ([]mapstore.Info, error) {
 }
 
 // findLinks loads the links.
+// findLinks runs once, at a start, when heads are known already: mu is held over its reads, which nothing else waits for then.
 func (d *Disk) findLinks() error {
 	ops := map[name][2]int{}
 	err := d.from.Scan([]byte(linkPrefix), func(k, v []byte) error {
@@ -409,6 +423,7 @@ func (d *Disk) findLinks() error {
 }
 
 // Delete implements mapstore.Disk: the files are gone for good with the next Put. Nodes on which others stand are kept for them.
+// Delete needs no fsync: a crash brings the files back, and the server deletes them again after its start.
 func (d *Disk) Delete(files ...mapstore.Info) error {
 	d.tidying.Lock()
 	defer d.tidying.Unlock()

@@ -22,11 +22,13 @@ type head struct {
 }
 
 const (
+	// headBytes, in the order of encode: version, seq, base, sum, bytes, root, check.
 	headVersion = 3
 	headWhole   = 2
 	headBytes   = 1 + 8 + 16 + 8 + 8 + 16 + 8
 )
 
+// encode writes the lowest version that says all: a whole file is version 2, which builds before links read.
 func (h *head) encode() []byte {
 	b := make([]byte, 0, headBytes)
 	version := byte(headWhole) // builds from before read it

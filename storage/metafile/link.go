@@ -10,6 +10,7 @@ import (
 )
 
 // link is the stored form of a file that stands on another: the ops that lead from that one's map to its own (FORMAT.md).
+// An example: a link from t7 with the transactions t8 (3 bytes of ops) and t9 (2 bytes): 01 │ t7, 16 bytes │ 03 aa bb cc │ 02 dd ee │ sum, 8 bytes.
 type link struct {
 	from peer.TxnID
 	ops  []byte // of one transaction or several, each with its length before it

@@ -17,6 +17,7 @@ type catalogue interface {
 }
 
 // entries are the keys of a catalogue that no process uses.
+// A nil value is a key that was deleted.
 type entries map[string][]byte
 
 func (e entries) Get(k []byte) ([]byte, bool, error) {
@@ -66,6 +67,7 @@ func Sites(catalogue map[string][]byte, placements map[point.PlacementID]bool) m
 	for table, files := range byTable {
 		slices.SortFunc(files, func(a, b file) int { return cmp.Or(cmp.Compare(b.h.seq, a.h.seq), slices.Compare(a.txn[:], b.txn[:])) })
 		for _, f := range files {
+			// A file that cannot be read is passed over for the one before it: repair is called for damaged stores.
 			m, err := d.read(table, f.txn, f.h)
 			if err != nil {
 				continue

@@ -31,11 +31,13 @@ type shelf struct {
 	due   map[string]due // by table: the file that is to be made whole next
 }
 
+// due keeps the map in memory until Tidy writes it: reading it back would mean a walk over a thousand links.
 type due struct {
 	file name
 	m    *topology.Map
 }
 
+// newShelf makes an empty shelf; List fills it from the catalogue, and Put and Delete keep it current.
 func newShelf() shelf { return shelf{nodes: map[name]*node{}, due: map[string]due{}} }
 
 func (s *shelf) node(n name) *node {
@@ -48,6 +50,7 @@ func (s *shelf) node(n name) *node {
 }
 
 // stand makes a node stand on another, or whole; it returns the nodes that are not needed any more.
+// The new base is counted before the old one is left: if both are the same node, it must not be deleted in between.
 func (s *shelf) stand(n name, on peer.TxnID, steps, bytes int) (gone []name) {
 	x := s.node(n)
 	old := x.from
@@ -92,6 +95,7 @@ func (s *shelf) above(n, on name) bool {
 }
 
 // leave takes one user off a node; it returns the nodes that are not needed any more.
+// An example: d stands on c, c on b, and b and c are deleted. When d goes, c has no user and no head, so it goes, and b after it.
 func (s *shelf) leave(n name) (gone []name) {
 	for {
 		x := s.nodes[n]

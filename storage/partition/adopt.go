@@ -38,6 +38,13 @@ func (p *Partition) AdoptVerified(sender point.Epoch, info segment.Info, path st
 }
 
 // adopt adds a segment that is not here yet.
+// adopt's steps, and a crash behind each:
+//
+//	note (place)     the id is in the catalogue, no file under it: the next adoption overwrites the note
+//	rename (place)   an unlisted file under the noted id: Tidy removes it and does not take its frames for lost ones; it is fetched again
+//	commitSegment    listed: the replay begins behind its ends
+//	adopted          files that were replaced are unlisted now: Tidy finds that others hold their frames, and removes them
+//	Release          more log than needed
 func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
@@ -123,6 +130,8 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	}
 	next.Ends = raise(next.Ends, info.Ends...)
 	next.Flushed = point.Serial(next.Ends[len(next.Ends)-1])
+	// Frames of an older epoch that the leader's segments do not have were never on all placements, so it does not have them: they must be cut and
+	// delivered anew, or readers would see rows here alone.
 	for _, e := range p.endsLocked() {
 		if e.Epoch < next.Flushed.Epoch && !covers(next.Ends, []point.EpochEnd{e}) {
 			return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the log here has surplus up to %v: it must be cut first", info.ID, info.Ends, e)
@@ -208,6 +217,7 @@ func (p *Partition) place(info segment.Info, path string) error {
 		return err
 	}
 	to := b.SegmentPath(p.ident.Placement, info.ID)
+	// The bytes were fsynced when they were received, so the name may appear at any moment.
 	if err := b.FS().Rename(path, to); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "rename %s to %s", path, to)
 	}
@@ -218,6 +228,7 @@ func (p *Partition) place(info segment.Info, path string) error {
 func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.Labels) error {
 	refs := p.deps.Index.InternAll(fresh, nil)
 	p.mu.Lock()
+	// The partition may have cooled meanwhile: then nothing needs the references.
 	if p.mu.warm && p.ids.Load() == x {
 		x.put(refs...)
 		refs = nil
@@ -292,6 +303,7 @@ func (p *Partition) letHeadsGo(gone []*headRef) {
 }
 
 // rebuildHeads rebuilds the heads from the frames behind the segments.
+// A head with frames on both sides of the segment's end cannot be divided: it is made anew from the log, which has the frames behind it still.
 func (p *Partition) rebuildHeads(flushed point.Serial) error {
 	p.mu.Lock()
 	applied := p.mu.applied

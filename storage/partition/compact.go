@@ -82,6 +82,8 @@ func (p *Partition) Compact(ctx context.Context, why Reason) error {
 	return err
 }
 
+// compactNow holds compactMu for all of it, and flushMu only for the last fold and the commit. A crash before the commit leaves an unlisted
+// major: Tidy removes it, as the listed segments hold its frames. One behind it leaves the old segments, unlisted: removed in the same way.
 func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	start := time.Now()
 	// A flush or deletion that is in the catalogue but not yet in the readers' list would be seen in only one of them.
@@ -303,6 +305,7 @@ func (p *Partition) commitMajor(info segment.Info) error {
 	p.mu.Lock()
 	next := *p.mu.state
 	p.mu.Unlock()
+	// The major has no tombstones: its rows are those that no tombstone hides. Deletions since the fold began made it start anew (foldLate).
 	next.Segments = []SegmentState{{Info: info}}
 	g, err := p.commitSegment(&next, SegmentState{Info: info})
 	if err != nil {

@@ -34,6 +34,11 @@ func (p *Partition) Cut(after point.Serial) (*Surplus, error) {
 	if err != nil || none {
 		return nil, err
 	}
+	// 1. The heads of the frames that stay, in memory: an error here has changed nothing.
+	// 2. The frames that go, in a file, and their deletions taken out of the catalogue.
+	// 3. The cut of the log. A crash before it leaves the frames there: a start carries out their deletions again (redelete), the leader asks for
+	// the cut again, and both steps are repeated with the same result.
+	// 4. Readers see the new heads.
 	q, err := p.replayed(flushed, after)
 	if err != nil {
 		return nil, fault.Annotate(err, "cut behind %v", after)

@@ -30,6 +30,8 @@ func (p *Partition) DeleteLate(ctx context.Context, epoch point.Epoch, ms []peer
 	return p.delete(ctx, epoch, ms, lo, hi, true)
 }
 
+// delete flushes first: a tombstone hides rows of the segments it is attached to, so rows that are in heads now must be in segments, and rows
+// that come later go to heads that it does not touch.
 func (p *Partition) delete(ctx context.Context, epoch point.Epoch, ms []peer.Matcher, lo, hi point.Nanos, late bool) error {
 	compiled, err := CompileMatchers(ms)
 	if err != nil {
@@ -95,6 +97,7 @@ func (p *Partition) hidden(t Tombstone, most int) (next *State, hit bool, err er
 	return &st, hit, err
 }
 
+// showTombstones lets reads that begin from now on apply the tombstones of a state. The segments in the list are those of the state: flushMu is held.
 func (p *Partition) showTombstones(st *State) {
 	p.mu.Lock()
 	segments := p.mu.segments
@@ -144,6 +147,7 @@ func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) (at point.Serial
 	return at, rank, chain.Await(context.Background(), at)
 }
 
+// enqueueDeletion appends the deletion's frame. Its rank is above that of all rows before it.
 func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, point.Stamp, brick.Wait, error) {
 	var enc frame.Encoder
 	f := frame.Frame{Kind: frame.Delete, Deletion: t.deletion()}
@@ -232,6 +236,7 @@ func (p *Partition) deleted(ds []deletion) (*State, error) {
 // redeleteOrdered carries out those that are not in the catalogue; the flush lock is held.
 func (p *Partition) redeleteOrdered(again []deletion) error {
 	for i := range again {
+		// A tombstone that a segment has already, or whose rows are gone, changes nothing: hit is false, and nothing is committed.
 		t := tombstoneOf(&again[i].Deletion, again[i].at)
 		next, hit, err := p.hidden(t, math.MaxInt)
 		hit = err == nil && next.remember(t, again[i].rank) || hit

@@ -36,6 +36,15 @@ func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
 	return err
 }
 
+// flushNow does the steps. What is lost or doubled if a crash comes behind each:
+//
+//	freeze               nothing: the frozen head is memory, its frames are in the log; the next start replays them into one head
+//	deletions committed  nothing: the log has the deletion still, and a replay finds it in the catalogue and does not add it twice
+//	writeMinor           a file that the catalogue does not list, with frames that the log holds: Tidy removes it
+//	commitSegment        nothing: Flushed and the segment are one catalogue commit, so a replay begins behind the rows of the segment
+//	Release              log files that are longer than needed
+//
+// With Release before the commit the frames could be gone with neither log nor segment listing them (I6).
 func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -82,6 +91,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	}
 	// 4. Readers see the segment instead of the head; then the log may release the frames.
 	p.mu.Lock()
+	// Both lists change under one lock: a view has each row in the head or in the segment, never in both or in neither.
 	p.mu.segments = append(slices.Clone(p.mu.segments), g)
 	p.mu.frozen = slices.Clone(p.mu.frozen[1:])
 	p.mu.defined = fr.defined
@@ -103,6 +113,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 }
 
 // frozen is a head that accepts no more rows.
+// The life of a head: active ─ freezeActiveLocked ─▶ frozen[n] ─ (older ones are flushed) ─▶ frozen[0] ─ flushNow ─▶ released. Views retain it.
 type frozen struct {
 	head      *headRef
 	deletions []deletion
@@ -151,6 +162,7 @@ func (p *Partition) freezeActiveLocked() error {
 	return nil
 }
 
+// pushFrozenLocked makes the active head the newest frozen one. The list is copied, not changed in place: views share the old one.
 func (p *Partition) pushFrozenLocked() {
 	p.mu.frozen = append(slices.Clip(p.mu.frozen), &frozen{
 		head: p.mu.active, first: p.mu.first, last: p.mu.applied, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
@@ -176,6 +188,7 @@ func (p *Partition) flushAll(ctx context.Context, why Reason) error {
 	return nil
 }
 
+// headsToFlush counts the heads that hold frames.
 func (p *Partition) headsToFlush() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,6 +199,7 @@ func (p *Partition) headsToFlush() int {
 	return n
 }
 
+// writeMinor writes a frozen head as a segment on top of the newest one. No lock is held but flushMu, so the chain cannot change below it.
 func (p *Partition) writeMinor(ctx context.Context, fr *frozen) (segment.Info, error) {
 	st := fr.state
 	m := segment.Meta{
@@ -280,6 +294,7 @@ func addExemplars(h *head.Head, w *segment.Writer, excess *excess) error {
 	return w.AddExemplars(of, excess.exemplars(of, ex))
 }
 
+// createSegment begins a segment's file. Its directory is durable before, so that the rename in Finish is.
 func (p *Partition) createSegment(m segment.Meta) (*segment.Writer, error) {
 	b := p.deps.Brick
 	if err := b.MakeSegmentDir(p.ident.Placement); err != nil {

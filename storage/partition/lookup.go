@@ -57,6 +57,7 @@ func (l *lookup) askIndex(views []*View, u *union) error {
 	}
 	v := views[first]
 	index := v.p.deps.Index // the table's
+	// Pinned: references read here stay those of the same series until the names are found.
 	defer index.Pin().Unpin()
 	own := roaring.New()
 	for _, w := range views[first:] {

@@ -72,6 +72,7 @@ type known struct {
 }
 
 // rowsOf reads the rows that a view has of the series of r at its times.
+// A series that the partition does not have yet has no rows, and is left out of the read. Rows in heads and segments both count.
 func (p *Partition) rowsOf(v *View, r *Rows) (known, error) {
 	k := known{rows: map[series.Ref]rows.Run{}, exemplars: map[series.Ref][]point.ExemplarRow{}}
 	lo, hi := bounds(r)
@@ -110,6 +111,7 @@ func (p *Partition) rowsOf(v *View, r *Rows) (known, error) {
 }
 
 // bounds are the first and last time of an insert.
+// One range serves all series: foreign rows of one insert lie near each other.
 func bounds(r *Rows) (lo, hi point.Nanos) {
 	first := true
 	take := func(t point.Nanos) {
@@ -134,6 +136,7 @@ func bounds(r *Rows) (lo, hi point.Nanos) {
 }
 
 // without leaves out the rows that are known with their rank or a higher one.
+// r itself is not changed: the caller counts its rows. The result shares its histograms and labels.
 func (k *known) without(r *Rows) *Rows {
 	kept := *r
 	kept.Refs, kept.Times, kept.Values, kept.HistRefs, kept.Hists, kept.ExemplarRefs, kept.Exemplars = nil, nil, nil, nil, nil, nil, nil

@@ -210,6 +210,7 @@ func (p *Partition) openSegments() error {
 	return nil
 }
 
+// closeSegments gives up this process's references. Views that are open keep theirs.
 func (p *Partition) closeSegments() {
 	for _, g := range p.mu.segments {
 		g.release()
@@ -263,6 +264,7 @@ func (p *Partition) ReplayFrame(f *frame.Frame) error {
 }
 
 // takeLocked makes a frame that is in the log part of the heads.
+// mu is held from the frame's place in the log to its place in the heads, so that heads have frames in the order of the log.
 func (p *Partition) takeLocked(f *frame.Frame, wait brick.Wait, now time.Time) {
 	p.mu.wait = wait
 	switch f.Kind {
@@ -292,6 +294,7 @@ func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
 	p.mu.frames++
 	h.Append(f.Stamp, f.IDs, f.Times, f.Values)
 	for _, r := range f.Hists {
+		// The frame's memory is used again by the caller: a histogram that stays is copied.
 		h.AppendHist(f.Stamp, r.ID, r.Time, bytes.Clone(r.H))
 	}
 	for _, e := range f.Exemplars {

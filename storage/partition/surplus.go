@@ -36,6 +36,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// surplusPath is beside the segments: it goes with them when the placement is dropped.
 func (p *Partition) surplusPath(after point.Serial, no int) string {
 	return p.deps.Brick.FS().PathJoin(p.deps.Brick.SegmentDir(p.ident.Placement), surplusName(after, no))
 }
@@ -55,6 +56,7 @@ func (p *Partition) setAside(after point.Serial) (*Surplus, error) {
 		return nil, err
 	}
 	s := &Surplus{After: after, Path: p.surplusPath(after, 0)}
+	// The order of a cut: this file durable, then Brick.Cut. A crash between leaves the frames in both: the cut is repeated, and the file is the same.
 	tmp := s.Path + ".tmp"
 	f, err := b.FS().Create(tmp, vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -111,6 +113,7 @@ func (p *Partition) writeSurplus(to io.Writer, s *Surplus) error {
 		if err := d.Decode(rec, &f); err != nil {
 			return err
 		}
+		// It has no rows, and means nothing outside of this log.
 		if f.Kind == frame.Freeze {
 			return nil
 		}
@@ -134,6 +137,7 @@ func (p *Partition) writeSurplus(to io.Writer, s *Surplus) error {
 	return err
 }
 
+// appendSurplusHead draws magic, table, partition, placement and the serial, so that a file found alone says what its rows belong to.
 func (p *Partition) appendSurplusHead(b []byte, after point.Serial) []byte {
 	b = append(b, surplusMagic...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.ident.Table)))

@@ -24,7 +24,7 @@ func CompileMatchers(ms []peer.Matcher) ([]*labels.Matcher, error) {
 	return out, nil
 }
 
-// cut is a tombstone ready for use.
+// cut is a tombstone with its matchers compiled: once a read, not once a series.
 type cut struct {
 	matchers []*labels.Matcher
 	lo, hi   point.Nanos
@@ -46,6 +46,7 @@ func compileTombstones(ts []Tombstone) (cuts, error) {
 
 // apply removes the deleted rows from a run of a series with labels l; the rest may be several pieces, none empty, and at most one
 // more than there are deletions.
+// A cut within a run leaves two: no row is copied, both are parts of its columns.
 func (cs cuts) apply(l point.Labels, r rows.Run) []rows.Run {
 	runs := []rows.Run{r}
 	for _, c := range cs {

@@ -31,6 +31,7 @@ func (p *Partition) ready(waits func()) error {
 }
 
 // warm loads every series of the partition into ids and the table's index. A partition that is only read stays cold and its segments answer.
+// flushMu and not mu is held while segments are read: reads go on, and appends wait in ready for their series.
 func (p *Partition) warm() error {
 	if p.isWarm() {
 		return nil
@@ -72,6 +73,8 @@ func (p *Partition) warm() error {
 	return nil
 }
 
+// Larger: fewer locks of the index. It bounds the time for which appends of other partitions of the table wait for that lock.
+
 // loadSection is how many series enter the index at a time.
 const loadSection = 2048
 
@@ -93,6 +96,7 @@ func (x *ids) load(g *segmentRef) error {
 	return err
 }
 
+// outOfOrder: dense ids are given without gaps, so a gap means that a segment of the chain is missing or not this partition's.
 func outOfOrder(g *segmentRef, id point.DenseID, n int) error {
 	return fault.Errorf(fault.Corrupt, "segment %v defines series %d after %d", g.info.ID, id, n)
 }

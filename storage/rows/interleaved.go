@@ -7,6 +7,8 @@ import (
 
 // Interleaved reports whether Merge may choose the row of the lower rank: two of the runs overlap in time and in stamps, so that the highest stamp of each does not
 // decide between rows of one time. Then the runs must be read with the ranks of their rows. Runs in order of time, as they mostly are, cost a look at their ends.
+// An example, with [lo, hi] of stamps: [3, 9] and [5, 5] at overlapping times. By their highest stamps the first wins everywhere, yet its row
+// may be the one of stamp 3, which the second beats. [3, 4] and [5, 9] never need the ranks.
 func Interleaved(runs []Run) bool {
 	if rise(runs) {
 		return false

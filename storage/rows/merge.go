@@ -61,6 +61,8 @@ func untangle(spans []span) []span {
 // A merged run has lost the stamps of single rows: two runs may be merged only if no third has a stamp between theirs. So they are
 // merged as neighbours in the order of their stamps, those of one stamp first of all. Between merged runs all of one then rank
 // below all of the other, and comparing their highest stamps is enough.
+// An example, stamps of three runs that overlap: 7, 3, 5. Merging 7 with 3 first would give a run of 3 to 7, which counts as 7, and its rows of 3
+// would beat those of 5. In the order 3, 5, 7 each merge ranks above all before it.
 func settle(spans []span) Run {
 	if len(spans) == 1 {
 		return spans[0].run
@@ -122,6 +124,7 @@ type joined struct {
 	times []point.Nanos
 }
 
+// joinsMax bounds the comparisons of find: neighbours have one or two kinds of columns, and a query's page some more.
 const joinsMax = 8
 
 // Merge is like the function of that name, but the times of the result are read only, and its values may be those of the first run,
@@ -178,6 +181,7 @@ func follows(runs []Run, parts [][]point.Nanos) bool {
 	return true
 }
 
+// sameTimes compares addresses first: columns that are shared, as most are, cost nothing.
 func sameTimes(a, b []point.Nanos) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
@@ -240,6 +244,7 @@ func mergeFloats(out, a, b *Run) {
 	out.addFloats(a, 0, i)
 	out.addFloats(b, 0, j)
 	n := len(out.Times)
+	// grow made room for both runs, so that the loop writes by index, without append's checks.
 	times, values := out.Times[:cap(out.Times)], out.Values[:cap(out.Values)]
 	for ; i < len(a.Times) && j < len(b.Times); n++ {
 		switch ta, tb := a.Times[i], b.Times[j]; {

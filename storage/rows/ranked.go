@@ -19,6 +19,7 @@ func MergeRanked(runs []Run) Run {
 			out.StampLo, out.StampHi = min(out.StampLo, r.StampLo), max(out.StampHi, r.StampHi)
 		}
 	}
+	// The same rule decides on gateways, between answers of servers: one implementation, so that placements and gateways agree.
 	m := peer.Merger{Ranks: true}
 	s := m.Merge(sources)
 	out.Times, out.Values, out.Hists, out.Ranks, out.HistRanks = s.Times, s.Values, s.Hists, s.Ranks, s.HistRanks

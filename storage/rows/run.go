@@ -10,6 +10,13 @@ import (
 
 // Run is one series' rows. Times rise strictly; so do the times in Hists; a time is not in both.
 // Columns may be shared with other runs: they are read only unless the Run was made by the holder.
+//
+//	Times      10   20   30           40          one row is (Times[i], Values[i], Ranks[i]); Hists have their times inside
+//	Values      1    2    3            5
+//	Hists                      35:h
+//
+// Ownership: a run from a segment shares Times with other runs and with the cache, and has Values of its own (ReadNew) or of a Memory. Merge
+// never writes into its sources; a Merger writes behind the values of the first (room.go).
 type Run struct {
 	Times  []point.Nanos
 	Values []float64
@@ -32,6 +39,7 @@ func (r *Run) Rank(hists bool, n int, s point.Stamp) {
 	}
 }
 
+// appendStamps appends s n times. It grows by what is needed: mostly a chunk of a segment, up to 512 rows.
 func appendStamps(of []point.Stamp, n int, s point.Stamp) []point.Stamp {
 	from := len(of)
 	of = slices.Grow(of, n)[:from+n]
