@@ -20,6 +20,9 @@ type Aggregation struct {
 // Ranks reports whether columns are picked and keep their labels.
 func (a *Aggregation) Ranks() bool { return a.Op == TopK || a.Op == BottomK }
 
+// An example, {__name__="up", dc="a", host="h1", job="node"}: by (dc) gives the bytes of dc="a"; without (host) gives those of dc="a" and
+// job="node". Labels and names are both sorted, so one walk over both is enough, and the key is a set of labels in its canonical form.
+
 // Key appends the labels of the group that a column belongs to. They identify the group.
 func (a *Aggregation) Key(dst []byte, l point.Labels, dropped bool) []byte {
 	names := a.Names
@@ -42,6 +45,11 @@ func (a *Aggregation) Key(dst []byte, l point.Labels, dropped bool) []byte {
 }
 
 // groups folds columns into one a group. For one goroutine at a time.
+//
+//	column ─ Key ─▶ at: number of the group ─▶ fold.add(group, values)    state of step 0, 1, 2 … of that group
+//	                                       └▶ ranked.add(group, column)   topk, bottomk: a heap for each step
+//
+// Groups are numbered as they come, which is the order of the result. Only keys are compared: a group's labels are its key.
 type groups struct {
 	of     *Aggregation
 	steps  int
@@ -54,6 +62,7 @@ type groups struct {
 }
 
 // folder holds an aggregation's state for each group and step.
+// The order of add is that of series, on which the last bits of a sum depend.
 type folder interface {
 	open()                           // adds a group
 	add(group int, values []float64) // a column's values
@@ -63,6 +72,7 @@ type folder interface {
 
 // The memory of an aggregation besides cells: of a group, of a column, of a value that is ranked.
 const (
+	// Estimates, in bytes: entry of the map, two headers of slices, and the key twice; a column's header and labels' header; an entry of a heap.
 	groupBytes  = 200
 	columnBytes = 100
 	rankBytes   = 32
@@ -148,6 +158,7 @@ func (g *groups) finish() []Column {
 }
 
 // cells are a state for each group and step.
+// Each group's cells are one allocation: steps × size, which open has booked (cell).
 type cells[T any] struct {
 	steps int
 	of    [][]T
@@ -163,6 +174,7 @@ type total struct {
 
 type sums struct{ cells[total] }
 
+// The first value is not added to 0, but is the sum: -0 stays -0, as in the engine.
 func (s *sums) add(group int, values []float64) {
 	of := s.of[group]
 	for i, v := range values {
@@ -177,6 +189,7 @@ func (s *sums) add(group int, values []float64) {
 }
 
 // increase is kahansum.Inc without a call while the sum is finite.
+// t-t is 0 for every finite t, and NaN for the others: one subtraction for two comparisons. For those kahansum.Inc keeps c out of it.
 func increase(v, sum, c float64) (float64, float64) {
 	t := sum + v
 	if t-t != 0 {
@@ -226,6 +239,7 @@ func (s *spread) add(v float64) {
 	s.n++
 	if s.n == 1 {
 		s.mean = v
+		// An infinite or NaN value alone has no distance to its mean: the engine's result is NaN, too.
 		if v-v != 0 {
 			s.squares = math.NaN()
 		}
@@ -269,6 +283,7 @@ type picks struct {
 	op Op
 }
 
+// Absent is the state before the first value: 0 would be one.
 func (p *picks) open() {
 	p.cells.open()
 	of := p.of[len(p.of)-1]
@@ -287,6 +302,7 @@ func (p *picks) add(group int, values []float64) {
 			of[i] = p.next(first, of[i], v)
 			continue
 		}
+		// m != m: a NaN gives way to any value, as in the engine; of NaNs alone the last one stays.
 		if m := of[i]; p.op == Max && v > m || p.op == Min && v < m || m != m {
 			of[i] = v
 		}
@@ -307,6 +323,7 @@ func (p *picks) next(first bool, before, v float64) float64 {
 func (p *picks) finish(group int, out []float64) { copy(out, p.of[group]) }
 
 // samples keep all columns for a quantile.
+// Memory grows with the columns, so each is booked when it is added.
 type samples struct {
 	q      float64
 	of     [][][]float64 // by group

@@ -28,6 +28,14 @@ const (
 // NamesMax is how many names a part has at most; one with more is not sent.
 const NamesMax = 1 << 16
 
+// The way of a part:
+//
+//	Part ─ head ─────────────────▶ message 0 ─▶ Receiver.head: compared with the request, names and counts
+//	     ─ columns, 256 KiB, s2 ─▶ message 1 ─▶ unpack ▶ count ▶ book ▶ one allocation ▶ columns
+//	     ─ …                     ▶ message n ─▶ Part: as many columns as the head promised
+//
+// The receiver trusts no length: a message is counted whole before memory is allocated for it, and each allocation is booked first.
+
 // Messages of an answer: the first is its head, the others have columns, a few hundred KiB each before compression.
 const (
 	messageBytes  = 256 << 10
@@ -46,6 +54,7 @@ func SendOutcome(o Outcome, give func([]byte) error) error {
 }
 
 // Send gives a part in messages, each valid until give returns.
+// give may keep none of the bytes: the buffers are used for the next message, and then by other answers.
 func (part *Part) Send(give func([]byte) error) error {
 	if err := give(part.head()); err != nil {
 		return err
@@ -95,6 +104,7 @@ func (m *sendBuffers) pack() []byte {
 	b := append(slices.Grow(m.packed[:0], most), bodyS2)
 	b = binary.AppendUvarint(b, uint64(len(m.body)))
 	b = b[:len(b)+len(s2.Encode(b[len(b):cap(b)], m.body))]
+	// Less than an eighth saved: the receiver copies instead of decompressing.
 	if len(b) > len(m.body)/8*7 {
 		b = append(append(b[:0], bodyPlain), m.body...)
 	}
@@ -102,6 +112,7 @@ func (m *sendBuffers) pack() []byte {
 	return b
 }
 
+// head draws the first message. All columns of a part have one width (planes).
 func (part *Part) head() []byte {
 	b := []byte{requestVersion, byte(Evaluated), byte(part.Form), bit(part.Typed, headTyped)}
 	width := 0
@@ -163,6 +174,7 @@ func (r *Receiver) add(body []byte) error {
 	if err := r.take(int64(columns)*(int64(8*values)+columnBytes) + int64(labels)); err != nil {
 		return err
 	}
+	// A column's values end at their capacity, so that an append cannot reach those of the next. Labels are parts of one string.
 	floats := make([]float64, 0, columns*values)
 	var text strings.Builder
 	text.Grow(labels)
@@ -224,6 +236,7 @@ func (r *Receiver) take(n int64) error {
 	return r.Take(n)
 }
 
+// head reads the first message. It must fit the request: its form, steps and width decide how all others are read.
 func (r *Receiver) head(b []byte) error {
 	d := decoder{b: b}
 	version := d.byte()
@@ -240,6 +253,7 @@ func (r *Receiver) head(b []byte) error {
 	p.Form = Form(d.byte())
 	flags := d.byte()
 	p.Typed = flags&headTyped != 0
+	// Sums of the counts of several parts must not overflow.
 	const most = math.MaxInt64 / 4
 	p.Steps, r.width, r.columns = int(d.number(RequestSteps)), int(d.number(8)), int(d.number(columnsMax))
 	for _, to := range []*int{&p.Series, &p.Rows, &p.Held, &p.Visited, &p.Read, &p.Peak} {
@@ -248,6 +262,7 @@ func (r *Receiver) head(b []byte) error {
 	names, counts := int(d.number(NamesMax)), int(d.number(requestStages+1))
 	plan := &r.Of.Plan
 	if d.bad || flags > headTyped || p.Form != r.Of.Form || p.Steps != plan.Grid.Len() || r.columns > 0 && r.width != plan.planes(p.Form) ||
+		// Counts are there for each operator and for the function before them: without operators there are none.
 		counts != 0 && (counts != plan.head()+1 || counts == 1) {
 		return d.corrupt("its head is not of the request")
 	}

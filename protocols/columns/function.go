@@ -17,6 +17,7 @@ type Function struct {
 	Counter   bool   // needs a counter, and adds a note if the name does not look like one
 	Quantile  bool   // its number is one
 	// each fills out, a value for each step, absent if there is none.
+	// out has the grid's steps, c.lo[i] and c.hi[i] are the rows of step i. It may stop early when c.canceled says so: out is then of no use.
 	each func(c *column, s *Source, g Grid, out []float64)
 }
 
@@ -69,6 +70,8 @@ func perWindow(f func([]float64) float64) func(*column, *Source, Grid, []float64
 	}
 }
 
+// Neumaier's sum: c collects what rounding cut off each addition. 1e16 + 1 + 1 as an example: both ones are lost in s, c ends as 2.
+
 // compensated adds values to s as kahansum.Inc does one by one: s and c are the same, bit for bit. The error of an
 // addition is computed without comparing the two: it is exact either way, and needs no branch. Where a
 // sum leaves the numbers the error does not mean anything: ok is false then.
@@ -96,6 +99,7 @@ func sum(values []float64) float64 {
 	return s + c
 }
 
+// average divides sum and compensation apart, as the engine does; a sum that overflows is taken again as a running mean.
 func average(values []float64) float64 {
 	if s, c, ok := compensated(values[0], 0, values[1:]); ok {
 		n := float64(len(values))
@@ -137,6 +141,7 @@ func (m *mean) value() float64 {
 	return m.sum/m.count + m.c/m.count
 }
 
+// smallest: m != m is a NaN, which any value replaces.
 func smallest(values []float64) float64 {
 	m := values[0]
 	for _, v := range values {
@@ -157,6 +162,7 @@ func largest(values []float64) float64 {
 	return m
 }
 
+// variance is Welford's, with both running values compensated, as in the engine.
 func variance(values []float64) float64 {
 	var n, mean, cMean, aux, cAux float64
 	for _, v := range values {
@@ -168,6 +174,7 @@ func variance(values []float64) float64 {
 	return (aux + cAux) / n
 }
 
+// changes counts NaN after NaN as no change.
 func changes(values []float64) float64 {
 	n, before := 0, values[0]
 	for _, v := range values[1:] {
@@ -212,6 +219,7 @@ func quantile(q float64, values []float64) float64 {
 		return math.Inf(1)
 	}
 	slices.Sort(values)
+	// The quantile 0.9 of 10, 20, 30, 40: rank 2.7, so 30·0.3 + 40·0.7 = 37.
 	rank := q * float64(len(values)-1)
 	below := max(0, math.Floor(rank))
 	above := min(float64(len(values)-1), below+1)
@@ -269,6 +277,8 @@ func extrapolate(c *column, s *Source, g Grid, out []float64, counter, rate bool
 }
 
 // falls are the rows that are less than the one before.
+// An example, values 5 8 2 4: the fall at row 2 lost 8, so the counter rose by 4 - 5 + 8 = 7. A fall at a window's first row is not of the window:
+// the row before it lies outside.
 type falls struct {
 	at    []int32
 	first int // of those that can lie in this window or a later one
@@ -307,6 +317,9 @@ type window struct {
 
 // factor is the ratio by which the rise between first and last row is stretched to cover the window: to its bounds
 // where a row is near, by half a distance between rows where none is, and never to before a counter's zero.
+// An example, the window (0, 60] s with rows of 10 to 40 every 10 s from 10 to 50: rise 30 in 40 s, and both ends are 10 s away, below 1.1 times
+// the distance between rows. The counter's zero would be 40 s · 10/30 = 13.3 s before the first row, farther than the window: (40+10+10)/40 = 1.5,
+// an increase of 45.
 func (w *window) factor(rise float64) float64 {
 	toStart := float64(w.firstTime-w.start) / 1000
 	toEnd := float64(w.end-w.lastTime) / 1000

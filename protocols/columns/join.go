@@ -9,6 +9,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// Pieces of one form, by steps and by servers:
+//
+//	Single, Final    piece 0: steps 0…9 │ piece 1: steps 10…19         a column's values lie side by side, no step twice
+//	States           server A: steps 0…19 ─┐
+//	                 server B: steps 0…19 ─┴▶ states of a group are joined, then finished
+//
+
 // Piece is a part of a plan and its place: the steps from First on. Each step's rows of a series are in one piece.
 type Piece struct {
 	First, Steps int
@@ -74,6 +81,7 @@ type joiner struct {
 	at      map[point.Labels]int // in columns
 }
 
+// add joins a part at its first step. Visited and Read add up, and the largest Peak counts.
 func (j *joiner) add(part *Part, first int) error {
 	r := j.run
 	for _, n := range part.Names {

@@ -3,6 +3,7 @@ package columns
 import "errors"
 
 // meter counts samples as the engine would hold them, and ends an evaluation where the engine would.
+// All in samples, as the engine counts them. It belongs to the worker that has the turn.
 type meter struct {
 	max       int
 	held      int

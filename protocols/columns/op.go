@@ -41,6 +41,7 @@ func (o Op) Compares() bool { return o >= Equal && o <= LessEqual }
 func (o Op) Aggregates() bool { return o >= Sum && o < opEnd }
 
 // arithmetic are the operations with a number; comparisons are the others.
+// The map is never changed.
 var arithmetic = map[Op]func(l, r float64) float64{
 	Add:   func(l, r float64) float64 { return l + r },
 	Sub:   func(l, r float64) float64 { return l - r },

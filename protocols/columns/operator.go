@@ -16,6 +16,7 @@ type Operator struct {
 func (o *Operator) DropsName() bool { return o.Negate || !o.Op.Compares() || o.AsBool }
 
 // Apply changes a column in place.
+// Absent values stay absent.
 func (o *Operator) Apply(values []float64) {
 	switch {
 	case o.Negate:
@@ -40,6 +41,7 @@ func negated(v float64) float64 {
 	return v
 }
 
+// The function is looked up once a column. Arithmetic on numbers makes no marker of absence (negated).
 func (o *Operator) arithmetic(values []float64) {
 	compute := arithmetic[o.Op]
 	for i, v := range values {
@@ -54,6 +56,7 @@ func (o *Operator) arithmetic(values []float64) {
 	}
 }
 
+// A comparison that fails makes the value absent; with bool it is 0.
 func (o *Operator) compare(values []float64) {
 	holds := o.Op.Comparison()
 	for i, v := range values {

@@ -116,6 +116,7 @@ func (p *Plan) Part(ctx context.Context, env Env, f Form) (*Part, error) {
 	return part, err
 }
 
+// part evaluates up to the first aggregation, and leaves its groups in the form asked for.
 func (p *Plan) part(ctx context.Context, env Env, f Form, sole bool) (*Part, error) {
 	r := p.begin(ctx, env, sole)
 	if err := r.read(ctx); err != nil {
@@ -149,6 +150,11 @@ func (p *Plan) heldAtStart() int {
 	}
 	return held
 }
+
+// Planes of a state, for three steps of avg: sums, compensations and counts, one after the other.
+//
+//	sum0 sum1 sum2 │ c0 c1 c2 │ n0 n1 n2           a count below 0: the first plane has running means; 0: nothing there
+//
 
 // stateful is a folder with states that can be joined.
 type stateful interface {
@@ -188,6 +194,7 @@ func (s *sums) save(group int, planes []float64) {
 	}
 }
 
+// The sums are added with the compensation of their own addition; what rounding cut off in the other part is added to c.
 func (s *sums) join(group, first int, planes []float64) {
 	n := len(planes) / 2
 	of := s.of[group][first : first+n]
@@ -214,6 +221,7 @@ func (m *means) save(group int, planes []float64) {
 	}
 }
 
+// A group without rows in a step has count 0 there.
 func (m *means) join(group, first int, planes []float64) {
 	n := len(planes) / 3
 	of := m.of[group][first : first+n]
@@ -260,6 +268,7 @@ func (s *spreads) save(group int, planes []float64) {
 	}
 }
 
+// Chan's formula: the squares of both, and the distance of the means weighted with n·m/(n+m).
 func (s *spreads) join(group, first int, planes []float64) {
 	n := len(planes) / 3
 	of := s.of[group][first : first+n]
@@ -280,6 +289,7 @@ func (s *spreads) join(group, first int, planes []float64) {
 
 func (p *picks) save(group int, planes []float64) { copy(planes, p.of[group]) }
 
+// Counts add up; the others choose as add does.
 func (p *picks) join(group, first int, planes []float64) {
 	of := p.of[group][first : first+len(planes)]
 	for i, v := range planes {

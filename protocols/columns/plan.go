@@ -20,6 +20,13 @@ func (g Grid) Cut(first, n int) Grid {
 // StepsMax bounds the steps of a grid.
 const StepsMax = 1 << 24
 
+// An example, sum by (dc) (rate(http_total[5m])) * 8 > 100:
+//
+//	Source   rate, window 5m
+//	Stages   sum by (dc) │ operator * 8 │ operator > 100
+//	         first()       upper stages: they run once, over the groups
+//
+
 // Plan is a chain: a function over the windows of each series of a selector, then operators and aggregations. It is
 // constant and may be run more than once.
 type Plan struct {
@@ -51,6 +58,7 @@ type Stage struct {
 const timeMax = math.MaxInt64 / 1_000_000 / 2
 
 // Representable reports whether all windows lie in the range of times, and whether there are few enough windows.
+// Times of rows are nanoseconds in 64 bits, so that 292 years fit; half of that is allowed, with room for windows and offsets.
 func (p *Plan) Representable() bool {
 	reach := p.Source.Window.Milliseconds() + max(p.Source.Offset, -p.Source.Offset).Milliseconds()
 	return p.Grid.Start > -timeMax+reach && p.Grid.End < timeMax-reach && (p.Grid.End-p.Grid.Start)/p.Grid.Step < StepsMax-1
@@ -62,5 +70,6 @@ func (p *Plan) LooksAtNewest() bool { return p.Source.Instant && p.Grid.Len() ==
 // Reach is the range of times that the windows of all steps touch, both ends included, in milliseconds.
 func (p *Plan) Reach() (lo, hi int64) {
 	offset := p.Source.Offset.Milliseconds()
+	// The window of a step t is (t-window, t], hence the millisecond added.
 	return p.Grid.Start - offset - p.Source.Window.Milliseconds() + 1, p.Grid.End - offset
 }

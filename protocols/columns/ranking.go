@@ -11,6 +11,7 @@ type ranking struct {
 	least bool
 	steps int
 
+	// A column stays here when it is replaced everywhere: finding out costs more than its labels. finish leaves it out.
 	columns []Column // those that were among the first at some time; values are not kept
 	heaps   [][]rank // by group and step
 }
@@ -50,6 +51,7 @@ func (r *rank) Pop() any {
 }
 
 // replaces reports whether v replaces the value on top.
+// An equal value replaces none: the series that came first stays.
 func (r *rank) replaces(v float64) bool {
 	top := r.of[0].value
 	return !r.least && top < v || r.least && top > v || top != top && v == v

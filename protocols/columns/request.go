@@ -45,6 +45,8 @@ const (
 	operatorAsBool  = 1 << 2
 )
 
+// An example, rate(x[5m]) at 2 steps: 01 01 │ start │ step │ 02 │ samples │ 04 "rate" │ flags 00 │ window 5·60·10⁹ │ offset 00 │ 8 bytes │ held │ stages 00.
+
 // Requestable reports whether a part of the plan can be asked for.
 func (p *Plan) Requestable() bool {
 	a := p.first()
@@ -67,6 +69,7 @@ func (q *Request) Append(b []byte) []byte {
 	b = binary.AppendVarint(b, int64(s.Offset))
 	b = appendFloat(b, s.Argument)
 	b = binary.AppendUvarint(b, uint64(s.Held))
+	// Up to the first aggregation and with it: the stages above need all parts.
 	stages := p.Stages[:min(len(p.Stages), p.head()+1)]
 	b = binary.AppendUvarint(b, uint64(len(stages)))
 	for _, st := range stages {
@@ -99,6 +102,7 @@ func DecodeRequest(b []byte) (*Request, error) {
 	q := &Request{Form: Form(d.byte())}
 	start, step, steps := d.varint(), d.number(math.MaxInt64), d.number(RequestSteps)
 	q.SamplesMax = int(d.number(math.MaxInt64))
+	// The last step, start + (steps-1)·step, must not overflow: it is checked by a division.
 	if d.bad || step == 0 || steps == 0 || (math.MaxInt64/2-start)/steps < step {
 		return nil, d.corrupt("its steps")
 	}
@@ -144,6 +148,7 @@ func (q *Request) check() error {
 	return nil
 }
 
+// stage reads one stage. What is well formed and not evaluated here is unknown, which is not an error of the sender.
 func (d *decoder) stage() (st Stage) {
 	switch kind := d.byte(); kind {
 	case stageOperator:
@@ -180,6 +185,7 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
+// appendFloat keeps the bits, those of markers and of NaN payloads too.
 func appendFloat(b []byte, v float64) []byte {
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
 }
@@ -195,6 +201,7 @@ func (d *decoder) corrupt(where string) error {
 	return fault.Errorf(fault.Corrupt, "an evaluation is malformed: %s", where)
 }
 
+// Behind a mistake the zeros returned have the length of the longest fixed field, so that callers need not look at bad between fields.
 func (d *decoder) cut(n int) []byte {
 	if d.bad = d.bad || n > len(d.b); d.bad {
 		d.b = nil

@@ -147,6 +147,8 @@ type run struct {
 	counts [][]int             // by stage of the head, the function first, and step
 }
 
+// begin makes a run. The reserved labels drop at the first stage that makes new values: sooner or later makes no difference to the values, only to
+// when two series become equal.
 func (p *Plan) begin(ctx context.Context, env Env, sole bool) *run {
 	r := &run{
 		book: env.take(ctx), done: func() bool { return ctx.Err() != nil },
@@ -183,6 +185,7 @@ func newCounts(stages, steps int) [][]int {
 }
 
 const (
+	// A batch of many short series, or few long ones: 256 series of an hour at 10 s have 1.4 MiB of rows.
 	batchSeries = 256
 	batchValues = 1 << 16 // bounds a worker's memory, for any number of steps
 )
@@ -215,6 +218,7 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 		return err
 	}
 	defer r.give(workerBytes)
+	// The first page is evaluated by the first of the workers; the others ask their own pagers, which number pages across all of them.
 	g, ctx := errgroup.WithContext(ctx)
 	t := newTurns()
 	g.Go(func() error { return r.work(ctx, t, in, page) })
@@ -252,6 +256,7 @@ func (r *run) start() error {
 }
 
 // page reads a page.
+// page fails with ErrAbandoned at the first histogram: nothing was returned yet, and the engine starts from the beginning.
 func (r *run) page(ctx context.Context, in peer.Pager) (page peer.Page, ok bool, err error) {
 	if page, ok, err = in.Next(); err == nil {
 		err = ctx.Err()
@@ -298,6 +303,14 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 	return nil
 }
 
+// Each page's results must be merged in the order of pages, since sums depend on it, and the meter's bound is met where the engine meets it:
+//
+//	worker A   page 0 ▶ evaluate ▶ merge 0 ▶ page 2 ▶ evaluate ▶ (waits for 1) ▶ merge 2 ▶ …
+//	worker B   page 1 ▶ evaluate ▶ (waits for 0) ▶ merge 1 ▶ page 3 ▶ …
+//
+// A worker holds at most one page that is evaluated and not merged, so memory is bounded by the workers. It gives up its processor (end) before it
+// waits: a worker that the others wait for may be waiting for a processor itself.
+
 // turns lets the workers go on in the order of their pages.
 type turns struct {
 	mu struct {
@@ -324,6 +337,7 @@ func (t *turns) wait(n int) bool {
 	return !t.mu.ended
 }
 
+// All are woken, as each waits for a number of its own; there are as many as processors.
 func (t *turns) pass() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -343,6 +357,7 @@ func (t *turns) end(err error) {
 }
 
 // worker evaluates batches up to the part that must run in turn. For one goroutine.
+// Fields of the batch are written by evaluate, without a lock, and read by merge of the same worker in its turn.
 type worker struct {
 	run    *run
 	reader reader
@@ -397,13 +412,16 @@ func (r *run) worker() *worker {
 	return w
 }
 
+// close gives up the processor and the arena.
 func (w *worker) close() {
 	w.end()
 	arenas.Put(w.arena)
 }
 
+// evaluate fills the batch. Columns lie in the arena, which the next batch overwrites: what is kept is cloned here, and not in turn.
 func (w *worker) evaluate(series []peer.Series) {
 	r := w.run
+	// At most batchValues, 512 KiB, or one series of more steps.
 	if n := len(series) * r.steps; cap(*w.arena) < n {
 		*w.arena = make([]float64, n)
 	}
@@ -506,6 +524,7 @@ func (w *worker) drop(c *Column, stage, points int) {
 func hasType(l point.Labels) bool {
 	for {
 		name, _, rest, ok := l.Next()
+		// Labels are sorted: behind __unit__ neither can come.
 		if !ok || name > labelUnit {
 			return false
 		}
@@ -532,13 +551,16 @@ func (w *worker) hash(l point.Labels) uint64 {
 }
 
 // merge adds a worker's results of a batch to the whole, in turn.
+// Nothing of the batch was added before this: an error leaves the whole evaluation to be given up, never a part of a page.
 func (r *run) merge(w *worker) error {
+	// Booked in turn and before the columns are kept; the worker's own memory was booked when it began.
 	if err := r.book(w.bytes); err != nil {
 		return err
 	}
 	if w.typed {
 		return errTyped
 	}
+	// Two labels with one hash are counted as equal: the engine evaluates then, which is right and slower. The seed is random.
 	for _, h := range w.hashes {
 		if _, twice := r.seen[h]; twice {
 			return ErrAbandoned

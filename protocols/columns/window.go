@@ -8,6 +8,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// An example, steps at 60 s and 120 s, a range of 90 s, rows every 30 s from 0:
+//
+//	times    0   30   60   90   120        window of 60 s:  (-30, 60]  rows [0, 3)     window of 120 s: (30, 120] rows [2, 5)
+//	rows     0    1    2    3     4        most 3, last 3, total 6, fresh 3 + 2 = 5
+//
+// Windows depend on times alone, so a column of times that series share is fitted once.
+
 // windows holds the rows of a column of times that lie in the window of each step: [lo[i], hi[i]).
 type windows struct {
 	times  []point.Nanos
@@ -43,6 +50,7 @@ func (w *windows) fit(times []point.Nanos, s *Source, g Grid) {
 	if len(times) > 0 && w.at == &times[0] && len(times) == len(w.times) {
 		return
 	}
+	// The times are copied: a page's memory is used again, and the next column is compared with them.
 	if w.lo == nil || !slices.Equal(w.times, times) {
 		w.find(append(w.times[:0], times...), s, g)
 	}
@@ -51,6 +59,7 @@ func (w *windows) fit(times []point.Nanos, s *Source, g Grid) {
 	}
 }
 
+// find walks over times and steps once: both ends of a window only move forward.
 func (w *windows) find(times []point.Nanos, s *Source, g Grid) {
 	n := g.Len()
 	w.lo, w.hi = slices.Grow(w.lo[:0], n)[:n], slices.Grow(w.hi[:0], n)[:n]
@@ -70,6 +79,7 @@ func (w *windows) find(times []point.Nanos, s *Source, g Grid) {
 }
 
 // crowded reports whether rows may share a millisecond.
+// The engine has times in milliseconds and one sample in each. Rows nearer than that may have to be collapsed.
 func crowded(times []point.Nanos) bool {
 	for i := 1; i < len(times); i++ {
 		if times[i]-times[i-1] < nanosPerMilli {
@@ -82,6 +92,7 @@ func crowded(times []point.Nanos) bool {
 const nanosPerMilli = 1_000_000
 
 // reach finds the first row at or after t, from row i on, which is near.
+// Steps double while t lies behind, then halve: rows between two windows are few, and log of them are visited.
 func reach(times []point.Nanos, i int, t point.Nanos) int {
 	step := 1
 	for i+step < len(times) && times[i+step] < t {
@@ -106,6 +117,7 @@ type column struct {
 }
 
 // reader makes columns of series, and reuses its memory.
+// A column that it returns is good until the next call, and not longer than the page that the series lies in.
 type reader struct {
 	source *Source
 	grid   Grid
@@ -127,6 +139,7 @@ func (r *reader) turnPage() { r.common.at = nil }
 func (r *reader) column(s *peer.Series) column {
 	r.common.fit(s.Times, r.source, r.grid)
 	values := s.Values
+	// The usual case: the series' own columns are used in place, and nothing is copied.
 	if !r.common.crowded && (r.source.Instant || !hasMarker(values)) {
 		return column{&r.common, values}
 	}
@@ -140,6 +153,7 @@ func (r *reader) column(s *peer.Series) column {
 }
 
 // hasMarker looks for stale markers. A sum of numbers is a number: only if it is not, the values are checked one by one.
+// Eight values at a time: a marker is a NaN, so its sum is one, and sum-sum is not 0. Infinities cost a second look.
 func hasMarker(values []float64) bool {
 	for len(values) >= 8 {
 		v := values[:8:8]
@@ -176,6 +190,7 @@ func (r *reader) collapse(s *peer.Series) {
 	}
 }
 
+// dropMarkers closes the gaps in place. Over a range a marker is no sample; to an instant selector it ends the series.
 func (r *reader) dropMarkers() {
 	n := 0
 	for i, v := range r.values {
