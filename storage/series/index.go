@@ -146,10 +146,22 @@ const waitingMax = 128 << 10
 
 // catchUp enters the series that came before the call into the postings. They are entered late because the postings
 // cost as much as all else here, and the sender of new series waits for its ack, while mostly no query runs at that
-// moment. Every reader of postings calls it first; it is one look when no series waits. It enters a section at a time,
-// as other readers wait.
-func (x *Index) catchUp() {
-	for upTo := x.came.Load(); x.entered.Load() < upTo; {
+// moment. Every reader of postings calls it first; it is one look when no series waits.
+func (x *Index) catchUp() { x.Enter(x.came.Load()) }
+
+// Came counts the series that had to wait for the postings, ever.
+func (x *Index) Came() uint64 { return x.came.Load() }
+
+// Waiting is the number of series that are not in the postings yet: the next reader of postings enters them.
+func (x *Index) Waiting() int {
+	entered := x.entered.Load() // first: it never exceeds what came
+	return int(x.came.Load() - entered)
+}
+
+// Enter enters the first upTo of the series that had to wait, as Came counts them, into the postings, so that no reader pays
+// for them. It enters a section at a time, as readers wait meanwhile.
+func (x *Index) Enter(upTo uint64) {
+	for x.entered.Load() < upTo {
 		x.mu.Lock()
 		if x.entered.Load() < upTo { // another goroutine may have done it
 			x.enterLocked(internSection)

@@ -301,6 +301,29 @@ func TestSeriesThatWaitAreSeenByEveryReader(t *testing.T) {
 	}
 }
 
+// TestSeriesEnterWithoutAReader: as many as were asked for, in the order in which they came, and no reader enters them again.
+func TestSeriesEnterWithoutAReader(t *testing.T) {
+	x := New()
+	for i := range 1000 {
+		x.Intern(point.MakeLabels("__name__", "up", "host", fmt.Sprint("h", i)))
+	}
+	before := x.Came()
+	for i := range 500 {
+		x.Intern(point.MakeLabels("__name__", "up", "host", fmt.Sprint("young", i)))
+	}
+	x.Enter(before)
+	if n := x.mu.all.GetCardinality(); n < before || n >= before+internSection || x.Waiting() != 1500-int(n) {
+		t.Errorf("%d entered of the %d that were meant, %d wait", n, before, x.Waiting())
+	}
+	x.Enter(x.Came())
+	if x.Waiting() != 0 || len(x.mu.waiting) != 0 || x.mu.all.GetCardinality() != 1500 {
+		t.Errorf("%d wait, %d entered of 1500", x.Waiting(), x.mu.all.GetCardinality())
+	}
+	if n := len(x.LabelValues("host", nil)); n != 1500 {
+		t.Errorf("%d hosts are found, not 1500", n)
+	}
+}
+
 func TestNoMoreWaitThanMay(t *testing.T) {
 	x := New()
 	ls := make([]point.Labels, 1000)

@@ -137,6 +137,9 @@ func (s *Server) recover(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return fault.Annotate(err, "replay the log")
 	}
+	for _, t := range s.tables() {
+		t.came = t.index.Came() // Run enters them at once
+	}
 	s.deps.Log.Info("log replayed", "records", records, "bytes", bytes, "partitions", len(placed), "took", time.Since(start).Round(time.Millisecond))
 	return nil
 }

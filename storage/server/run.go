@@ -19,6 +19,7 @@ const (
 	flushPeriod   = 250 * time.Millisecond
 	compactPeriod = 2 * time.Second
 	sweepPeriod   = time.Minute
+	enterPeriod   = 250 * time.Millisecond
 	coolAfter     = 2 * time.Hour
 )
 
@@ -29,6 +30,10 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return every(ctx, flushPeriod, s.flushDue) })
 	g.Go(func() error { return every(ctx, compactPeriod, s.compactDue) })
 	g.Go(func() error { return every(ctx, sweepPeriod, s.sweep) })
+	g.Go(func() error {
+		s.enterSeries(ctx) // those of the log
+		return every(ctx, enterPeriod, s.enterSeries)
+	})
 	g.Go(func() error { return every(ctx, measurePeriod, s.measure) })
 	g.Go(func() error { return s.scrub(ctx) })
 	g.Go(func() error {
@@ -192,6 +197,18 @@ func (s *Server) coolUnderPressure(ctx context.Context, now time.Time) {
 func (s *Server) sweep(context.Context) {
 	for _, t := range s.tables() {
 		t.index.Sweep()
+	}
+}
+
+// enterSeries enters the series that came before its last call into the postings of their tables: else the first query after
+// many new series pays for them, 35 to 58 ms for 131,072 after a restart (2026-11-24). Newer ones wait: their sender
+// waits for an ack, and may have more.
+func (s *Server) enterSeries(context.Context) {
+	for _, t := range s.tables() {
+		if t.index.Waiting() > 0 {
+			t.index.Enter(t.came)
+		}
+		t.came = t.index.Came()
 	}
 }
 

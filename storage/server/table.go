@@ -26,6 +26,8 @@ type table struct {
 	families families
 	order    order
 
+	came uint64 // series of the index at the last look of enterSeries; owned by recover, then by that loop of Run
+
 	creating sync.Mutex // one partition is made at a time; acquired before mu
 	mu       struct {
 		sync.RWMutex
