@@ -32,6 +32,7 @@ type table struct {
 	mu       struct {
 		sync.RWMutex
 		partitions map[point.PartitionID]*partition.Partition
+		byTime     []*partition.Partition         // the same by time; nil after a change. Elements are never changed: all gives them away
 		gates      map[point.PartitionID]*door    // of all that were ever led here and not dropped since
 		dropped    map[point.PartitionID]struct{} // by order, and perhaps still in the map
 	}
@@ -74,6 +75,7 @@ func (t *table) add(p *partition.Partition) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.partitions[p.Identity().Partition] = p
+	t.mu.byTime = nil
 }
 
 // create makes a partition unless another request did meanwhile. A dropped partition is Stale: its rows were deleted,
@@ -155,28 +157,52 @@ func (t *table) dropLocked(p *partition.Partition) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.mu.partitions, p.Identity().Partition)
+	t.mu.byTime = nil
 	delete(t.mu.gates, p.Identity().Partition)
 	return nil
 }
 
-// all lists the partitions by time.
+// all lists the partitions by time. The list is shared: it is only read. It is sorted once for all queries until partitions come or go.
 func (t *table) all() []*partition.Partition {
 	t.mu.RLock()
-	ps := make([]*partition.Partition, 0, len(t.mu.partitions))
+	ps := t.mu.byTime
+	t.mu.RUnlock()
+	if ps != nil {
+		return ps
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ps = make([]*partition.Partition, 0, len(t.mu.partitions))
 	for _, p := range t.mu.partitions {
 		ps = append(ps, p)
 	}
-	t.mu.RUnlock()
 	slices.SortFunc(ps, func(a, b *partition.Partition) int { return cmp.Compare(a.Identity().TimeLo, b.Identity().TimeLo) })
+	t.mu.byTime = ps
 	return ps
 }
 
 // overlapping lists the partitions with rows in [lo, hi], by time; ids nil: of all.
-func (t *table) overlapping(ids []point.PartitionID, lo, hi point.Nanos) []*partition.Partition {
-	return slices.DeleteFunc(t.all(), func(p *partition.Partition) bool {
+func (t *table) overlapping(ids []point.PartitionID, lo, hi point.Nanos) (out []*partition.Partition) {
+	named := func(id point.PartitionID) bool { return slices.Contains(ids, id) }
+	switch {
+	case ids == nil:
+		named = func(point.PartitionID) bool { return true }
+	case slices.IsSorted(ids): // as they are but for splits
+		named = func(id point.PartitionID) bool {
+			_, ok := slices.BinarySearch(ids, id)
+			return ok
+		}
+	}
+	for _, p := range t.all() {
 		at := p.Identity()
-		return at.TimeLo > hi || at.TimeHi <= lo || ids != nil && !slices.Contains(ids, at.Partition)
-	})
+		if at.TimeLo > hi {
+			break
+		}
+		if at.TimeHi > lo && named(at.Partition) {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 func cmpString(a, b string) int { return strings.Compare(a, b) }
