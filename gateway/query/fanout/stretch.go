@@ -65,9 +65,14 @@ func stretches(p *columns.Plan, ps []*topology.Partition, staged []times, mean t
 	edges = slices.Compact(edges)
 	var out []stretch
 	rows, all := 0, 0
+	many := func(steps int) bool {
+		length := time.Duration(steps) * time.Duration(p.Grid.Step) * time.Millisecond
+		return len(out) > stretchesMax || len(out) > stretchesFew && length < time.Duration(len(out))*mean
+	}
+	open := &openSpans{all: spans}
 	for i := 1; i < len(edges); i++ {
 		first, end := edges[i-1], edges[i]
-		touched := slices.DeleteFunc(slices.Clone(spans), func(s span) bool { return s.first > first || s.end <= first })
+		touched := open.at(first)
 		if len(touched) == 0 {
 			continue
 		}
@@ -76,14 +81,49 @@ func stretches(p *columns.Plan, ps []*topology.Partition, staged []times, mean t
 		if all += at.steps; at.units == nil {
 			rows += at.steps
 		}
+		if many(p.Grid.Len()) { // they become no fewer
+			return nil
+		}
 	}
-	if 2*rows > all || len(out) > stretchesMax {
-		return nil
-	}
-	if length := time.Duration(all) * time.Duration(p.Grid.Step) * time.Millisecond; len(out) > stretchesFew && length < time.Duration(len(out))*mean {
+	if 2*rows > all || many(all) {
 		return nil
 	}
 	return out
+}
+
+// openSpans returns the spans that a step touches, for rising steps: with hundreds of narrow partitions a step touches a few of them.
+type openSpans struct {
+	all   []span
+	rest  []int // by first, those that begin later
+	open  []int // that began
+	spans []span
+}
+
+// at gives the spans of a step in the order of all; until the next call.
+func (o *openSpans) at(step int) []span {
+	if o.open == nil {
+		o.open = make([]int, 0, len(o.all))
+		for i := range o.all {
+			o.rest = append(o.rest, i)
+		}
+		slices.SortStableFunc(o.rest, func(i, j int) int { return cmp.Compare(o.all[i].first, o.all[j].first) })
+	}
+	o.open = slices.DeleteFunc(o.open, func(i int) bool { return o.all[i].end <= step })
+	began := 0
+	for began < len(o.rest) && o.all[o.rest[began]].first <= step {
+		if i := o.rest[began]; o.all[i].end > step {
+			o.open = append(o.open, i)
+		}
+		began++
+	}
+	if o.rest = o.rest[began:]; began > 0 {
+		slices.Sort(o.open)
+	}
+	o.spans = o.spans[:0]
+	for _, i := range o.open {
+		o.spans = append(o.spans, o.all[i])
+	}
+	return o.spans
 }
 
 // span is a partition, or times of staged rows, and the steps with windows that touch it: [first, end).

@@ -2,6 +2,8 @@ package fanout
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,6 +143,33 @@ func drawn(t *testing.T, text string) (ps []*topology.Partition, on map[point.Pa
 		}
 	}
 	return ps, on
+}
+
+// TestOpenSpansAreThoseOfTheStep compares with a look at all spans, for random ones and rising steps.
+func TestOpenSpansAreThoseOfTheStep(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 2000 {
+		all := make([]span, rng.IntN(12))
+		for i := range all {
+			first := rng.IntN(20)
+			all[i] = span{partition: &topology.Partition{ID: point.PartitionID(i)}, first: first, end: first + rng.IntN(8)}
+		}
+		open := &openSpans{all: all}
+		for step := rng.IntN(3); step < 30; step += 1 + rng.IntN(4) {
+			var got, want []point.PartitionID
+			for _, s := range open.at(step) {
+				got = append(got, s.partition.ID)
+			}
+			for _, s := range all {
+				if s.first <= step && step < s.end {
+					want = append(want, s.partition.ID)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("step %d of %+v touches %v, not %v", step, all, got, want)
+			}
+		}
+	}
 }
 
 // TestTooManyPartitionsAreNotDivided: that would last longer than reading.
