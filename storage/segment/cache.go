@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2"
@@ -106,7 +107,7 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 // A hash may be that of two questions: the entry has the question, too, and is compared with it.
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
-// first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of names: namesGroup;
+// first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of a group: then page is recordPage; or the record of names: namesGroup;
 // or the answer to a Lookup: answersGroup, and at is the hash of its key; or the series that one matcher selects: setsGroup, and at is its hash; or what a
 // Selector finds: foundGroup, and at is the hash of its key.
 type pageKey struct {
@@ -122,18 +123,20 @@ const (
 	setsGroup        = groupsMax + 3
 	foundGroup       = groupsMax + 4
 	blockPage        = 1<<32 - 1
+	recordPage       = 1<<32 - 2
 	ranksAt          = 1 // of a page of times it is 0
 )
 
 // cached is a decoded page.
 type cached struct {
-	key   pageKey
-	cols  [][]point.Nanos
-	defs  *definitions
-	block *openBlock
-	ranks *openRanks
-	names []labelName
-	asked string // the key of a Lookup, of which the answer is, or a matcher, of which the set is, or of a Selector
+	key    pageKey
+	cols   [][]point.Nanos
+	defs   *definitions
+	block  *openBlock
+	record *groupRecord
+	ranks  *openRanks
+	names  []labelName
+	asked  string // the key of a Lookup, of which the answer is, or a matcher, of which the set is, or of a Selector
 
 	set      *roaring.Bitmap // of series
 	negative bool            // the matcher holds for the others
@@ -200,6 +203,10 @@ func (c *Cache) putRanks(k pageKey, o *openRanks) {
 
 func (c *Cache) putBlock(k pageKey, b *openBlock) {
 	c.put(&cached{key: k, block: b, bytes: b.bytes()})
+}
+
+func (c *Cache) putRecord(k pageKey, g *groupRecord) {
+	c.put(&cached{key: k, record: g, bytes: 128 + int64(len(g.ids))*int64(unsafe.Sizeof(g.ids[0])) + int64(len(g.blocks))*int64(unsafe.Sizeof(blockRange{}))})
 }
 
 func (c *Cache) putNames(k pageKey, names []labelName) {

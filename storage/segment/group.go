@@ -2,6 +2,7 @@ package segment
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
@@ -162,6 +163,11 @@ type groupRecord struct {
 type blockRange struct {
 	lo, hi point.Nanos
 	rows   int
+}
+
+// clone copies a record.
+func (g *groupRecord) clone() *groupRecord {
+	return &groupRecord{ids: slices.Clone(g.ids), blocks: slices.Clone(g.blocks)}
 }
 
 // parse reads a record. Block ranges rise in lo, strictly, and not always in hi: a series of one chunk may reach beyond the second chunk of a

@@ -111,11 +111,30 @@ func (r *Reader) corrupt(key []byte, err error) error {
 // tableIter walks over keys and values; a thin cover that gives errors their Kind. Values are valid until it moves.
 // An error ends the walk, and close returns it. Each walk must be closed: it pins a block of the cache.
 type tableIter struct {
-	r   *Reader
-	it  sstable.Iterator
-	key []byte
-	val []byte
-	err error
+	r    *Reader
+	it   sstable.Iterator // nil: it has not begun
+	lazy bool             // it acquires the file when it begins, and releases it when it is closed
+	key  []byte
+	val  []byte
+	err  error
+}
+
+// begin makes a walk that lazily did not begin yet.
+func (t *tableIter) begin() bool {
+	if t.it != nil {
+		return true
+	}
+	if t.err = t.r.acquire(); t.err != nil {
+		return false
+	}
+	began, err := t.r.iter()
+	if err != nil {
+		t.err = err
+		_ = t.r.release()
+		return false
+	}
+	t.it = began.it
+	return true
 }
 
 // iter begins a walk; the caller has acquired the file, and releases it after close.
@@ -133,6 +152,9 @@ func (r *Reader) iterOf(sst *sstable.Reader) (*tableIter, error) {
 
 // seek moves to the first key at or after k; false at the end or on an error.
 func (t *tableIter) seek(k []byte) bool {
+	if t.lazy && !t.begin() {
+		return false
+	}
 	kv := t.it.SeekGE(k, 0)
 	if kv == nil || t.err != nil {
 		return false
@@ -157,6 +179,12 @@ func (t *tableIter) find(k []byte) bool { return t.seek(k) && string(t.key) == s
 
 // close keeps the first error of the walk.
 func (t *tableIter) close() error {
+	if t.it == nil {
+		return t.err
+	}
+	if t.lazy {
+		defer func() { _ = t.r.release() }()
+	}
 	if err := t.it.Close(); t.err == nil {
 		t.err = diskError(err, t.r.path)
 	}

@@ -55,6 +55,7 @@ type readState struct {
 	// Of the group being read.
 	want [groupSeriesMax]int16 // slot → index into runs, -1: not wanted
 	runs []rows.Run
+	few  bool // of all series of the group; see isFew
 
 	values     arena[float64]
 	nanos      arena[point.Nanos]
@@ -228,14 +229,7 @@ func (r *Reader) read(s *readState, ids []point.DenseID, at []Place, lo, hi poin
 	if r.info.Rows == 0 || lo > hi || hi < r.info.TimeLo || lo > r.info.TimeHi {
 		return nil
 	}
-	if err := r.acquire(); err != nil {
-		return err
-	}
-	defer func() { _ = r.release() }()
-	t, err := r.iter()
-	if err != nil {
-		return err
-	}
+	t, err := &tableIter{r: r, lazy: true}, error(nil)
 	if at != nil {
 		s.places = inFileOrder(given(ids, at, s.places[:0]))
 	} else if s.places, err = r.places(t, ids, s.places[:0]); err != nil {
@@ -366,7 +360,10 @@ func (r *Reader) Whole(ids []point.DenseID, least, most int) (int, error) {
 
 // failed is the error that ended a walk; nil when it ended at the end.
 func (t *tableIter) failed() error {
-	if err := t.it.Error(); err != nil && t.err == nil {
+	if t.it == nil || t.err != nil {
+		return t.err
+	}
+	if err := t.it.Error(); err != nil {
 		t.err = diskError(err, t.r.path)
 	}
 	return t.err
@@ -375,22 +372,20 @@ func (t *tableIter) failed() error {
 // readGroup fills s.runs with the rows of the places, all of one group, from the blocks that overlap [lo, hi].
 func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point.Nanos) error {
 	number := ps[0].at.group()
-	s.key = keyOfGroup(s.key, number, kindRecord)
-	if !t.find(s.key) {
-		return r.missing(t, s.key)
-	}
-	if err := s.record.parse(t.val); err != nil {
-		return r.corrupt(s.key, err)
+	record, err := r.recordOf(t, s, number, len(ps))
+	if err != nil {
+		return err
 	}
 	for _, p := range ps {
-		if p.at.slot() >= len(s.record.ids) || s.record.ids[p.at.slot()] != p.id {
+		if p.at.slot() >= len(record.ids) || record.ids[p.at.slot()] != p.id {
 			return r.corrupt(s.key, errForm("record of a group: another series lies at the place"))
 		}
 	}
 	s.wantOnly(ps)
+	s.few = isFew(len(ps), len(record.ids))
 	// Block ranges rise in lo, not in hi: rates of a group's series may differ. Blocks are cut off at the front up to the first that
 	// reaches lo; blocks behind it that end before lo are read for nothing, and Cut removes their rows.
-	blocks, first := s.record.blocks, 0
+	blocks, first := record.blocks, 0
 	for len(blocks) > 0 && blocks[len(blocks)-1].lo > hi {
 		blocks = blocks[:len(blocks)-1]
 	}
@@ -406,6 +401,28 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 	return nil
 }
 
+// recordOf returns the record of a group of which so many series are wanted. One whose blocks are kept open is kept too: where both are, nothing of the file
+// is read, nor walked over.
+func (r *Reader) recordOf(t *tableIter, s *readState, number uint32, wanted int) (*groupRecord, error) {
+	k := pageKey{reader: r, group: number, page: recordPage}
+	s.key = keyOfGroup(s.key, number, kindRecord)
+	if isFew(wanted, groupSeriesMax) {
+		if p, ok := r.cache.page(k); ok {
+			return p.record, nil
+		}
+	}
+	if !t.find(s.key) {
+		return nil, r.missing(t, s.key)
+	}
+	if err := s.record.parse(t.val); err != nil {
+		return nil, r.corrupt(s.key, err)
+	}
+	if isFew(wanted, len(s.record.ids)) {
+		r.cache.putRecord(k, s.record.clone())
+	}
+	return &s.record, nil
+}
+
 // missing is the error of a key that must be there: that of the walk, if it failed, else Corrupt.
 func (r *Reader) missing(t *tableIter, key []byte) error {
 	if err := t.failed(); err != nil {
@@ -417,7 +434,7 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 // openBlock finds block k in the cache or opens it. A block of which few series are wanted is kept open: decompressing
 // it is most of the work, and a query for some hosts is usually repeated.
 func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
-	if !s.keepsOpen() {
+	if !s.few {
 		return r.loadBlock(t, s, k)
 	}
 	if p, ok := r.cache.page(k); ok {
@@ -434,8 +451,8 @@ func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 	return nil
 }
 
-// keepsOpen reports whether few of a group's series are wanted.
-func (s *readState) keepsOpen() bool { return 4*len(s.runs) <= len(s.record.ids) }
+// isFew reports whether so few of a group's series are wanted that its record and blocks are kept.
+func isFew(wanted, all int) bool { return 4*wanted <= all }
 
 func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey) error {
 	s.key = keyBlock(s.key, k.group, k.at)
@@ -648,6 +665,7 @@ func (c *Cursor) nextGroup() bool {
 		return false
 	}
 	s.wantAll()
+	s.few = false
 	s.again()
 	for i, b := range s.record.blocks {
 		s.level, s.number = i, uint32(i)
