@@ -28,6 +28,7 @@ type Engine struct {
 	smallTextsMax int64
 	bytesMax      int64 // of one query; 0: the account's bound
 	guard         *guard
+	workers       *workers
 	lane          *lane.Lane
 	processors    int
 	parser        parser.Parser
@@ -60,6 +61,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 		subSteps: s.SubqueryStepsMax, subStep: time.Duration(s.SubqueryStep),
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
+		workers:  newWorkers(),
 		gate:     NewGate(s.RunningMax, s.WaitingMax), slow: &slowLog{d.Log, time.Duration(s.SlowAfter)},
 		memory: d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: cmp.Or(d.Lane, lane.New(nil, processors)),
 	}

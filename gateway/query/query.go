@@ -107,7 +107,7 @@ func (q *query) enter(ctx context.Context) *promql.Result {
 // graceTime is how long an answer waits for an evaluation after its context has ended.
 const graceTime = 200 * time.Millisecond
 
-// await evaluates in a new goroutine. Parts of the engine check no context for many seconds; the caller
+// await evaluates in another goroutine. Parts of the engine check no context for many seconds; the caller
 // does not have to wait.
 func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 	type outcome struct {
@@ -116,7 +116,7 @@ func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 	}
 	done := make(chan outcome, 1)
 	q.over = make(chan struct{})
-	go func() {
+	q.engine.workers.run(func() {
 		var out outcome
 		defer func() {
 			if out.panic = recover(); out.panic != nil {
@@ -128,7 +128,7 @@ func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 			done <- out
 		}()
 		out.res = q.evaluate(ctx)
-	}()
+	})
 	var out outcome
 	select {
 	case out = <-done:
