@@ -255,7 +255,7 @@ func (p *Partition) liveOrder(y *ids) []point.DenseID {
 // loadQuiet loads the series that a segment defines without their labels.
 func (x *ids) loadQuiet(g *segmentRef) error {
 	n := x.len()
-	err := g.reader.EachDefinition(func(id point.DenseID, l point.Labels) error {
+	err := g.reader.LendDefinitions(func(id point.DenseID, l point.Labels) error {
 		if int(id) != n {
 			return outOfOrder(g, id, n)
 		}

@@ -72,11 +72,12 @@ type block struct {
 
 	headMem []byte // scratch
 	stamps  []point.Stamp
+	places  []int
 }
 
 func (b *block) reset() {
 	*b = block{chunks: b.chunks[:0], except: b.except[:0], ints: b.ints, doubles: b.doubles,
-		histLens: b.histLens[:0], hists: b.hists[:0], page: b.page, ranks: b.ranks, headMem: b.headMem, stamps: b.stamps}
+		histLens: b.histLens[:0], hists: b.hists[:0], page: b.page, ranks: b.ranks, headMem: b.headMem, stamps: b.stamps, places: b.places}
 	b.ints.reset()
 	b.doubles.reset()
 	b.page.reset()
@@ -181,11 +182,14 @@ func (b *block) headTimes(dst []byte, own uint32) []byte {
 // series come with one request and share its stamp.
 func (b *block) headStamps(dst []byte) []byte {
 	all := b.stamps[:0]
-	for i := range b.chunks {
-		all = append(all, b.chunks[i].lo)
-		if b.chunks[i].hi != b.chunks[i].lo {
-			all = append(all, b.chunks[i].hi)
+	add := func(s point.Stamp) {
+		if n := len(all); n == 0 || all[n-1] != s { // that of the series before, mostly
+			all = append(all, s)
 		}
+	}
+	for i := range b.chunks {
+		add(b.chunks[i].lo)
+		add(b.chunks[i].hi)
 	}
 	b.stamps = all
 	slices.Sort(all)
@@ -196,16 +200,25 @@ func (b *block) headStamps(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, uint64(s-prev))
 		prev = s
 	}
+	at := 0
+	places := b.places[:0]
 	for i := range b.chunks {
-		dst = binary.AppendUvarint(dst, uint64(stampAt(all, b.chunks[i].lo)))
+		at = stampAt(all, b.chunks[i].lo, at)
+		places = append(places, at)
+		dst = binary.AppendUvarint(dst, uint64(at))
 	}
 	for i := range b.chunks {
-		dst = binary.AppendUvarint(dst, uint64(stampAt(all, b.chunks[i].hi)))
+		dst = binary.AppendUvarint(dst, uint64(stampAt(all, b.chunks[i].hi, places[i])))
 	}
+	b.places = places
 	return dst
 }
 
-func stampAt(all []point.Stamp, s point.Stamp) int {
+// stampAt finds a stamp, which is there, and first looks at a likely place: neighbours often came with one request, and where there is one row the lowest is the highest.
+func stampAt(all []point.Stamp, s point.Stamp, likely int) int {
+	if all[likely] == s {
+		return likely
+	}
 	at, _ := slices.BinarySearch(all, s)
 	return at
 }

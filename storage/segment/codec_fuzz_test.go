@@ -142,7 +142,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(uint8(3), packDefinitions(nil, s.defs, pk))
 	p := postings{names: map[string]map[string]*runs{}}
 	for _, d := range s.defs {
-		p.add(d.id, d.labels)
+		p.add(d.id, d.labels, 0)
 	}
 	check(f, p.write(func(key, value []byte) error {
 		kind := uint8(5)

@@ -2,6 +2,8 @@ package segment
 
 import (
 	"encoding/binary"
+	"slices"
+	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -45,16 +47,44 @@ func packDefinitions(dst []byte, defs []definition, pk *packer) []byte {
 
 // parseDefinitions reads a page; ids rise strictly and labels are in canonical form.
 func parseDefinitions(b []byte, d *zstd.Decoder) ([]definition, error) {
-	c := cursor{b: b}
-	n := c.count(pageDefinitions)
-	// Two uvarints a definition, of at most 5 bytes each. The body becomes one string, of which all labels are parts.
-	rawHead, _ := c.frame(d, c.count(2*5*pageDefinitions), nil)
-	rawBody, _ := c.frame(d, c.count(pageLabelMax), nil)
-	if !c.end() {
+	var m definitionsMemory
+	n, ok := m.open(b, d)
+	if !ok {
 		return nil, errForm("page of definitions")
 	}
-	head, body := cursor{b: rawHead}, string(rawBody)
-	defs := make([]definition, n)
+	return splitDefinitions(make([]definition, n), m.head, string(m.body))
+}
+
+// definitionsMemory is used again from page to page where definitions are only looked at: strings of their own are most of the cost of a page.
+type definitionsMemory struct {
+	defs               []definition
+	head, body         []byte
+	headFrom, bodyFrom []byte // memory of opened frames
+}
+
+// parse is parseDefinitions; the definitions are valid until the next call.
+func (m *definitionsMemory) parse(b []byte, d *zstd.Decoder) ([]definition, error) {
+	n, ok := m.open(b, d)
+	if !ok {
+		return nil, errForm("page of definitions")
+	}
+	m.defs = slices.Grow(m.defs[:0], n)[:n]
+	return splitDefinitions(m.defs, m.head, unsafe.String(unsafe.SliceData(m.body), len(m.body)))
+}
+
+// open reads the count of a page, and opens its frames.
+func (m *definitionsMemory) open(b []byte, d *zstd.Decoder) (n int, ok bool) {
+	c := cursor{b: b}
+	n = c.count(pageDefinitions)
+	// Two uvarints a definition, of at most 5 bytes each. The body becomes one string, of which all labels are parts.
+	m.head, m.headFrom = c.frame(d, c.count(2*5*pageDefinitions), m.headFrom)
+	m.body, m.bodyFrom = c.frame(d, c.count(pageLabelMax), m.bodyFrom)
+	return n, c.end()
+}
+
+// splitDefinitions fills defs, which has the length of the page's count.
+func splitDefinitions(defs []definition, rawHead []byte, body string) ([]definition, error) {
+	head := cursor{b: rawHead}
 	prev := uint64(0)
 	for i := range defs {
 		step := head.uvarint()
@@ -97,9 +127,12 @@ func sharedRest(before, l point.Labels) int {
 // validAfter is Valid of labels that come after valid ones.
 // An example of labels that share their rest: of __name__="cpu_user",dc="a",host="h1" after __name__="cpu_idle",dc="a",host="h1"
 // all from dc on is equal, and valid as it was before. Only the first label is left to check.
-func validAfter(before, l point.Labels) bool {
-	if n := sharedRest(before, l); n > 0 {
-		return len(l) <= point.LabelsBytesMax && l[:n].Valid()
+func validAfter(before, l point.Labels) bool { return validShared(l, sharedRest(before, l)) }
+
+// validShared is Valid of labels that from an offset on are those of valid ones.
+func validShared(l point.Labels, shared int) bool {
+	if shared > 0 {
+		return len(l) <= point.LabelsBytesMax && l[:shared].Valid()
 	}
 	return l.Valid()
 }

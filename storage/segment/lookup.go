@@ -48,7 +48,7 @@ func (r *Reader) all() (*roaring.Bitmap, error) {
 		out.AddRange(uint64(first), uint64(last)+1)
 		return out, nil
 	}
-	return out, r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
+	return out, r.LendDefinitions(func(id point.DenseID, _ point.Labels) error {
 		out.Add(uint32(id))
 		return nil
 	})

@@ -16,7 +16,6 @@ import (
 type postings struct {
 	names  map[string]map[string]*runs
 	last   []lastPosting // by the label's number in its set
-	before point.Labels  // of the series before
 	labels int           // of the series before
 }
 
@@ -36,6 +35,9 @@ type runs struct {
 	count       int
 	start, next uint32 // the open run is [start, next); next 0 and start 0: none yet
 	prev        uint32 // end of the run before it
+
+	value string // of which this is the set
+	after *runs  // of the value that last came behind it: the metrics of the next host mostly come in the same order
 }
 
 // add adds an id that is greater than all before.
@@ -59,17 +61,17 @@ func (r *runs) flush() {
 	}
 }
 
-// add notes the labels of a series. In both branches last[i] ends as the i-th label of this series: names and runs of labels that are equal
-// are used again without a look-up.
-func (p *postings) add(id point.DenseID, l point.Labels) {
+// add adds a series, of which the labels from an offset on are those of the series before (sharedRest). In both branches last[i] ends as the i-th label of
+// this series: names and runs of labels that are equal are used again without a look-up.
+func (p *postings) add(id point.DenseID, l point.Labels, shared int) {
 	i := 0
-	if n := sharedRest(p.before, l); n > 0 {
+	if shared > 0 {
 		for k := range p.last[1:p.labels] {
 			p.last[1+k].runs.add(uint32(id))
 		}
-		p.before, l = l, l[:n] // all labels but the first are those of the series before
+		l = l[:shared] // all labels but the first are those of the series before
 	} else {
-		p.before, p.labels = l, l.Len()
+		p.labels = l.Len()
 	}
 	l.Range(func(name, value string) bool {
 		if i == len(p.last) {
@@ -87,16 +89,24 @@ func (p *postings) find(last *lastPosting, name, value string) *runs {
 		return last.runs
 	}
 	if last.name != name || last.values == nil {
-		last.name, last.values = name, p.names[name]
+		last.name, last.values, last.runs = name, p.names[name], nil
 		if last.values == nil {
 			last.values = map[string]*runs{}
 			p.names[strings.Clone(name)] = last.values
 		}
 	}
+	before := last.runs
+	if before != nil && before.after != nil && before.after.value == value {
+		last.value, last.runs = value, before.after
+		return last.runs
+	}
 	last.value, last.runs = value, last.values[value]
 	if last.runs == nil {
-		last.runs = &runs{}
-		last.values[strings.Clone(value)] = last.runs // not a piece of the labels, which it would hold in memory
+		last.runs = &runs{value: strings.Clone(value)} // not a piece of the labels, which it would hold in memory
+		last.values[last.runs.value] = last.runs
+	}
+	if before != nil {
+		before.after = last.runs
 	}
 	return last.runs
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 	sstblock "github.com/cockroachdb/pebble/v2/sstable/block"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -248,8 +249,18 @@ func (r *Reader) SeriesIDs() (ids *roaring.Bitmap, err error) {
 // EachDefinition calls f with every series that has its labels here, in rising order of ids. f's error ends the walk
 // and is returned as it is.
 func (r *Reader) EachDefinition(f func(id point.DenseID, l point.Labels) error) error {
+	return r.eachDefinition(parseDefinitions, f)
+}
+
+// LendDefinitions is EachDefinition with labels that are valid until f returns, at a third of the cost.
+func (r *Reader) LendDefinitions(f func(id point.DenseID, l point.Labels) error) error {
+	var m definitionsMemory
+	return r.eachDefinition(m.parse, f)
+}
+
+func (r *Reader) eachDefinition(parse func([]byte, *zstd.Decoder) ([]definition, error), f func(id point.DenseID, l point.Labels) error) error {
 	return r.each(keyDefinitions, func(key, value []byte) error {
-		defs, err := parseDefinitions(value, r.cache.decoder)
+		defs, err := parse(value, r.cache.decoder)
 		if err != nil {
 			return r.corrupt(key, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -164,6 +165,14 @@ func TestWhatWasWrittenIsRead(t *testing.T) {
 		}))
 		if !slices.Equal(defs, s.defs) {
 			t.Errorf("definitions %v, want %v", defs, s.defs)
+		}
+		defs = defs[:0]
+		check(t, r.LendDefinitions(func(id point.DenseID, l point.Labels) error {
+			defs = append(defs, definition{id, point.Labels(strings.Clone(string(l)))})
+			return nil
+		}))
+		if !slices.Equal(defs, s.defs) {
+			t.Errorf("definitions that are lent: %v, want %v", defs, s.defs)
 		}
 		if !slices.Equal(r.Info().Ends, s.meta.Ends) || r.Info().Rows != info.Rows || r.Info().Base != s.meta.Base {
 			t.Errorf("header %+v, written %+v", r.Info(), info)

@@ -125,7 +125,7 @@ func (r *Reader) Verify() error {
 // of series. It costs a tenth of Verify. A segment is checked before the catalogue names it. Errors: Corrupt, Unavailable.
 func (r *Reader) Check() error {
 	n, last := uint64(0), int64(-1)
-	if err := r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
+	if err := r.LendDefinitions(func(id point.DenseID, _ point.Labels) error {
 		n++
 		if int64(id) <= last {
 			return fault.Errorf(fault.Corrupt, "segment %s: definition of series %d follows %d", r.path, id, last)
@@ -185,7 +185,7 @@ func (r *Reader) disagree(what string, have, want uint64) error {
 func (r *Reader) verifyDefinitions() error {
 	n := uint64(0)
 	last := int64(-1)
-	if err := r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
+	if err := r.LendDefinitions(func(id point.DenseID, _ point.Labels) error {
 		n++
 		if int64(id) <= last {
 			return fault.Errorf(fault.Corrupt, "segment %s: definition of series %d follows %d", r.path, id, last)

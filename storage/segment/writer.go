@@ -160,11 +160,13 @@ func (w *Writer) Define(id point.DenseID, l point.Labels) error {
 		return w.invalid("series %d is defined after series %d", id, w.lastDef)
 	case id == 1<<32-1:
 		return w.invalid("series id %d is out of range", id)
-	case !validAfter(w.prev, l):
+	}
+	shared := sharedRest(w.prev, l)
+	if !validShared(l, shared) {
 		return w.invalid("series %d has labels that are not canonical", id)
 	}
 	w.lastDef, w.prev = int64(id), l
-	w.postings.add(id, l)
+	w.postings.add(id, l, shared)
 	w.info.Definitions++
 	w.page = append(w.page, definition{id, l})
 	w.pageBytes += len(l)
