@@ -134,7 +134,8 @@ const (
 	methodInserts         = "Inserts"
 	methodSelect          = "Select"
 	methodEvaluate        = "Evaluate"
-	methodEvaluations     = "Evaluations" // several of a query
+	methodEvaluations     = "Evaluations"     // several of a query
+	methodEvaluationsKept = "EvaluationsKept" // requests of Evaluations, one after the other
 	methodLabelNames      = "LabelNames"
 	methodLabelValues     = "LabelValues"
 	methodExemplars       = "Exemplars"

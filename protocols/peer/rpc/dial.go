@@ -54,6 +54,7 @@ type line struct {
 	active   atomic.Int64 // calls, selects and streams under way
 	received atomic.Int64 // when bytes were last received, since Peer.began
 	pinging  atomic.Bool
+	kept     keptStreams
 
 	pinged time.Duration // owned by watch: when the peer was asked for a sign of life and had given none since
 }

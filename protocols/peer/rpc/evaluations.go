@@ -59,7 +59,7 @@ func (p *Peer) EvaluateAll(ctx context.Context, all []*peer.Evaluation) {
 		return
 	}
 	if err == nil && a.left > 0 {
-		err = fault.Errorf(fault.Unavailable, "%s: the answer ended before %d of %d evaluations", p.addr, a.left, len(all))
+		err = a.endedEarly(p.addr)
 	}
 	a.endAll(err)
 }
@@ -85,16 +85,22 @@ func (p *Peer) evaluations(ctx context.Context, request []byte, a *answers) (err
 		return err
 	}
 	defer l.leave()
+	if l.keeps(ctx) {
+		if err := p.askKept(ctx, l, request, a); !errors.Is(err, errNotKept) {
+			return p.fault(ctx, l, methodEvaluations, err)
+		}
+	}
 	cs, cancel, err := p.openAs(ctx, l, grpc.StreamDesc{StreamName: methodEvaluations, ServerStreams: true}) // one message: its end is the request's
 	if err == nil {
 		defer cancel(nil)
-		err = p.receiveAnswers(cs, request, a)
+		err = p.receiveAnswers(cs, request, a, false)
 	}
 	return p.fault(ctx, l, methodEvaluations, err)
 }
 
-// receiveAnswers returns nil at the end of the stream, or when no evaluation is left.
-func (p *Peer) receiveAnswers(cs grpc.ClientStream, request []byte, a *answers) error {
+// receiveAnswers returns nil when no evaluation is left, where the stream is kept or the server may go on, and else at the end of the stream. A kept stream that
+// ends before is Unavailable.
+func (p *Peer) receiveAnswers(cs grpc.ClientStream, request []byte, a *answers, kept bool) error {
 	buf, _ := pooled(request)
 	if err := sendBuffer(cs, buf); err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver has the reason
 		return err
@@ -105,7 +111,9 @@ func (p *Peer) receiveAnswers(cs grpc.ClientStream, request []byte, a *answers) 
 		n, err := receiveMessage(cs, messageBytesMax, func(b []byte) error { return decodeAnswers(b, a.take) })
 		received.Add(float64(n))
 		switch {
-		case errors.Is(err, io.EOF), err == nil && a.left == 0 && a.refused:
+		case errors.Is(err, io.EOF) && kept:
+			return a.endedEarly(p.addr)
+		case errors.Is(err, io.EOF), err == nil && a.left == 0 && (kept || a.refused):
 			return nil
 		case err != nil:
 			return err
@@ -118,10 +126,13 @@ type answers struct {
 	open    []*peer.Evaluation // by number; nil: it has ended
 	left    int                // that have not
 	refused bool               // some were ended here: the server may have more
+	// answered says that a record came: the request may not be sent again.
+	answered bool
 }
 
 // take decodes a record. Errors are Corrupt.
 func (a *answers) take(of, kind int, b []byte) error {
+	a.answered = true
 	if of >= len(a.open) {
 		return fault.Errorf(fault.Corrupt, "an answer to evaluation %d of %d", of, len(a.open))
 	}
@@ -265,14 +276,24 @@ func cutBytes(b []byte) (data, rest []byte, ok bool) {
 	return b[:n:n], b[n:], true
 }
 
-// evaluations answers several evaluations, as many at a time as there are processors.
+// evaluations answers one request.
 func (s *Server) evaluations(ss grpc.ServerStream) error {
-	var request []byte
-	_, err := receiveMessage(ss, evaluateMax, func(b []byte) error { request = append(request, b...); return nil })
-	s.metrics.received.WithLabelValues(methodEvaluations).Add(float64(len(request)))
-	if err != nil {
-		return received(ss.Context(), err)
+	request, err := s.evaluationsRequest(ss)
+	if err == nil {
+		err = s.answerEvaluations(ss, request)
 	}
+	return received(ss.Context(), err)
+}
+
+// evaluationsRequest receives a request.
+func (s *Server) evaluationsRequest(ss grpc.ServerStream) (request []byte, err error) {
+	_, err = receiveMessage(ss, evaluateMax, func(b []byte) error { request = append(request, b...); return nil })
+	s.metrics.received.WithLabelValues(methodEvaluations).Add(float64(len(request)))
+	return request, err
+}
+
+// answerEvaluations answers several evaluations, as many at a time as there are processors.
+func (s *Server) answerEvaluations(ss grpc.ServerStream, request []byte) error {
 	all, err := decodeEvaluations(request)
 	if err != nil {
 		return err
@@ -301,7 +322,7 @@ func (s *Server) evaluations(ss grpc.ServerStream) error {
 	if err == nil {
 		err = out.flush()
 	}
-	return received(ss.Context(), err)
+	return err
 }
 
 // answerWriter gathers records of answers. Its methods may be called from many goroutines; errors are those of the stream, and TooLarge.

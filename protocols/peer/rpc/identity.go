@@ -101,6 +101,7 @@ var rights = map[string][]Role{
 	methodSelect:          {RoleGateway},
 	methodEvaluate:        {RoleGateway},
 	methodEvaluations:     {RoleGateway},
+	methodEvaluationsKept: {RoleGateway},
 	methodLabelNames:      {RoleGateway},
 	methodLabelValues:     {RoleGateway},
 	methodExemplars:       {RoleGateway},

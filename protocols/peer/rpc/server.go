@@ -171,6 +171,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodSelect, s.selectSeries)
 	add(methodEvaluate, s.evaluate)
 	add(methodEvaluations, s.evaluations)
+	add(methodEvaluationsKept, s.keptEvaluations)
 	add(methodPing, answer(s, 1<<10, func(context.Context, *peerpb.Nothing) (*peerpb.Nothing, error) { return &peerpb.Nothing{}, nil }))
 	add(methodLabelNames, answer(s, smallMax, s.labelNames))
 	add(methodLabelValues, answer(s, smallMax, s.labelValues))

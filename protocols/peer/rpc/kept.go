@@ -1,0 +1,163 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/trace"
+)
+
+// Streams of evaluations are kept: opening one costs as much processor time as a small answer does otherwise.
+//
+//	request ─▶ an idle stream, or a new one ─▶ request, answers ─▶ all evaluations have ended: the stream is idle again
+//	                                                            ▶ an error, or the caller left: it is cancelled
+//
+// A stream carries one request at a time, so HTTP/2's flow control holds for each answer by itself, and no answer waits for another. Requests and answers
+// have the form of a stream with one request.
+
+// keptMax bounds the idle streams of a line. Larger: more goroutines at both ends, which sleep.
+const keptMax = 16
+
+// keptStreams are the idle streams of a line.
+type keptStreams struct {
+	unknown atomic.Bool // the peer's build has no such streams
+
+	mu struct {
+		sync.Mutex
+		idle []*keptStream
+	}
+}
+
+// keptStream is a stream of evaluations. Its owner is the request that uses it.
+type keptStream struct {
+	cs   grpc.ClientStream
+	end  context.CancelCauseFunc
+	used bool // it carried a request before
+}
+
+// take gives the stream that was used last; nil if none is idle.
+func (k *keptStreams) take() *keptStream {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(k.mu.idle) - 1
+	if n < 0 {
+		return nil
+	}
+	st := k.mu.idle[n]
+	k.mu.idle = k.mu.idle[:n]
+	return st
+}
+
+// put keeps a stream for a later request, or ends it.
+func (k *keptStreams) put(st *keptStream) {
+	st.used = true
+	k.mu.Lock()
+	full := len(k.mu.idle) == keptMax
+	if !full {
+		k.mu.idle = append(k.mu.idle, st)
+	}
+	k.mu.Unlock()
+	if full {
+		st.end(nil)
+	}
+}
+
+// errNotKept means that another stream has to be used: nothing was answered on this one, which the server had ended, or it knows no such streams.
+var errNotKept = errors.New("the request was not answered on a kept stream")
+
+// keeps reports whether a request travels on a kept stream. One in a span does not: the span is named when a stream begins.
+func (l *line) keeps(ctx context.Context) bool {
+	return !l.kept.unknown.Load() && trace.Header(ctx) == ""
+}
+
+// askKept sends a request on a kept stream and hands out its answers. Errors are gRPC's or ours, as they come, and errNotKept.
+func (p *Peer) askKept(ctx context.Context, l *line, request []byte, a *answers) error {
+	st, stop, err := p.keptStream(ctx, l)
+	if err != nil {
+		return err
+	}
+	err = p.receiveAnswers(st.cs, request, a, true)
+	if whole := stop(); err == nil && whole && !a.refused {
+		l.kept.put(st)
+		return nil
+	}
+	st.end(nil)
+	switch {
+	case err == nil || a.answered || ctx.Err() != nil || l.ctx.Err() != nil:
+		return err
+	case errors.Is(ofStatus(err), errOlder):
+		l.kept.unknown.Store(true)
+		return errNotKept
+	case st.used: // the server stopped, or ended it for another reason, while it was idle
+		return errNotKept
+	}
+	return err
+}
+
+// keptStream gives an idle stream or opens one. It ends with ctx until stop, which reports whether it did not.
+func (p *Peer) keptStream(ctx context.Context, l *line) (st *keptStream, stop func() bool, err error) {
+	if st = l.kept.take(); st != nil {
+		return st, context.AfterFunc(ctx, func() { st.end(ctx.Err()) }), nil
+	}
+	own, abandon := context.WithCancelCause(context.Background())
+	stop = context.AfterFunc(ctx, func() { abandon(ctx.Err()) })
+	cs, cancel, err := p.open(own, l, methodEvaluationsKept)
+	if err != nil {
+		stop()
+		abandon(nil)
+		return nil, nil, err
+	}
+	return &keptStream{cs: cs, end: func(cause error) { cancel(cause); abandon(cause) }}, stop, nil
+}
+
+// keptEvaluations answers one request after the other, until the caller ends the stream or the server stops.
+func (s *Server) keptEvaluations(ss grpc.ServerStream) error {
+	type request struct {
+		bytes []byte
+		err   error
+	}
+	requests := make(chan request)
+	s.running.Go(func() { // until the handler returns, at the latest
+		for {
+			var r request
+			r.bytes, r.err = s.evaluationsRequest(ss)
+			select {
+			case requests <- r:
+			case <-ss.Context().Done():
+				return
+			}
+			if r.err != nil {
+				return
+			}
+		}
+	})
+	for {
+		select {
+		case <-s.stopping:
+			return errStopping
+		case r := <-requests:
+			if errors.Is(r.err, io.EOF) {
+				return nil
+			}
+			err := r.err
+			if err == nil {
+				err = s.answerEvaluations(ss, r.bytes)
+				s.metrics.calls.WithLabelValues(methodEvaluations, kindLabel(err)).Inc()
+			}
+			if err != nil {
+				return received(ss.Context(), err)
+			}
+		}
+	}
+}
+
+// endedEarly is the error of answers that end before all evaluations have.
+func (a *answers) endedEarly(addr string) error {
+	return fault.Errorf(fault.Unavailable, "%s: the answer ended before %d of %d evaluations", addr, a.left, len(a.open))
+}
