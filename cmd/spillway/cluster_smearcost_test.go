@@ -116,6 +116,7 @@ func costPace(t *testing.T) time.Duration {
 func (c *crowd) pour(table string, d time.Duration) (rows int) {
 	var mu sync.Mutex
 	var wait sync.WaitGroup
+	tags := os.Getenv("SMEAR_TAGS")
 	began, pace := time.Now(), costPace(c.t)
 	for worker := range 4 {
 		wait.Go(func() {
@@ -129,7 +130,7 @@ func (c *crowd) pour(table string, d time.Duration) (rows int) {
 				b.Reset()
 				at := time.Now().UnixMilli()
 				for s := range costRequest {
-					fmt.Fprintf(&b, "load,host=h%d v=%d %d\n", i*costRequest%costSeries+s, i, at)
+					fmt.Fprintf(&b, "load,host=h%d%s v=%d %d\n", i*costRequest%costSeries+s, tags, i, at)
 				}
 				if status, _, err := putLine(c.doors[0], table, b.String()); err == nil && status == http.StatusNoContent {
 					mu.Lock()

@@ -24,13 +24,17 @@ type Decoder struct {
 // Decode decodes b into f, reusing f's memory; nothing of b is kept. Definitions and exemplar labels are strings of
 // their own; Hists[i].H lies in f until the next Decode into it. It allocates only as much as b's size and the bounds
 // allow, after both checksums are verified. Errors are Corrupt, and f is then empty.
-func (d *Decoder) Decode(b []byte, f *Frame) error {
+func (d *Decoder) Decode(b []byte, f *Frame) error { return d.DecodeWith(nil, b, f) }
+
+// DecodeWith is Decode of a frame that this process encoded, with definitions that the caller kept: they are most of the cost of a frame with one row of each
+// series. f.Defs is a copy of the list. Nil: they are decoded. The error is Internal if the frame defines another number of series.
+func (d *Decoder) DecodeWith(defs []point.Labels, b []byte, f *Frame) error {
 	f.Reset()
 	h, err := Header(b)
 	if err != nil {
 		return err
 	}
-	if err = d.decode(b[HeaderLen:], &h, f); err != nil {
+	if err = d.decode(b[HeaderLen:], &h, f, defs); err != nil {
 		f.Reset()
 		return fault.Annotate(err, "frame %v", h.Serial)
 	}
@@ -38,7 +42,7 @@ func (d *Decoder) Decode(b []byte, f *Frame) error {
 	return nil
 }
 
-func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
+func (d *Decoder) decode(packed []byte, h *Head, f *Frame, known []point.Labels) error {
 	if err := h.verify(packed); err != nil {
 		return err
 	}
@@ -72,7 +76,16 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
 	r.values(f.Values, f.IDs)
 	r.hists(f.Hists, limit)
 	r.exemplars(f.Exemplars, limit)
-	r.defs(f.Defs, h)
+	switch {
+	case r.err != nil:
+	case known == nil:
+		r.defs(f.Defs, h)
+	case len(known) != defs:
+		return fault.Errorf(fault.Internal, "a frame of %d definitions is decoded with %d", defs, len(known))
+	default:
+		copy(f.Defs, known)
+		return nil
+	}
 	if r.left() > 0 {
 		r.fail("bytes follow the last definition")
 	}

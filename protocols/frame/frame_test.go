@@ -108,6 +108,30 @@ func goldenFrames() map[string]*frame.Frame {
 	}
 }
 
+// TestFramesAreDecodedWithDefinitionsAtHand as with those in their bytes.
+func TestFramesAreDecodedWithDefinitionsAtHand(t *testing.T) {
+	var d frame.Decoder
+	var g frame.Frame
+	for name, f := range goldenFrames() {
+		b := encode(f)
+		if err := d.DecodeWith(f.Defs, b, &g); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if diff := difference(f, &g); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if len(f.Defs) == 0 {
+			continue
+		}
+		if err := d.DecodeWith(f.Defs[1:], b, &g); !fault.Is(err, fault.Internal) || len(g.IDs)+len(g.Defs) > 0 {
+			t.Errorf("%s with a definition less: %v, and %d rows", name, err, len(g.IDs))
+		}
+		b[len(b)-1] ^= 1
+		if err := d.DecodeWith(f.Defs, b, &g); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%s with a bit flipped in its definitions: %v", name, err)
+		}
+	}
+}
+
 func TestFrameBytesStayReadable(t *testing.T) {
 	for name, f := range goldenFrames() {
 		path := filepath.Join("testdata", name+".hex")

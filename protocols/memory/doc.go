@@ -1,4 +1,4 @@
-// Package memory spares the system work with fresh memory.
+// Package memory spares the system work with fresh memory, and maps the reading of strings that they hold already.
 //
 // Promise: nothing here changes a value.
 package memory

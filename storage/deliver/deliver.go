@@ -3,7 +3,6 @@ package deliver
 import (
 	"context"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -75,7 +74,7 @@ func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo,
 	in.Staging = &peer.Staging{Do: as}
 	return d.At(ctx, leader, table, func(st *Stream) error {
 		var err error
-		if s.ids, err = st.Define(ctx, s.ids[:0], s.Frame.Defs); err != nil {
+		if s.ids, err = st.define(ctx, s.ids[:0], s.Frame.Defs, s.kept); err != nil {
 			return err
 		}
 		Translate(in, s.ids)
@@ -100,15 +99,13 @@ func Translate(in *peer.Insert, ids []point.SeriesID) {
 // a partition goes there, whatever the clock says: the master drops old partitions, and a clock that runs ahead must not drop acknowledged rows.
 func (s *Scratch) divide(m *topology.Map, now point.Nanos) (uncovered []point.Nanos, expired int) {
 	g := &s.Frame
-	s.parts, s.rings = s.parts[:0], slices.Grow(s.rings[:0], len(g.Defs))
-	for _, l := range g.Defs {
-		s.rings = append(s.rings, m.PointOf(l))
-	}
+	s.parts = s.parts[:0]
+	s.places.reset(len(g.Defs))
 	var last *topology.Partition
 	var at int // of last, in s.parts
 	find := func(id point.DenseID, t point.Nanos) *peer.Insert {
-		if last == nil || !last.Contains(s.rings[id], t) {
-			p, ok := m.Find(s.rings[id], t)
+		if last == nil || !last.Contains(s.places.of(m, g, id, last), t) {
+			p, ok := m.Find(s.places.of(m, g, id, nil), t)
 			if !ok && m.Config.Retention > 0 && t < now-int64(m.Config.Retention) {
 				if now = min(now, end(m)); t < now-int64(m.Config.Retention) {
 					expired++

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -41,5 +42,47 @@ func TestAClockThatRunsAheadDropsNoAckedRow(t *testing.T) {
 		if delivered != c.delivered || len(uncovered) != c.uncovered || expired != c.expired {
 			t.Errorf("%s: %d delivered, %d without a partition, %d expired; want %d, %d and %d", c.why, delivered, len(uncovered), expired, c.delivered, c.uncovered, c.expired)
 		}
+	}
+}
+
+// TestRowsGoToTheirColumns: a partition with the whole ring is followed in time by two with halves of it, and rows come for all in turns.
+func TestRowsGoToTheirColumns(t *testing.T) {
+	const hour = int64(time.Hour)
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	placed := func(point.PartitionID) []topology.Placement { return []topology.Placement{{ID: 1, Server: "s1"}} }
+	ranges, err := topology.Spread(nil, []uint32{1, 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err = m.Cover([]point.Nanos{0}, placed).Apply(topology.SetColumns{Layout: topology.Layout{From: hour, Weights: []uint32{1, 1}, Ranges: ranges}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.Cover([]point.Nanos{hour}, placed)
+	of := &Scratch{}
+	g := &of.Frame
+	for i := range 40 {
+		g.Defs = append(g.Defs, point.MakeLabels(point.MetricName, "m", "host", fmt.Sprint(i)))
+	}
+	for i := range 400 {
+		g.IDs, g.Times, g.Values = append(g.IDs, point.DenseID(i*7%40)), append(g.Times, hour*int64(i/3%2)+int64(i)), append(g.Values, float64(i))
+	}
+	if uncovered, expired := of.divide(m, 0); len(uncovered) > 0 || expired > 0 || m.Len() != 3 {
+		t.Fatalf("%d uncovered, %d expired, %d partitions", len(uncovered), expired, m.Len())
+	}
+	rows := 0
+	for _, p := range of.parts {
+		for i, id := range p.in.IDs {
+			if want, _ := m.Find(m.PointOf(g.Defs[id]), p.in.Times[i]); want.ID != p.partition.ID {
+				t.Errorf("a row of series %d at %d goes to partition %d, want %d", id, p.in.Times[i], p.partition.ID, want.ID)
+			}
+			rows++
+		}
+	}
+	if rows != len(g.IDs) || len(of.parts) != 3 {
+		t.Errorf("%d of %d rows go to %d partitions", rows, len(g.IDs), len(of.parts))
 	}
 }

@@ -21,7 +21,8 @@ type Scratch struct {
 	Frame frame.Frame
 
 	decoder frame.Decoder
-	rings   []uint64         // of its series
+	kept    bool             // its definitions are strings that others keep
+	places  places           // of its series
 	ids     []point.SeriesID // of its series on a stream
 	parts   []part           // those behind len keep their memory
 }
@@ -35,8 +36,35 @@ var scratches = sync.Pool{New: func() any {
 // Get returns scratch memory.
 func Get() *Scratch { return scratches.Get().(*Scratch) }
 
-// Decode fills the frame from its encoding, which this process made or decoded before.
-func (s *Scratch) Decode(body []byte) error { return s.decoder.Decode(body, &s.Frame) }
+// Decode fills the frame from its encoding, which this process made or decoded before. Definitions that the caller has kept are not decoded, and streams find their
+// series by the places of the strings; nil: they are decoded.
+func (s *Scratch) Decode(kept []point.Labels, body []byte) error {
+	s.kept = kept != nil
+	return s.decoder.DecodeWith(kept, body, &s.Frame)
+}
+
+// places has the ring points of a frame's series. They are computed only beside partitions that have a part of the ring: a hash of all labels of a series
+// costs more than the rest of the search for its partition.
+type places struct {
+	rings []uint64
+	known []bool
+}
+
+func (p *places) reset(n int) {
+	p.rings, p.known = slices.Grow(p.rings[:0], n)[:n], slices.Grow(p.known[:0], n)[:n]
+	clear(p.known)
+}
+
+// of returns the ring point of a series; 0 if the partition in question has the whole ring.
+func (p *places) of(m *topology.Map, g *frame.Frame, id point.DenseID, in *topology.Partition) uint64 {
+	if in != nil && in.PointLo == 0 && in.PointHi == 0 {
+		return 0
+	}
+	if !p.known[id] {
+		p.rings[id], p.known[id] = m.PointOf(g.Defs[id]), true
+	}
+	return p.rings[id]
+}
 
 // The rows and series, and the partitions, of a frame whose scratch is kept.
 const (
@@ -49,7 +77,8 @@ func (s *Scratch) Put() {
 	if max(len(s.Frame.IDs), len(s.Frame.Defs)) > scratchRowsMax || len(s.parts) > scratchPartsMax || len(s.Frame.Hists)+len(s.Frame.Exemplars) > 0 {
 		return
 	}
-	clear(s.Frame.Defs) // they are parts of one string
+	clear(s.Frame.Defs) // a scratch keeps no series
+	s.kept = false
 	scratches.Put(s)
 }
 

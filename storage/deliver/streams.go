@@ -9,6 +9,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/memory"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -34,7 +35,8 @@ type Stream struct {
 
 	mu struct {
 		sync.Mutex
-		ids map[point.Labels]point.SeriesID
+		ids  map[point.Labels]point.SeriesID
+		kept map[memory.Text]point.SeriesID // of strings that others keep; here they are kept, too
 	}
 }
 
@@ -57,7 +59,7 @@ func (ss *streams) get(ctx context.Context, at to, server peer.Storage) (*Stream
 		return nil, err
 	}
 	st = &Stream{stream: stream, users: 2}
-	st.mu.ids = map[point.Labels]point.SeriesID{}
+	st.mu.ids, st.mu.kept = map[point.Labels]point.SeriesID{}, map[memory.Text]point.SeriesID{}
 	ss.mu.Lock()
 	old := ss.mu.open[at]
 	ss.mu.open[at] = st
@@ -127,21 +129,29 @@ func (st *Stream) Insert(ctx context.Context, in *peer.Insert) error {
 func (st *Stream) len() int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return len(st.mu.ids)
+	return max(len(st.mu.ids), len(st.mu.kept))
 }
 
 // Define appends the stream's numbers of series. Nothing of labels is kept.
 func (st *Stream) Define(ctx context.Context, ids []point.SeriesID, labels []point.Labels) ([]point.SeriesID, error) {
+	return st.define(ctx, ids, labels, false)
+}
+
+// define is Define. Strings that others keep are kept here, too: the same ones come with the next frames of their series, and are found without being read.
+func (st *Stream) define(ctx context.Context, ids []point.SeriesID, labels []point.Labels, kept bool) ([]point.SeriesID, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	ids = slices.Grow(ids, len(labels))
 	var defs []peer.Def
 	for _, l := range labels {
-		id, ok := st.mu.ids[l]
+		if !kept {
+			ids = append(ids, st.numberLocked(l, false, &defs))
+			continue
+		}
+		id, ok := st.mu.kept[memory.TextOf(string(l))]
 		if !ok {
-			id, l = point.SeriesID(len(st.mu.ids)), point.Labels(strings.Clone(string(l)))
-			st.mu.ids[l] = id
-			defs = append(defs, peer.Def{ID: id, Labels: l})
+			id = st.numberLocked(l, true, &defs)
+			st.mu.kept[memory.TextOf(string(l))] = id
 		}
 		ids = append(ids, id)
 	}
@@ -150,4 +160,18 @@ func (st *Stream) Define(ctx context.Context, ids []point.SeriesID, labels []poi
 	}
 	err := st.stream.Define(ctx, defs) // after an error the stream is dropped
 	return ids, fault.Annotate(err, "define %d series", len(defs))
+}
+
+// numberLocked returns the number of a series, and adds its definition to defs if it is new.
+func (st *Stream) numberLocked(l point.Labels, kept bool, defs *[]peer.Def) point.SeriesID {
+	id, ok := st.mu.ids[l]
+	if !ok {
+		if !kept {
+			l = point.Labels(strings.Clone(string(l)))
+		}
+		id = point.SeriesID(len(st.mu.ids))
+		st.mu.ids[l] = id
+		*defs = append(*defs, peer.Def{ID: id, Labels: l})
+	}
+	return id
 }

@@ -2,10 +2,13 @@ package deliver
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/memory"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // broken is a server whose streams fail when they are closed.
@@ -52,5 +55,47 @@ func TestRowsAreForwardedThoughAnotherStreamCannotBeClosed(t *testing.T) {
 	_ = ss.close()
 	if sent != 2 || closed != 2 {
 		t.Errorf("%d frames are sent, %d of 2 streams closed", sent, closed)
+	}
+}
+
+// numbering is a stream that notes definitions.
+type numbering struct {
+	peer.Stream
+	defs []peer.Def
+}
+
+func (n *numbering) Define(_ context.Context, defs []peer.Def) error {
+	n.defs = append(n.defs, defs...)
+	return nil
+}
+
+// TestASeriesIsDefinedOnceWhereverItsLabelsLie: in a string that its frames keep, in another one after the index had the series anew, or in one that is decoded.
+func TestASeriesIsDefinedOnceWhereverItsLabelsLie(t *testing.T) {
+	to := &numbering{}
+	st := &Stream{stream: to}
+	st.mu.ids, st.mu.kept = map[point.Labels]point.SeriesID{}, map[memory.Text]point.SeriesID{}
+	series := func(host string) point.Labels { return point.MakeLabels(point.MetricName, "m", "host", host) }
+	f := func(what string, kept bool, want []point.SeriesID, labels ...point.Labels) {
+		t.Helper()
+		got, err := st.define(t.Context(), nil, labels, kept)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v, want %v", what, got, err, want)
+		}
+	}
+	a, b := series("a"), series("b")
+	f("two", true, []point.SeriesID{0, 1}, a, b)
+	f("the same strings", true, []point.SeriesID{1, 0, 1}, b, a, b)
+	f("other strings", true, []point.SeriesID{0, 1}, series("a"), series("b"))
+	f("decoded", false, []point.SeriesID{1, 2}, series("b"), series("c"))
+	f("kept after it was decoded", true, []point.SeriesID{2, 3}, series("c"), series("d"))
+	var defined []point.Labels
+	for i, d := range to.defs {
+		if int(d.ID) != i {
+			t.Errorf("definition %d has number %d", i, d.ID)
+		}
+		defined = append(defined, d.Labels)
+	}
+	if want := []point.Labels{a, b, series("c"), series("d")}; !slices.Equal(defined, want) {
+		t.Errorf("defined: %v, want %v", defined, want)
 	}
 }

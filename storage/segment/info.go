@@ -14,7 +14,7 @@ import (
 //	header        in the file and in the catalogue, and compared at Open: a file under the name of another is found so
 //	size, sum     in the catalogue alone, as they are of the whole file
 
-// The versions of the header. A segment is written in the lowest that holds what it lists, so that programs from before read it.
+// The versions of the header. A segment is written in the lowest that has room for its lists, so that programs from before read it.
 const (
 	formatPlain     = 1 // neither range nor deletions; only read
 	formatDescribed = 2 // deletions have no ranks; written where there are none

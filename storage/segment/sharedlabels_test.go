@@ -64,7 +64,7 @@ func TestSegmentsWithTheSameSeriesShareTheirLabels(t *testing.T) {
 	}
 }
 
-// TestSharedLabelsOfASmallCache: readers beside each other, and a Cache that holds few of their pages: all answers are right, and what it counts is what it holds.
+// TestSharedLabelsOfASmallCache: readers beside each other, and a Cache that holds few of their pages: all answers are right, and it counts the pages that it holds.
 func TestSharedLabelsOfASmallCache(t *testing.T) {
 	fs, cache := vfs.NewMem(), openCache(t, 256<<10)
 	var wg sync.WaitGroup

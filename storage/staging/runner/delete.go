@@ -148,7 +148,7 @@ func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, replaced *file, e
 	}
 	var d frame.Decoder
 	var g frame.Frame
-	if err := d.Decode(h.body, &g); err != nil {
+	if err := d.DecodeWith(h.defs, h.body, &g); err != nil {
 		return 0, nil, err
 	}
 	left, rows := without(&g, q)
@@ -161,7 +161,7 @@ func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, replaced *file, e
 		s.mu.Unlock()
 		return rows, nil, s.forgotten(id) // also if it was forwarded, and only its record is to come
 	}
-	h.body = encode(left)
+	h.body, h.defs = encode(left), nil
 	h.Bytes = int64(len(h.body))
 	if err := h.Measure(left); err != nil {
 		return 0, nil, err
@@ -182,7 +182,7 @@ func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
 	}
 	var d frame.Decoder
 	var g frame.Frame
-	if err := d.Decode(h.body, &g); err != nil {
+	if err := d.DecodeWith(h.defs, h.body, &g); err != nil {
 		return err
 	}
 	left, rows := without(&g, q)

@@ -260,7 +260,7 @@ func (s *Store) tell(ctx context.Context, f *staging.Frame, others []topology.Se
 func (s *Store) deliver(ctx context.Context, h *held) error {
 	r := deliver.Get()
 	defer r.Put()
-	if err := r.Decode(h.body); err != nil {
+	if err := r.Decode(h.defs, h.body); err != nil {
 		return err
 	}
 	m, begun := s.deps.Ways.Map(h.Table)
@@ -315,7 +315,7 @@ func dueOf(f *staging.Frame) point.Nanos {
 func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage, to topology.ServerID) error {
 	var d frame.Decoder
 	var g frame.Frame
-	if err := d.Decode(h.body, &g); err != nil {
+	if err := d.DecodeWith(h.defs, h.body, &g); err != nil {
 		return err
 	}
 	in := peer.Insert{MapSeq: h.MapSeq, Stamp: g.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Stage, Nonce: r.ID.Nonce, Due: dueOf(&h.Frame)}, Times: g.Times, Values: g.Values}

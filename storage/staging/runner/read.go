@@ -58,11 +58,11 @@ func (s *Store) Read(q *Query) ([]peer.Series, error) {
 		if err := q.Take(int64(h.Rows)*rowBytes + h.Bytes); err != nil {
 			return nil, err
 		}
-		if err := d.Decode(h.body, &g); err != nil {
+		if err := d.DecodeWith(h.defs, h.body, &g); err != nil {
 			return nil, err
 		}
 		if h.filter == nil && len(labels) > 0 {
-			made[h.ID] = filterOf(&g, h.Bytes)
+			made[h.ID] = filterOf(&g, int64(len(h.body)))
 		}
 		into.add(&g)
 	}

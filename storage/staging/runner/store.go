@@ -81,6 +81,7 @@ type Store struct {
 type held struct {
 	staging.Frame
 	body   []byte
+	defs   []point.Labels // of body; nil: they are to be decoded
 	in     *file
 	filter filter // nil until a read made it; of more series, where rows were deleted since; guarded by Store.mu
 }
@@ -173,15 +174,19 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 	// Room on the disk and in the log is asked for before the frame is admitted: once it is pending, a failure costs
 	// other requests of the same name an error.
 	body := encode(g)
-	f.Bytes = int64(len(body))
-	if err := s.deps.Room(f.Bytes); err != nil {
+	if err := s.deps.Room(int64(len(body))); err != nil {
 		return err
 	}
-	if logged := s.journal.bytes(); logged+f.Bytes > logShareMax*s.settings.BytesMax {
+	if logged := s.journal.bytes(); logged+int64(len(body)) > logShareMax*s.settings.BytesMax {
 		return fault.Errorf(fault.Unavailable, "the log of staged frames takes %d bytes on server %s: an old frame in it waits for the leader of its partition", logged, s.settings.Server)
 	}
-	return s.stage(ctx, f, body)
+	defs := slices.Clone(g.Defs)
+	f.Bytes = int64(len(body)) + int64(len(defs))*defBytes
+	return s.stage(ctx, f, body, defs)
 }
+
+// defBytes is the memory of a definition in a list: its labels are the index's, and other frames of the series have the same.
+const defBytes = 16
 
 // logShareMax is how many times BytesMax the log may use on the disk: an old frame keeps those behind it.
 const logShareMax = 4
@@ -189,7 +194,7 @@ const logShareMax = 4
 // stage keeps a frame: admitted, announced, logged, fsynced, held, in this order. Readers ask only servers that announced staged rows of the table, so
 // an ack before the announcement is a row that no reader finds (the simulator leaves the rule out and sees that). Between admit and the end the frame counts as
 // pending: otherwise retract could take the announcement back while the log is synced.
-func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
+func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte, defs []point.Labels) error {
 	hold, announced, err := s.admit(f)
 	if err != nil {
 		return err
@@ -219,7 +224,7 @@ func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 		return err
 	}
 	s.mu.machine.Logged(f.ID)
-	s.mu.held[f.ID] = &held{Frame: f, body: body, in: in}
+	s.mu.held[f.ID] = &held{Frame: f, body: body, defs: defs, in: in}
 	if _, ok := s.mu.announced[f.Table]; ok {
 		s.mu.announced[f.Table] = time.Now()
 	}
