@@ -154,7 +154,7 @@ func (x *Index) Came() uint64 { return x.came.Load() }
 
 // Waiting is the number of series that are not in the postings yet: the next reader of postings enters them.
 func (x *Index) Waiting() int {
-	entered := x.entered.Load() // first: it never exceeds what came
+	entered := x.entered.Load() // first: it never exceeds came
 	return int(x.came.Load() - entered)
 }
 

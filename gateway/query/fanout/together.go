@@ -116,7 +116,7 @@ func (k *ticket) put(ctx context.Context, id topology.ServerID, server peer.Stor
 	return true, t.wait()
 }
 
-// change adds to what is waited for, puts evaluations, and sends all when nothing is waited for any more.
+// change adds to waited, puts evaluations, and sends all when nothing is waited for any more.
 func (t *together) change(n int, put func(map[topology.ServerID]*errand)) {
 	t.mu.Lock()
 	if put != nil {

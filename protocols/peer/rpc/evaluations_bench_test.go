@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// BenchmarkEvaluation asks for one small evaluation after the other over loopback: what a query costs on its way to a server, of both sides.
+// BenchmarkEvaluation asks for one small evaluation after the other over loopback: the cost of a query on its way to a server, of both sides.
 func BenchmarkEvaluation(b *testing.B) {
 	answer := make([]byte, 600)
 	e := &scripted{memory: newMemory(), answer: func(_ context.Context, _ *peer.Select, _ string, give func([]byte) error) error { return give(answer) }}
@@ -43,7 +43,7 @@ func BenchmarkEvaluation(b *testing.B) {
 	b.ReportMetric(float64(cputime.Used()-before)/float64(b.N), "cpu-ns/op")
 }
 
-// forgetful does not note what it is asked.
+// forgetful does not note the questions.
 type forgetful struct{ *scripted }
 
 func (f forgetful) Evaluate(ctx context.Context, q *peer.Select, request []byte, give func([]byte) error) error {

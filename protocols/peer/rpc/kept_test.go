@@ -76,7 +76,7 @@ func TestRequestsBesideEachOtherHaveStreamsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestAStreamWhoseCallerLeftIsNotUsedAgain: what the server may still send on it would be taken for a later answer.
+// TestAStreamWhoseCallerLeftIsNotUsedAgain: records that the server may still send on it would count as a later answer.
 func TestAStreamWhoseCallerLeftIsNotUsedAgain(t *testing.T) {
 	p := serveEvaluator(t, echoes())
 	wantAnswer(t, p, "a")
