@@ -151,10 +151,14 @@ func isSmallBuffer(err error) bool {
 }
 
 // ambiguous refuses headers that two servers in a row may understand differently: a length together with a transfer
-// encoding, an encoding other than chunked, chunks in HTTP/1.0. fasthttp itself lets one of the two win.
+// encoding, an encoding other than chunked, chunks in HTTP/1.0. fasthttp itself lets one of the two win. So is a line that goes on in the next one (RFC 9112, 5.2): some
+// servers read the second as a header of its own.
 func ambiguous(h *fasthttp.RequestHeader) error {
 	lengths, encodings := 0, 0
 	for line := range bytes.Lines(h.RawHeaders()) {
+		if line[0] == ' ' || line[0] == '\t' {
+			return errors.New("a header goes on in a second line: write each in one")
+		}
 		switch name, _, _ := bytes.Cut(line, []byte{':'}); len(name) {
 		case len("Content-Length"):
 			if bytes.EqualFold(name, []byte("Content-Length")) {

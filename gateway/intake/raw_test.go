@@ -59,6 +59,7 @@ func TestChunksCannotBeAllExtensions(t *testing.T) {
 		"a long extension":     {"8;" + long + "\r\nm v=1 1\n\r\n0\r\n\r\n", "more extensions than content", false},
 		"many extensions":      {strings.Repeat("1;"+strings.Repeat("e", 200)+"\r\nm\r\n", 1000) + "0\r\n\r\n", "more extensions than content", false},
 		"a long trailer":       {"8\r\nm v=1 1\n\r\n0\r\n" + strings.Repeat("X-A: b\r\n", 5000) + "\r\n", "the trailer", false},
+		"a trailer that lies":  {"8\r\nm v=1 1\n\r\n0\r\nContent-Length: 5\r\n\r\n", "is not allowed there", false},
 		"a short extension":    {"8;a=b\r\nm v=1 1\n\r\n0\r\n\r\n", "", true},
 		"a short trailer":      {"8\r\nm v=1 1\n\r\n0\r\nX-A: b\r\n\r\n", "", true},
 		"chunks of one byte":   {strings.Repeat("1\r\n\n\r\n", 50_000) + "8\r\nm v=1 1\n\r\n0\r\n\r\n", "", true},

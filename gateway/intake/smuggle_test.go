@@ -22,3 +22,22 @@ func TestNoRequestIsServedThatAProxyTookForABody(t *testing.T) {
 		}
 	})
 }
+
+// TestNoHeaderIsHiddenBehindAnotherOne: a line that begins with a blank belongs to the header before it, or is a header, by the server that reads it. So a proxy may
+// see another length, or another tenant, than we do.
+func TestNoHeaderIsHiddenBehindAnotherOne(t *testing.T) {
+	plainAndTLS(t, func(t *testing.T, start starter) {
+		f := start(t)
+		for _, lines := range []string{
+			"X-A: b\r\n Content-Length: 99\r\nContent-Length: 7", "Content-Length:\r\n 7", "Transfer-Encoding:\r\n\tchunked", "Content-Length: 7\r\nX-A: b\r\n X-Scope-OrgID: other",
+		} {
+			w := f.dial(t)
+			w.say("POST /write?db=mine HTTP/1.1\r\nHost: x\r\n", lines, "\r\n\r\nm v=1 1")
+			w.hear().want(t, 400, "in a second line", "Connection: close")
+			w.closed()
+		}
+		if names, _ := f.memory.List(t.Context()); len(names) > 0 {
+			t.Errorf("tables %v", names)
+		}
+	})
+}

@@ -91,6 +91,8 @@ func bodyError(err error) error {
 		return errChunkOverhead
 	case isSmallBuffer(err):
 		return fault.Errorf(fault.Invalid, "the trailer of the body's chunks is longer than a header may be")
+	case strings.Contains(err.Error(), "forbidden trailer"): // of fasthttp, which has no type for it
+		return fault.Errorf(fault.Invalid, "the trailer of the body's chunks has a header that is not allowed there, as Content-Length is not")
 	case errors.As(err, &network) && network.Timeout():
 		return fault.Wrap(err, fault.Unavailable, "the body did not arrive in time")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network), errors.Is(err, net.ErrClosed):
