@@ -119,10 +119,14 @@ type Lead struct {
 	began    time.Time
 
 	mu struct {
+		// The keeper is never called under it: it calls back (Handler) from its own goroutine and would wait for this
+		// lock while its own is wanted here.
 		sync.Mutex // guards this struct; held for microseconds
 		machine    *rules.Machine
 		effects    []rules.Effect // to be performed by Run, in order; bounded by the number of placements here
-		waiting    map[lease.Partition]chan struct{}
+		// One channel for all that wait for a partition's row; it is closed and removed when the row changes, and those
+		// that still wait make another.
+		waiting map[lease.Partition]chan struct{}
 	}
 }
 

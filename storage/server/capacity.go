@@ -16,6 +16,8 @@ const (
 	// busyShare of the processors must be used in a minute that counts: below it, what an idle process takes is no small part.
 	busyShare = 0.1
 	// usableShare of the processors may rows take: the rest is for peaks, and for the copies and queries of a server that is away.
+	// Both are parts of 1. The mean is over at least five and at most sixty busy minutes, the last ones, however long
+	// ago: a server at rest keeps its figure.
 	usableShare = 0.7
 	// copyCost is the CPU time of a row that comes as a copy, as a part of one that is accepted as its leader.
 	copyCost = 0.5
@@ -39,6 +41,7 @@ type capacity struct {
 }
 
 // step accounts for the time since the step before. A busy time of half a measurePeriod or more counts as a minute.
+// A shorter one would be a timer that fired twice in a row, and its quotient mostly noise.
 func (c *capacity) step(now time.Time, all taken) {
 	d := taken{all.led - c.last.led, all.copied - c.last.copied, all.cpu - c.last.cpu}
 	took := now.Sub(c.at)

@@ -40,6 +40,8 @@ func (s *Server) kept(name string, id point.PartitionID) bool {
 
 // followNobody keeps placements that may have copies elsewhere from flushing until this process has learned which of
 // them leads: their segments would have the names of the leader's.
+// At a start no lease is known yet. A partition that flushed its replayed rows now would number the segment as the
+// leader elsewhere numbers its own, with other rows in it (I4).
 func (s *Server) followNobody() error {
 	if s.deps.Chains == nil {
 		return nil
@@ -99,9 +101,13 @@ func (s *Server) Copy(key lease.Partition, placement point.PlacementID) (*partit
 	if err != nil {
 		return nil, err
 	}
+	// A leader with an older map must not fill a placement that was given up: its files would lie here beside those of
+	// the one that the map has.
 	if pl.ID != placement {
 		return nil, fault.Errorf(fault.Stale, "partition %v has placement %s here by the newest map, not %s", key, pl.ID, placement)
 	}
+	// Epoch 0: the placement has promised nothing. Its chain raises the epoch of the leader durably before it accepts a
+	// frame.
 	if p, err = s.create(t, at, pl, 0); err != nil {
 		return nil, err
 	}

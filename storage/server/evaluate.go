@@ -69,10 +69,13 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 	mine.Lo, mine.Hi, mine.LabelsOnly, mine.Ranks = point.NanosOf(lo), point.LastNanosOf(hi), false, false
 	mine.Newest = r.Plan.LooksAtNewest()
 	workers := s.deps.Processors
+	// With twice as many parts of a query here as there are processors, workers of their own would only add goroutines
+	// that wait for turns.
 	if q.Beside+1 >= 2*workers { // none waits for another
 		workers = 1
 	}
 	loan := budget.LoanOf(ctx)
+	// One share for all workers of the request: the lane counts its turns together, so that many workers are not many requests.
 	rows, share := &countedRows{}, &lane.Share{}
 	part, err := r.Plan.Part(ctx, columns.Env{
 		Open: func(ctx context.Context, _, _ int64) (columns.Rows, error) {

@@ -32,6 +32,7 @@ const (
 	familiesPerCall = 20_000
 )
 
+// The key is m/family/<table> 0x00 <metric>, as in "m/family/t\x00up", and the value the row as JSON.
 const familyPrefix = "m/family/"
 
 func familyKey(table, metric string) []byte { return []byte(familyPrefix + table + "\x00" + metric) }

@@ -44,15 +44,18 @@ type heldHead struct {
 }
 
 const (
-	coldAfter     = 10 * time.Second // without rows: its memory would not fill again soon
-	coldWeight    = 4
-	greedWeight   = 4
+	coldAfter   = 10 * time.Second // without rows: its memory would not fill again soon
+	coldWeight  = 4
+	greedWeight = 4
+	// A round may last seconds; rows come meanwhile, and the worthiest heads are others then.
 	roundHeadsMax = 256 // flushed before the next choice
 )
 
 // victims picks the heads to flush until excess bytes are freed, the worthiest first: freed bytes count four times
 // where a head was idle for a while, since it does not fill again, and four times where its table holds more than its
 // share.
+// Example: with 30 MiB to free, a head of 8 MiB that is idle (worth 32) goes before a busy one of 20 MiB, and both
+// before one of 4 MiB.
 func victims(held []heldHead, excess int64) []heldHead {
 	worth := func(h *heldHead) int64 {
 		w := h.bytes

@@ -129,6 +129,7 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	from := slices.DeleteFunc(t.overlapping(q.Partitions, q.Lo, q.Hi), func(p *partition.Partition) bool {
 		return q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition)
 	})
+	// A deletion that is bound to fail should fail whole, not with half of its rows gone.
 	for _, p := range from { // before anything is deleted
 		if err := p.Damaged(); err != nil {
 			return err
@@ -139,6 +140,8 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	g.SetLimit(deletesAtOnce)
 	for _, p := range from {
 		job := func() error { return s.deleteFrom(ctx, t, p, q) }
+		// Delete flushes the head first where it must; a large flush needs memory for its columns, so those run one
+		// after the other, in this goroutine.
 		if p.HeadBytes() < smallFlush {
 			g.Go(job)
 		} else if err := job(); err != nil {
@@ -167,6 +170,8 @@ func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partitio
 func (s *Server) deleteHere(ctx context.Context, t *table, p *partition.Partition, q *peer.Select, late bool) error {
 	id := p.Identity().Partition
 	g := t.gate(id)
+	// It is joined until the end: a hand-over of the partition waits for this deletion (Quiesce), so that it is in the
+	// rows that are handed over.
 	g.join() // also when it is sealed: its rows are still read
 	defer g.leave()
 	epoch, ok := s.mayWrite(t.name, id, point.All)

@@ -74,6 +74,10 @@ func (s *Server) notLed(table string, id point.PartitionID) error {
 //
 //	enter ─▶ ask the lease ─▶ change, fsync ─▶ ask again ─▶ leave        a change that asks after the lease ended is refused,
 //	                                              lease ends ─▶ wait     one that asked before is waited for
+//
+// mu is held for a few instructions. gate.Gate is the machine: it counts the changes under way and has the state open,
+// sealed, handed over or doubtful. idle is made by the first that waits and closed by the last change that leaves, so
+// an insert pays for no channel.
 type door struct {
 	mu   sync.Mutex
 	gate gate.Gate
@@ -164,6 +168,9 @@ type pass struct {
 const handOverMax = 500 * time.Millisecond
 
 // enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. Errors are Stale and Canceled.
+// The lease is asked again behind the gate. Were it asked only before, a lease could end, and Quiesce find the gate
+// idle, between the question and the entry: the row would be written after this server reported the end of its log, and
+// the next leader would not have it.
 func (s *Server) enter(ctx context.Context, t *table, id point.PartitionID, level point.Level) (pass, error) {
 	if _, ok := s.mayWrite(t.name, id, level); !ok { // before a gate is made: a request may name any partition
 		return pass{}, s.notLed(t.name, id)
@@ -218,6 +225,8 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 	p, ok := t.get(pa.id)
 	kept := s.kept(t.name, pa.id)
 	if ok && p.Leads(pa.epoch) {
+		// A chain decides for each row whether enough placements keep it; a partition without one needs its lease
+		// alone.
 		if kept {
 			return p, s.deps.Chains.Takes(lease.Partition{Table: t.name, ID: pa.id})
 		}
@@ -238,6 +247,8 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 		return nil, err
 	}
 	if !ok {
+		// The epoch is raised durably by create before the first row, so that after a crash no row of a lower epoch is
+		// accepted (I3).
 		epoch := pa.epoch
 		if kept {
 			epoch = 0 // its chain begins the epoch
@@ -353,6 +364,7 @@ func (s *Server) Unseal(name string, id point.PartitionID) { s.atGate(name, id, 
 // HandOver makes a partition refuse rows while other partitions are about to own its part of the keyspace. Until
 // this process has the outcome, it answers no read by a map without those: the transaction may be committed, and
 // their rows acked, before this process learns of that.
+// If the outcome of the transaction is not known in time the leader lets rows in again under Doubt: TakeBack needs the proof that it did not commit.
 func (s *Server) HandOver(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).do((*gate.Gate).HandOver)
 }

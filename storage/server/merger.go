@@ -37,8 +37,9 @@ func (p *part) series(at int, l point.Labels) partition.Series {
 
 // merger joins the series of several views: by number in the index if all views have it, else by labels.
 type merger struct {
-	sn      *snapshot
-	all     []found
+	sn  *snapshot
+	all []found
+	// It stays true while there is one list, a segment's, which is sorted; most selects then need no sort at all.
 	inOrder bool             // of labels
 	listed  []*segment.Found // by list; nil: a view's own
 	indexed bool             // all views have numbers in the index
@@ -69,6 +70,7 @@ func (m *merger) view(i int, v *partition.View, of *segment.Selector) (n int, er
 		if len(f.IDs) == 0 {
 			continue
 		}
+		// Same compares addresses, not labels: segments whose series are alike share one decoded list.
 		list := slices.IndexFunc(m.listed, func(g *segment.Found) bool { return g != nil && g.Same(f) })
 		if list < 0 {
 			if err := v.Grow(len(f.IDs)); err != nil {
@@ -108,6 +110,8 @@ func (m *merger) list(of *segment.Found, n int, series func(j int) found) int {
 	m.sn.first = append(m.sn.first, len(m.sn.parts))
 	if list == 0 { // most often the only one
 		m.all = make([]found, n)
+		// One allocation for all: each series gets a slice of one with capacity one, so that appending another member
+		// copies it and never touches its neighbour's.
 		members := make([]member, n)
 		for j := range n {
 			members[j] = member{0, int32(j)}

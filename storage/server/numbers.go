@@ -9,6 +9,9 @@ import (
 
 // numbers gives series the numbers 0, 1, 2 … in the order in which they are first asked for. A map did the same at three times the price: here a reset takes
 // constant time, and a place is found without a call. The zero value is ready.
+//
+// A slot counts only if its turn is the present one, so reset is turn++ and no slot is written. Example: slots of 1,024
+// have shift 22, so ref 1 lies at (1 · 0x9e3779b1) >> 22 = 632, and the next ref that hashes there at 633.
 type numbers struct {
 	slots []slot // open addressing, at most half full; a power of two
 	shift int    // from a hash to a place
@@ -25,6 +28,7 @@ type slot struct {
 const numbersMin = 1 << 10
 
 // of returns the number of a series, and whether it had one.
+// At most half full, so that find ends soon, and always ends.
 func (t *numbers) of(ref series.Ref) (n point.DenseID, known bool) {
 	if 2*t.n >= len(t.slots) {
 		t.grow()
@@ -50,6 +54,7 @@ func (t *numbers) find(ref series.Ref) *slot {
 func (t *numbers) grow() {
 	old, turn := t.slots, t.turn
 	t.slots = make([]slot, max(2*len(old), numbersMin))
+	// Len(1,023) is 10: the highest 10 bits of the product are the place. Turn 0 is that of slots never written.
 	t.shift, t.turn = 32-bits.Len(uint(len(t.slots)-1)), max(turn, 1)
 	for _, s := range old {
 		if s.turn == turn && turn > 0 {

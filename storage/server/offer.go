@@ -19,6 +19,7 @@ type tableSeries struct {
 	weight func() int64 // of the table; nil: 1
 	reason string       // of a refusal; made once, since a flood would make millions
 
+	// Guards the step from Len and Used to Add: two that count at once would both add the difference.
 	counting sync.Mutex
 }
 
@@ -82,6 +83,8 @@ func (st *stream) Offer(_ context.Context, defs []peer.Def) (refused peer.Refuse
 	}
 	st.define.Lock()
 	defer st.define.Unlock()
+	// The share is looked at again for each section, so that one request of a million new series passes the bound by a
+	// section at most, and not by itself.
 	for part := range slices.Chunk(defs, offerSection) {
 		ids, err := st.defineLocked(part, st.s.admitsSeries(st.t))
 		if err != nil {

@@ -15,7 +15,8 @@ type order struct {
 	mu struct {
 		sync.RWMutex
 		sorted []ranked
-		place  []int32 // by ref: place in sorted, from 1
+		// 0: the ref has none. int32, since refs are dense and there are at most some ten millions.
+		place []int32 // by ref: place in sorted, from 1
 	}
 }
 
@@ -53,6 +54,8 @@ func (o *order) split(all []found) (known, fresh []found, total int) {
 	total = len(o.mu.sorted)
 	for i := range all {
 		if p, ok := o.placeLocked(&all[i]); ok {
+			// The place is in the high half, so sorting plain integers orders the series, and the low half leads back
+			// to them: place 3 of series 7 is 0x0000000300000007.
 			keys = append(keys, uint64(p)<<32|uint64(i))
 		} else {
 			fresh = append(fresh, all[i])
@@ -82,6 +85,7 @@ func (o *order) placeLocked(f *found) (int32, bool) {
 func (o *order) learn(fresh []found, live int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	// Refs of series that are gone are given to others; their old places would only be compared in vain.
 	if len(o.mu.sorted) > 2*live {
 		o.mu.sorted, o.mu.place = nil, nil
 	}
@@ -119,6 +123,8 @@ func (o *order) keptLocked(add []ranked) []ranked {
 }
 
 // merge writes two ordered lists into dst, which may be neither. The second is the shorter: its places are searched for.
+// Each search covers what is left of a, and whole runs of it are copied: with b much shorter that is len(b)·log len(a)
+// comparisons instead of len(a)+len(b).
 func merge[T any](dst, a, b []T, compare func(T, T) int) {
 	n := 0
 	for len(b) > 0 {

@@ -25,6 +25,9 @@ func (ss *seriesSet) Pager(seriesMax int) peer.Pager {
 }
 
 // pager reads pages of a set into its own memory.
+// Several pagers share a set, one for each worker: cut hands each page to one of them under pages, which also guards
+// rest and samples. Pages are numbered there, so that an evaluation can put results into the order of labels. A page's
+// rows are valid until the next one of the same pager.
 type pager struct {
 	set    *seriesSet
 	reader *reader
@@ -87,12 +90,15 @@ func (ss *seriesSet) pageLen() (least, most int) {
 	if all := len(ss.rest); rows*all <= onePageRows {
 		return max(1, all), max(1, all)
 	}
+	// At least two pages for each processor: the last to end then works alone for half a page's time on average.
 	fair := len(ss.rest)/(2*ss.ahead) + 1
 	least = max(pageSeriesMin, min(pageSeriesMax, fair, pageRows/rows))
 	return least, 2*least - 1
 }
 
 // whole gives how many series come next, so that those that lie together on disk are read together.
+// Series are stored in groups whose columns are compressed together. A page that ends within a group makes the next
+// page decode that group again, so the end is moved within [least, most] to where a group ends.
 func (ss *seriesSet) whole(least, most int) (int, error) {
 	if len(ss.rest) <= most || least == most {
 		return min(len(ss.rest), most), nil

@@ -18,6 +18,7 @@ import (
 const rebuiltKey = "m/rebuilt"
 
 // rebuiltNote is the JSON value of rebuiltKey.
+// Example: {"at":"2026-11-27T09:00:00Z","trouble":"entries were missing"}.
 type rebuiltNote struct {
 	At      time.Time `json:"at"`
 	Trouble string    `json:"trouble"` // the damage of the catalogue

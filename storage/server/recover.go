@@ -32,6 +32,9 @@ type task struct {
 	decoded chan error // one for each rec
 }
 
+// No queue can be full, as each has room for all tasks: so the one goroutine that hands them out in order cannot be
+// held up by one placement while another has none, and no two goroutines wait for each other. What bounds memory is
+// free.
 type replayer struct {
 	free   chan *task
 	decode chan *task
@@ -56,6 +59,8 @@ func (r *replayer) take(ctx context.Context, p *partition.Partition, rec []byte)
 	case t := <-r.free:
 		t.p, t.rec = p, rec
 		r.decode <- t
+		// One queue for a placement, always the same: its frames are applied in the order of the log, since each names
+		// its predecessor.
 		r.apply[uint64(p.Identity().Placement)%uint64(len(r.apply))] <- t
 		return nil
 	case <-ctx.Done():
@@ -74,6 +79,7 @@ func (r *replayer) end() {
 func (r *replayer) decodeAll() error {
 	var d frame.Decoder
 	for t := range r.decode {
+		// The frame's memory is the task's, which goes back to free only after ReplayFrame copied what it keeps.
 		t.decoded <- d.Decode(t.rec, &t.frame)
 	}
 	return nil
@@ -111,6 +117,7 @@ func (s *Server) recover(ctx context.Context) error {
 		}
 	}
 	for _, id := range s.dropping {
+		// A drop that a crash cut short is finished after the replay (tidy).
 		flushed[id] = point.Serial{Epoch: math.MaxUint64, Seq: math.MaxUint64} // pins no log file
 	}
 	s.unknown = map[point.PlacementID]int{}

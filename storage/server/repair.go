@@ -83,6 +83,7 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 	}
 	out.NoMaps = !out.Exact && !anyPrefix(entries, "m/file/")
 	out.Entries = len(entries)
+	// Entries were changed in memory only so far; Rebuild writes them as a new catalogue and puts the damaged one aside in lost+found; after a crash in between the store refuses to start until it is repaired again.
 	out.Changed = r.Trouble != nil || !out.Exact
 	out.NewStore = !out.Exact
 	if !dryRun && out.Changed {
@@ -106,6 +107,8 @@ func (o *Repaired) placements(r *brick.Remains, entries map[string][]byte) error
 	for id := range known {
 		ids[id] = true
 	}
+	// Three sources name placements: entries, records of the log, and directories. One that only the log or a directory
+	// has lost its entry.
 	for id := range r.Logs() {
 		ids[id] = true
 	}
@@ -157,6 +160,7 @@ func statesOf(entries map[string][]byte) (map[point.PlacementID]*partition.State
 func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id point.PlacementID, known *partition.State, cache *segment.Cache) {
 	log := r.Logs()[id]
 	dir := r.FS().PathJoin(r.SegmentsDir(), id.String())
+	// log may be nil: After of none is that no frame is in the log.
 	made := partition.Rebuild(r.FS(), dir, id, known, r.Exact(), cache, log.After)
 	if site, ok := o.sites[id]; made.State == nil && !made.Found && log != nil && !o.Exact && ok {
 		p := &site.Partition // all its rows are in the log, and its table's map says to which server they belong
@@ -176,6 +180,8 @@ func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id poi
 		o.Exact = false
 		k, v := st.Entry()
 		entries[string(k)] = v
+		// A promise is an entry too, and may be lost: without it a deposed leader's frames would be accepted again.
+		// What is proved by rows is the least that it was.
 		if n := len(st.Ends); n > 0 {
 			brick.RaiseEpoch(entries, id, st.Ends[n-1].Epoch)
 		}

@@ -47,6 +47,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// The pause begins when f ends, so a slow round delays the next and rounds never overlap. A tenth of jitter keeps
+// servers that were started together apart.
 func every(ctx context.Context, period time.Duration, f func(context.Context)) error {
 	for {
 		select {
@@ -59,6 +61,7 @@ func every(ctx context.Context, period time.Duration, f func(context.Context)) e
 }
 
 // flushDue flushes the partitions that are due by their own policy, then those that the server as a whole needs flushed.
+// A frozen brick, opened on a file system that forgets, accepts nothing, so that there is nothing to flush.
 func (s *Server) flushDue(ctx context.Context) {
 	if s.deps.Brick.Frozen() {
 		return
@@ -88,8 +91,11 @@ func (s *Server) flushDue(ctx context.Context) {
 // flushUnderPressure flushes heads until they use half of their bound. A head that cannot be flushed is skipped: the
 // memory of the others is freed all the same.
 func (s *Server) flushUnderPressure(ctx context.Context) {
+	// Of this call: the next one, a quarter of a second later, tries them again when their RetryAt allows.
 	failed := map[*partition.Partition]bool{}
 	for ctx.Err() == nil {
+		// Half: what is being flushed stays in memory until its segment is in the catalogue, and the rows that come
+		// meanwhile need as much again.
 		excess := s.heads.Used() - s.settings.HeadBytesMax/2
 		if excess <= 0 {
 			return
@@ -155,6 +161,7 @@ func (f *flusher) run(p *partition.Partition, flush func() error) {
 		return nil
 	}
 	switch n := p.HeadBytes(); {
+	// Go waits while smallFlushes run, so a round of thousands of partitions does not start thousands of goroutines.
 	case n > 0 && n < smallFlush:
 		f.group.Go(job)
 	default:
@@ -219,6 +226,7 @@ func (s *Server) pinned() map[*partition.Partition]bool {
 		return nil
 	}
 	out := map[*partition.Partition]bool{}
+	// Sixteen a round: flushing those that pin the oldest files frees a file, and the next round sees the new oldest.
 	for _, pin := range s.deps.Brick.Pinning(16) {
 		for _, t := range s.tables() {
 			for _, p := range t.all() {

@@ -62,6 +62,8 @@ type Scrub struct {
 }
 
 // scrubber is owned by its goroutine.
+// The goroutine of scrub alone touches it; requests for the progress read a copy (scrubShown), which it writes under a
+// lock.
 type scrubber struct {
 	s     *Server
 	state scrubState
@@ -127,6 +129,7 @@ func (c *scrubber) due(now time.Time) time.Duration {
 }
 
 // again checks the segments that were damaged before: a segment may have been restored; if not, its partition is not read from now on.
+// The list is emptied first, and check fills it with those that are damaged still.
 func (c *scrubber) again(ctx context.Context) {
 	before := c.state.Damaged
 	c.state.Damaged = nil
@@ -155,6 +158,8 @@ func (c *scrubber) pass(ctx context.Context) {
 		if c.check(ctx, targets[i]); ctx.Err() != nil {
 			return
 		}
+		// The place, not an index: segments come and go during a pass of days, and the next process has others. One
+		// that is made below this place meanwhile is checked in the next pass.
 		c.state.At = targets[i].place
 		if time.Since(c.saved) > scrubSavePeriod {
 			c.save()
@@ -252,6 +257,8 @@ func (p *pacer) wait(now time.Time, bytes int, busy bool) time.Duration {
 	if p.free.Before(now) {
 		p.free = now
 	}
+	// Bytes that are read before earlier ones are paid for wait for both: so the mean never exceeds the rate. Example:
+	// at 1 MiB/s, pieces of 1 MiB read at 0 s and 0.2 s wait until 1 s and 2 s.
 	p.free = p.free.Add(cost)
 	return p.free.Sub(now)
 }

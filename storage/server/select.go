@@ -37,9 +37,13 @@ type snapshot struct {
 	ranked   bool // rows are given with their ranks
 
 	parts []part // of the views in turn, once series were matched
-	first []int  // by list: the first part of it
+	// parts and first are written by match and constant afterwards: any number of readers use them without a lock.
+	first []int // by list: the first part of it
 }
 
+// The lease is asked before the views are made: rows that a new leader acked after that answer were acked after the
+// read began. Errors are Stale, NotFound, Invalid (a matcher), and those of a view; after an error all views are
+// closed.
 func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapshot, error) {
 	if err := s.answers(ctx, q); err != nil {
 		return nil, nil, err
@@ -56,6 +60,8 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 		return nil, nil, err
 	}
 	sn := &snapshot{table: t, matchers: ms, ranked: q.Ranks}
+	// Views keep the check and call it from the look-ups in their indexes, which may run for seconds with regular
+	// expressions.
 	check := checkOf(ctx)
 	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
 		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
@@ -152,6 +158,8 @@ type found struct {
 }
 
 // member is a place in a list of series.
+// 8 bytes for each series and list: a select of a million series over 100 lists holds 100 million of them, so a place
+// is two numbers, not a pointer.
 type member struct{ list, at int32 }
 
 // match gives the series of all views in label order. More than max (0: any number) are TooLarge.
@@ -207,6 +215,8 @@ func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 
 // SelectInTurns is Select for a peer: finding series, and reading a batch of them, each waits for a turn among evaluations and compactions. What travels to
 // a peer that reads slowly holds none.
+// The turn of finding ends before the set is returned, and each batch waits for its own: a turn that lasted as long as
+// the set would be held by a peer that reads slowly.
 func (s *Server) SelectInTurns(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
 	share := &lane.Share{}
 	end, err := s.turn(ctx, share)
@@ -231,6 +241,12 @@ func (s *Server) turn(ctx context.Context, of *lane.Share) (end func(), err erro
 
 // seriesSet reads the series of a select batch by batch. While one is handed out the next ones are read, each by a
 // separate goroutine; they come in order.
+//
+//	rest ──cut──▶ batch ──begin: a goroutine each, at most ahead──▶ page.done ──in order──▶ ready ──Next, At──▶ caller
+//
+// Next and At are for one goroutine, which owns rest, reading and ready, without a lock; Close waits for the readers,
+// since the views that they read are released then. With pagers instead of Next, pages guards rest and samples
+// (page.go); a set is used in one of the two ways.
 type seriesSet struct {
 	ctx   context.Context
 	q     *peer.Select
@@ -311,6 +327,7 @@ func (ss *seriesSet) nextPage() ([]peer.Series, error) {
 	switch {
 	case ss.q.LabelsOnly:
 		return ss.labels(), nil
+	// Without a goroutine: most queries have a few series, and handing them over would cost more than it gains.
 	case len(ss.reading) == 0 && len(ss.rest) <= ss.batch:
 		return ss.read(ss.cut()) // the only one, or the last
 	}
@@ -372,7 +389,8 @@ func (sn *snapshot) series(batch []found, lo, hi point.Nanos) ([]peer.Series, er
 
 // reader reads batches of a snapshot. For one goroutine.
 type reader struct {
-	sn     *snapshot
+	sn *snapshot
+	// Each view's rows lie in memory of its own until the merge, since the batches of all views are held at once.
 	memory []*partition.Memory // by view; nil: rows may be kept
 
 	wants  [][]want // of the batch, by list
@@ -417,6 +435,7 @@ func (r *reader) read(batch []found, lo, hi point.Nanos) ([]peer.Series, error) 
 		}
 		parts = parts[n:]
 	}
+	// A new one for each batch where rows may be kept: the merged columns are its memory.
 	r.merger = rows.Merger{}
 	r.out = slices.Grow(r.out[:0], len(batch))
 	for i := range batch {
@@ -451,6 +470,8 @@ func (r *reader) want(batch []found) {
 }
 
 // readView appends the rows that the parts of a view have, as one run a series.
+// take may be called in any order of series; back leads from the place in the request to the batch. Runs of a series
+// are appended view by view, in the order of the views, which merging needs to let the later one win.
 func (r *reader) readView(parts []part, batch []found, lo, hi point.Nanos) error {
 	r.series, r.back = r.series[:0], r.back[:0]
 	for k := range parts {

@@ -165,6 +165,7 @@ type Server struct {
 		Scrub
 	}
 
+	// Guards the map and is held for a look-up; a table is never removed, so a pointer to one stays good without it.
 	mu struct {
 		sync.RWMutex
 		tables map[string]*table
@@ -196,6 +197,9 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	srv.mu.tables = map[string]*table{}
 	srv.metrics = newMetrics(d.Registerer, srv)
 	srv.partition = partition.NewMetrics(d.Registerer)
+	// The order of a start: entries of the catalogue (load), rows behind the segments (recover), the end of drops and
+	// files without an entry (tidy), and last that no copy flushes before its leader is known (followNobody). Nothing
+	// is served or flushed before Open returns.
 	if err := errors.Join(srv.load(), srv.loadFamilies(), srv.loadRebuilt()); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}

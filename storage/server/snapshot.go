@@ -61,6 +61,8 @@ func (s *Server) Snapshot(ctx context.Context) (_ *Snapshot, err error) {
 			return nil, err
 		}
 		id := p.Identity()
+		// The view keeps the segment files from being deleted until Close, so that the copy may last for hours; the
+		// entry is as of the same moment.
 		v, st, err := p.Snapshot(ctx)
 		if err != nil {
 			snap.Missing = append(snap.Missing, fmt.Sprintf("partition %s/%d: %s", id.Table, id.Partition, strings.ReplaceAll(err.Error(), "\n", "; ")))

@@ -60,6 +60,7 @@ func (st *stream) stage(ctx context.Context, in *peer.Insert) error {
 		return err
 	}
 	peer.Waiting(ctx)()
+	// Stage encodes the frame before it returns, so the scratch and the refs in it are free again then.
 	c := containers.Get().(*container)
 	defer c.put()
 	return to.Stage(ctx, st.t.name, in.MapSeq, in.Staging, c.fill(st.t.index, r))
@@ -76,6 +77,7 @@ var containers = sync.Pool{New: func() any { return new(container) }}
 // containerSeriesMax bounds the series of a frame whose scratch is kept.
 const containerSeriesMax = 1 << 14
 
+// Defs is cleared, as its strings would keep the labels of series that are gone; IDs are numbers and need not be.
 func (c *container) put() {
 	if len(c.frame.Defs) > containerSeriesMax || len(c.frame.IDs) > containerSeriesMax {
 		return

@@ -16,6 +16,9 @@ import (
 )
 
 // stream is one gateway's stream into one table: its numbers for series, and their refs.
+//
+// Lock order: life, then define, then the index's own. The refs map is read without a lock by inserts, and grows under
+// define: a number is published before the caller of Define may use it.
 type stream struct {
 	s    *Server
 	t    *table
@@ -67,6 +70,9 @@ func (st *stream) Define(_ context.Context, defs []peer.Def) error {
 const defineSection = 2048
 
 // defineLocked defines series. Where makes is false those that are not there are refused.
+// Labels are interned before a number is published, in one call for all. Each number put holds one reference of the
+// index, which Close releases; a number that is defined twice keeps the first. Errors are
+// Throttled.
 func (st *stream) defineLocked(defs []peer.Def, makes bool) (refused []point.SeriesID, err error) {
 	s := &st.define
 	s.ids, s.labels = s.ids[:0], s.labels[:0]
@@ -108,6 +114,17 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	return st.s.named(st.t.name, st.insert(ctx, in))
 }
 
+// The order of the checks, cheapest first, and the case against each other order:
+//
+//	memory     Throttled before anything is done: a table over its share must not fill the log either
+//	enter      lease, gate, lease: from here on a hand-over waits for this insert
+//	led        the partition, made by its first row and led in this epoch
+//	timely     the stamp against the servers' clocks; one that was accepted too early would win for ever
+//	Stalled    rows that the gateway can stage elsewhere need not wait for a copy that is away
+//	Append     log, fsync, copies
+//	confirm    the lease again, after all waits: a new leader may have acked other rows meanwhile
+//
+// An error after Append leaves rows that are kept and not acked; a second try with the same stamp is recognised (Once).
 func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -150,6 +167,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	}
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
+		// Foreign rows keep the rank that they came with; Once refuses a stamp that was accepted before, that of a second try; Missing rows give way to those that are here with their rank or a higher one.
 		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
 		r.Foreign, r.Once, r.Missing = forwarded, !forwarded, forwarded && in.Staging.Do == peer.Inherit
 		r.Soon, r.Now = soon, st.s.now()
@@ -161,6 +179,8 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		st.s.ledRows.Add(uint64(len(in.IDs) + len(in.Hists)))
 		err = st.s.confirm(st.t, pa)
 	}
+	// The scratch keeps its own columns alone: a pool that kept the caller's would write into memory that the link
+	// reuses.
 	*r = partition.Rows{Refs: r.Refs, HistRefs: r.HistRefs, ExemplarRefs: r.ExemplarRefs} // the columns are the caller's
 	st.scratch.Put(r)
 	return err

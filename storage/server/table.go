@@ -32,9 +32,11 @@ type table struct {
 	mu       struct {
 		sync.RWMutex
 		partitions map[point.PartitionID]*partition.Partition
-		byTime     []*partition.Partition         // the same by time; nil after a change. Elements are never changed: all gives them away
-		gates      map[point.PartitionID]*door    // of all that were ever led here and not dropped since
-		dropped    map[point.PartitionID]struct{} // by order, and perhaps still in the map
+		byTime     []*partition.Partition // the same by time; nil after a change. Elements are never changed: all gives them away
+		// A gate outlives a lease: it is what a hand-over waits for, and what a later lease of the same partition finds
+		// sealed.
+		gates   map[point.PartitionID]*door    // of all that were ever led here and not dropped since
+		dropped map[point.PartitionID]struct{} // by order, and perhaps still in the map
 	}
 }
 
@@ -150,6 +152,8 @@ func (t *table) forget(id point.PartitionID) {
 }
 
 // dropLocked removes a partition; creating is held.
+// creating is held across the disk writes of a creation or drop, so that a partition is not made while its files are
+// removed; reads and inserts of other partitions need mu alone.
 func (t *table) dropLocked(p *partition.Partition) error {
 	if err := p.Drop(); err != nil {
 		return err

@@ -26,6 +26,8 @@ func (s *Server) tidy() error {
 			}
 		}
 	}
+	// Put aside, not deleted: a catalogue that lost an entry would otherwise cost the partition's files too. What lies
+	// in lost+found is reported by Stats until a person removes it.
 	if err := s.tidySegments(known); err != nil {
 		return err
 	}
