@@ -75,7 +75,8 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 		workers = 1
 	}
 	loan := budget.LoanOf(ctx)
-	// One share for all workers of the request: the lane counts its turns together, so that many workers are not many requests.
+	// One share for all workers of the request: the lane counts its turns together, so that many workers are not many
+	// requests.
 	rows, share := &countedRows{}, &lane.Share{}
 	part, err := r.Plan.Part(ctx, columns.Env{
 		Open: func(ctx context.Context, _, _ int64) (columns.Rows, error) {

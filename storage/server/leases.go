@@ -364,7 +364,8 @@ func (s *Server) Unseal(name string, id point.PartitionID) { s.atGate(name, id, 
 // HandOver makes a partition refuse rows while other partitions are about to own its part of the keyspace. Until
 // this process has the outcome, it answers no read by a map without those: the transaction may be committed, and
 // their rows acked, before this process learns of that.
-// If the outcome of the transaction is not known in time the leader lets rows in again under Doubt: TakeBack needs the proof that it did not commit.
+// If the outcome of the transaction is not known in time the leader lets rows in again under Doubt: TakeBack needs the
+// proof that it did not commit.
 func (s *Server) HandOver(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).do((*gate.Gate).HandOver)
 }

@@ -83,7 +83,8 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 	}
 	out.NoMaps = !out.Exact && !anyPrefix(entries, "m/file/")
 	out.Entries = len(entries)
-	// Entries were changed in memory only so far; Rebuild writes them as a new catalogue and puts the damaged one aside in lost+found; after a crash in between the store refuses to start until it is repaired again.
+	// Entries were changed in memory only so far; Rebuild writes them as a new catalogue and puts the damaged one aside
+	// in lost+found; after a crash in between the store refuses to start until it is repaired again.
 	out.Changed = r.Trouble != nil || !out.Exact
 	out.NewStore = !out.Exact
 	if !dryRun && out.Changed {

@@ -167,7 +167,8 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	}
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
-		// Foreign rows keep the rank that they came with; Once refuses a stamp that was accepted before, that of a second try; Missing rows give way to those that are here with their rank or a higher one.
+		// Foreign rows keep the rank that they came with; Once refuses a stamp that was accepted before, that of a
+		// second try; Missing rows give way to those that are here with their rank or a higher one.
 		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
 		r.Foreign, r.Once, r.Missing = forwarded, !forwarded, forwarded && in.Staging.Do == peer.Inherit
 		r.Soon, r.Now = soon, st.s.now()

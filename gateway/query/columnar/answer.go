@@ -10,6 +10,9 @@ import (
 )
 
 // Answer is the result of a plan.
+//
+// The samples are counted so that the engine's limit refuses the same queries here as there, not to measure this
+// evaluation.
 type Answer struct {
 	Series promql.Matrix
 	Notes  annotations.Annotations
@@ -21,6 +24,8 @@ type Answer struct {
 }
 
 // Vector is the answer of an evaluation at one time.
+// Each series has exactly one point: an evaluation at one time has one step, and series without a value at it are not
+// in the answer.
 func (a *Answer) Vector() promql.Vector {
 	v := make(promql.Vector, len(a.Series))
 	for i, s := range a.Series {
@@ -30,6 +35,8 @@ func (a *Answer) Vector() promql.Vector {
 }
 
 // Set returns an answer that was made with markers as the result of a selector.
+// The engine reads it with a lookback as the rows of a selector. Without markers it would see the value of a step again
+// at the next one where there is none.
 func (a *Answer) Set() storage.SeriesSet {
 	all := make([]storage.Series, len(a.Series))
 	for i, s := range a.Series {
@@ -49,6 +56,12 @@ func (s *answerSet) Err() error                        { return nil }
 func (s *answerSet) Warnings() annotations.Annotations { return nil }
 
 // writer turns columns into the engine's series. For one goroutine.
+// Each worker has its own; Flush alone touches the shared out, and package columns calls it from one goroutine at a
+// time, in the order of columns.
+//
+//	column   1   -   -   2        (- is columns.Absent, a NaN of its own)
+//	points   1           2        without markers
+//	points   1   m       2        with: a marker at the first step of a gap, none before the first value
 type writer struct {
 	grid Grid
 	// markers: a stale marker at the first step without a value after one with, or else lookback would fill the gap.
@@ -64,9 +77,11 @@ var _ columns.Writer = (*writer)(nil)
 
 // slabPoints is how many points share an allocation. The first is as large as the first series, and each next one four times as
 // large: most answers have few series, and to make and clear a slab of 64 KiB costs as much as to evaluate one.
+// 4,096 points of 16 bytes are the 64 KiB.
 const slabPoints = 4096
 
 // Bytes implements columns.Writer.
+// 16 bytes are a promql.FPoint, time and value; the labels count once more, as the engine's form of them is a copy.
 func (w *writer) Bytes(c *columns.Column, points int) int64 {
 	return int64(w.room(c, points))*16 + 2*columns.ColumnBytes + int64(len(c.Labels))
 }
@@ -86,6 +101,8 @@ func (w *writer) Append(c *columns.Column, points int) {
 		w.points = max(points, min(4*w.points, slabPoints))
 		w.slab = make([]promql.FPoint, w.points)
 	}
+	// The capacity ends at the series' own points, so that an append by the engine copies, and does not write over the
+	// next series.
 	out := w.slab[:0:points]
 	w.slab = w.slab[points:]
 	gap := true // no marker before the first value
@@ -112,6 +129,8 @@ func (w *writer) labels(c *columns.Column) labels.Labels {
 		if !ok {
 			return w.builder.Labels()
 		}
+		// Names that a function drops are left in the column's labels and marked: dropping them for each series would
+		// allocate, and most answers are aggregated afterwards.
 		if !c.Dropped || !columns.Reserved(name) {
 			w.builder.Add(name, value)
 		}

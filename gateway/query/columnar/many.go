@@ -10,6 +10,9 @@ import (
 )
 
 // many is an operation in which many series of one side match the same one of the other: group_left and group_right.
+//
+//	of   {a="1",b="x"} {a="1",b="y"} {a="2",b="x"}        match: the labels that both sides are matched by, here a
+//	one  {a="1"}                                          out: the two of a="1", each with its own labels and those in include
 type many struct {
 	op      columns.Op
 	compute func(l, r float64) float64 // nil for comparisons
@@ -34,6 +37,8 @@ func manyToOne(e *parser.BinaryExpr, match *columns.Aggregation, l, r node) (nod
 	return out, true
 }
 
+// The columns of both sides belong to this node once they are returned: values are computed in place, and out is built
+// in the memory of of, behind the column that is read.
 func (m *many) columns(e *evaluation) ([]columns.Column, error) {
 	of, err := m.of.columns(e)
 	if err != nil {
@@ -64,6 +69,8 @@ func (m *many) columns(e *evaluation) ([]columns.Column, error) {
 		}
 		out = append(out, c)
 	}
+	// Two results with the same labels. Whether the engine fails depends on the steps at which they have values; it
+	// decides that itself.
 	if len(columns.ByLabels(out)) < len(out) {
 		return nil, columns.ErrAbandoned // an error, unless they are never there at one step
 	}
@@ -71,6 +78,8 @@ func (m *many) columns(e *evaluation) ([]columns.Column, error) {
 }
 
 // byKey finds the columns of the one side by the key that series match by.
+// The map points into one, which must not grow meanwhile. Errors are columns.ErrAbandoned, and those of a budget that
+// has no more memory.
 func (m *many) byKey(e *evaluation, one []columns.Column) (map[string]*columns.Column, error) {
 	at := make(map[string]*columns.Column, len(one))
 	var key []byte
@@ -88,6 +97,7 @@ func (m *many) byKey(e *evaluation, one []columns.Column) (map[string]*columns.C
 }
 
 // meet computes into of, and reports whether both were there at any step.
+// A comparison keeps the left value or none, as filters do; with bool it is 0 or 1 wherever both are there.
 func (m *many) meet(of, one []float64) (met bool) {
 	var holds func(l, r float64) bool
 	if m.compute == nil {
@@ -125,6 +135,8 @@ func (m *many) named(e *evaluation, c columns.Column, one *columns.Column) (colu
 	if len(m.include) == 0 {
 		return c, nil
 	}
+	// Plain has no dropped names; the copied labels are put in the place of those of the same name, and an empty one
+	// removes it, as the engine does.
 	l := c.Plain()
 	if err := e.take(columns.ColumnBytes + int64(len(l)+len(one.Labels))); err != nil {
 		return c, err

@@ -16,6 +16,10 @@ import (
 type Grid = columns.Grid
 
 // Plan is a chain that can be evaluated over columns. It is constant and may be run more than once.
+//
+// A chain, from the inside: sum by (a) (2 * rate(x[5m])) is
+//
+//	Source{rate, Window: 5m} ─▶ Stage{Operator: 2 *} ─▶ Stage{Aggregation: sum by (a)}
 type Plan struct {
 	chain    columns.Plan
 	matchers []*labels.Matcher
@@ -61,6 +65,8 @@ func (p *Plan) add(s columns.Stage, at posrange.PositionRange) {
 }
 
 // vector appends the stages of expr to the plan, inside first.
+// false refuses the whole expression; what was appended by then is thrown away with the plan. lookback is the window of
+// a selector without a range.
 func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 	switch e := expr.(type) {
 	case *parser.ParenExpr:
@@ -82,6 +88,7 @@ func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 }
 
 // onto makes the stages begin with a node that a tree can evaluate.
+// Of a plan that is no part of a tree under is nil: then there is nothing below, and the expression is refused.
 func (p *Plan) onto(expr parser.Expr) (ok bool) {
 	if p.under == nil {
 		return false
@@ -90,6 +97,8 @@ func (p *Plan) onto(expr parser.Expr) (ok bool) {
 	return ok
 }
 
+// Refused are @ and the modifiers whose windows are not those of the grid. OneName is set if all series have the same
+// name: dropping it cannot make two of them equal.
 func (p *Plan) selector(e *parser.VectorSelector) bool {
 	if e.Timestamp != nil || e.StartOrEnd != 0 || e.Anchored || e.Smoothed || e.OriginalOffsetExpr != nil {
 		return false
@@ -108,6 +117,7 @@ func (p *Plan) call(e *parser.Call) bool {
 		return false
 	}
 	ms, ok := e.Args[f.Arguments].(*parser.MatrixSelector)
+	// A RangeExpr is a duration that is computed; only the engine does that.
 	if !ok || ms.RangeExpr != nil || ms.Range <= 0 {
 		return false
 	}
@@ -117,6 +127,8 @@ func (p *Plan) call(e *parser.Call) bool {
 		if !ok {
 			return false
 		}
+		// The engine holds one sample a step for the number while it evaluates the selector, and they count against its
+		// limit.
 		p.chain.Source.Argument, p.chain.Source.Held = n.Val, p.chain.Grid.Len()
 	}
 	return p.selector(ms.VectorSelector.(*parser.VectorSelector))
@@ -178,6 +190,7 @@ func number(expr parser.Expr) (float64, bool) {
 
 func (p *Plan) aggregate(e *parser.AggregateExpr, lookback time.Duration) bool {
 	a := &columns.Aggregation{Op: ops[e.Op], Without: e.Without, Names: slices.Clone(e.Grouping)}
+	// Sorted and without repetitions: keys of groups are made by walking labels and names side by side.
 	slices.Sort(a.Names)
 	a.Names = slices.Compact(a.Names)
 	if !a.Op.Aggregates() {
@@ -191,6 +204,7 @@ func (p *Plan) aggregate(e *parser.AggregateExpr, lookback time.Duration) bool {
 		}
 		a.Parameter, at, held = n.Val, e.Param.PositionRange(), p.chain.Grid.Len()
 	}
+	// The comparison is written so that NaN fails it. From 2^53 on not each integer is a float.
 	if a.Ranks() && !(a.Parameter >= 1 && a.Parameter < 1<<53) {
 		return false // nothing to show, or an error that the engine words
 	}

@@ -39,6 +39,7 @@ func worded(err error) error {
 }
 
 // take books bytes and checks whether the evaluation is still wanted.
+// It is for the operations of a tree; chains book by themselves (package columns).
 func (e *Env) take(ctx context.Context) func(int64) error {
 	return func(n int64) error {
 		if e.Take != nil {
@@ -82,6 +83,7 @@ func (p *Plan) run(ctx context.Context, env Env, d division) (*Answer, error) {
 	}
 	if !env.columns {
 		in.Writer = func() columns.Writer { return &writer{grid: p.chain.Grid, markers: env.Markers, out: &series} }
+		// Called before a chain is evaluated again from its beginning: what writers flushed so far would be doubled.
 		in.Restart = func() { series = promql.Matrix{} }
 	}
 	a, err := p.evaluate(ctx, in, d)
@@ -99,6 +101,7 @@ func (p *Plan) evaluate(ctx context.Context, in columns.Env, d division) (*colum
 		return p.chain.Run(ctx, in)
 	}
 	a, err := p.chain.Join(ctx, in, d.form, d.pieces)
+	// The parts that servers sent show that they cannot be joined: the rows are read and the chain evaluated here.
 	if errors.Is(err, columns.ErrUndivided) {
 		d.undo()
 		return p.chain.Run(ctx, in)

@@ -23,6 +23,9 @@ import (
 //	sum by (a) (rate(x[5m])) ─▶ columns ─┐
 //	                                     ├▶ / ─▶ columns ▶ further stages ▶ columns
 //	sum by (a) (rate(y[5m])) ─▶ columns ─┘
+//
+// Each occurrence of a chain in the expression is a chain of its own, evaluated once, whose columns its one parent may
+// overwrite.
 type Tree struct {
 	grid   Grid
 	chains []*Plan
@@ -30,6 +33,8 @@ type Tree struct {
 }
 
 // node is a source of columns.
+// The columns are the caller's to change. Labels differ from column to column, unless names are marked as dropped;
+// values have one place for each step.
 type node interface {
 	columns(e *evaluation) ([]columns.Column, error)
 }
@@ -133,6 +138,8 @@ func text(expr parser.Expr) (string, bool) {
 }
 
 // Run evaluates. Chains are evaluated beside each other. Errors are those of Plan.Run.
+// First all chains, side by side, since these read rows; then the operations between them in this goroutine, inside
+// first, which only compute.
 func (t *Tree) Run(ctx context.Context, env Env) (*Answer, error) {
 	e := &evaluation{tree: t, env: env, steps: t.grid.Len(), chains: make([]*Answer, len(t.chains)), take: env.take(ctx)}
 	if err := e.runChains(ctx); err != nil {
@@ -180,6 +187,8 @@ const chainsTogether = 64
 func (e *evaluation) runChains(ctx context.Context) error {
 	env := e.env
 	env.columns, env.Markers = true, false
+	// A chain with one worker needs no hand-over of pages between goroutines; with that many chains all processors are
+	// busy without.
 	if len(e.chains) >= 2*env.Workers {
 		env.Workers = 1
 	}
@@ -223,6 +232,8 @@ func divideAll(ctx context.Context, env Env, all []*Plan) ([]division, error) {
 }
 
 // hold counts samples that are in memory at a time.
+// As the engine counts them: both sides of an operation while it is evaluated. The engine's limit applies to each node,
+// not to their sum.
 func (e *evaluation) hold(sides ...[]columns.Column) error {
 	n := 0
 	for _, all := range sides {
@@ -351,6 +362,8 @@ func (s *set) or(e *evaluation, l, r []columns.Column) ([]columns.Column, error)
 }
 
 // masks hold the steps at which there is a series, by the key that series match by.
+// A byte for each step and key: with on () there is one key for all series, without it one for nearly each. find leaves
+// the key of its column in key, which add then uses.
 type masks struct {
 	match *columns.Aggregation
 	steps int
@@ -406,6 +419,8 @@ func (p *pairs) columns(e *evaluation) ([]columns.Column, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A key that comes twice on one side is an error of the engine only if both series have a value at one step: it
+	// decides.
 	other := make(map[string]int, len(r)) // by key; -1: matched already
 	var key []byte
 	for i := range r {

@@ -262,7 +262,8 @@ func partitionOf(k replica.Key) lease.Partition {
 
 // reasonOf is why a file was not adopted.
 // The sender acts on it: Invalid has it send the same bytes again and in the end verify its own (Suspect); OutOfOrder
-// has it begin again from the ends that the answer names; StaleEpoch and NoSpace, which stands for all other errors here, have it try again after a pause.
+// has it begin again from the ends that the answer names; StaleEpoch and NoSpace, which stands for all other errors
+// here, have it try again after a pause.
 func reasonOf(err error, follows bool) replica.Reason {
 	switch {
 	case err == nil:

@@ -91,7 +91,8 @@ func (s *Store) Delete(ctx context.Context, q *Query) error {
 	return err
 }
 
-// deleteAll removes the matching rows from all frames. It returns how many, and the files of the records that newer ones replace, which are to be released once
+// deleteAll removes the matching rows from all frames. It returns how many, and the files of the records that newer
+// ones replace, which are to be released once
 // the journal is settled; rewriting is held.
 func (s *Store) deleteAll(q *Query) (rows int, replaced []*file, err error) {
 	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi, nil) {
@@ -137,7 +138,8 @@ func (s *Store) arrived(ctx context.Context, ids []staging.ID) error {
 	return nil
 }
 
-// deleteFrom removes the matching rows from a frame. It returns how many, and the file of the record that a newer one replaces, if any.
+// deleteFrom removes the matching rows from a frame. It returns how many, and the file of the record that a newer one
+// replaces, if any.
 func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, replaced *file, err error) {
 	if err := s.deleteFromGiven(id, q); err != nil { // also of one that came back since, and is held
 		return 0, nil, err
@@ -199,7 +201,8 @@ func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
 	return nil
 }
 
-// replace logs a held frame anew, with fewer rows; rewriting is held. It returns the file of the record before, which still has the only durable copy of the
+// replace logs a held frame anew, with fewer rows; rewriting is held. It returns the file of the record before, which
+// still has the only durable copy of the
 // rows that stay: it is released once the journal is settled.
 func (s *Store) replace(h *held) (old *file, err error) {
 	in, _, err := s.log(&h.Frame, h.body)

@@ -131,7 +131,8 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 	return j, j.syncLast()
 }
 
-// syncLast makes the newest file durable as it was read: a process that was killed may not have synced it, and a record in it that replaces an acked one, as
+// syncLast makes the newest file durable as it was read: a process that was killed may not have synced it, and a record
+// in it that replaces an acked one, as
 // after a deletion, frees the file of that one.
 func (j *journal) syncLast() error {
 	if len(j.mu.files) == 0 {
