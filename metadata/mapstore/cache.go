@@ -10,6 +10,12 @@ import (
 
 // cache keeps maps within a bound, the least used go first. Files, which have no map in them, and maps are shared: they are
 // not changed. A map that was sent whole is kept encoded too.
+//
+//	by     (table, txn) ─▶ element ─▶ cached{file without its map, map, whole: the file as it was sent}
+//	order  the newest use first; the last goes when bytes > bytesMax
+//
+// A transaction's file never changes, so an entry is never stale, only unwanted; a name that is in twice is the same
+// file. Maps and files in it are read without the lock by all that got them.
 type cache struct {
 	bytesMax int
 
@@ -59,6 +65,7 @@ func (c *cache) put(f *peer.File, m *topology.Map) {
 	if c.mu.by[k] != nil {
 		return
 	}
+	// The size of the encoding stands for the memory of the map.
 	v := &cached{cacheKey: k, file: headOf(f, m), m: m, bytes: m.EncodedBytes()}
 	c.mu.by[k] = c.mu.order.PushFront(v)
 	c.mu.bytes += v.bytes
@@ -91,6 +98,7 @@ func (c *cache) getWhole(table string, txn peer.TxnID) *peer.File {
 }
 
 func (c *cache) shrinkLocked() {
+	// The newest stays even if it alone is over the bound: its caller is about to use it.
 	for c.mu.bytes > c.bytesMax && c.mu.order.Len() > 1 {
 		c.removeLocked(c.mu.order.Back())
 	}

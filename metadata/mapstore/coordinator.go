@@ -17,6 +17,15 @@ import (
 
 // Coordinator runs transactions: it performs the effects of a Txn. A process that keeps no files has one to make tables
 // and to change their lists of servers; Server is one too. All methods are safe for concurrent use.
+//
+//	caller ─run─▶ drive: one goroutine for a transaction, which alone steps its Txn
+//	                │ effects                    ▲ answers
+//	                ▼                            │
+//	              a goroutine each: the row (coordination store), files (metadata servers), the own disk
+//
+// The transaction is committed by one write, Swap of the table's row, after a majority of the servers has its file
+// durably. A crash of the coordinator before it leaves files that no row names, which other proposals overtake; after
+// it, a committed transaction whose caller has no answer.
 type Coordinator struct {
 	// Constant after NewCoordinator.
 	deps     Deps
@@ -29,11 +38,13 @@ type Coordinator struct {
 	life     context.Context                                                // of work that goes on after the caller was answered
 	end      context.CancelFunc
 
+	// Counts transactions. Add comes under mu together with the look at closed, so that none begins once Close waits.
 	running sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
-		rng    *rand.Rand
+		rng *rand.Rand
+		// mu is held for a few instructions, and never while a server, the store or the disk is asked.
 		onWay  map[topology.ServerID]int // files on their way
 		closed bool
 
@@ -129,6 +140,7 @@ func (c *Coordinator) Remove(ctx context.Context, table string, s topology.Serve
 // run runs a transaction until it is done or ctx ends. It goes on without the caller: writes on their way to disks and to
 // the store are not undone when the caller leaves.
 func (c *Coordinator) run(ctx context.Context, table string, t *Txn) (Done, error) {
+	// One slot: the result never waits for a caller that has left.
 	result := make(chan Done, 1)
 	c.mu.Lock()
 	if c.mu.closed {
@@ -162,6 +174,9 @@ func resultName(err error, ok string) string {
 }
 
 // drive feeds a transaction with answers until it is done and nothing is under way any more.
+// The caller is answered at Done; drive goes on until every question that it asked has come back, so a late answer is
+// never sent to a channel without a reader. Expired is an input once: the machine then gives up, with the error that
+// says what is known of the outcome.
 func (c *Coordinator) drive(table string, t *Txn, done func(Done)) {
 	ctx, cancel := limited(c.life, c.settings.ChangeTimeout)
 	defer cancel()
@@ -203,6 +218,8 @@ func (c *Coordinator) drive(table string, t *Txn, done func(Done)) {
 func (c *Coordinator) perform(ctx context.Context, table string, e Effect) Input {
 	switch e := e.(type) {
 	case ReadRow:
+		// 40 ms after the first failure, doubled up to 1.28 s, each more or less by a half: coordinators that collided
+		// must not meet again at once.
 		if e.Failed > 0 {
 			c.pause(ctx, 20*time.Millisecond<<min(e.Failed, 6))
 		}
@@ -215,6 +232,7 @@ func (c *Coordinator) perform(ctx context.Context, table string, e Effect) Input
 		return Loaded{File: f, Map: m, Err: err}
 	case Store:
 		return Stored{Round: e.Round, Server: e.Server, Err: c.store(ctx, e)}
+	// An error leaves it open whether the store has the write: the machine reads the row again to find out.
 	case Swap:
 		limit, cancel := limited(ctx, c.settings.StoreTimeout)
 		defer cancel()
@@ -256,6 +274,7 @@ func (c *Coordinator) readRows(ctx context.Context, keys []string) (map[string]c
 	}
 	rows := make(map[string]coord.Row, len(keys))
 	for _, row := range read {
+		// Rows that are there have a revision of at least 1.
 		if row.Revision != 0 {
 			rows[row.Key] = row
 		}

@@ -12,6 +12,14 @@ import (
 
 // A message of a link is a sequence of records, each whole. FORMAT.md draws them.
 
+//	 0      1        4           8           12          16
+//	 ├──────┼────────┼───────────┼───────────┼───────────┼─ head ─┬─ body ─┐
+//	 │kind  │0 0 0   │head u32   │body u32   │CRC-32C u32│        │        │     the sum covers bytes 0 to 11 and the head
+//	 └──────┴────────┴───────────┴───────────┴───────────┴────────┴────────┘
+//
+// An acknowledgement of a chain, ChainReport{Version: 3, Upto: 7.300, End: 7.301}, has no body, and behind the route in
+// its head the bytes 03 07 ac 02 07 ad 02: each number a uvarint, a serial as epoch and sequence number.
+
 // linkVersion is the version of links that this build speaks, linkOldest the lowest.
 const (
 	linkOldest  = 1
@@ -22,6 +30,8 @@ const (
 type linkType uint8
 
 const (
+	// Numbers are part of the format: none is given to another type later. Below 16 the link itself, from 16 on chains,
+	// from 32 segments, from 40 comparisons, from 48 records with a body.
 	linkHello  linkType = 1 // first, from both sides
 	linkCredit linkType = 2
 	linkPing   linkType = 3
@@ -60,6 +70,8 @@ const linkHeadMax = peer.LinkInfoBytesMax + 20*peer.LinkEndsMax + 4<<10
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // linkRecord is a record as it lies in a message.
+// head and body share the message's memory, with their capacities cut, so that an append to one copies. They are valid
+// as long as the message is.
 type linkRecord struct {
 	kind linkType
 	head []byte
@@ -72,6 +84,7 @@ func cutLinkRecord(b []byte) (r linkRecord, rest []byte, err error) {
 		return r, nil, fault.Errorf(fault.Corrupt, "a link's record ends after %d bytes, its header has %d", len(b), linkRecordLen)
 	}
 	head, body := uint64(binary.LittleEndian.Uint32(b[4:])), uint64(binary.LittleEndian.Uint32(b[8:]))
+	// In 64 bits: both are below 2^32, so their sum cannot wrap around and pass.
 	if head > linkHeadMax || head+body > uint64(len(b)-linkRecordLen) {
 		return r, nil, fault.Errorf(fault.Corrupt, "a link's record of %d and %d bytes, where %d are left", head, body, len(b)-linkRecordLen)
 	}
@@ -87,6 +100,8 @@ func cutLinkRecord(b []byte) (r linkRecord, rest []byte, err error) {
 }
 
 // linkSum covers the header without the sum itself, and the head. Bodies have checksums of their own.
+// Frames have theirs as records of the log, and a segment is verified as a whole; a second sum over them would cost
+// what the first does.
 func linkSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[linkRecordLen:])
 }
@@ -97,6 +112,8 @@ func beginLinkRecord(dst []byte, kind linkType) []byte {
 	return append(dst, byte(kind), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
+// from is where the record begins in b, so that several are built in one buffer. The body is not appended: it is sent
+// from where it lies.
 func endLinkRecord(b []byte, from, body int) []byte {
 	r := b[from:]
 	binary.LittleEndian.PutUint32(r[4:], uint32(len(r)-linkRecordLen))
@@ -148,6 +165,8 @@ func appendText(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
+// Epoch 7, sequence number 300: 07 ac 02, where 300 is 0x2c + 2·128, and the highest bit of ac says that another byte
+// follows.
 func appendSerial(dst []byte, s point.Serial) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(s.Epoch)), s.Seq)
 }
@@ -210,6 +229,7 @@ func appendLinkHead(dst []byte, m peer.LinkMessage) (linkType, []byte, error) {
 		return linkReport, appendSerial(appendSerial(dst, m.Upto), m.End), nil
 	case *peer.ChainPing:
 		dst = binary.AppendUvarint(dst, m.Version)
+		// Zigzag, as a time of a machine's clock may be negative: 1,000 is d0 0f, -1 is 01.
 		dst = binary.AppendVarint(dst, int64(m.Sent))
 		return linkChPing, appendSerial(appendSerial(dst, m.Own), m.End), nil
 	case *peer.ChainPong:
