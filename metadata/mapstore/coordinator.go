@@ -180,6 +180,8 @@ func resultName(err error, ok string) string {
 func (c *Coordinator) drive(table string, t *Txn, done func(Done)) {
 	ctx, cancel := limited(c.life, c.settings.ChangeTimeout)
 	defer cancel()
+	// under counts the questions without an answer. Only this goroutine changes it, so a question's goroutine always
+	// finds a reader.
 	answers := make(chan Input) // every sender waits until its answer is read, so that none is lost
 	under, ended := 0, false
 	ask := func(f func() Input) {

@@ -48,6 +48,9 @@ type Shelf struct {
 	now    Mark
 }
 
+// A file that was found at a start has mark 0, as if it had been confirmed before every touch of the row. That is
+// right for those that the process before confirmed: the row is touched before they are deleted, so a coordinator
+// that counted them cannot swap it any more, and asks again.
 type kept struct {
 	Info
 	mark Mark // when it was last confirmed to a coordinator
@@ -94,6 +97,7 @@ func (s *Shelf) Get(table string, txn peer.TxnID) (Info, bool) {
 }
 
 // Newest gives the file with the highest sequence number.
+// Of several with one number, undecided proposals, the highest name: any will do, and all callers should see the same.
 func (s *Shelf) Newest(table string) (newest Info, ok bool) {
 	for _, e := range s.tables[table] {
 		if !ok || e.Seq > newest.Seq || e.Seq == newest.Seq && slices.Compare(e.Txn[:], newest.Txn[:]) > 0 {
@@ -130,6 +134,8 @@ func (s *Shelf) Links(table string, txn peer.TxnID) []Link {
 }
 
 // Decided lists deletable files: those older than the keep transactions before the committed one.
+// With committed.Seq 10 and keep 3 those up to 7, and never the committed one itself. The ones between stay for readers
+// that are fetching them.
 func (s *Shelf) Decided(table string, committed Row, keep int) []Info {
 	return s.list(table, func(e *kept) bool {
 		return e.Seq <= committed.Seq && e.Txn != committed.Txn && e.Seq+uint64(keep) <= committed.Seq

@@ -17,6 +17,11 @@ import (
 //	{__name__="cpu_idle", host="a", os="x"}   3 pairs: new pair 0 …, new pair 1 …, new pair 2 …
 //	{__name__="cpu_user", host="a", os="x"}   3 pairs: new pair 3 …, the 2 at the same place as before
 
+// Those two sets in bytes (FORMAT.md has the tokens), where "…" stands for name and value, each after its length:
+//
+//	03  01 …cpu_idle  03 …a  05 …x     3 pairs; 0<<1|1, 1<<1|1, 2<<1|1: pairs 0, 1, 2, all new
+//	03  07 …cpu_user  02               3 pairs; 3<<1|1: pair 3, new; (2-1)<<1: the 2 of before at the same places
+
 // Bounds of the labels of one message.
 const (
 	labelSetsMax   = 1 << 20
@@ -26,12 +31,14 @@ const (
 
 // labelWriter writes label sets. It keeps scratch memory: pool it, and Reset before use.
 type labelWriter struct {
-	b      []byte
+	b []byte
+	// They are cut from the labels added, whose strings they keep alive until Reset.
 	pairs  []string // by number
 	number map[string]uint32
-	prev   []uint32 // the pairs of the set before
-	next   []uint32
-	bytes  int // of all sets, as strings
+	// prev and next change places after each set, so no set allocates.
+	prev  []uint32 // the pairs of the set before
+	next  []uint32
+	bytes int // of all sets, as strings
 }
 
 func (w *labelWriter) Reset() {
@@ -162,6 +169,8 @@ func (r *labelReader) take(p uint32) {
 }
 
 // newPair cuts name and value, each after its length.
+// The pair stays where it lies in the message, which so must not be reused before the last set is read; read copies it
+// into each set that has it.
 func (r *labelReader) newPair() bool {
 	at := 0
 	for range 2 {
@@ -189,6 +198,7 @@ const (
 )
 
 // defineLen is the length of the payload before its body.
+// A count and the length of the body before s2, u32 each.
 const defineLen = 8
 
 // encode returns the record of the first definitions of defs, or offers, and their number, in memory of the encoder.
@@ -198,6 +208,7 @@ func (e *defineEncoder) encode(kind recordType, defs []peer.Def) (b []byte, n in
 	last := int64(-1)
 	for n < len(defs) && n < definePartMax && w.bytes < definePartBytesMax {
 		id := int64(defs[n].ID)
+		// 0 for each number that follows the one before, which are nearly all; zigzag, as a number may also be lower.
 		w.b = binary.AppendVarint(w.b, id-last-1)
 		w.add(defs[n].Labels)
 		last = id
@@ -212,6 +223,7 @@ func (e *defineEncoder) encode(kind recordType, defs []peer.Def) (b []byte, n in
 	return b, n
 }
 
+// The room is reserved before, so that s2 writes in place and does not allocate.
 func appendS2(dst, src []byte) []byte {
 	dst = slices.Grow(dst, s2.MaxEncodedLen(len(src)))
 	at := len(dst)
@@ -236,6 +248,8 @@ func (d *defineDecoder) decode(b []byte) ([]peer.Def, error) {
 		return nil, err
 	}
 	d.body = body
+	// Each definition has at least two bytes, a step and a count of pairs: a count that lies is found before memory is
+	// reserved for it.
 	if count > definePartMax || int(count) > len(body)/2 {
 		return nil, fault.Errorf(fault.Corrupt, "%d definitions in %d bytes", count, len(body))
 	}

@@ -33,16 +33,21 @@ type link struct {
 	dialed bool
 	pipe   pipe
 	ctx    context.Context // ends with the link
+	// Ends the pipe too, so that receive, which waits in RecvMsg, returns.
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // 1 when there is something to send
 	done   chan struct{} // closed when no goroutine of the link is left, and the handler was notified
 	began  time.Time
 
+	// Bytes of the other side's window, with bodyCost for each body; its credits return them once its handler has
+	// released what came.
 	frameRoom *semaphore.Weighted // room left to send
 	pieceRoom *semaphore.Weighted
 
 	mu struct {
 		sync.Mutex
+		// mu guards the queues and is held while a record is appended, never while one is sent. urgent holds encoded
+		// records: one message carries all that wait.
 		urgent []byte // records
 		frames []*outgoing
 		pieces []*outgoing
@@ -83,6 +88,8 @@ type outgoing struct {
 	data []byte
 	sent int
 	done func()
+	// gRPC may read a message after SendMsg has returned, so the owner gets its memory back only with the last
+	// reference.
 	refs atomic.Int32 // the queue's, and one for each part that gRPC may be reading
 }
 
@@ -109,6 +116,7 @@ type arriving struct {
 
 const (
 	// linkMessageBytes is about the size of one message.
+	// At 1 Gbit/s one lasts a millisecond, which an urgent message behind it waits.
 	linkMessageBytes = 128 << 10
 	// linkReferenced is the length from which a frame is sent from its own memory; a shorter one is cheaper to copy.
 	linkReferenced = 4 << 10
@@ -117,6 +125,7 @@ const (
 	// pieceTurns is how many messages of frames are sent for one of pieces where both wait.
 	pieceTurns = 16
 	// bodyCost is the cost of a frame or a piece beside its bytes.
+	// So that a million empty bodies do not count as nothing.
 	bodyCost = 256
 	// partBytes is the longest part of a frame in one message.
 	partBytes = linkMessageBytes
@@ -129,12 +138,15 @@ func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p p
 	l := &link{ls: ls, self: ls.greeting(), other: other, dialed: dialed, pipe: p, ctx: ctx, cancel: cancel,
 		wake: make(chan struct{}, 1), done: make(chan struct{}), began: time.Now(),
 		frameRoom: semaphore.NewWeighted(int64(other.frameWindow)), pieceRoom: semaphore.NewWeighted(int64(other.pieceWindow))}
+	// A capability counts only if both sides have it: callers then ask one place.
 	l.other.Capabilities &= l.self.Capabilities
 	l.frames.window, l.pieces.window = int64(l.self.frameWindow), int64(l.self.pieceWindow)
 	return l
 }
 
 // run carries the link until it ends.
+// The order of the end: receive returns (the pipe ended, or Close cancelled it), fail has send and watch end, and only
+// when both have does the handler get Unlinked: it is called once, after the last message.
 func (l *link) run() {
 	defer close(l.done)
 	defer l.ls.gone(l)
@@ -243,6 +255,7 @@ func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, d
 	o.head = binary.AppendUvarint(binary.AppendUvarint(o.head, at.Slot), at.Offset)
 	o.head = endLinkRecord(o.head, 0, len(data))
 	l.piecesOut.Add(n)
+	// data is copied above: the caller reads the next piece of the file into the same buffer.
 	return l.queue(&l.mu.pieces, o)
 }
 
@@ -293,6 +306,7 @@ func (l *link) fail(err error) {
 		return
 	}
 	l.mu.err = err
+	// Released after the lock: done is the caller's code. err is set before, so nothing is queued any more.
 	given := append(l.mu.frames, l.mu.pieces...)
 	l.mu.frames, l.mu.pieces, l.mu.urgent = nil, nil, nil
 	l.mu.Unlock()
