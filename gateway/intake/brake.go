@@ -23,6 +23,8 @@ import (
 //
 // A table has a brake only while its requests are delayed (I5).
 type brakes struct {
+	// One lock for all tables, held for a few instructions: most requests find no brake for their table. Turns are
+	// given by closing come under it, which wakes the waiter and runs nothing of it here.
 	mu      sync.Mutex
 	tables  map[string]*brake
 	waiting int // requests of all tables
@@ -40,6 +42,8 @@ const (
 // begin lets a request of a table through as soon as it may, or refuses it as Throttled. by is the brake that counts it, for
 // done; nil: none.
 func (s *brakes) begin(ctx context.Context, table string) (by *brake, err error) {
+	// Three answers: no turn and no error, go on (by counts the request, or there is no brake); an error, refused at
+	// once; a turn, wait.
 	t, by, err := s.join(table)
 	if t == nil {
 		return by, err
@@ -54,6 +58,8 @@ func (s *brakes) begin(ctx context.Context, table string) (by *brake, err error)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// The timer and the turn may come together. Under the lock the queue says which: a turn that is no longer in it was
+	// counted by begin, and must be ended by done, not refused.
 	i := slices.Index(by.queue, t)
 	if i < 0 {
 		return by, nil // it came meanwhile
@@ -85,6 +91,8 @@ func (s *brakes) join(table string) (*turn, *brake, error) {
 }
 
 // refused begins or continues to delay a table.
+// The brake is not removed here, even if the request that was refused was counted by an older one: done drops it when
+// it is off.
 func (s *brakes) refused(table string, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,6 +134,7 @@ func (s *brakes) serveLocked(table string, b *brake) {
 	if len(b.queue) == 0 || b.waking || !now.Before(b.until) {
 		return // nothing waits, or done serves it
 	}
+	// One timer for a brake at a time; it is not waited for by Shutdown, and finds an empty queue then.
 	b.waking = true
 	time.AfterFunc(b.until.Sub(now), func() {
 		s.mu.Lock()
@@ -161,6 +170,9 @@ type brake struct {
 }
 
 const (
+	// Requests at once, not rows. The first refusal leaves 8, the next ones 4, 2 and 1; from 1 on it needs 1 + 2 + … +
+	// 63 = 2,016 accepted requests until
+	// 64 turn the brake off, unless brakeQuiet without a refusal does before.
 	brakeFirst = 16 // at once before the first refusal
 	brakeLeast = 5 * time.Millisecond
 	brakeMost  = 50 * time.Millisecond // after each a request is decoded that may be refused then

@@ -71,6 +71,7 @@ type Front struct {
 	started  time.Time
 	idPrefix string
 
+	// A request that is cut short by it may have rows that are kept and not acked; its sender tries again.
 	base   context.Context // of every request; ends when Shutdown loses patience
 	cancel context.CancelFunc
 
@@ -91,8 +92,10 @@ type Front struct {
 	mu struct {
 		sync.Mutex
 		listeners map[net.Listener]struct{}
-		conns     map[net.Conn]struct{} // of all servers; *conn, or *tls.Conn for HTTP/2
-		serving   bool                  // plain runs
+		// mu guards the maps, for the time of a look-up. Goroutines are counted in under it together with the look at
+		// draining (remember, begin), so none begins once Shutdown waits.
+		conns   map[net.Conn]struct{} // of all servers; *conn, or *tls.Conn for HTTP/2
+		serving bool                  // plain runs
 	}
 }
 
@@ -206,6 +209,11 @@ func (f *Front) end(ln net.Listener) {
 }
 
 // accepted starts a connection's life, if there is room.
+//
+//	accept ─▶ remember ─▶ meet, its goroutine ─┬─ HTTP/2 by TLS ─▶ net/http
+//	                                           ├─ first line has a path of intake ─▶ fasthttp, in the same goroutine
+//	                                           ├─ any other request ─▶ net/http
+//	                                           └─ no HTTP, or nothing within PeekTimeMax ─▶ closed
 func (f *Front) accepted(raw net.Conn) {
 	c := &conn{Conn: raw, front: f}
 	if !f.remember(c) {
@@ -318,6 +326,7 @@ func (f *Front) giveTLS(c *conn, t *tls.Conn) {
 	f.mu.Unlock()
 	c.moveTo(serverPlain)
 	select {
+	// net/http's accept loop reads it; at the end it may read no more, and then the connection is closed here.
 	case f.handed.conns <- t:
 	case <-f.handed.closed:
 		_ = t.Close()

@@ -17,6 +17,7 @@ const (
 )
 
 // peek reads the connection's first line and says whether fasthttp is to serve it. The error is the connection's.
+// The bytes read are kept in head, which the chosen server reads first: neither sees that a line was read before.
 func (c *conn) peek() (fast bool, err error) {
 	buf := c.head // of a connection that was parked
 	if c.head = nil; cap(buf) == 0 {
@@ -38,7 +39,7 @@ func (c *conn) peek() (fast bool, err error) {
 			return whole && isIntake(line) && !endsWithLF(buf), nil
 		case err != nil:
 			return false, err
-		case len(buf) == cap(buf): // or it would read nothing
+		case len(buf) == cap(buf): // or it would read nothing; grown once, as nearly all first lines are in the first packet and fit into 512 bytes
 			buf = append(make([]byte, 0, peekBytesMax), buf...)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 //
 // A body waits only after it was read, so a slow sender delays no other. The waiting bytes are bounded by
 // Settings.InFlightBytesMax.
+//
+// The bound is most + (tables − 1) at the worst: each table has a turn even if others use all processors.
 type turns struct {
 	most int // constant: at once, but for one of each table
 
@@ -72,6 +74,7 @@ func (s *turns) join(table string) *turn {
 		of = &tableTurns{}
 		s.tables[table] = of
 	}
+	// A newcomer does not pass those that wait, except where its table has none running.
 	if of.running == 0 || s.running < s.most && len(s.order) == 0 {
 		s.running++
 		of.running++
@@ -86,6 +89,8 @@ func (s *turns) join(table string) *turn {
 }
 
 // leave ends a turn.
+// A turn that begins here was joined by a request that waits, or has given up: enter removes that one from waiting
+// under the same lock, so a turn is never given to it.
 func (s *turns) leave(table string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
