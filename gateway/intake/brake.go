@@ -171,8 +171,7 @@ type brake struct {
 
 const (
 	// Requests at once, not rows. The first refusal leaves 8, the next ones 4, 2 and 1; from 1 on it needs 1 + 2 + … +
-	// 63 = 2,016 accepted requests until
-	// 64 turn the brake off, unless brakeQuiet without a refusal does before.
+	// 63 = 2,016 accepted requests until 64 turn the brake off, unless brakeQuiet without a refusal does before.
 	brakeFirst = 16 // at once before the first refusal
 	brakeLeast = 5 * time.Millisecond
 	brakeMost  = 50 * time.Millisecond // after each a request is decoded that may be refused then

@@ -176,7 +176,7 @@ func resultName(err error, ok string) string {
 // drive feeds a transaction with answers until it is done and nothing is under way any more.
 // The caller is answered at Done; drive goes on until every question that it asked has come back, so a late answer is
 // never sent to a channel without a reader. Expired is an input once: the machine then gives up, with the error that
-// says what is known of the outcome.
+// says how much is known of the outcome.
 func (c *Coordinator) drive(table string, t *Txn, done func(Done)) {
 	ctx, cancel := limited(c.life, c.settings.ChangeTimeout)
 	defer cancel()

@@ -123,7 +123,7 @@ func (o *order) keptLocked(add []ranked) []ranked {
 }
 
 // merge writes two ordered lists into dst, which may be neither. The second is the shorter: its places are searched for.
-// Each search covers what is left of a, and whole runs of it are copied: with b much shorter that is len(b)·log len(a)
+// Each search covers the rest of a, and whole runs of it are copied: with b much shorter that is len(b)·log len(a)
 // comparisons instead of len(a)+len(b).
 func merge[T any](dst, a, b []T, compare func(T, T) int) {
 	n := 0

@@ -79,7 +79,8 @@ func (r *replayer) end() {
 func (r *replayer) decodeAll() error {
 	var d frame.Decoder
 	for t := range r.decode {
-		// The frame's memory is the task's, which goes back to free only after ReplayFrame copied what it keeps.
+		// The frame's memory is the task's, which goes back to free only after ReplayFrame copied the parts that it
+		// keeps.
 		t.decoded <- d.Decode(t.rec, &t.frame)
 	}
 	return nil

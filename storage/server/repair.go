@@ -182,7 +182,7 @@ func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id poi
 		k, v := st.Entry()
 		entries[string(k)] = v
 		// A promise is an entry too, and may be lost: without it a deposed leader's frames would be accepted again.
-		// What is proved by rows is the least that it was.
+		// The epoch that rows prove is the least that it was.
 		if n := len(st.Ends); n > 0 {
 			brick.RaiseEpoch(entries, id, st.Ends[n-1].Epoch)
 		}

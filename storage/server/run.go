@@ -94,7 +94,7 @@ func (s *Server) flushUnderPressure(ctx context.Context) {
 	// Of this call: the next one, a quarter of a second later, tries them again when their RetryAt allows.
 	failed := map[*partition.Partition]bool{}
 	for ctx.Err() == nil {
-		// Half: what is being flushed stays in memory until its segment is in the catalogue, and the rows that come
+		// Half: rows being flushed stay in memory until its segment is in the catalogue, and the rows that come
 		// meanwhile need as much again.
 		excess := s.heads.Used() - s.settings.HeadBytesMax/2
 		if excess <= 0 {

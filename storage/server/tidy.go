@@ -26,8 +26,9 @@ func (s *Server) tidy() error {
 			}
 		}
 	}
-	// Put aside, not deleted: a catalogue that lost an entry would otherwise cost the partition's files too. What lies
-	// in lost+found is reported by Stats until a person removes it.
+	// Put aside, not deleted: a catalogue that lost an entry would otherwise cost the partition's files too. Files that
+	// lie
+	// in lost+found are reported by Stats until a person removes them.
 	if err := s.tidySegments(known); err != nil {
 		return err
 	}

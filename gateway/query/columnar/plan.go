@@ -65,7 +65,7 @@ func (p *Plan) add(s columns.Stage, at posrange.PositionRange) {
 }
 
 // vector appends the stages of expr to the plan, inside first.
-// false refuses the whole expression; what was appended by then is thrown away with the plan. lookback is the window of
+// false refuses the whole expression; stages appended by then are thrown away with the plan. lookback is the window of
 // a selector without a range.
 func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 	switch e := expr.(type) {

@@ -40,7 +40,7 @@ type link struct {
 	began  time.Time
 
 	// Bytes of the other side's window, with bodyCost for each body; its credits return them once its handler has
-	// released what came.
+	// released the bodies.
 	frameRoom *semaphore.Weighted // room left to send
 	pieceRoom *semaphore.Weighted
 
@@ -358,6 +358,8 @@ func (l *link) send() {
 }
 
 // next returns the message to be sent next, nil if there is none, and the queue entries that it finished.
+// framesLeft falls with each message of frames, and one of pieces sets it back to pieceTurns: so pieces get at least a
+// message in 17, and all the room where no frame waits.
 func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -382,6 +384,12 @@ func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
 
 // cutMessage removes about one message's worth from a queue. Short frames are copied together; long ones are sent from their own
 // memory, those longer than a message in parts. The caller releases the entries that are off the queue.
+//
+//	frame of 300 KiB   linkFrame: head, total, the first 128 KiB │ linkFramePart: 128 KiB │ linkFramePart: 44 KiB, with what follows in the queue
+//
+// A message is at most a quarter longer than linkMessageBytes, beside its first record. A frame in parts stays at the
+// front of its queue until its last part, so no other frame comes between; urgent messages and pieces may, and the
+// receiver keeps the parts apart (partly).
 func cutMessage(queue *[]*outgoing, off []*outgoing) (data mem.BufferSlice, _ []*outgoing) {
 	var short []byte
 	flush := func() {
@@ -453,6 +461,8 @@ func (l *link) receive() error {
 	}
 }
 
+// Heads are decoded into memory of their own. A body shares the message's memory: each holds a reference (Ref), and the
+// message goes back to gRPC's pool when the last body is released.
 func (l *link) takeMessage(buf mem.Buffer) error {
 	for b := buf.ReadOnlyData(); len(b) > 0; {
 		r, rest, err := cutLinkRecord(b)
@@ -516,6 +526,7 @@ func (l *link) takeOwn(r linkRecord) error {
 }
 
 // giveRoom adds the n bytes that the other side released to the room.
+// More than is out would let this side send beyond the other's memory, and Release panics on it: the link ends instead.
 func giveRoom(room *semaphore.Weighted, out *atomic.Int64, n uint64) bool {
 	if n == 0 {
 		return true
@@ -528,6 +539,8 @@ func giveRoom(room *semaphore.Weighted, out *atomic.Int64, n uint64) bool {
 	return true
 }
 
+// The whole frame counts against the window from its first part on, before memory for it is reserved: a side that
+// announces frames and sends none can use no more than the window.
 func (l *link) takeFrame(r linkRecord, buf mem.Buffer) error {
 	var route peer.Route
 	h := headReader{b: r.head}
@@ -605,6 +618,7 @@ type heldBody struct {
 func (b *heldBody) Bytes() []byte { return b.data }
 
 // Done implements peer.Body.
+// The handler calls it exactly once, from any goroutine, and does not use Bytes afterwards.
 func (b *heldBody) Done() {
 	b.data = nil
 	b.buf.Free()

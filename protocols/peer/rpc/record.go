@@ -54,6 +54,12 @@ const (
 )
 
 // record is a record as it lies in a message.
+//
+//	0      1        4          8                16
+//	│kind  │0 0 0   │length u32│number u64      │payload …
+//
+// An insert numbered 5 with a payload of 300 bytes begins 04 00 00 00  2c 01 00 00  05 00 00 00 00 00 00 00. The
+// payload shares the message's memory.
 type record struct {
 	kind    recordType
 	seq     uint64 // rises by one; of the records that are acked
@@ -151,6 +157,8 @@ func decodeWelcome(b []byte) (welcome, error) {
 }
 
 // insertLen is the length of an insert's payload before its frame.
+// Partition u64, sequence number of the map u64, level u8, the flags of staging and trace (atStagingDo and so on),
+// nonce u64.
 const insertLen = 32
 
 // insertEncoder encodes inserts. It keeps scratch memory: pool it.
@@ -187,6 +195,7 @@ func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 	b, from := beginRecord(e.out[:0], recordInsert)
 	b = binary.LittleEndian.AppendUint64(b, uint64(in.Partition))
 	b = binary.LittleEndian.AppendUint64(b, in.MapSeq)
+	// Zeros where staging and trace have nothing to say: builds that knew neither wrote and demanded these.
 	b = append(b, byte(in.Level), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	if in.Staging != nil {
 		if err := in.Staging.Validate(); err != nil {
@@ -208,6 +217,8 @@ func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 }
 
 // forget drops the references to the caller's memory, and the trace.
+// A pooled encoder would else keep the rows of a request alive, and its hold on labels, for as long as it lies in the
+// pool.
 func (e *insertEncoder) forget() {
 	e.parent = trace.Parent{}
 	clear(e.frame.Hists)

@@ -143,7 +143,7 @@ func (c *Copier) onCompare(p lease.Partition, from lease.Member, to point.Placem
 }
 
 // compared reports the result of a comparison, and has the partition repaired: the frames of the log become a segment, all segments become one, and every member is asked again what it has.
-// The member that differs then gets the new major as any placement that lacks it, and drops what it had below. The
+// The member that differs then gets the new major as any placement that lacks it, and drops the segments below. The
 // leader's rows win, so a repair needs a second copy that agrees with the leader: of two that differ nothing says which
 // one is right.
 func (c *Copier) compared(s *sending, out replica.Comparison) {

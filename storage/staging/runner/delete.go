@@ -225,7 +225,8 @@ func (s *Store) replace(h *held) (old *file, err error) {
 }
 
 // without returns the frame without the rows that match, and how many these are. Series without rows go too.
-// What is left shares label strings, histograms and exemplars with g, which must not be decoded into again while it is
+// The frame that is left shares label strings, histograms and exemplars with g, which must not be decoded into again
+// while it is
 // used.
 //
 // Series are numbered anew by their first row that stays: of the defs {a, b, c} and the rows a1 b1 c1 b2, without
