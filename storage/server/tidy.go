@@ -27,8 +27,7 @@ func (s *Server) tidy() error {
 		}
 	}
 	// Put aside, not deleted: a catalogue that lost an entry would otherwise cost the partition's files too. Files that
-	// lie
-	// in lost+found are reported by Stats until a person removes them.
+	// lie in lost+found are reported by Stats until a person removes them.
 	if err := s.tidySegments(known); err != nil {
 		return err
 	}

@@ -92,8 +92,7 @@ func (s *Store) Delete(ctx context.Context, q *Query) error {
 }
 
 // deleteAll removes the matching rows from all frames. It returns how many, and the files of the records that newer
-// ones replace, which are to be released once
-// the journal is settled; rewriting is held.
+// ones replace, which are to be released once the journal is settled; rewriting is held.
 func (s *Store) deleteAll(q *Query) (rows int, replaced []*file, err error) {
 	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi, nil) {
 		n, old, err := s.deleteFrom(h.ID, q)
@@ -202,8 +201,7 @@ func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
 }
 
 // replace logs a held frame anew, with fewer rows; rewriting is held. It returns the file of the record before, which
-// still has the only durable copy of the
-// rows that stay: it is released once the journal is settled.
+// still has the only durable copy of the rows that stay: it is released once the journal is settled.
 func (s *Store) replace(h *held) (old *file, err error) {
 	in, _, err := s.log(&h.Frame, h.body)
 	if err != nil {
@@ -226,8 +224,7 @@ func (s *Store) replace(h *held) (old *file, err error) {
 
 // without returns the frame without the rows that match, and how many these are. Series without rows go too.
 // The frame that is left shares label strings, histograms and exemplars with g, which must not be decoded into again
-// while it is
-// used.
+// while it is used.
 //
 // Series are numbered anew by their first row that stays: of the defs {a, b, c} and the rows a1 b1 c1 b2, without
 // series a and b2, there remain the defs {b, c} and the rows b1 as number 0 and c1 as number 1.

@@ -342,8 +342,7 @@ func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage, to to
 }
 
 // rename logs the frame anew with its new holders. The file of the record before is released only once the new one is
-// durable: it may hold the only
-// durable copy of an acked frame.
+// durable: it may hold the only durable copy of an acked frame.
 func (s *Store) rename(r staging.Restage) error {
 	old, seq, err := s.renameRecord(r)
 	if err != nil || old == nil {
@@ -359,10 +358,8 @@ func (s *Store) rename(r staging.Restage) error {
 }
 
 // renameRecord appends the record. It returns the file to be released once that is durable; nil: the frame is not held.
-// Two of these at once, or one
-// beside a deletion, would both release the file of the record before, and a file with frames of others could be
-// removed; and the one that is logged last
-// could have rows that the deletion removed.
+// Two of these at once, or one beside a deletion, would both release the file of the record before, and a file with
+// frames of others could be removed; and the one that is logged last could have rows that the deletion removed.
 func (s *Store) renameRecord(r staging.Restage) (old *file, seq uint64, err error) {
 	s.rewriting.Lock()
 	defer s.rewriting.Unlock()

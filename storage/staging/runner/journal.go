@@ -132,8 +132,7 @@ func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore
 }
 
 // syncLast makes the newest file durable as it was read: a process that was killed may not have synced it, and a record
-// in it that replaces an acked one, as
-// after a deletion, frees the file of that one.
+// in it that replaces an acked one, as after a deletion, frees the file of that one.
 func (j *journal) syncLast() error {
 	if len(j.mu.files) == 0 {
 		return nil

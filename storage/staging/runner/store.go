@@ -92,8 +92,7 @@ const announcedFor = 15 * time.Second
 // Open reads the frames there are. Errors are Unavailable.
 // The log is replayed into held first, in its order: the last record of a name wins, and a forget ends it. Only then
 // the machine gets the frames that are left, by rank, and without its bounds: acked frames are kept even if the
-// settings are
-// smaller now. At the end files without held frames are removed.
+// settings are smaller now. At the end files without held frames are removed.
 func Open(d Deps, s staging.Settings) (*Store, error) {
 	s.SetDefaults()
 	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), out: deliver.New(d.Ways)}
