@@ -140,7 +140,8 @@ func (b *board) learn(r coord.Row) (changed bool) {
 	}
 	wasLive := b.live(s)
 	hb, _ := lease.DecodeBeat(r.Value) // an unreadable row names no boot: the server counts as not alive
-	if hb.Missing {                    // a server wrote it in the place of a deleted one
+	if hb.Missing {
+		// Another server wrote it in the place of a deleted one.
 		b.beats[s] = beat{rev: r.Revision, since: b.reachable.total}
 		return false
 	}
