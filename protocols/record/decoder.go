@@ -45,6 +45,9 @@ func (s Settings) Validate() error {
 }
 
 // Decoder reads records. It keeps scratch memory for the next; not for concurrent use. Close it in the end.
+//
+// One call of Decode: value ─ unpacker.buf (or value itself) ─▶ a decoder of the format ─▶ b. The buffer is used again by the next call, so the
+// format's decoder copies into the batch what stays: numbers, and labels of new series.
 type Decoder struct {
 	settings Settings
 	unpacker unpacker
@@ -90,6 +93,7 @@ func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batc
 	if len(value) == 0 {
 		return nil
 	}
+	// Where an error or a bad row leads the batch back to.
 	m := markOf(b)
 	d.b, d.at = b, at
 	err := d.decode(value, o)
@@ -99,6 +103,7 @@ func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batc
 		b.Refused, b.RefusedRows = b.Refused[:m.refused], m.refusedRows
 		return err
 	}
+	// The good rows go, the refusals stay: they are the reason.
 	if o.Atomic && b.RefusedRows > m.refusedRows {
 		m.restore(b)
 	}
@@ -106,6 +111,7 @@ func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batc
 }
 
 func (d *Decoder) decode(value []byte, o *Options) error {
+	// Remote write is the one format that may be a snappy block without saying so (remotewrite.go).
 	if o.Format <= RemoteWrite2 && o.Format >= RemoteWrite {
 		return d.remoteWrite(value, o)
 	}
@@ -128,6 +134,7 @@ func (d *Decoder) decode(value []byte, o *Options) error {
 	return fault.Errorf(fault.Invalid, "records of format %v are not read", o.Format)
 }
 
+// lines reads line protocol. Partial: a bad line is refused alone; Atomic is Decode's.
 func (d *Decoder) lines(body []byte, o *Options) error {
 	d.line.Settings = lineproto.Settings{
 		Precision: linePrecisions[o.Precision], Separator: d.settings.Separator, DBLabel: d.settings.DBLabel,
@@ -139,6 +146,7 @@ func (d *Decoder) lines(body []byte, o *Options) error {
 // telemetry reads OTLP in either form: a protobuf request begins with the tag of its only field, JSON with a brace.
 func (d *Decoder) telemetry(body []byte, o *Options) error {
 	d.otlp.Table = o.Table
+	// The first byte of the protobuf form is 0a, which is also a line feed: a scanner passes over space, so the brace behind it decides.
 	form := otlp.Protobuf
 	if j := (scanner{s: body}); j.next('{') {
 		form = otlp.JSON
@@ -147,6 +155,7 @@ func (d *Decoder) telemetry(body []byte, o *Options) error {
 }
 
 // mark is a batch's lengths at some time, to go back to.
+// A batch may have rows of records before this one: they are below the mark, and stay.
 type mark struct {
 	rows, hists, exemplars, metadata, items, strings int
 	refused, refusedRows                             int
@@ -160,6 +169,7 @@ func markOf(b *point.Batch) mark {
 // restore drops the rows since then; refusals stay.
 func (m mark) restore(b *point.Batch) {
 	b.Truncate(m.rows)
+	// Cleared, so that the batch's spare memory keeps none of them alive.
 	clear(b.Hists[m.hists:])
 	clear(b.Exemplars[m.exemplars:])
 	clear(b.Metadata[m.metadata:])

@@ -66,6 +66,7 @@ func (f *Format) UnmarshalText(text []byte) (err error) {
 // MarshalText is the inverse of UnmarshalText.
 func (f Format) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
+// json reports whether the content type application/json agrees with a format.
 func (f Format) json() bool { return f == TelegrafJSON || f == PrometheusJSON || f == OTLP }
 
 // ofContentType corrects f by a media type. A type that says too little, such as application/json for a topic of line
@@ -88,6 +89,8 @@ func (f Format) ofContentType(contentType string) (Format, error) {
 	return 0, fault.Errorf(fault.Invalid, "content type %q is not known", cut(contentType))
 }
 
+// ofProtobuf reads the parameter proto, as remote write 2.0 defines it: application/x-protobuf;proto=io.prometheus.write.v2.Request. Without it the
+// topic's format stays if it is protobuf.
 func (f Format) ofProtobuf(params string) (Format, error) {
 	for param := range strings.SplitSeq(params, ";") {
 		key, value, _ := strings.Cut(param, "=")
@@ -113,6 +116,7 @@ func (f Format) ofProtobuf(params string) (Format, error) {
 // textMax bounds quotes of a sender's text in our messages, in bytes.
 const textMax = 256
 
+// cut shortens a sender's text, and leaves no half of a rune at its end.
 func cut(s string) string {
 	if len(s) > textMax {
 		return strings.ToValidUTF8(s[:textMax], "") + "…"

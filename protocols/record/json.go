@@ -33,12 +33,21 @@ var (
 )
 
 // scanner walks over JSON (RFC 8259) without building values. It allocates nothing.
+//
+// A value is checked as it is passed over, and returned as a span of the text:
+//
+//	{"name":"cpu","fields":{"a":1.5}}
+//	  └ name ┘      └ span of kindObject: scanned again by a scanner of its own when it is read
+//
+// So each byte is looked at two or three times, and nothing is built. Spans live as long as the text. After an error the cursor stands where the
+// text is wrong, for the message.
 type scanner struct {
 	s []byte
 	p int
 }
 
 // kind is the type of a value, by its first byte.
+// The first byte of a value decides, as in the grammar.
 type kind uint8
 
 const (
@@ -53,12 +62,14 @@ const (
 )
 
 // span is a value as it stands in the text; a string's lacks its quotes.
+// raw of true, false and null is nil: the kind says all.
 type span struct {
 	raw     []byte
 	kind    kind
 	escaped bool // a string that has backslashes
 }
 
+// space passes over the four bytes that JSON calls white space.
 func (j *scanner) space() {
 	for j.p < len(j.s) {
 		switch j.s[j.p] {
@@ -86,6 +97,7 @@ func (j *scanner) str() (span, error) {
 		return span{}, errString
 	}
 	j.p++
+	// ascii collects the bits of all bytes: below 0x80, all were ASCII, and no check of UTF-8 is needed.
 	from, escaped, ascii := j.p, false, byte(0)
 	for j.p < len(j.s) {
 		switch c := j.s[j.p]; {
@@ -111,6 +123,7 @@ func (j *scanner) str() (span, error) {
 	return span{}, errEnds
 }
 
+// escape passes over an escape and checks its form. Halves of surrogate pairs are let through, as encoding/json does.
 func (j *scanner) escape() error {
 	if j.p+1 >= len(j.s) {
 		return errEnds
@@ -139,6 +152,7 @@ func hex4(s []byte) rune {
 		switch {
 		case '0' <= c && c <= '9':
 			v = v<<4 | rune(c-'0')
+		// Bit 5 makes a capital letter small: 'A' is 0x41, 'a' 0x61.
 		case 'a' <= c|0x20 && c|0x20 <= 'f':
 			v = v<<4 | rune(c|0x20-'a'+10)
 		default:
@@ -161,6 +175,7 @@ func (j *scanner) value(depth int) (span, error) {
 	case c == '{', c == '[':
 		k, err := j.nested(c, depth)
 		return span{raw: j.s[from:j.p], kind: k}, err
+	// c is a byte: for one below '0' the difference wraps and is above 10.
 	case c == '-', c-'0' < 10:
 		err := j.number()
 		return span{raw: j.s[from:j.p], kind: kindNumber}, err
@@ -174,6 +189,7 @@ func (j *scanner) value(depth int) (span, error) {
 	return span{}, errValue
 }
 
+// word reads true, false or null. What follows it is the caller's to check.
 func (j *scanner) word(w string, k kind) (span, error) {
 	if !bytes.HasPrefix(j.s[j.p:], []byte(w)) {
 		return span{}, errValue
@@ -182,6 +198,7 @@ func (j *scanner) word(w string, k kind) (span, error) {
 	return span{kind: k}, nil
 }
 
+// nested passes over an object or an array. depth bounds the recursion, and so the stack that a hostile text can use.
 func (j *scanner) nested(open byte, depth int) (kind, error) {
 	if depth >= depthMax {
 		return kindNone, errDepth
@@ -239,6 +256,7 @@ func (j *scanner) object(depth int, each func(name, value span) error) error {
 	}
 }
 
+// orEnds is errEnds where the text is over, which is the better message for a record that was cut.
 func (j *scanner) orEnds(err error) error {
 	if j.p >= len(j.s) {
 		return errEnds
@@ -246,6 +264,7 @@ func (j *scanner) orEnds(err error) error {
 	return err
 }
 
+// digits passes over digits, and reports whether there was any.
 func (j *scanner) digits() bool {
 	from := j.p
 	for j.p < len(j.s) && j.s[j.p]-'0' < 10 {
@@ -254,6 +273,7 @@ func (j *scanner) digits() bool {
 	return j.p > from
 }
 
+// number passes over a number of JSON's grammar: -0.5e+3 is one; 01, .5, +1, 1. and NaN are not.
 func (j *scanner) number() error {
 	if j.s[j.p] == '-' {
 		j.p++
@@ -305,6 +325,7 @@ func appendText(dst []byte, v span) []byte {
 		case 'u':
 			r := hex4(s)
 			s = s[4:]
+			// A pair as in "\ud83d\ude00" becomes one rune. A half alone becomes U+FFFD, and what follows it is read as usual.
 			if utf16.IsSurrogate(r) {
 				second := rune(-1)
 				if len(s) >= 6 && s[0] == '\\' && s[1] == 'u' {
@@ -331,6 +352,7 @@ func float(s []byte) (v float64, ok bool) {
 	if s[0] == '-' {
 		i = 1
 	}
+	// 20 bytes are a sign, a point and 18 digits: then m stays below 10^18 and does not overflow.
 	for ; i < len(s) && len(s) <= 20; i++ {
 		if c := s[i]; c == '.' {
 			point = i
@@ -340,6 +362,7 @@ func float(s []byte) (v float64, ok bool) {
 			break
 		}
 	}
+	// 12.5 as an example: m 125, one digit behind the point, 125/10. Beyond 2^53 m is not exact as a float64, and the division would round twice.
 	if i < len(s) || m > 1<<53 || point >= 0 && len(s)-point-1 >= len(pow10) {
 		v, err := strconv.ParseFloat(string(s), 64)
 		return v, err == nil
@@ -362,6 +385,7 @@ func when(v span, p Precision) (point.Nanos, bool) {
 		if len(v.raw) == 0 {
 			return 0, false
 		}
+		// Numbers have neither Z nor a colon. The years are those that nanoseconds in 64 bits reach.
 		if c := v.raw[len(v.raw)-1]; c == 'Z' || bytes.IndexByte(v.raw, ':') >= 0 {
 			t, err := time.Parse(time.RFC3339Nano, string(v.raw))
 			return t.UnixNano(), err == nil && t.Year() > 1677 && t.Year() < 2262
@@ -389,6 +413,7 @@ func whole(s []byte) (v int64, ok bool) {
 	if neg {
 		s = s[1:]
 	}
+	// 19 digits fit 64 bits without a sign; the bound of int64 is compared after them.
 	if len(s) == 0 || len(s) > 19 {
 		return 0, false
 	}
@@ -409,6 +434,7 @@ func whole(s []byte) (v int64, ok bool) {
 }
 
 // jsonDecoder reads both kinds of JSON.
+// begin is called once an object, and numbers it: refusals name an object by that number, from 1.
 type jsonDecoder struct {
 	// Owned by the call of decode under way.
 	d *Decoder
@@ -438,10 +464,12 @@ func (t *jsonDecoder) decode(d *Decoder, body []byte, o *Options) error {
 		err = fault.Errorf(fault.Invalid, "not the JSON that is expected, at byte %d of %d: %w", t.p, len(body), err)
 	}
 	t.d, t.o, t.scanner, t.sample, t.metric = nil, nil, scanner{}, promSample{}, telegrafMetric{}
+	// Spans alias the value, which the caller may use again.
 	clear(t.strings[:cap(t.strings)])
 	return err
 }
 
+// documents reads objects up to the end of the text: producers put them one after the other, with or without line feeds.
 func (t *jsonDecoder) documents() error {
 	for t.space(); t.p < len(t.s); t.space() {
 		if err := t.objects(true); err != nil {
@@ -452,6 +480,7 @@ func (t *jsonDecoder) documents() error {
 }
 
 // objects reads the object or the array of objects at the cursor.
+// arrays: an array may stand here. Arrays within arrays are not what any producer writes.
 func (t *jsonDecoder) objects(arrays bool) error {
 	switch {
 	case t.p < len(t.s) && t.s[t.p] == '{':
@@ -476,6 +505,7 @@ func (t *jsonDecoder) objects(arrays bool) error {
 	}
 }
 
+// one reads one object of the format.
 func (t *jsonDecoder) one() error {
 	if t.o.Format == TelegrafJSON {
 		return t.telegraf(true)
@@ -484,6 +514,7 @@ func (t *jsonDecoder) one() error {
 }
 
 // begin notes the next object.
+// Pieces of the object before are given up: nothing of it is read any more.
 func (t *jsonDecoder) begin() {
 	t.item++
 	t.d.b.BeginItem()
@@ -499,6 +530,7 @@ func (t *jsonDecoder) refuse(from int, err error) {
 	}
 	r := point.Refusal{Item: t.item, Kind: kind}
 	if len(b.Refused) < point.RefusalsMax {
+		// The first refusals have the text; the others are counted. point.RefusalsMax bounds the memory.
 		r.Text, r.Reason = cut(string(t.s[from:t.p])), err.Error()
 	}
 	b.Refuse(1, r)
@@ -512,12 +544,14 @@ func (t *jsonDecoder) textOf(v span) []byte {
 	if !v.escaped {
 		return v.raw
 	}
+	// t.text may move when it grows: pieces returned before keep the old memory, which stays as it is.
 	from := len(t.text)
 	t.text = appendText(t.text, v)
 	return t.text[from:len(t.text):len(t.text)]
 }
 
 // addLabels adds the members of the object in raw to t.labels, and calls on for names that are to be left out.
+// raw was scanned once, so only what skip and labelValue find can fail here.
 func (t *jsonDecoder) addLabels(raw []byte, skip func(name []byte, value span) bool) error {
 	j := scanner{s: raw}
 	return j.object(0, func(name, value span) error {
@@ -551,6 +585,7 @@ func (t *jsonDecoder) labelValue(name []byte, v span) ([]byte, error) {
 }
 
 // under begins t.sum with the settings that decide how a series is named, so that formats and settings never share a hash.
+// Each part has its length before it, so that "a","bc" and "ab","c" differ.
 func (t *jsonDecoder) under(what string) {
 	s := &t.d.settings
 	t.sum = append(t.sum[:0], what...)

@@ -9,6 +9,7 @@ import (
 )
 
 // Options say how one record is to be read. The topic's settings fill them, headers change a copy.
+// Order of precedence: the header format, then content-type, then the topic's setting; a header's table before the topic's.
 type Options struct {
 	Format    Format
 	Packing   Packing
@@ -45,6 +46,7 @@ const (
 
 // Header applies one header of a record. Unknown headers are ignored. The error is Invalid.
 func (o *Options) Header(key string, value []byte) (err error) {
+	// The longest name that is looked at: others are not even made small.
 	if len(key) > len("x-spillway-precision") {
 		return nil
 	}
@@ -53,6 +55,7 @@ func (o *Options) Header(key string, value []byte) (err error) {
 		o.Format, err = ParseFormat(string(value))
 		o.explicit = true
 	case headerContentType:
+		// Headers come in the sender's order, so format may have been seen before.
 		if !o.explicit {
 			o.Format, err = o.Format.ofContentType(string(value))
 		}

@@ -73,6 +73,7 @@ func (p *Precision) UnmarshalText(text []byte) (err error) {
 // MarshalText is the inverse of UnmarshalText.
 func (p Precision) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
+// or is p, or the format's own unit where nothing is said.
 func (p Precision) or(def Precision) Precision {
 	if p == ByFormat {
 		return def
@@ -94,11 +95,12 @@ func (p Precision) unit(magnitude float64) int64 {
 	case Hour:
 		return 3600e9
 	case Auto:
-		return guess(math.Abs(magnitude)).unit(0)
+		return guess(math.Abs(magnitude)).unit(0) // never Auto again
 	}
 	return 1
 }
 
+// As seconds, 5e9 is the year 2128; as milliseconds it is February 1970. So today's times are recognised in each unit, and times near 1970 are not.
 func guess(magnitude float64) Precision {
 	switch {
 	case magnitude < 5e9:
@@ -114,6 +116,7 @@ func guess(magnitude float64) Precision {
 // nanos scales a whole number; ok is false where the result does not fit.
 func (p Precision) nanos(t int64) (ns point.Nanos, ok bool) {
 	u := p.unit(float64(t))
+	// Compared before the product, which could wrap.
 	if t > math.MaxInt64/u || t < math.MinInt64/u {
 		return 0, false
 	}
@@ -122,6 +125,7 @@ func (p Precision) nanos(t int64) (ns point.Nanos, ok bool) {
 
 // nanosOf scales a decimal: its whole part exactly, the rest in the precision of a float64.
 func (p Precision) nanosOf(t float64) (ns point.Nanos, ok bool) {
+	// Below it the whole part fits int64. 1700000000.123456789 as a float64 has steps of 0.24 µs: its fraction is good to that.
 	if math.IsNaN(t) || math.Abs(t) >= 1<<62 {
 		return 0, false
 	}

@@ -24,6 +24,7 @@ var (
 	errBadName   = errors.New("name is no string")
 )
 
+// prometheus reads the object at the cursor. An error of syntax ends the record; one of content refuses the object alone.
 func (t *jsonDecoder) prometheus() error {
 	from := t.p
 	t.begin()
@@ -51,6 +52,7 @@ func (t *jsonDecoder) prometheus() error {
 	return nil
 }
 
+// promRow appends the row. The series is looked up last: a row that is refused makes none.
 func (t *jsonDecoder) promRow(m *promSample) error {
 	v, err := promValue(m.value)
 	if err != nil {
@@ -71,6 +73,7 @@ func (t *jsonDecoder) promRow(m *promSample) error {
 	return nil
 }
 
+// promValue reads a number, or text that is one, or the three values that JSON has no numbers for.
 func promValue(v span) (float64, error) {
 	switch v.kind {
 	case kindNone, kindNull:
@@ -100,18 +103,22 @@ func promValue(v span) (float64, error) {
 
 // promSeries finds the series by its name and labels as written, and makes it if it is new.
 func (t *jsonDecoder) promSeries(m *promSample) (point.SeriesID, error) {
+	// null means that there are none, as some producers write it.
 	if k := m.labels.kind; k != kindNone && k != kindNull && k != kindObject {
 		return 0, errBadLabels
 	}
 	if k := m.name.kind; k != kindNone && k != kindNull && k != kindString {
 		return 0, errBadName
 	}
+	// The hash is of the bytes as written: another order of labels, or another escape, is looked up anew and interned under a second hash of the
+	// same series. Adapters write one order, so that nearly all rows are found without reading their labels.
 	t.sum = append(t.sum[:0], "promjson:"...)
 	t.sum = strconv.AppendInt(t.sum, int64(len(m.name.raw)), 10)
 	t.sum = append(append(t.sum, ':'), m.name.raw...)
 	t.sum = append(t.sum, m.labels.raw...)
 	dict := t.d.b.Dict
 	h := dict.Hash(t.sum)
+	// Series mostly follow each other in the same order in each record: prev makes the next one a guess that is compared.
 	id, ok := dict.LookupAfter(t.prev, h)
 	if !ok {
 		labels, err := t.promLabels(m)
@@ -126,6 +133,7 @@ func (t *jsonDecoder) promSeries(m *promSample) (point.SeriesID, error) {
 	return id, nil
 }
 
+// promLabels makes the labels of a new series. Errors: Invalid, with the label.
 func (t *jsonDecoder) promLabels(m *promSample) (point.Labels, error) {
 	t.labels.Reset()
 	if m.labels.kind == kindObject {

@@ -9,11 +9,17 @@ import (
 // Numbers of the outermost fields: 1.0 has timeseries and metadata, 2.0 has symbols and timeseries, and they differ so
 // that the messages can be distinguished.
 const (
-	fieldSeriesV1   = 1
-	fieldMetadataV1 = 3
-	fieldSymbolsV2  = 4
-	fieldSeriesV2   = 5
+	fieldSeriesV1   = 1 // WriteRequest.timeseries
+	fieldMetadataV1 = 3 // WriteRequest.metadata
+	fieldSymbolsV2  = 4 // Request.symbols
+	fieldSeriesV2   = 5 // Request.timeseries
 )
+
+// A request of version 1 with one series of label __name__="up" and a sample, and where framing looks:
+//
+//	0a 22 │ 0a 0e 0a 08 5f 5f …        tag 0a: field 1, a length; 22: 34 bytes, passed over; the end of the message: ok, version 1
+//	└ outermost    └ not looked at
+//
 
 // framing walks over the outermost message. ok: it is one from its first byte to its last, and has a field of remote
 // write; version is that of the first.
@@ -23,6 +29,7 @@ const (
 // to be lengths and tags that end with the block. No record with a metric name is that short.
 func framing(b []byte) (version remotewrite.Version, ok bool) {
 	for i := 0; i < len(b); {
+		// A tag is number<<3 | wire type: 0a is field 1 with a length (type 2), 1a field 3, 22 field 4, 2a field 5.
 		tag, n := binary.Uvarint(b[i:])
 		if n <= 0 || tag>>3 == 0 {
 			return 0, false
@@ -35,6 +42,7 @@ func framing(b []byte) (version remotewrite.Version, ok bool) {
 		case fieldSymbolsV2, fieldSeriesV2:
 			v = remotewrite.V2
 		}
+		// All fields of remote write at this level are messages or strings.
 		if v != 0 && tag&7 != 2 {
 			return 0, false
 		}
@@ -68,6 +76,7 @@ func skipField(b []byte, i int, wire uint64) int {
 	default:
 		return -1
 	}
+	// Compared as unsigned numbers: a length of 2^63 would be negative as an int.
 	if size > uint64(len(b)-i) {
 		return -1
 	}
@@ -75,6 +84,7 @@ func skipField(b []byte, i int, wire uint64) int {
 }
 
 // remoteWrite unpacks and reads a request of either version.
+// The order of guesses: gzip and zstd by their first bytes; plain if it is framed from end to end; else snappy, which reports what it cannot read.
 func (d *Decoder) remoteWrite(value []byte, o *Options) error {
 	version, plain := remotewrite.Version(0), false
 	packing := o.Packing

@@ -17,6 +17,7 @@ import (
 // alone, one after the other, in an array, or in {"metrics":[…]}. It becomes the same series as that metric in line
 // protocol: cpu_usage_user{host="a"}. Booleans are 0 and 1, strings are counted or kept as labels
 // (Settings.Strings), null is no field.
+// Members may come in any order; all are spans, read when the object is complete. Of a name that occurs twice the last counts.
 type telegrafMetric struct{ fields, name, tags, timestamp, metrics span }
 
 var (
@@ -69,6 +70,7 @@ func (t *jsonDecoder) telegrafBatch(metrics span) error {
 	if metrics.kind != kindArray {
 		return errMetrics
 	}
+	// The array was scanned with the batch's object, so its syntax is right: the one mistake left to find is an element that is no object.
 	outer := t.scanner
 	t.scanner = scanner{s: metrics.raw}
 	t.next('[')
@@ -86,6 +88,7 @@ func (t *jsonDecoder) telegrafBatch(metrics span) error {
 	return nil
 }
 
+// telegrafRows appends a row for each field, without times at first: how many there are is seen at the end.
 func (t *jsonDecoder) telegrafRows(m *telegrafMetric) error {
 	switch {
 	case m.name.kind != kindString || len(m.name.raw) == 0:
@@ -115,6 +118,7 @@ func (t *jsonDecoder) telegrafRows(m *telegrafMetric) error {
 		}
 	}
 	from := len(b.Times)
+	// All rows of a metric have one time.
 	b.Times = slices.Grow(b.Times, len(b.IDs)-rows)[:from+len(b.IDs)-rows]
 	for i := from; i < len(b.Times); i++ {
 		b.Times[i] = at
@@ -123,6 +127,9 @@ func (t *jsonDecoder) telegrafRows(m *telegrafMetric) error {
 }
 
 // key is a metric's name and tags, with the fields that the Dict has seen under them.
+//
+//	cpu,host=a ─▶ hash of name and tags ─▶ Dict: fields usage_user → 7, usage_idle → 8
+//	                                        next: the fields of a metric come in the same order each time, so the first one compared is mostly it
 type key struct {
 	m      *telegrafMetric
 	hash   point.Hash
@@ -130,6 +137,7 @@ type key struct {
 	next   int // the one that is expected next
 }
 
+// keyOf looks the metric up by the bytes of its name and tags, as they stand in the text.
 func (t *jsonDecoder) keyOf(m *telegrafMetric) key {
 	t.under("telegraf")
 	t.sum = binary.LittleEndian.AppendUint64(t.sum, uint64(len(m.name.raw)))
@@ -176,6 +184,7 @@ func (t *jsonDecoder) field(k *key, name, value span) error {
 // fieldsScanned is the number of fields that are compared before a hash is faster.
 const fieldsScanned = 64
 
+// fieldID finds the series of a field, in three steps: by its place, by its hash, and by its labels, which are made then.
 func (t *jsonDecoder) fieldID(k *key, name span) (point.SeriesID, error) {
 	if i := find(k.fields, k.next, name.raw); i >= 0 {
 		k.next = i + 1
@@ -204,6 +213,7 @@ func (t *jsonDecoder) fieldID(k *key, name span) (point.SeriesID, error) {
 }
 
 // find looks for a name behind the expected field, then before it.
+// find compares bytes as written. Behind fieldsScanned comparisons a hash costs less.
 func find(fields []point.LineField, next int, name []byte) int {
 	for i := next; i < min(len(fields), next+fieldsScanned); i++ {
 		if fields[i].Name == string(name) {
@@ -218,6 +228,7 @@ func find(fields []point.LineField, next int, name []byte) int {
 	return -1
 }
 
+// hashUnder makes a hash of a hash and some bytes. what keeps fields ('f') and info series ('s') apart.
 func (t *jsonDecoder) hashUnder(h point.Hash, what byte, raw []byte) point.Hash {
 	t.sum = binary.LittleEndian.AppendUint64(t.sum[:0], h.Lo)
 	t.sum = binary.LittleEndian.AppendUint64(t.sum, h.Hi)
@@ -225,11 +236,13 @@ func (t *jsonDecoder) hashUnder(h point.Hash, what byte, raw []byte) point.Hash 
 	return t.d.b.Dict.Hash(t.sum)
 }
 
+// fieldLabels makes the labels of a new series: its tags, and the name of metric and field together.
 func (t *jsonDecoder) fieldLabels(k *key, name span) (point.Labels, error) {
 	if err := t.startLabels(k); err != nil {
 		return "", err
 	}
 	metric := append([]byte(nil), t.textOf(k.m.name)...)
+	// As in line protocol: a field called value adds nothing to the name.
 	if field := t.textOf(name); string(field) != "value" {
 		metric = append(append(metric, t.d.settings.Separator...), field...)
 	}
@@ -262,6 +275,7 @@ func (t *jsonDecoder) startLabels(k *key) error {
 // info appends the row of the metric's info series: its string fields as labels, with the value 1. A tag of the same name
 // wins; of fields with one name the last wins.
 func (t *jsonDecoder) info(k *key) error {
+	// Before they are hashed: a metric of megabytes of strings costs nothing more.
 	if len(t.strings) > point.LabelsMax {
 		return errStrings
 	}
@@ -288,10 +302,12 @@ func (t *jsonDecoder) info(k *key) error {
 	return nil
 }
 
+// infoLabels makes the labels of the metric's info series.
 func (t *jsonDecoder) infoLabels(k *key) (point.Labels, error) {
 	if err := t.startLabels(k); err != nil {
 		return "", err
 	}
+	// Backward, so that of two fields of one name the last is added, and the first is there already.
 	for _, f := range slices.Backward(t.strings) {
 		if name := t.textOf(f.name); !t.labels.Has(string(name)) && string(name) != point.MetricName {
 			t.labels.Add(name, t.textOf(f.value))

@@ -44,6 +44,7 @@ func ParsePacking(s string) (Packing, error) {
 
 // A value that unpacks to more than freeBytes may not be more than expandMax times its packed size: real line protocol
 // reaches 29 with zstd, a bomb 1,000 with gzip and 30,000 with zstd.
+// An example: a value of 2 KiB may unpack to 512 KiB, one of 300 KiB to 64 MiB (DecodedBytesMax), one of 10 bytes to 256 KiB.
 const (
 	freeBytes = 256 << 10
 	expandMax = 256
@@ -53,6 +54,7 @@ const (
 const bufferKept = 4 << 20
 
 // unpacker unpacks into one buffer that it owns: the result lives until the next call.
+// Memory: one buffer of up to DecodedBytesMax while a value is read, and of bufferKept between values.
 type unpacker struct {
 	max int // bytes of an unpacked value
 	buf []byte
@@ -62,6 +64,7 @@ type unpacker struct {
 	zstd *unzstd.Decoder
 }
 
+// newUnpacker makes one; gzip's reader is made with the first value that needs it.
 func newUnpacker(max int) (unpacker, error) {
 	z, err := unzstd.New(1)
 	if err != nil {
@@ -70,6 +73,8 @@ func newUnpacker(max int) (unpacker, error) {
 	return unpacker{max: max, zstd: z}, nil
 }
 
+// magic reads the first bytes: 1f 8b is gzip, 28 b5 2f fd zstd. Line protocol and JSON are text, and protobuf has no field 3 of wire type 7 (1f) and
+// 28 is field 5 with a number, which none of the formats has at its outermost level.
 func magic(v []byte) Packing {
 	switch {
 	case len(v) > 2 && v[0] == 0x1f && v[1] == 0x8b:
@@ -81,10 +86,12 @@ func magic(v []byte) Packing {
 }
 
 // unpack gives the unpacked value; Detect and Plain give value itself. Errors: TooLarge, Invalid (corrupt).
+// Results alias value or the buffer. Both end with the call of Decode.
 func (u *unpacker) unpack(value []byte, p Packing) ([]byte, error) {
 	if len(value) > u.max {
 		return nil, fault.Errorf(fault.TooLarge, "value of %d bytes, at most %d are taken", len(value), u.max)
 	}
+	// A large value's memory is dropped when the next value comes, and not at once: its decoder still reads it.
 	if cap(u.buf) > bufferKept {
 		u.buf = nil
 	}
@@ -125,6 +132,7 @@ func (u *unpacker) gunzip(value []byte) ([]byte, error) {
 		if len(out) == cap(out) {
 			out = grown(out, limit+1)
 		}
+		// One byte more than the limit is read, so that a value at the limit passes and a longer one is noticed.
 		n, err := u.gzip.Read(out[len(out):min(cap(out), limit+1)])
 		out = out[:len(out)+n]
 		switch {
@@ -138,6 +146,7 @@ func (u *unpacker) gunzip(value []byte) ([]byte, error) {
 	}
 }
 
+// grown doubles the buffer: a value's size is not known, and gzip's own field for it can lie.
 func grown(b []byte, limit int) []byte {
 	next := make([]byte, len(b), min(limit, max(4096, 2*cap(b))))
 	copy(next, b)
@@ -148,6 +157,7 @@ func (u *unpacker) tooLarge() error {
 	return fault.Errorf(fault.TooLarge, "the value unpacks to more than is taken: at most %d bytes, and %d times its size beyond %d bytes", u.max, expandMax, freeBytes)
 }
 
+// unzstd unpacks into the buffer: headers of frames and blocks bound the output before memory is allocated (package unzstd).
 func (u *unpacker) unzstd(value []byte) ([]byte, error) {
 	limits := unzstd.Limits{Max: int64(u.max), Free: freeBytes, Expand: expandMax}
 	out, err := u.zstd.Decode(value, limits, func(n int64) ([]byte, error) {
