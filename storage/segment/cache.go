@@ -252,7 +252,7 @@ func (c *Cache) putList(p *cached, values []string) []string {
 		_ = h.WriteByte(0xff) // not in valid UTF-8
 	}
 	of.hash = h.Sum64()
-	if of.bytes > c.pagesMax {
+	if of.bytes > c.pagesMax || p.bytes > c.pagesMax { // putLocked would refuse the page, and the list would stay without one
 		return values
 	}
 	c.mu.Lock()
