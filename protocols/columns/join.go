@@ -14,7 +14,6 @@ import (
 //	Single, Final    piece 0: steps 0…9 │ piece 1: steps 10…19         a column's values lie side by side, no step twice
 //	States           server A: steps 0…19 ─┐
 //	                 server B: steps 0…19 ─┴▶ states of a group are joined, then finished
-//
 
 // Piece is a part of a plan and its place: the steps from First on. Each step's rows of a series are in one piece.
 type Piece struct {

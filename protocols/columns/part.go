@@ -154,7 +154,6 @@ func (p *Plan) heldAtStart() int {
 // Planes of a state, for three steps of avg: sums, compensations and counts, one after the other.
 //
 //	sum0 sum1 sum2 │ c0 c1 c2 │ n0 n1 n2           a count below 0: the first plane has running means; 0: nothing there
-//
 
 // stateful is a folder with states that can be joined.
 type stateful interface {

@@ -25,7 +25,6 @@ const StepsMax = 1 << 24
 //	Source   rate, window 5m
 //	Stages   sum by (dc) │ operator * 8 │ operator > 100
 //	         first()       upper stages: they run once, over the groups
-//
 
 // Plan is a chain: a function over the windows of each series of a selector, then operators and aggregations. It is
 // constant and may be run more than once.

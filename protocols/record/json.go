@@ -37,7 +37,8 @@ var (
 // A value is checked as it is passed over, and returned as a span of the text:
 //
 //	{"name":"cpu","fields":{"a":1.5}}
-//	  └ name ┘      └ span of kindObject: scanned again by a scanner of its own when it is read
+//	         └┬┘           └───┬───┘
+//	          kindString       kindObject: scanned again by a scanner of its own when it is read
 //
 // So each byte is looked at two or three times, and nothing is built. Spans live as long as the text. After an error the cursor stands where the
 // text is wrong, for the message.

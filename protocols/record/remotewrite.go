@@ -19,7 +19,6 @@ const (
 //
 //	0a 22 │ 0a 0e 0a 08 5f 5f …        tag 0a: field 1, a length; 22: 34 bytes, passed over; the end of the message: ok, version 1
 //	└ outermost    └ not looked at
-//
 
 // framing walks over the outermost message. ok: it is one from its first byte to its last, and has a field of remote
 // write; version is that of the first.

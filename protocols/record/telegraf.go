@@ -275,7 +275,7 @@ func (t *jsonDecoder) startLabels(k *key) error {
 // info appends the row of the metric's info series: its string fields as labels, with the value 1. A tag of the same name
 // wins; of fields with one name the last wins.
 func (t *jsonDecoder) info(k *key) error {
-	// Before they are hashed: a metric of megabytes of strings costs nothing more.
+	// Checked before the strings are hashed and copied.
 	if len(t.strings) > point.LabelsMax {
 		return errStrings
 	}
@@ -307,7 +307,7 @@ func (t *jsonDecoder) infoLabels(k *key) (point.Labels, error) {
 	if err := t.startLabels(k); err != nil {
 		return "", err
 	}
-	// Backward, so that of two fields of one name the last is added, and the first is there already.
+	// Backward: the last of two fields of one name is added, and Has leaves out the one before.
 	for _, f := range slices.Backward(t.strings) {
 		if name := t.textOf(f.name); !t.labels.Has(string(name)) && string(name) != point.MetricName {
 			t.labels.Add(name, t.textOf(f.value))
