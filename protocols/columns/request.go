@@ -148,7 +148,7 @@ func (q *Request) check() error {
 	return nil
 }
 
-// stage reads one stage. What is well formed and not evaluated here is unknown, which is not an error of the sender.
+// stage reads one stage. A stage that is well formed and not evaluated here is unknown, which is not an error of the sender.
 func (d *decoder) stage() (st Stage) {
 	switch kind := d.byte(); kind {
 	case stageOperator:

@@ -418,7 +418,7 @@ func (w *worker) close() {
 	arenas.Put(w.arena)
 }
 
-// evaluate fills the batch. Columns lie in the arena, which the next batch overwrites: what is kept is cloned here, and not in turn.
+// evaluate fills the batch. Columns lie in the arena, which the next batch overwrites: kept columns are cloned here, and not in turn.
 func (w *worker) evaluate(series []peer.Series) {
 	r := w.run
 	// At most batchValues, 512 KiB, or one series of more steps.

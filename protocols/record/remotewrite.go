@@ -83,7 +83,7 @@ func skipField(b []byte, i int, wire uint64) int {
 }
 
 // remoteWrite unpacks and reads a request of either version.
-// The order of guesses: gzip and zstd by their first bytes; plain if it is framed from end to end; else snappy, which reports what it cannot read.
+// The order of guesses: gzip and zstd by their first bytes; plain if it is framed from end to end; else snappy, which reports its own errors.
 func (d *Decoder) remoteWrite(value []byte, o *Options) error {
 	version, plain := remotewrite.Version(0), false
 	packing := o.Packing

@@ -87,7 +87,7 @@ func (e *fileEntry) skip(off int64) (span, bool) {
 
 // tombstone makes records of a placement dead that lie before a position and have a serial above one: records that were cut off
 // (Cut), copied forward (Rewrite) or dropped (Drop) are the same to a reader of the log.
-// An example: Rewrite copies serials 5 to 9 from file 3 to 8:100 … 8:900 and buries what lies before 8:100. Then 3:… is dead, and the copies
+// An example: Rewrite copies serials 5 to 9 from file 3 to 8:100 … 8:900 and buries all before 8:100. Then 3:… is dead, and the copies
 // are not. Cut behind serial 7 at the end 8:1200 makes 8 and 9 dead there; a new leader's 8 at 8:1300 is not.
 type tombstone struct {
 	before position

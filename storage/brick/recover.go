@@ -390,7 +390,7 @@ func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
 	//
 	//	released    l.last began at the released serial (logOf), and l.ext is empty
 	//	a copy      Rewrite crashed before its tombstone was durable: the original was applied, the copy is not needed
-	//	disorder    neither: the log is not what was written
+	//	disorder    neither: the log has changed since
 	if !l.last.Less(h.serial) {
 		if h.flags&flagCopy == 0 && len(l.ext) > 0 && !h.serial.Less(l.ext[0].serial()) {
 			return fault.Errorf(fault.Corrupt, "placement %s: serial %s follows %s", h.placement, h.serial, l.last)

@@ -18,7 +18,7 @@ import (
 //
 // An example: three keys with pair sums 7, 11 and 20, modulo 100 instead of 2^64, are (seq 3, keys 3, sum 38). Commit 4 replaces the value of
 // the second one, whose new pair sum is 95: (4, 3, 38 - 11 + 95 = 22). So a commit costs its own keys and not all, and the order of keys does
-// not matter. A catalogue that lost the third key has keys 2 and sum 2, which is not what it says.
+// not matter. A catalogue that lost the third key has keys 2 and sum 2, unlike its watermark.
 type watermark struct {
 	seq  uint64 // of commits; 0: a catalogue from before there were watermarks
 	keys uint64 // how many there are, without the watermark's own

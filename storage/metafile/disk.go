@@ -100,7 +100,7 @@ func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 	} else if err := setMap(b, f, m, &h); err != nil {
 		return err
 	}
-	// Map or link, head, and the deletions of what is not needed any more are one batch: a crash leaves all or nothing of them.
+	// Map or link, head, and the deletions of other nodes are one batch: a crash leaves all or nothing of them.
 	b.Set(key(headPrefix, f.Table, f.Txn), h.encode())
 	if err := d.clear(b, gone); err != nil {
 		return err

@@ -36,7 +36,7 @@ func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
 	return err
 }
 
-// flushNow does the steps. What is lost or doubled if a crash comes behind each:
+// flushNow does the steps. The loss or doubling if a crash comes behind each:
 //
 //	freeze               nothing: the frozen head is memory, its frames are in the log; the next start replays them into one head
 //	deletions committed  nothing: the log has the deletion still, and a replay finds it in the catalogue and does not add it twice

@@ -39,7 +39,7 @@ func (r *Run) Rank(hists bool, n int, s point.Stamp) {
 	}
 }
 
-// appendStamps appends s n times. It grows by what is needed: mostly a chunk of a segment, up to 512 rows.
+// appendStamps appends s n times. It grows by n: mostly a chunk of a segment, up to 512 rows.
 func appendStamps(of []point.Stamp, n int, s point.Stamp) []point.Stamp {
 	from := len(of)
 	of = slices.Grow(of, n)[:from+n]

@@ -310,7 +310,7 @@ func (c *Cache) putLocked(p *cached) bool {
 	return true
 }
 
-// dropLocked removes an entry, and what it alone held of shared lists and labels.
+// dropLocked removes an entry, and those of its shared lists and labels that no other holds.
 func (c *Cache) dropLocked(e *list.Element) {
 	entry := c.mu.order.Remove(e).(*cached)
 	delete(c.mu.pages, entry.key)

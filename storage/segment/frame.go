@@ -123,8 +123,8 @@ func isFill(b []byte) bool {
 func errForm(what string) error { return fault.Errorf(fault.Corrupt, "malformed %s", what) }
 
 // cursor walks over bytes that may be malformed. After the first bad read everything it gives is zero and bad is set.
-// So decoders read all fields first and look at bad once, before a value is used as a length or an index. What they must not do before
-// that is to allocate by a number they read: count bounds those.
+// So decoders read all fields first and look at bad once, before a value is used as a length or an index. Before that they must not
+// allocate by a number they read: count bounds those.
 type cursor struct {
 	b   []byte
 	bad bool

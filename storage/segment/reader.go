@@ -25,7 +25,7 @@ import (
 //
 // Errors of all methods: Corrupt (checksum or form; the message names file and key), Unavailable (closed, disk).
 //
-// Life: Open reads the header once. Each read acquires the file, which may open it, walks with a tableIter of its own, and releases. Close
+// Life: Open reads the header once. Each read acquires the file, which may open it, walks with a tableIter where the Cache lacks parts, and releases. Close
 // forbids new reads; the last of Close and the reads under way closes the file and frees the cache's part.
 type Reader struct {
 	// Constant after Open.
