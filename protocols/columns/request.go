@@ -45,7 +45,9 @@ const (
 	operatorAsBool  = 1 << 2
 )
 
-// An example, rate(x[5m]) at 2 steps: 01 01 │ start │ step │ 02 │ samples │ 04 "rate" │ flags 00 │ window 5·60·10⁹ │ offset 00 │ 8 bytes │ held │ stages 00.
+// An example, rate(x[5m]) at 2 steps, as Append draws it:
+//
+//	01 01 │ start │ step │ 02 │ samples │ 04 "rate" │ flags 00 │ window 5·60·10⁹ │ offset 00 │ 8 bytes │ held │ stages 00
 
 // Requestable reports whether a part of the plan can be asked for.
 func (p *Plan) Requestable() bool {

@@ -587,6 +587,7 @@ func (r *run) merge(w *worker) error {
 	return nil
 }
 
+// take counts a column as the engine would hold it, and adds it to its group. The meter's error ends the evaluation where the engine's would.
 func (r *run) take(c *evaluated) error {
 	m := &r.meter
 	if r.plan.Source.Instant {
