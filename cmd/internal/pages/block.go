@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -110,3 +111,40 @@ func readerOf(language, text string) (Reader, error) {
 	}
 	return Spillway, nil
 }
+
+// Commands are the command lines of a page's blocks of the language sh, block by block, without comments, continued lines joined.
+func Commands(page string) ([][]string, error) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return nil, err
+	}
+	var all [][]string
+	var block []string
+	inside, begun := false, ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "```") {
+			if inside = line == "```sh"; len(block) > 0 {
+				all, block = append(all, block), nil
+			}
+			continue
+		}
+		if !inside {
+			continue
+		}
+		if head, ok := strings.CutSuffix(line, `\`); ok {
+			begun += strings.TrimSpace(head) + " "
+			continue
+		}
+		line, begun = begun+line, ""
+		if i := comment.FindStringIndex(line); i != nil {
+			line = strings.TrimSpace(line[:i[0]])
+		}
+		if line != "" {
+			block = append(block, line)
+		}
+	}
+	return all, nil
+}
+
+var comment = regexp.MustCompile(`(^|\s)# `)

@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -141,5 +142,17 @@ func TestBlocksAreFound(t *testing.T) {
 	}
 	if _, err := blocks("p.md", "```yaml\na: [\n```\n"); err == nil || !strings.Contains(err.Error(), "p.md:2") {
 		t.Errorf("no YAML: %v", err)
+	}
+}
+
+func TestCommandsAreFound(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "p.md")
+	text := "```sh\n# all of it\nfirst --a=b#c   # why\n  second \\\n    --more  # why\n```\n```console\n$ third\n```\n- x\n  ```sh\n  fourth\n  ```\n```sh\n# nothing\n```\n"
+	if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Commands(page)
+	if want := `[["first --a=b#c" "second --more"] ["fourth"]]`; err != nil || fmt.Sprintf("%q", got) != want {
+		t.Errorf("%q %v, want %s", got, err, want)
 	}
 }
