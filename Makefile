@@ -55,7 +55,7 @@ SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: test-s3 size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear bench-unload bench-moves bench-edges plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos attack overload page page-check test-browser
+.PHONY: test-docker test-s3 size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear bench-unload bench-moves bench-edges plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -246,6 +246,11 @@ chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, 
 test-s3: ## backups in a real S3 server that checks signatures: versitygw, built into .cache; S3_SERVER=path of another build of it
 	@test -n "$${S3_SERVER:-}" || GOBIN=$(CURDIR)/.cache/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || { echo "make test-s3: SKIPPED: versitygw cannot be built here, the reason stands above"; exit 0; }; \
 	S3_SERVER=$${S3_SERVER:-$(CURDIR)/.cache/s3/versitygw} go test -count=1 -v -run ChecksSignatures ./storage/backup/s3
+
+test-docker: ## the image and the services of docker/, in an engine of its own (dockerd in namespaces): built, started by the README's commands, stopped, killed; skipped without root or an engine. DOCKER_WORK=dir keeps what was built
+	@cmd/clienttest/install.sh compose || { echo "make test-docker: SKIPPED: docker compose cannot be built here, the reason stands above"; exit 0; }; \
+	$(call has,-tags docker ./cmd/dockertest,Compose); set -x; \
+	cmd/dockertest/engine.sh sh -c 'cmd/dockertest/images.sh && go vet -tags docker ./cmd/dockertest && go test -tags docker -count=1 -timeout=30m -v ./cmd/dockertest'
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \

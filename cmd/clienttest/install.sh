@@ -5,7 +5,9 @@
 # Kafka is a broker and no client, and Java: its jars come from Maven Central into $KAFKA_LIBS, else .cache/kafka/libs.
 # Client libraries of Python and Node come from PyPI and npm, in the versions of libraries/.
 #
-#	cmd/clienttest/install.sh [telegraf|prometheus|python|npm|kafka]...
+# Compose is docker's plug-in, for cmd/dockertest.
+#
+#	cmd/clienttest/install.sh [telegraf|prometheus|python|npm|kafka|compose]...
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -99,9 +101,9 @@ libraries() {
 for name; do
 	case $name in
 	telegraf)
-		# Telegraf's own builder makes such tags of a configuration: only the plugins that the tests use.
+		# Telegraf's own builder makes such tags of a configuration: only the plugins that the tests and docker/telegraf.conf use.
 		build telegraf v1.37.2 github.com/influxdata/telegraf ./cmd/telegraf \
-			custom,inputs.file,inputs.tail,parsers.influx,outputs.influxdb,outputs.influxdb_v2,outputs.http,outputs.kafka,serializers.influx,serializers.json,serializers.prometheusremotewrite
+			custom,inputs.cpu,inputs.disk,inputs.file,inputs.mem,inputs.net,inputs.tail,parsers.influx,outputs.influxdb,outputs.influxdb_v2,outputs.http,outputs.kafka,serializers.influx,serializers.json,serializers.prometheusremotewrite,secretstores.docker
 		;;
 	prometheus)
 		build prometheus v0.315.0 github.com/prometheus/prometheus ./cmd/prometheus remove_all_sd
@@ -114,6 +116,9 @@ for name; do
 		;;
 	kafka)
 		jars
+		;;
+	compose)
+		build docker-compose v2.35.1 github.com/docker/compose/v2 ./cmd ""
 		;;
 	*)
 		echo "install.sh: no such client: $name" >&2

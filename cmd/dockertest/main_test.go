@@ -1,0 +1,96 @@
+//go:build docker
+
+package dockertest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// image is the one that compose files build and run when no variable names another.
+const image = "spillway:local"
+
+// TestMain refuses to run without engine.sh, which sets DOCKER_WORK: the tests would use, and clean up, the machine's own Docker.
+func TestMain(m *testing.M) {
+	if os.Getenv("DOCKER_WORK") == "" {
+		fmt.Fprintln(os.Stderr, "dockertest: run make test-docker: these tests need an engine of their own")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// checkout copies the files of the repository that a clone would have, changes that are not committed included, and returns the directory.
+func checkout(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+	list.Dir = filepath.Join("..", "..")
+	names, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(names), "\x00"), "\x00") {
+		from := filepath.Join("..", "..", name)
+		info, err := os.Stat(from)
+		if os.IsNotExist(err) {
+			continue // deleted, and not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, text, info.Mode().Perm()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// try runs a command in a directory. out is all that it printed.
+func try(dir, name string, args ...string) (out string, err error) {
+	c := exec.Command(name, args...)
+	c.Dir = dir
+	text, err := c.CombinedOutput()
+	return string(text), err
+}
+
+// run runs a command that must not fail, and returns its standard output.
+func run(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	c := exec.Command(name, args...)
+	var out, said bytes.Buffer
+	c.Dir, c.Stdout, c.Stderr = dir, &out, &said
+	if err := c.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, &out, tail(said.String(), 8000))
+	}
+	return out.String()
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// eventually repeats a check until it holds. The bound is for a test that would hang: no check is right because it was quick.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not after five minutes either: %v", err)
+		}
+	}
+}
