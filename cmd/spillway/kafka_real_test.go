@@ -9,12 +9,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/internal/pages"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 )
@@ -225,6 +227,46 @@ func kafkaLibs(t *testing.T) string {
 }
 
 func realKafka(t *testing.T) *kafkatest.Cluster { return kafkatest.Real(t, kafkaLibs(t)) }
+
+// TestRealKafkaIsReadAsTheREADMESays runs the README's block for Kafka before a broker with topics of the names that it shows.
+func TestRealKafkaIsReadAsTheREADMESays(t *testing.T) {
+	blocks, err := pages.Commands("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(blocks, func(b []string) bool { return strings.Contains(b[0], "--kafka.brokers=") })
+	if i < 0 || len(blocks[i]) != 2 {
+		t.Fatalf("the README has no block for Kafka with two commands: %q", blocks)
+	}
+	b := realKafka(t)
+	b.Create(1, "telegraf", "metrics-a", "other")
+	b.Produce("telegraf", "cpu,host=a usage=42")
+	b.Produce("metrics-a", "mem,host=a free=7")
+	b.Produce("other", "disk,host=a used=1")
+	if err := b.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	p := newProcess(t)
+	r := &readme{t: t, p: p, dir: t.TempDir()}
+	r.run(strings.NewReplacer("k1:9092", b.Addrs[0], "k2:9092", p.addr).Replace(blocks[i][0])) // k2 is away
+	read := &process{t: t, addr: r.served}
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		cpu, mem := read.rows("cpu_usage", "1h", time.Now().Add(time.Minute)), read.rows("mem_free", "1h", time.Now().Add(time.Minute))
+		if len(cpu) == 1 && len(mem) == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the topics were not read: %v %v", cpu, mem)
+		}
+	}
+	if got := read.rows("disk_used", "1h", time.Now().Add(time.Minute)); len(got) != 0 {
+		t.Errorf("a topic that the line does not name was read: %v", got)
+	}
+	r.env = append(p.env, "SPILLWAY_URL=http://"+r.served, "PATH="+filepath.Dir(p.bin)+":"+os.Getenv("PATH"), "NO_PROXY=127.0.0.1")
+	for _, topic := range []string{"telegraf", "metrics-a"} {
+		r.run(blocks[i][1] + " | tee /dev/stderr | grep -q " + topic)
+	}
+}
 
 // TestRealKafkaCat produces with kcat, where it is installed: another client's idea of records, headers and codecs.
 func TestRealKafkaCat(t *testing.T) {

@@ -28,49 +28,24 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// scripts finds the command lines in a page's blocks of the language sh, without comments, continued lines joined.
-func scripts(t *testing.T, page string) (all []string) {
+// scripts are the command lines in a page's blocks of the language sh.
+func scripts(t *testing.T, page string) []string {
 	t.Helper()
-	text, err := os.ReadFile(page)
+	blocks, err := pages.Commands(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside, begun := false, ""
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(strings.TrimSpace(line), "```") {
-			inside = strings.TrimSpace(line) == "```sh"
-			continue
-		}
-		if !inside {
-			continue
-		}
-		if head, ok := strings.CutSuffix(line, `\`); ok {
-			begun += strings.TrimSpace(head) + " "
-			continue
-		}
-		line = begun + strings.TrimSpace(line)
-		begun = ""
-		if i := comment.FindStringIndex(line); i != nil {
-			line = line[:i[0]]
-		}
-		if line = strings.TrimSpace(line); line != "" {
-			all = append(all, line)
-		}
-	}
-	return all
+	return slices.Concat(blocks...)
 }
 
-var comment = regexp.MustCompile(`(^|\s)# `)
-
-// notRun are the lines of the README that no test runs as they stand: each with the test that runs its command, by name, or with what it
-// needs. All others are run, in their order.
+// notRun are the lines of the README that TestEveryLineOfTheREADMERuns leaves to other tests: each with the tests, or the target of the
+// Makefile, that run the line or its command. All others are run, in their order.
 var notRun = map[string]string{
-	"docker/secrets.sh": "TestSecretsOfComposeLetItsProgramsIn",
-	"docker compose -f docker/compose.yaml up --build":                                                             "needs Docker; TestComposeFilesKeepDataAndAreOpenToThisMachineAlone reads the file",
-	"spillway standalone --kafka.brokers=k1:9092,k2:9092 --kafka.topics=telegraf,/metrics-.*/ --kafka.format=line": "needs Kafka: TestRealKafkaLosesNothing",
-	"make cluster": "runs until ctrl-C; make test-browser runs cmd/cluster",
-	"make demo":    "runs until ctrl-C: TestClusterDemoShowsAllThatItSays",
+	"docker/secrets.sh": "make test-docker: TestComposeRunsAsTheREADMESays",
+	"docker compose -f docker/compose.yaml up --build":                                                             "make test-docker: TestComposeRunsAsTheREADMESays",
+	"spillway standalone --kafka.brokers=k1:9092,k2:9092 --kafka.topics=telegraf,/metrics-.*/ --kafka.format=line": "make test-kafka: TestRealKafkaIsReadAsTheREADMESays",
+	"make cluster": "runs until ctrl-C: make test-browser runs cmd/cluster",
+	"make demo":    "runs until ctrl-C: make test-cluster: TestClusterDemoShowsAllThatItSays",
 	"spillway storage --id s1 --zone z1 --data-dir /var/lib/spillway --peer.listen 0.0.0.0:8430 --coord etcds://e1:2379,e2:2379,e3:2379 --peer.tls.ca ca.crt --peer.tls.cert s1.crt --peer.tls.key s1.key": "machines of a cluster: TestClusterObeysAdministratorsAlone",
 	"spillway gateway --http.listen 0.0.0.0:8428 --coord etcds://e1:2379,e2:2379,e3:2379 --peer.tls.ca ca.crt --peer.tls.cert g1.crt --peer.tls.key g1.key":                                                "machines of a cluster: TestClusterObeysAdministratorsAlone",
 	"spillway table create metrics --retention 30d --partition-width 1h --replicas 3":                                                                                                                      "a cluster's: TestAdmin, TestClusterIsAdministeredThroughAGateway",
@@ -229,35 +204,39 @@ func TestEveryLineOfTheREADMERuns(t *testing.T) {
 	}
 }
 
-// TestLinesThatAreNotRunNameTestsThatExist: a test that was renamed ran nothing of the README any more.
+// TestLinesThatAreNotRunNameTestsThatExist: a line without a test runs nowhere, and a test that was renamed ran nothing of the README any more.
+// The tests of make test-docker and make test-kafka read their lines from the README.
 func TestLinesThatAreNotRunNameTestsThatExist(t *testing.T) {
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	beside, err := filepath.Glob("../cluster/*_test.go") // of make cluster and make demo
-	if err != nil {
-		t.Fatal(err)
-	}
-	files = append(files, beside...)
 	exist := map[string]bool{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
+	for _, of := range []struct{ files, pattern string }{
+		{"*_test.go", `(?m)^func (Test\w+)\(`},
+		{"../cluster/*_test.go", `(?m)^func (Test\w+)\(`},
+		{"../dockertest/*_test.go", `(?m)^func (Test\w+)\(`},
+		{"../../Makefile", `(?m)^(test-[a-z]+):`},
+	} {
+		files, err := filepath.Glob(of.files)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
-			exist[m[1]] = true
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range regexp.MustCompile(of.pattern).FindAllStringSubmatch(string(text), -1) {
+				exist[m[1]] = true
+			}
 		}
 	}
-	for line, why := range notRun {
-		for _, name := range regexp.MustCompile(`Test[A-Z]\w+`).FindAllString(why, -1) {
+	for line, by := range notRun {
+		names := regexp.MustCompile(`\bTest[A-Z]\w+|\btest-[a-z]+`).FindAllString(by, -1)
+		if len(names) == 0 {
+			t.Errorf("%s: %q names no test that runs it", line, by)
+		}
+		for _, name := range names {
 			if !exist[name] {
 				t.Errorf("%s: there is no %s", line, name)
 			}
-		}
-		if why == "the same" {
-			t.Errorf("%s: the same as what?", line)
 		}
 	}
 }
