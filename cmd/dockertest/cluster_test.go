@@ -63,8 +63,8 @@ func TestTheClusterGoesOnWithoutAStorageServer(t *testing.T) {
 	eventually(t, func() error { return g2.has("sum("+query+")", "129") })
 	p.killed("g1")
 	eventually(t, func() error { return g1.has("sum("+query+")", "129") })
-	up.interrupt()
-	p.stopped("after ctrl-C")
+	up.end(p)
+	p.stopped("after stop")
 }
 
 // partition is a line of `spillway partition list -o json`.

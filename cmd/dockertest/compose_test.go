@@ -45,7 +45,7 @@ func (c *composed) secrets(line string) {
 	c.writer, c.reader = token("telegraf_token"), token("grafana_token")
 }
 
-// TestComposeRunsAsTheREADMESays runs the README's lines for Docker, as a new user would in a clone, and then lives with the services: ctrl-C,
+// TestComposeRunsAsTheREADMESays runs the README's lines for Docker, as a new user would in a clone, and then lives with the services: stop,
 // up, down, up again, a process that is killed.
 func TestComposeRunsAsTheREADMESays(t *testing.T) {
 	blocks, err := pages.Commands(filepath.Join("..", "..", "README.md"))
@@ -83,8 +83,8 @@ func TestComposeRunsAsTheREADMESays(t *testing.T) {
 	}
 	c.company()
 
-	up.interrupt()
-	c.stopped("after ctrl-C")
+	up.end(c.project)
+	c.stopped("after stop")
 	c.up()
 	c.healthy("spillway")
 	check(t, c.reader.has(query, "42"))
