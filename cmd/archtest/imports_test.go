@@ -49,6 +49,8 @@ var importLaw = []rule{
 		because: "all that speak with a cluster lie above the ways to it"},
 	{who: "cmd/spillway/verify", not: "cmd/spillway/client cmd/spillway/connect gateway/forward/... gateway/query/... gateway/api metadata/coord/... net/...", tests: true,
 		because: "an examination reads files; how a store is started is handed in"},
+	{who: "cmd/spillway/settings", not: "cmd/spillway/client cmd/spillway/figures cmd/spillway/findings cmd/spillway/credentials net/...", tests: true,
+		because: "settings are read and checked; nothing is opened by them, and no process is asked"},
 	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,
 		because: "a client knows a process by its HTTP API alone"},
 

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/prompb"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/intake"
@@ -56,14 +57,14 @@ func openGuarded(t *testing.T) *guardedWorld {
 		w.tokens[name] = token
 		file += text
 	}
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.DataDir = t.TempDir()
 	cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = "127.0.0.1:0", "127.0.0.1:0", true
 	cfg.HTTP.TokensFile = filepath.Join(t.TempDir(), "tokens.yml")
 	if err := os.WriteFile(cfg.HTTP.TokensFile, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
@@ -34,7 +35,7 @@ const (
 
 // openAccounts shares the memory out; the registry shows it.
 func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error) {
-	part := bytes / accountParts
+	part := bytes / settings.MemoryParts
 	a := &accounts{process: budget.New("process", bytes)}
 	runtime, err := a.process.Child("runtime", budget.Share{})
 	if err != nil {

@@ -164,7 +164,7 @@ func (c *tableAdviseCmd) measure(ctx context.Context, a *admin, in *loadOf) erro
 	return nil
 }
 
-// capacity is the least that a server measured, and how; or what is assumed while none has.
+// capacity is the least that a server measured, and how; or an assumption while none has.
 func (a *admin) capacity(ctx context.Context, table string) (rows float64, how string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

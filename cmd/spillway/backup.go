@@ -20,6 +20,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -244,10 +245,10 @@ func (c *restoreCmd) Run() error {
 		fmt.Printf("backup %s: %d segments, %s were read\n", res.Name, res.Segments, sizeText(res.Bytes))
 		return tellMissing(res.Missing)
 	}
-	cfg, err := loadSettings(c.ConfigFile)
+	cfg, err := settings.Load(c.ConfigFile)
 	if err == nil {
 		terminal.Over(&cfg.DataDir, c.DataDir)
-		err = cfg.complete()
+		err = cfg.Complete()
 	}
 	if err != nil {
 		return err
@@ -255,7 +256,7 @@ func (c *restoreCmd) Run() error {
 	bar := newBar(os.Stderr, "restore")
 	set.Progress = shower(bar)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	res, err := backup.Restore(ctx, from, c.Backup, brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), set)
+	res, err := backup.Restore(ctx, from, c.Backup, brick.Deps{FS: vfs.Default, Log: log}, cfg.ForBrick(), set)
 	bar.end()
 	if err != nil {
 		return err

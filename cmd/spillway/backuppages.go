@@ -90,7 +90,7 @@ func (d *door) backUp(ctx context.Context, o *backupOrder, to backup.Place, prog
 		return news, err
 	}
 	defer snap.Close()
-	res, err := backup.Write(ctx, vfs.Default, to, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: d.cfg.build.Version, Progress: progress})
+	res, err := backup.Write(ctx, vfs.Default, to, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: d.cfg.Build.Version, Progress: progress})
 	if err != nil {
 		return news, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/prompb"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
@@ -70,7 +71,7 @@ func (p *path) reopen(fs vfs.FS, epoch point.Epoch) {
 	p.brick, err = brick.Open(brick.Deps{FS: fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
 	p.must(err)
 	p.server, err = server.Open(p.t.Context(), server.Deps{Brick: p.brick, Maps: p.tables, Log: log, Registerer: prometheus.NewRegistry()},
-		server.Settings{Server: localServer, Epoch: epoch})
+		server.Settings{Server: settings.LocalServer, Epoch: epoch})
 	p.must(err)
 	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0), Log: log}, forward.Settings{})
 }

@@ -88,7 +88,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 		return err
 	}
 	v.placer = master.NewPlacer(v.look, master.Settings{})
-	of := cfg.tables()
+	of := cfg.ForTables()
 	of.New.Replicas = cfg.Tables.Replicas
 	of.Prove = own == "" // only a gateway answers by its maps
 	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own, Cache: cache,

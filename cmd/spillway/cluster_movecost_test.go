@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
@@ -71,7 +72,7 @@ func TestClusterSplitCost(t *testing.T) {
 // second: how many bytes a second leave, and how long rows wait for their acks before and meanwhile.
 func TestClusterDrainCost(t *testing.T) {
 	needsMoveCost(t)
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 1, Memory: "2GiB", Env: []string{"SPILLWAY_TABLES_SPLIT_BYTES=0", "SPILLWAY_TABLES_BALANCE_BYTES=0",
 		"SPILLWAY_STORAGE_FLUSH_IDLE=2s", "SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=" + cmp.Or(os.Getenv("MOVE_COPY"), cfg.Storage.CopyBytesPerSecond.String())}})
 	c.table("closed", time.Hour, 2)
@@ -256,7 +257,7 @@ func (p phase) String() string {
 		p.requests, p.failed, ms(p.p50), ms(p.p99), ms(p.max), ms(p.gap))
 }
 
-// taken returns what was noted since the last call.
+// taken returns the notes since the last call.
 func (l *movesLoad) taken() phase {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,7 +26,7 @@ func TestClusterUnloadCost(t *testing.T) {
 
 	before = c.consumed()
 	rows := float64(c.pour("cost", envDuration(t, "UNLOAD_FOR", 30*time.Second)))
-	time.Sleep(10 * time.Second) // flushes and copies of what was written are part of its cost
+	time.Sleep(10 * time.Second) // flushes and copies of these rows are part of its cost
 	written := c.consumed().minus(before)
 
 	p := c.partitions("cost")[0]

@@ -24,6 +24,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/cmd/spillway/connect"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -141,7 +142,7 @@ func (c *crowd) fatal(reason string) {
 
 // look begins to follow leases and maps.
 func (c *crowd) look() {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.Coord, cfg.Peer, cfg.DataDir = c.coord, c.peer, c.t.TempDir()
 	cfg.Coord.URL = c.Coord
 	ctx, stop := context.WithCancel(context.Background())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
@@ -103,7 +104,7 @@ func (d *door) backUpCluster(ctx context.Context, o *backupOrder, to backup.Plac
 		return news, fault.Errorf(fault.Invalid, "the files of a cluster are on other hosts: there are no hard links to them")
 	}
 	res, err := cluster.Write(ctx, d.behind.cluster, to, cluster.Settings{Holder: d.holder(), Log: d.log,
-		Settings: backup.Settings{BytesPerSecond: o.BytesPerSecond, Program: d.cfg.build.Version, Progress: progress}})
+		Settings: backup.Settings{BytesPerSecond: o.BytesPerSecond, Program: d.cfg.Build.Version, Progress: progress}})
 	if err != nil {
 		return news, err
 	}
@@ -172,7 +173,7 @@ func (t restoreTarget) Cover(ctx context.Context, table string, times []point.Na
 // Leader implements cluster.Target.
 func (t restoreTarget) Leader(table string, p *topology.Partition) (topology.ServerID, error) {
 	if t.d.behind.leaders == nil {
-		return localServer, nil
+		return settings.LocalServer, nil
 	}
 	l, err := t.d.behind.leaders.Find(table, p, int(newRand().Uint32()>>1)) // where it can only guess, each try may name another
 	return l.Server, err

@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/prometheus/model/histogram"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
@@ -44,7 +45,7 @@ func (s oneSource) Stagers(_ context.Context, table string) ([]topology.ServerID
 	return []topology.ServerID{"stager"}, nil
 }
 func (s oneSource) Leader(string, *topology.Partition, int) (topology.ServerID, error) {
-	return localServer, nil
+	return settings.LocalServer, nil
 }
 func (s oneSource) Unled(string, point.PartitionID) bool { return false }
 func (s oneSource) Server(id topology.ServerID) (peer.Storage, bool) {

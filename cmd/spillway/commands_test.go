@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
 // TestCommandsOfTheFirstHour: write, look, ask, in the ways that docs/commands.md shows, with its exit codes.
@@ -80,7 +82,7 @@ func TestVariablesOfCommandsStopNoProcess(t *testing.T) {
 			for _, name := range f.Envs {
 				seen++
 				t.Setenv(name, "x")
-				if _, err := loadSettings(""); err != nil && strings.Contains(err.Error(), "means no setting") {
+				if _, err := settings.Load(""); err != nil && strings.Contains(err.Error(), "means no setting") {
 					t.Errorf("--%s of %s: %v", f.Name, n.Path(), err)
 				}
 				os.Unsetenv(name)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
 // composeFile is a file of Docker Compose, with the keys that ours have: another key is an error.
@@ -133,7 +135,7 @@ func TestComposeFilesKeepDataAndAreOpenToThisMachineAlone(t *testing.T) {
 // checkOurService: the program understands the service's command and variables, and has the time to stop.
 func checkOurService(t *testing.T, where string, s composeService) {
 	t.Helper()
-	if stops := time.Duration(defaultSettings().HTTP.ShutdownTimeout) + leaveTimeout + copiesTimeout + endMax; s.Grace <= stops {
+	if stops := time.Duration(settings.Default().HTTP.ShutdownTimeout) + leaveTimeout + copiesTimeout + endMax; s.Grace <= stops {
 		t.Errorf("%s is killed after %s, and may need %s to stop", where, s.Grace, stops)
 	}
 	noSettings(t)

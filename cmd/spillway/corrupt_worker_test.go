@@ -27,6 +27,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -290,7 +291,7 @@ func (w *corruptTrial) rebuild(rng *rand.Rand) string {
 		w.note("HARNESS", err.Error())
 		return ""
 	}
-	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: slog.New(slog.DiscardHandler)}, cfg.brick(), false)
+	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: slog.New(slog.DiscardHandler)}, cfg.ForBrick(), false)
 	switch {
 	case err != nil:
 		w.note("REPAIR REFUSED", err.Error()+"; after: "+w.result.Said)
@@ -506,12 +507,12 @@ func (w *corruptTrial) open() (*corruptServer, error) {
 
 // config returns the settings of stores that are opened in this process: nothing is flushed or compacted.
 func (w *corruptTrial) config() (*config, error) {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = w.dir, "127.0.0.1:0", "", true
 	cfg.Storage.MemoryBytes, cfg.Storage.FreeBytesMin = 512<<20, 1
 	cfg.Tables.PartitionWidth = setting.Span(24 * time.Hour)
 	cfg.Storage.FlushAge, cfg.Storage.FlushIdle, cfg.Storage.MinorsMax = setting.Span(10*time.Hour), setting.Span(10*time.Hour), 1000
-	return &cfg, cfg.complete()
+	return &cfg, cfg.Complete()
 }
 
 // announced matches the program's announcement of its address.

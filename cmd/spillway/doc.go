@@ -15,5 +15,6 @@
 //
 // Commands that need no process of their own are packages below this one, and import it never:
 //
+//	main ─▶ settings ─▶ verify, connect
 //	main ─▶ verify, credentials, client, findings, figures, diagram ─▶ connect, terminal
 package main

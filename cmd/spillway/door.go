@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/follow/runner"
@@ -102,7 +103,7 @@ type gatewayDeps struct {
 
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
 func (d *door) listen() (err error) {
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(d.cfg.build))
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(d.cfg.Build))
 	d.backups = newBackupMetrics(d.registry)
 	if d.guard, err = access.Open(access.Deps{Log: d.log, Registerer: d.registry}, access.Settings{WebFile: d.cfg.HTTP.WebConfigFile, TokensFile: d.cfg.HTTP.TokensFile}); err != nil {
 		return err
@@ -153,7 +154,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if d.accounts, err = openAccounts(int64(d.cfg.Storage.MemoryBytes), d.registry); err != nil {
 		return err
 	}
-	if d.tracer, err = trace.Open(ctx, d.cfg.traces(d.role, d.listener.Addr().String()), d.log, d.registry); err != nil {
+	if d.tracer, err = trace.Open(ctx, d.cfg.ForTraces(d.role, d.listener.Addr().String()), d.log, d.registry); err != nil {
 		return err
 	}
 	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry, Exists: d.exists}, d.cfg.Limits); err != nil {
@@ -167,21 +168,21 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
 	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping,
-		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
+		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.ForForward())
 	d.queries, d.refusals, d.senders = recent.NewQueries(), recent.NewRefusals(), recent.NewSenders()
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors, Lane: d.lane}, d.cfg.Query)
 	if err != nil {
 		return err
 	}
-	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: d.cfg.build, Config: d.settings, Flags: d.flagValues}, d.cfg.API)
+	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: d.cfg.Build, Config: d.settings, Flags: d.flagValues}, d.cfg.API)
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: behind.administer, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: behind.administer, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.ForIntake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
-	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
+	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Log: d.log, Registerer: d.registry}, d.cfg.ForKafka())
 	return err
 }
 
@@ -190,7 +191,7 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.limits.Run))
 	g.Add(actor(ctx, d.replicas.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(d.accounts.series, seriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth))
+		return follow(ctx, ahead(d.accounts.series, settings.SeriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth))
 	}))
 	if d.kafka != nil {
 		g.Add(actor(ctx, d.kafka.Run))
@@ -256,7 +257,7 @@ func (d *door) announce(what string) {
 		at = "https://" + d.listener.Addr().String()
 	}
 	if d.cfg.LogFormat == "json" {
-		d.log.Info("ready", "version", d.cfg.build.Version, "is", what, "url", at)
+		d.log.Info("ready", "version", d.cfg.Build.Version, "is", what, "url", at)
 		return
 	}
 	fmt.Fprintf(os.Stderr, `
@@ -269,5 +270,5 @@ Spillway %s is ready; %s
   query   Prometheus API, Grafana   %s            (/api/v1/query, …)
   watch   metrics                   %s/metrics
 
-`, d.cfg.build.Version, what, at, at, at, at, at, at)
+`, d.cfg.Build.Version, what, at, at, at, at, at, at)
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // TestAToolThatAsksForWhatIsNotServedIsToldWhatIs: a query in Flux, a push of a job, traces, and the administration's paths had "404 page not
-// found", which says neither what is wrong nor what to do.
+// found", which names neither the fault nor a remedy.
 func TestAToolThatAsksForWhatIsNotServedIsToldWhatIs(t *testing.T) {
 	w := openGuarded(t)
 	for _, c := range []struct{ method, path, want string }{

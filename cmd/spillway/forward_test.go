@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/histogram"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
@@ -44,9 +45,9 @@ func openPath(t *testing.T, store coord.Store, create bool, set forward.Settings
 	log := slog.New(slog.DiscardHandler)
 	p := &path{t: t}
 	var err error
-	meta := filesmem.NewServer(store, localServer)
+	meta := filesmem.NewServer(store, settings.LocalServer)
 	p.tables, err = tables.Open(t.Context(), tables.Deps{Store: store, Metadata: meta.Alone, Servers: meta.Only, Log: log,
-		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} }},
+		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{settings.LocalServer} }},
 		tables.Settings{New: topology.Config{PartitionWidth: time.Hour}, CreateOnWrite: create})
 	p.must(err)
 	p.brick, err = brick.Open(brick.Deps{FS: vfs.NewMem(), Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
@@ -55,7 +56,7 @@ func openPath(t *testing.T, store coord.Store, create bool, set forward.Settings
 		maps = p.tables
 	}
 	p.server, err = server.Open(t.Context(), server.Deps{Brick: p.brick, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()},
-		server.Settings{Server: localServer, Epoch: 1})
+		server.Settings{Server: settings.LocalServer, Epoch: 1})
 	p.must(err)
 	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0), Log: log}, set)
 	t.Cleanup(func() {
@@ -79,7 +80,7 @@ func (p *path) must(err error) {
 func (p *path) Server(topology.ServerID) (peer.Storage, bool) { return p.server, true }
 
 // IDs implements forward.Servers.
-func (p *path) IDs() []topology.ServerID { return []topology.ServerID{localServer} }
+func (p *path) IDs() []topology.ServerID { return []topology.ServerID{settings.LocalServer} }
 
 func (p *path) table() *forward.Table {
 	p.t.Helper()

@@ -13,6 +13,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/query/fanout"
 	"github.com/spillwaydb/spillway/gateway/scrape"
@@ -23,21 +24,21 @@ import (
 
 // gatewayCmd is a stateless process in front of a cluster's storage servers.
 type gatewayCmd struct {
-	processFlags
+	settings.Flags
 
-	Kafka kafkaFlags `embed:"" prefix:"kafka."`
+	Kafka settings.KafkaFlags `embed:"" prefix:"kafka."`
 }
 
-func (g *gatewayCmd) config() (settings, error) {
-	c, err := g.processFlags.config()
+func (g *gatewayCmd) config() (settings.Config, error) {
+	c, err := g.Flags.Config()
 	if err != nil {
 		return c, err
 	}
-	c.again = g.config
-	if err := g.Kafka.add(&c); err != nil {
+	c.Again = g.config
+	if err := g.Kafka.Add(&c); err != nil {
 		return c, err
 	}
-	return c, c.complete()
+	return c, c.Complete()
 }
 
 // Run is the life of a gateway: it returns when a signal or a failure has ended it and everything is closed.
@@ -46,14 +47,14 @@ func (g *gatewayCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	cfg := config{settings: set}
+	cfg := config{Config: set}
 	cfg.limitHeap(0)
 	cfg.spread()
 	defer cfg.catchHangups()()
 	defer runtime.KeepAlive(cfg.ballast())
 	registerer := prometheus.NewRegistry()
-	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registerer)
-	cfg.noteDescriptors(log)
+	log := newLog(os.Stderr, cfg.LogFormat, cfg.Level, registerer)
+	cfg.NoteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	p, err := openGateway(ctx, &cfg, log, registerer)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/storage/server"
@@ -49,7 +50,7 @@ func newHeapLimit(budget, heads int64, set func(limit int64)) *heapLimit {
 // limitHeap gives the collector its part of the budget, and asks for huge pages where they help; heads are those of a storage server. Go's own
 // environment variables win.
 func (c *config) limitHeap(heads setting.Bytes) {
-	hugeHeap(min(int64(c.Storage.MemoryBytes-c.Storage.HeadBytesMax), memoryOfMachine()/2, hugeMost))
+	hugeHeap(min(int64(c.Storage.MemoryBytes-c.Storage.HeadBytesMax), settings.MemoryOfMachine()/2, hugeMost))
 	set := func(limit int64) { debug.SetMemoryLimit(limit) }
 	if os.Getenv("GOMEMLIMIT") != "" {
 		set = func(int64) {}

@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/protocols/share"
 )
@@ -72,8 +73,8 @@ func TestAProcessWithoutHeadsLeavesNothingOutForThem(t *testing.T) {
 // TestIdleHeapIsSmallBesideTheBudget bounds the garbage that a process holds before its first collection: collectAt
 // percent of the ballast's size.
 func TestIdleHeapIsSmallBesideTheBudget(t *testing.T) {
-	for _, all := range []setting.Bytes{memoryLeast, 1 << 30, 16 << 30} {
-		c := config{settings: defaultSettings()}
+	for _, all := range []setting.Bytes{settings.MemoryLeast, 1 << 30, 16 << 30} {
+		c := config{Config: settings.Default()}
 		c.Storage.MemoryBytes = all
 		if n := c.idleHeap(); n < 8<<20 || n > 64<<20 || n*collectAt/100 > int64(all)/50 {
 			t.Errorf("%d of a budget of %d", n, all)

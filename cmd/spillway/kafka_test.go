@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 	"github.com/spillwaydb/spillway/protocols/record"
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -52,7 +53,7 @@ func TestKafkaSettingsAreReadAndSecretsAreNotShown(t *testing.T) {
 	if err := os.WriteFile(file, []byte(kafkaYAML), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := standaloneCmd{processFlags: processFlags{ConfigFile: file}, Kafka: kafkaFlags{Brokers: []string{"b:9092"}, Topics: []string{"a", "/b.*/"}, Group: "short", Format: "otlp"}}
+	s := standaloneCmd{Flags: settings.Flags{ConfigFile: file}, Kafka: settings.KafkaFlags{Brokers: []string{"b:9092"}, Topics: []string{"a", "/b.*/"}, Group: "short", Format: "otlp"}}
 	c, err := s.config()
 	if err != nil {
 		t.Fatal(err)
@@ -63,17 +64,17 @@ func TestKafkaSettingsAreReadAndSecretsAreNotShown(t *testing.T) {
 	if text := c.String(); strings.Contains(text, "not-for-pages") || !strings.Contains(text, "regex: prom-.*") {
 		t.Errorf("shown:\n%s", text)
 	}
-	if f := c.kafka().Clusters[1].DeadLetter.File; filepath.Base(f) != "kafka-dead-letters-short.jsonl" {
+	if f := c.ForKafka().Clusters[1].DeadLetter.File; filepath.Base(f) != "kafka-dead-letters-short.jsonl" {
 		t.Errorf("dead letters in %s", f)
 	}
-	s.Kafka = kafkaFlags{Topics: []string{"a"}}
+	s.Kafka = settings.KafkaFlags{Topics: []string{"a"}}
 	if _, err := s.config(); err == nil {
 		t.Error("topics without brokers are taken")
 	}
 	if err := os.WriteFile(file, []byte("kafka: [{brokers: [b:1], topics: [{name: a, regex: b}], protocol: x}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.Kafka = kafkaFlags{}
+	s.Kafka = settings.KafkaFlags{}
 	if _, err := s.config(); err == nil || !strings.Contains(err.Error(), "exactly one of name and regex") || !strings.Contains(err.Error(), "protocol") {
 		t.Errorf("mistakes: %v", err)
 	}
@@ -88,12 +89,12 @@ func TestKafkaToPromQL(t *testing.T) {
 	if err := cluster.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
-	if err := (&kafkaFlags{Brokers: cluster.Addrs, Topics: []string{"metrics"}}).add(&cfg.settings); err != nil {
+	if err := (&settings.KafkaFlags{Brokers: cluster.Addrs, Topics: []string{"metrics"}}).Add(&cfg.Config); err != nil {
 		t.Fatal(err)
 	}
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -19,9 +20,9 @@ import (
 // TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: reads used memory without limit, and many look-ups of everything
 // at once ended the process that kept the rows.
 func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	p, err := openStandalone(t.Context(), &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
@@ -54,7 +55,7 @@ func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
 	for _, f := range stored.follows() {
 		f.ahead.Cover(f.held())
 	}
-	if n := accounts.series.Used(); n < 20_000*keptBytes || accounts.heads.Used() == 0 || accounts.process.Free() > free {
+	if n := accounts.series.Used(); n < 20_000*settings.KeptBytes || accounts.heads.Used() == 0 || accounts.process.Free() > free {
 		t.Errorf("20,000 series are booked with %d bytes, heads with %d; %d of %d are free", n, accounts.heads.Used(), accounts.process.Free(), free)
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/gateway/api"
@@ -39,7 +40,7 @@ type cli struct {
 	Restore    restoreCmd        `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
 	Export     exportCmd         `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
 	Import     importCmd         `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
-	Config     configCmd         `cmd:"" help:"Check settings, show them, and list all there are."`
+	Config     settings.Command  `cmd:"" help:"Check settings, show them, and list all there are."`
 	Audit      auditCmd          `cmd:"" help:"List what people did."`
 	Kafka      kafkaCmd          `cmd:"" help:"Look at the topics that a running process reads."`
 	Certs      credentials.Certs `cmd:"" help:"Make certificates for the processes of a cluster."`
@@ -50,9 +51,9 @@ type cli struct {
 
 func newCLI() (c cli) {
 	b := build()
-	c.Standalone.processFlags = newProcessFlags(roleStandalone, b)
-	c.Gateway.processFlags = newProcessFlags(roleGateway, b)
-	c.Storage.processFlags = newProcessFlags(roleStorage, b)
+	c.Standalone.Flags = settings.NewFlags(settings.Standalone, b)
+	c.Gateway.Flags = settings.NewFlags(settings.Gateway, b)
+	c.Storage.Flags = settings.NewFlags(settings.Storage, b)
 	c.Verify.Program = rehearsal{}
 	return c
 }

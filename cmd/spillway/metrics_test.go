@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/protocols/record"
 )
@@ -35,7 +36,7 @@ func open(t *testing.T) *standalone {
 // openIn is open in a directory that may hold a store.
 func openIn(t *testing.T, dir string) *standalone {
 	t.Helper()
-	return openWith(t, dir, config{settings: defaultSettings()})
+	return openWith(t, dir, config{Config: settings.Default()})
 }
 
 // openWith is openIn with settings.
@@ -43,7 +44,7 @@ func openWith(t *testing.T, dir string, cfg config) *standalone {
 	t.Helper()
 	cfg.DataDir = dir
 	cfg.HTTP.Listen, cfg.Admin.Listen = "127.0.0.1:0", ""
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
@@ -90,7 +91,7 @@ func unseenKind(name string) string {
 
 // Metrics are an interface: dashboards and alerts of users name them. Their list changes on purpose or not at all.
 func TestMetricsAreTheListedOnes(t *testing.T) {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.Kafka = unreadTopics
 	p := openWith(t, t.TempDir(), cfg)
 	if code, text := p.do(t, http.MethodPost, "/write?db=default", "cpu,host=a usage=1\nbad line"); code != http.StatusBadRequest {
@@ -107,7 +108,7 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 
 // holdMetricsOfCluster: the processes of a cluster have metrics that a standalone process has not.
 func holdMetricsOfCluster(c *crowd) {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.Coord, cfg.Peer = c.coord, c.peer
 	cfg.Coord.URL = c.Coord
 	if !cfg.Peer.Insecure {

@@ -18,6 +18,8 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/golang/snappy"
 	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
 // apiDocument is the OpenAPI document of the HTTP API.
@@ -412,7 +414,7 @@ func TestAProcessServesTheDocumentOfItsAPI(t *testing.T) {
 
 // TestTheFlagsOfAProcessAreItsSettings: /api/v1/status/flags was empty, so that programs for Prometheus showed none.
 func TestTheFlagsOfAProcessAreItsSettings(t *testing.T) {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.Kafka = slices.Clone(unreadTopics)
 	cfg.Kafka[0].SASL.Password = "not-for-pages"
 	cfg.Coord.URL = "etcd://root:not-for-pages@host:2379"
@@ -436,7 +438,7 @@ func TestTheFlagsOfAProcessAreItsSettings(t *testing.T) {
 		t.Errorf("a password is shown: %s", text)
 	}
 	p.cfg.Coord.URL = "etcd://root:not-for-pages@host:2379"
-	p.role = roleGateway // has the coordination store
+	p.role = settings.Gateway // has the coordination store
 	if got := p.flagValues()["coord"]; got != "etcd://root:xxxxx@host:2379" {
 		t.Errorf("the coordination store's URL is %q", got)
 	}

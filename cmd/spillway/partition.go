@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -303,7 +304,7 @@ func (a *admin) transfers(ctx context.Context, table string, p *topology.Partiti
 func (c *partitionShowCmd) showAlone(a *admin, m *topology.Map, p *topology.Partition) error {
 	s := master.State{Now: time.Now().UnixNano(), Tables: a.maps()}
 	r := showPartition(&s, c.Table, p)
-	r.Lease, r.Leader = "alone", string(localServer)
+	r.Lease, r.Leader = "alone", string(settings.LocalServer)
 	return a.print(r, func(w io.Writer) {
 		fmt.Fprintf(w, "partition\tp%d of table %s, transaction %d\ntime\t%s … %s\nring\t%s\nstate\t%s\nlease\tnone: the process is alone, and leads all partitions\n", r.Partition, c.Table, m.Seq, r.Begin, r.End, cmp.Or(r.Ring, "all"), r.State)
 		for _, child := range p.Children() {

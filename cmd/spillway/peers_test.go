@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -46,13 +47,13 @@ func newTarget[T testing.TB](t T, over func(testing.TB, peer.Storage) peer.Stora
 	m, err := topology.New("metrics", topology.Config{PartitionWidth: time.Hour})
 	must(err)
 	m = m.Cover([]point.Nanos{time.Now().UnixNano()}, func(point.PartitionID) []topology.Placement {
-		return []topology.Placement{{ID: 1, Server: localServer}}
+		return []topology.Placement{{ID: 1, Server: settings.LocalServer}}
 	})
 	log := slog.New(slog.DiscardHandler)
 	bricks, err := brick.Open(brick.Deps{FS: vfs.NewMem(), Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
 	must(err)
 	srv, err := server.Open(t.Context(), server.Deps{Brick: bricks, Maps: onlyMap{"metrics", m}, Log: log, Registerer: prometheus.NewRegistry()},
-		server.Settings{Server: localServer, Epoch: 1})
+		server.Settings{Server: settings.LocalServer, Epoch: 1})
 	must(err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
@@ -48,16 +49,16 @@ func openNode(tb testing.TB, width time.Duration) *node {
 		}
 	}
 	store := mem.New()
-	meta := filesmem.NewServer(store, localServer)
+	meta := filesmem.NewServer(store, settings.LocalServer)
 	maps, err := tables.Open(ctx, tables.Deps{
 		Store: store, Metadata: meta.Alone, Servers: meta.Only, Log: log,
-		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} },
+		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{settings.LocalServer} },
 	}, tables.Settings{New: topology.Config{PartitionWidth: width}, CreateOnWrite: true})
 	must(err)
 	b, err := brick.Open(brick.Deps{FS: vfs.NewMem(), Log: log, Registerer: prometheus.NewRegistry()}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
 	must(err)
 	n := &node{brick: b}
-	n.server, err = server.Open(ctx, server.Deps{Brick: b, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()}, server.Settings{Server: localServer, Epoch: 1})
+	n.server, err = server.Open(ctx, server.Deps{Brick: b, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()}, server.Settings{Server: settings.LocalServer, Epoch: 1})
 	must(err)
 	n.write = forward.New(forward.Deps{Tables: maps, Servers: n, Clock: forward.NewClock(0), Log: log}, forward.Settings{
 		PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20,
@@ -69,7 +70,7 @@ func openNode(tb testing.TB, width time.Duration) *node {
 func (n *node) Server(topology.ServerID) (peer.Storage, bool) { return n.server, true }
 
 // IDs implements forward.Servers.
-func (n *node) IDs() []topology.ServerID { return []topology.ServerID{localServer} }
+func (n *node) IDs() []topology.ServerID { return []topology.ServerID{settings.LocalServer} }
 
 func (n *node) close() error {
 	return errors.Join(n.write.Close(), n.server.Close(), n.brick.Close())

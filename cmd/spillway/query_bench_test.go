@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 
 	"github.com/spillwaydb/spillway/cmd/internal/fleet"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/budget"
@@ -69,7 +70,7 @@ func askTable(b *testing.B, r *query.Reader, table string, q fleet.Query, end ti
 
 // benchStore opens a standalone's storage, and fills it when it is new. The newest tenth is left unflushed.
 func benchStore(b *testing.B, hours int) (*standalone, time.Time) {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.DataDir = b.TempDir()
 	if dir := os.Getenv("SPILLWAY_BENCH_DIR"); dir != "" {
 		cfg.DataDir = dir

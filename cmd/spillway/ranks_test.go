@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
@@ -405,20 +406,20 @@ func TestOneProcessKeepsTheValueWrittenLast(t *testing.T) {
 	store, fs, log := mem.New(), vfs.NewMem(), slog.New(slog.DiscardHandler)
 	var fast atomic.Int64
 	now := func() point.Nanos { return time.Now().UnixNano() + fast.Load() }
-	meta := filesmem.NewServer(store, localServer)
+	meta := filesmem.NewServer(store, settings.LocalServer)
 	v := 0.0
 	for epoch, set := range []time.Duration{0, -time.Hour, -48 * time.Hour, time.Minute} {
 		fast.Store(int64(set))
 		p := &path{t: t}
 		var err error
 		p.tables, err = tables.Open(t.Context(), tables.Deps{Store: store, Metadata: meta.Alone, Servers: meta.Only, Log: log,
-			Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} }},
+			Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{settings.LocalServer} }},
 			tables.Settings{New: topology.Config{PartitionWidth: time.Hour}, CreateOnWrite: epoch == 0})
 		p.must(err)
 		p.brick, err = brick.Open(brick.Deps{FS: fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
 		p.must(err)
 		p.server, err = server.Open(t.Context(), server.Deps{Brick: p.brick, Maps: p.tables, Now: now, Log: log, Registerer: prometheus.NewRegistry()},
-			server.Settings{Server: localServer, Epoch: point.Epoch(epoch + 1)})
+			server.Settings{Server: settings.LocalServer, Epoch: point.Epoch(epoch + 1)})
 		p.must(err)
 		p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClockOf(uint64(epoch), now), Log: log}, forward.Settings{})
 		for _, back := range []time.Duration{0, 0, time.Hour, 0, -time.Second} {

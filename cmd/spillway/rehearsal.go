@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -22,16 +23,16 @@ var _ verify.Program = rehearsal{}
 
 // ReadSettings implements verify.Program.
 func (rehearsal) ReadSettings(path string) error {
-	c := defaultSettings()
-	return c.read(path)
+	c := settings.Default()
+	return c.Read(path)
 }
 
 // Start implements verify.Program.
 func (rehearsal) Start(ctx context.Context, dir, logDir string, fs vfs.FS, log *slog.Logger) (verify.Started, error) {
-	c := config{settings: defaultSettings()}
+	c := config{Config: settings.Default()}
 	c.DataDir, c.Storage.LogDir = dir, logDir
 	c.Storage.FreeBytesMin = 1
-	_ = c.budget(memoryOfMachine()) // shares that cannot be computed stay at defaults
+	_ = c.Budget(settings.MemoryOfMachine()) // shares that cannot be computed stay at defaults
 	p := &standalone{door: door{cfg: &c, log: log, registry: prometheus.NewRegistry()}, fs: fs}
 	err := rehearse(ctx, p)
 	return verify.Started{Brick: p.brick, Served: p.server != nil, Close: p.close}, err
@@ -43,11 +44,11 @@ func rehearse(ctx context.Context, p *standalone) (err error) {
 	if _, err := os.Stat(filepath.Join(p.cfg.DataDir, "coord")); err == nil {
 		return p.openStorage(ctx)
 	}
-	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
+	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.ForBrick()); err != nil {
 		return err
 	}
-	set := p.cfg.server()
-	set.Server, set.Epoch = localServer, 1
+	set := p.cfg.ForServer()
+	set.Server, set.Epoch = settings.LocalServer, 1
 	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: noMaps{}, Log: p.log, Registerer: p.registry}, set)
 	return err
 }

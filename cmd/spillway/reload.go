@@ -12,6 +12,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
@@ -21,7 +22,7 @@ type reloader struct {
 	cfg *config
 	log *slog.Logger
 	// apply puts what may change into force. Its error is Invalid, and then nothing has changed.
-	apply func(c *settings) error
+	apply func(c *settings.Config) error
 	// failed counts a reload that failed; nil: nothing does.
 	failed func()
 }
@@ -36,26 +37,26 @@ func (r *reloader) reload() error {
 		if r.failed != nil {
 			r.failed()
 		}
-		r.log.Error("settings could not be read anew; those in force stay", "file", r.cfg.file, "error", err)
+		r.log.Error("settings could not be read anew; those in force stay", "file", r.cfg.File, "error", err)
 		return err
 	}
-	if r.cfg.file == "" {
+	if r.cfg.File == "" {
 		return nil
 	}
-	for _, key := range changedForRestart(&r.cfg.settings, c) {
+	for _, key := range changedForRestart(&r.cfg.Config, c) {
 		r.log.Warn("a setting has changed that needs a restart", "key", key)
 	}
-	r.log.Info("settings are read anew", "file", r.cfg.file, "tables", len(c.Limits.Tables))
-	r.cfg.level.Set(c.level.Level())
+	r.log.Info("settings are read anew", "file", r.cfg.File, "tables", len(c.Limits.Tables))
+	r.cfg.Level.Set(c.Level.Level())
 	return nil
 }
 
 // readAgain reads and checks the whole configuration, flags and variables with it.
-func (r *reloader) readAgain() (*settings, error) {
-	if r.cfg.file == "" || r.cfg.again == nil {
-		return &r.cfg.settings, nil
+func (r *reloader) readAgain() (*settings.Config, error) {
+	if r.cfg.File == "" || r.cfg.Again == nil {
+		return &r.cfg.Config, nil
 	}
-	c, err := r.cfg.again()
+	c, err := r.cfg.Again()
 	return &c, err
 }
 
@@ -93,8 +94,8 @@ func (d *door) reloader() *reloader {
 }
 
 // apply puts users, tokens, limits, rules of labels and pairs of replicas into force.
-func (d *door) apply(c *settings) error {
-	if err := d.guard.Reload(); err != nil || d.cfg.file == "" {
+func (d *door) apply(c *settings.Config) error {
+	if err := d.guard.Reload(); err != nil || d.cfg.File == "" {
 		return err
 	}
 	if err := d.limits.Reload(c.Limits); err != nil {
@@ -107,15 +108,15 @@ func (d *door) apply(c *settings) error {
 // reloader puts the weights of tables into force, all that a storage server uses of the limits. Certificates and revocations of
 // peers are read again by themselves.
 func (p *storage) reloader() *reloader {
-	return &reloader{cfg: p.cfg, log: p.log, apply: func(c *settings) error {
+	return &reloader{cfg: p.cfg, log: p.log, apply: func(c *settings.Config) error {
 		now := c.Limits
-		p.cfg.weights.Store(&now)
+		p.cfg.Weights.Store(&now)
 		return nil
 	}}
 }
 
 // changedForRestart returns the keys of settings that differ and that a running process does not reload.
-func changedForRestart(old, now *settings) (keys []string) {
+func changedForRestart(old, now *settings.Config) (keys []string) {
 	before := map[string]string{}
 	for _, s := range setting.List(old) {
 		before[s.Key] = s.Text()
@@ -131,7 +132,7 @@ func changedForRestart(old, now *settings) (keys []string) {
 
 // settings is the configuration in force, as YAML.
 func (d *door) settings() string {
-	c := d.cfg.settings
+	c := d.cfg.Config
 	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
 	return c.String()
 }
@@ -139,14 +140,14 @@ func (d *door) settings() string {
 // flagValues are the settings in force that are single values, by flag: what Prometheus calls its flags. Their reader need not
 // administer the process, so that a password in the coordination store's URL is left out.
 func (d *door) flagValues() map[string]string {
-	c := d.cfg.settings
+	c := d.cfg.Config
 	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
 	if u, err := url.Parse(c.Coord.URL); err == nil {
 		c.Coord.URL = u.Redacted()
 	} else {
 		c.Coord.URL = ""
 	}
-	out := map[string]string{"config.file": c.file}
+	out := map[string]string{"config.file": c.File}
 	for _, s := range setting.List(&c) {
 		if s.Scalar() && s.Is(d.role) {
 			out[s.Flag] = s.Text()

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
 // configured is a file of settings that a storage server of a test has read.
@@ -29,20 +30,20 @@ func configured(t *testing.T, yaml string) (*storage, *processLog, func(yaml str
 		}
 	}
 	write(yaml)
-	cmd := &storageCmd{processFlags: newProcessFlags(roleStorage, build())}
+	cmd := &storageCmd{Flags: settings.NewFlags(settings.Storage, build())}
 	cmd.ConfigFile = file
 	set, err := cmd.config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := config{settings: set}
+	cfg := config{Config: set}
 	admin, err := net.Listen("tcp", cfg.Admin.Listen)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = admin.Close() })
 	said, registry := new(processLog), prometheus.NewRegistry()
-	return &storage{cfg: &cfg, log: newLog(said, "", cfg.level, registry), registerer: registry, admin: admin}, said, write
+	return &storage{cfg: &cfg, log: newLog(said, "", cfg.Level, registry), registerer: registry, admin: admin}, said, write
 }
 
 // TestAStorageServerReloadsAllOrNothing by POST /-/reload, which pages of other origins cannot send.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/server"
@@ -27,24 +28,24 @@ type repairCmd struct {
 
 // Run repairs.
 func (c *repairCmd) Run() error {
-	cfg, err := loadSettings(c.ConfigFile)
+	cfg, err := settings.Load(c.ConfigFile)
 	if err == nil {
 		terminal.Over(&cfg.DataDir, c.DataDir)
-		err = cfg.complete()
+		err = cfg.Complete()
 	}
 	if err != nil {
 		return terminal.Unseen(err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if c.Accept {
-		accepted, err := server.AcceptRebuilt(brick.Deps{FS: vfs.Default, Log: log}, cfg.brick())
+		accepted, err := server.AcceptRebuilt(brick.Deps{FS: vfs.Default, Log: log}, cfg.ForBrick())
 		if err != nil {
 			return terminal.Unseen(err)
 		}
 		fmt.Println("accepted:", cmp.Or(accepted, "nothing; no repair of this store was inexact"))
 		return nil
 	}
-	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), c.DryRun)
+	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: log}, cfg.ForBrick(), c.DryRun)
 	if err != nil {
 		return terminal.Unseen(err)
 	}

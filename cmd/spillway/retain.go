@@ -71,7 +71,7 @@ func (p *standalone) rememberedClock(ctx context.Context) error {
 // noteRetention warns that tables which exist do not get the retention that the process was started with: a shorter one would
 // delete rows, and other processes of a cluster may be started with another. The table of the processes' own metrics has a setting of its own.
 func (c *config) noteRetention(all *tables.Tables, log *slog.Logger) {
-	if !c.retentionSet {
+	if !c.RetentionSet {
 		return
 	}
 	const shown = 8

@@ -1,10 +1,14 @@
 package main
 
-import "os"
+import (
+	"os"
 
-// config are the settings of a process, and what it has while it runs.
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+)
+
+// config are the settings of a process, and its own things while it runs.
 type config struct {
-	settings
+	settings.Config
 	processors int            // of the machine; set by spread
 	heap       *heapLimit     // of the collector; set by limitHeap
 	hangups    chan os.Signal // signals to reload; set by catchHangups

@@ -51,7 +51,7 @@ func (o ownMetrics) table(ctx context.Context) (scrape.Target, error) {
 // own is how a process with a door writes its own metrics.
 func (d *door) own() ownMetrics {
 	return ownMetrics{cfg: d.cfg, registry: d.registry, tables: d.behind.tables, forward: d.forward, memory: d.accounts.scrape, log: d.log,
-		made: d.cfg.self(), instance: d.listener.Addr().String()}
+		made: d.cfg.OwnTable(), instance: d.listener.Addr().String()}
 }
 
 // inCluster is for a process of a cluster. It waits before it first writes its metrics: processes that start together find each other first, so that the
@@ -96,7 +96,7 @@ func (w *selfWriter) open(p *storage) {
 	}
 	w.forward = forward.New(forward.Deps{Tables: p.view.tables, Servers: reachable{p}, Leaders: p.view.leaders, ReadOnly: p.view.readOnly,
 		Clock: forward.NewClock(newRand().Uint64()), Log: p.log}, forward.Settings{GenerationSeriesMax: 2 * scrape.RowsMax, NewPartitionsPerWrite: 1})
-	own := ownMetrics{cfg: p.cfg, registry: p.registerer, tables: p.view.tables, forward: w.forward, memory: p.accounts.scrape, log: p.log, made: p.cfg.self()}
+	own := ownMetrics{cfg: p.cfg, registry: p.registerer, tables: p.view.tables, forward: w.forward, memory: p.accounts.scrape, log: p.log, made: p.cfg.OwnTable()}
 	w.scraper = own.inCluster(at).scraper()
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/scrape"
 	"github.com/spillwaydb/spillway/gateway/tablename"
@@ -40,22 +41,22 @@ import (
 )
 
 type standaloneCmd struct {
-	processFlags
+	settings.Flags
 
-	Kafka kafkaFlags `embed:"" prefix:"kafka."`
+	Kafka settings.KafkaFlags `embed:"" prefix:"kafka."`
 }
 
 // config combines file, environment and flags, in this order.
-func (s *standaloneCmd) config() (settings, error) {
-	c, err := s.processFlags.config()
+func (s *standaloneCmd) config() (settings.Config, error) {
+	c, err := s.Flags.Config()
 	if err != nil {
 		return c, err
 	}
-	c.again = s.config
-	if err := s.Kafka.add(&c); err != nil {
+	c.Again = s.config
+	if err := s.Kafka.Add(&c); err != nil {
 		return c, err
 	}
-	return c, c.complete()
+	return c, c.Complete()
 }
 
 // Run is the life of a standalone process: it returns when a signal or a failure has ended it and everything is closed.
@@ -64,7 +65,7 @@ func (s *standaloneCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	cfg := config{settings: set}
+	cfg := config{Config: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
 	defer cfg.catchHangups()()
@@ -78,8 +79,8 @@ func (s *standaloneCmd) Run() error {
 // live is one life of the store in the process.
 func (s *standaloneCmd) live(cfg *config) error {
 	registry := prometheus.NewRegistry()
-	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registry)
-	cfg.noteDescriptors(log)
+	log := newLog(os.Stderr, cfg.LogFormat, cfg.Level, registry)
+	cfg.NoteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	p, err := openStandalone(ctx, cfg, log, registry)
@@ -130,7 +131,7 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 		source = query.Noticed(source, text)
 	}
 	if err := p.open(ctx, gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, stalled: func() error { return stalled(p.brick) }, describe: p.describe, snapshot: p.server.Snapshot, administer: p.administer(),
-		place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} }, fit: fitAlone}); err != nil {
+		place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{settings.LocalServer} }, fit: fitAlone}); err != nil {
 		return nil, err
 	}
 	p.scraper = p.own().scraper()
@@ -172,7 +173,7 @@ func noteSettings(c *config, log *slog.Logger) {
 
 // openStorage opens the brick, which locks the data directory for the other parts, and the parts above it.
 func (p *standalone) openStorage(ctx context.Context) (err error) {
-	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
+	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.ForBrick()); err != nil {
 		return err
 	}
 	rows := filepath.Join(p.cfg.DataDir, "coord")
@@ -188,7 +189,7 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	}
 	if p.files, err = mapstore.New(mapstore.Deps{
 		Store: p.coord, Peers: p.metadata, Log: p.log, Registerer: p.registry,
-		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Self: localServer, Disk: metafile.New(p.brick),
+		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Self: settings.LocalServer, Disk: metafile.New(p.brick),
 	}, mapstore.Settings{}); err != nil {
 		return err
 	}
@@ -199,18 +200,18 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 		return err
 	}
 	p.tables, err = tables.Open(ctx, tables.Deps{
-		Store: p.coord, Log: p.log, Own: localServer, Metadata: p.metadata, Servers: p.IDs,
-		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} },
-	}, p.cfg.tables())
+		Store: p.coord, Log: p.log, Own: settings.LocalServer, Metadata: p.metadata, Servers: p.IDs,
+		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{settings.LocalServer} },
+	}, p.cfg.ForTables())
 	if err != nil {
 		return err
 	}
-	if _, err = p.tables.Create(ctx, tablename.Default, p.cfg.table()); err != nil {
+	if _, err = p.tables.Create(ctx, tablename.Default, p.cfg.NewTable()); err != nil {
 		return err
 	}
 	p.cfg.noteRetention(p.tables, p.log)
-	set := p.cfg.server()
-	set.Server, set.Epoch = localServer, epoch
+	set := p.cfg.ForServer()
+	set.Server, set.Epoch = settings.LocalServer, epoch
 	p.makeLane()
 	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Lane: p.lane, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
 		return err
@@ -269,19 +270,19 @@ func (p *standalone) weight(table string) int64 {
 
 // Server implements forward.Servers.
 func (p *standalone) Server(id topology.ServerID) (peer.Storage, bool) {
-	return p.server, id == localServer
+	return p.server, id == settings.LocalServer
 }
 
 // metadata returns the metadata server of this process, the only one.
 func (p *standalone) metadata(id topology.ServerID) (peer.Metadata, bool) { return p.files.Alone(id) }
 
 // IDs implements forward.Servers.
-func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{localServer} }
+func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{settings.LocalServer} }
 
 // describe shows on the status page that this server leads everything.
 func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	load := p.server.HeadLoad()
-	one := ui.Server{ID: string(localServer), Live: p.brick.Err() == nil, Load: &load}
+	one := ui.Server{ID: string(settings.LocalServer), Live: p.brick.Err() == nil, Load: &load}
 	if u, err := vfs.Default.GetDiskUsage(existing(p.cfg.DataDir)); err == nil {
 		one.Disk = &ui.Disk{Free: u.AvailBytes, Total: u.TotalBytes}
 	}

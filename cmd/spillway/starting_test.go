@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 )
 
@@ -107,11 +108,11 @@ func TestAProcessThatRecoversIsNotTakenForOneThatHangs(t *testing.T) {
 
 // TestAStorageServerSaysThatItWaitsForTheCoordinationStore: its probes had no answer.
 func TestAStorageServerSaysThatItWaitsForTheCoordinationStore(t *testing.T) {
-	cfg := config{settings: defaultSettings()}
+	cfg := config{Config: settings.Default()}
 	cfg.DataDir, cfg.Server.ID, cfg.Server.Host = t.TempDir(), "s1", "h1"
 	cfg.Peer.Listen, cfg.Admin.Listen, cfg.Peer.Insecure = "127.0.0.1:0", freeAddr(t), true
 	cfg.Coord.URL = "etcd://127.0.0.1:1"
-	if err := cfg.complete(); err != nil {
+	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -29,7 +29,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	who := access.From(ctx)
-	s := ui.Status{Version: d.cfg.build.Version, Role: d.role, Now: time.Now(), CoordinationAge: -1, Whole: who.MayAll(access.Read), Tables: []ui.Table{}}
+	s := ui.Status{Version: d.cfg.Build.Version, Role: d.role, Now: time.Now(), CoordinationAge: -1, Whole: who.MayAll(access.Read), Tables: []ui.Table{}}
 	var causes findings.Problems
 	all := d.sizes(ctx, a.Table, who)
 	for _, f := range all {

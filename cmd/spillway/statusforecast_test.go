@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -59,7 +60,7 @@ func TestTheForecastIsReadAsTheMasterWroteIt(t *testing.T) {
 	if _, ok, err := store.Commit(t.Context(), nil, []coord.Write{{Key: master.GrowthPrefix + "t", Value: g.Encode()}}); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	c := config{settings: defaultSettings()}
+	c := config{Config: settings.Default()}
 	d := door{cfg: &c, behind: gatewayDeps{coord: store}}
 	got, err := d.forecasts(t.Context(), found{of: m})
 	if err != nil || len(got) != 1 || !got[0].Known || got[0].RowsPerSecond < 50 || got[0].RowsPerSecond > 150 || len(got[0].Partitions) < 3 {

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -48,18 +49,18 @@ import (
 
 // storageCmd is a storage server of a cluster: it keeps rows and METADATA files, and is a candidate for master.
 type storageCmd struct {
-	processFlags
+	settings.Flags
 
 	ReplaceStore bool `name:"replace-store" help:"Take over the name of a server whose directory is gone for good."`
 	NoMaster     bool `name:"no-master" help:"Do not be a candidate for master."`
 }
 
-func (s *storageCmd) config() (settings, error) {
-	c, err := s.processFlags.config()
+func (s *storageCmd) config() (settings.Config, error) {
+	c, err := s.Flags.Config()
 	if err != nil {
 		return c, err
 	}
-	c.again = s.config
+	c.Again = s.config
 	for _, name := range []*string{&c.Server.ID, &c.Server.Host} {
 		if *name == "" {
 			if *name, err = os.Hostname(); err != nil {
@@ -67,7 +68,7 @@ func (s *storageCmd) config() (settings, error) {
 			}
 		}
 	}
-	return c, c.complete()
+	return c, c.Complete()
 }
 
 // Run is the life of a storage server: it returns when a signal or a failure has ended it and everything is closed.
@@ -76,7 +77,7 @@ func (s *storageCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	cfg := config{settings: set}
+	cfg := config{Config: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
 	cfg.spread()
 	defer cfg.catchHangups()()
@@ -90,8 +91,8 @@ func (s *storageCmd) Run() error {
 // live is one life of the store in the process.
 func (s *storageCmd) live(cfg *config) error {
 	registerer := prometheus.NewRegistry()
-	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registerer)
-	cfg.noteDescriptors(log)
+	log := newLog(os.Stderr, cfg.LogFormat, cfg.Level, registerer)
+	cfg.NoteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	p := &storage{cfg: cfg, log: log, registerer: registerer, id: topology.ServerID(cfg.Server.ID)}
@@ -131,7 +132,7 @@ type storage struct {
 }
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
-	p.registerer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(p.cfg.build))
+	p.registerer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(p.cfg.Build))
 	if p.listener, err = net.Listen("tcp", p.cfg.Peer.Listen); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "peer.listen")
 	}
@@ -173,7 +174,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := p.register(ctx, replace); err != nil || !candidate || p.frozen != "" {
 		return err
 	}
-	settings := p.cfg.Tables.master()
+	settings := p.cfg.Tables.ForMaster()
 	if p.unloads == nil {
 		settings.MergeFrom = -1 // the rows of merged partitions would stay where they are
 	}
@@ -197,7 +198,7 @@ func (p *storage) openBrick(ctx context.Context) (err error) {
 			fs = overlaid{overlay.New(vfs.Default)}
 		}
 	}
-	if p.brick, err = brick.Open(brick.Deps{FS: fs, Log: p.log, Registerer: p.registerer}, p.cfg.brick()); err == nil && p.frozen == "" {
+	if p.brick, err = brick.Open(brick.Deps{FS: fs, Log: p.log, Registerer: p.registerer}, p.cfg.ForBrick()); err == nil && p.frozen == "" {
 		noteSettings(p.cfg, p.log)
 	}
 	return err
@@ -233,7 +234,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if err := p.openStaging(); err != nil {
 		return err
 	}
-	set := p.cfg.server()
+	set := p.cfg.ForServer()
 	set.Server, set.SeriesMax = p.id, p.cfg.Intake.SeriesMax
 	set.StreamSeriesMax = 0 // a gateway's numbers go as far as its own memory does
 	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Weight: p.weight, Lane: p.lane(), Writes: &p.writes, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
@@ -245,7 +246,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if p.accounts, err = openAccounts(int64(p.cfg.Storage.MemoryBytes), p.registerer); err != nil {
 		return err
 	}
-	if p.tracer, err = trace.Open(ctx, p.cfg.traces("storage", string(p.id)), p.log, p.registerer); err != nil {
+	if p.tracer, err = trace.Open(ctx, p.cfg.ForTraces("storage", string(p.id)), p.log, p.registerer); err != nil {
 		return err
 	}
 	p.rpc, err = rpc.NewServer(rpc.Deps{Tracer: p.tracer,
@@ -260,7 +261,7 @@ func (p *storage) lane() *lane.Lane {
 }
 
 // weight returns the weight in a table's limits.
-func (p *storage) weight(table string) int64 { return p.cfg.weights.Load().Weight(table) }
+func (p *storage) weight(table string) int64 { return p.cfg.Weights.Load().Weight(table) }
 
 // follows lists memory that other parts bound and that is booked here. Segments in transit, staged rows and series report no growth, so they are booked every followPeriod.
 // The server bounds the series that gateways offer (intake.series_max).
@@ -268,7 +269,7 @@ func (p *storage) follows() []followed {
 	later := func(func(int64)) {}
 	return []followed{
 		p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
-		ahead(p.accounts.compactions, 1, p.copies.heldBytes, later), ahead(p.accounts.heads, 1, p.stagedBytes, later), ahead(p.accounts.series, keptBytes, p.server.Series, later),
+		ahead(p.accounts.compactions, 1, p.copies.heldBytes, later), ahead(p.accounts.heads, 1, p.stagedBytes, later), ahead(p.accounts.series, settings.KeptBytes, p.server.Series, later),
 	}
 }
 
@@ -290,7 +291,7 @@ func (p *storage) register(ctx context.Context, replace bool) error {
 		return err
 	}
 	return registry.Register(ctx, p.view.coord, registry.Server{ID: p.id, Addr: addr, Host: p.cfg.Server.Host, Zone: p.cfg.Server.Zone,
-		Store: lease.StoreID(p.brick.ID().String()), Version: p.cfg.build.Version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}, replace, p.stagedLost)
+		Store: lease.StoreID(p.brick.ID().String()), Version: p.cfg.Build.Version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}, replace, p.stagedLost)
 }
 
 // reach returns a storage server; this one is called directly.
@@ -360,10 +361,10 @@ func (p *storage) run(ctx context.Context) error {
 // announce says that the server serves, as door.announce does.
 func (p *storage) announce() {
 	if p.cfg.LogFormat == "json" {
-		p.log.Info("ready", "version", p.cfg.build.Version, "server", p.id, "peers", p.listener.Addr().String(), "data_dir", p.cfg.DataDir)
+		p.log.Info("ready", "version", p.cfg.Build.Version, "server", p.id, "peers", p.listener.Addr().String(), "data_dir", p.cfg.DataDir)
 		return
 	}
-	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", p.cfg.build.Version, p.id, p.listener.Addr(), p.cfg.DataDir)
+	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", p.cfg.Build.Version, p.id, p.listener.Addr(), p.cfg.DataDir)
 }
 
 // leaving is an actor that only releases the leases at the end, and then leaves the chains of its copies.

@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
 // openStoragePort returns as much of a storage server as its admin port needs, but for readiness.
 func openStoragePort(t *testing.T, addr string) *storage {
 	t.Helper()
-	cfg := config{settings: defaultSettings()}
-	if err := cfg.complete(); err != nil {
+	cfg := config{Config: settings.Default()}
+	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", addr)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/common/model"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -310,7 +311,7 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 	if err := tablename.Check(c.Table); err != nil { // writers could not name it
 		return err
 	}
-	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: defaultSettings().Tables.Replicas}
+	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: settings.Default().Tables.Replicas}
 	if err := errors.Join(c.tableSettings.over(&cfg), cfg.Validate()); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"bytes"
@@ -26,9 +26,9 @@ import (
 // short, and does not let garbage grow to the size of the live heap.
 
 const (
-	accountParts  = 32        // of the budget: the unit of the floors of accounts (accounts.go)
+	MemoryParts   = 32        // of the budget: the unit of the floors of accounts (accounts.go)
 	memoryShare   = 60        // of the machine or the control group, in percent, unless set
-	memoryLeast   = 320 << 20 // below this a single request of the largest size would not fit beside the rest
+	MemoryLeast   = 320 << 20 // below this a single request of the largest size would not fit beside the rest
 	inFlightLeast = 96 << 20  // one request, packed and unpacked
 	inFlightMost  = 1 << 30
 	headLeast     = 32 << 20
@@ -38,20 +38,20 @@ const (
 	cacheMost     = 256 << 20 // compactions read through it too: it will fill up to its bound
 	compactLeast  = 16 << 20
 	compactMost   = 64 << 20 // more saves little reading
-	seriesBytes   = 700      // measured: storage/server/DESIGN.md
-	keptBytes     = 400      // of a series of a storage server, which has no gateway's dictionaries: labels, index, numbers, and the collector's slack
+	SeriesBytes   = 700      // measured: storage/server/DESIGN.md
+	KeptBytes     = 400      // of a series of a storage server, which has no gateway's dictionaries: labels, index, numbers, and the collector's slack
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
 )
 
-// budget fills the settings that depend on the machine's memory and were not set.
-func (c *settings) budget(machine int64) error {
+// Budget fills the settings that depend on the machine's memory and were not set.
+func (c *Config) Budget(machine int64) error {
 	if c.Storage.MemoryBytes == 0 {
-		c.Storage.MemoryBytes = setting.Bytes(max(machine/100*memoryShare, memoryLeast))
+		c.Storage.MemoryBytes = setting.Bytes(max(machine/100*memoryShare, MemoryLeast))
 	}
 	all := c.Storage.MemoryBytes
-	if all < memoryLeast {
-		return fault.Errorf(fault.Invalid, "storage.memory_bytes is %d; less than %d does not hold the process and one large request", int64(all), int64(memoryLeast))
+	if all < MemoryLeast {
+		return fault.Errorf(fault.Invalid, "storage.memory_bytes is %d; less than %d does not hold the process and one large request", int64(all), int64(MemoryLeast))
 	}
 	share := func(dst *setting.Bytes, n, least, most setting.Bytes) {
 		if *dst == 0 {
@@ -61,25 +61,25 @@ func (c *settings) budget(machine int64) error {
 	share(&c.Storage.CacheBytes, all/16, cacheLeast, cacheMost)
 	share(&c.Storage.StagingBytesMax, all/16, stagingLeast, stagingMost)
 	share(&c.Intake.InFlightBytesMax, all/16, inFlightLeast, inFlightMost)
-	each := setting.Bytes(seriesBytes)
-	if c.role == roleStorage {
-		each = keptBytes
+	each := setting.Bytes(SeriesBytes)
+	if c.role == Storage {
+		each = KeptBytes
 	}
 	if c.Intake.SeriesMax == 0 {
 		c.Intake.SeriesMax = int(min(max(all/2/each, seriesLeast), seriesMost))
 	}
 	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - setting.Bytes(c.Intake.SeriesMax)*each
 	heads := min(all/8*3, left)
-	if c.role == roleStorage && c.Storage.Staging {
+	if c.role == Storage && c.Storage.Staging {
 		heads -= c.Storage.StagingBytesMax
 	}
 	share(&c.Storage.HeadBytesMax, heads, headLeast, math.MaxInt64)
 	return nil
 }
 
-// memoryOfMachine is the least of the machine's memory and the limits of the process's control groups; 2 GiB where
+// MemoryOfMachine is the least of the machine's memory and the limits of the process's control groups; 2 GiB where
 // neither can be read.
-func memoryOfMachine() int64 {
+func MemoryOfMachine() int64 {
 	least := int64(math.MaxInt64)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		least = min(least, totalOf(text))

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ func TestTheReferenceOfSettingsIsCurrent(t *testing.T) {
 	if err := writeReference(&b); err != nil {
 		t.Fatal(err)
 	}
-	const file = "../../docs/configuration.md"
+	const file = "../../../docs/configuration.md"
 	if *updateReference {
 		if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestTheReferenceOfSettingsIsCurrent(t *testing.T) {
 
 // Every setting has a description, its default lies within its bounds, and no two share a flag or a variable.
 func TestEverySettingIsDeclaredWhole(t *testing.T) {
-	c := defaultSettings()
+	c := Default()
 	if err := setting.Check(&c); err != nil {
 		t.Error(err)
 	}
@@ -71,7 +71,7 @@ func TestFlagsWinOverVariablesAndTheseOverTheFile(t *testing.T) {
 	}
 	t.Setenv("SPILLWAY_STORAGE_FLUSH_IDLE", "21m")
 	t.Setenv("SPILLWAY_STORAGE_MINORS_MAX", "4")
-	f := newProcessFlags(roleStandalone, api.Build{})
+	f := NewFlags(Standalone, api.Build{})
 	parser, err := kong.New(&f, kong.Exit(func(int) { t.Fatal("it ended") }))
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestFlagsWinOverVariablesAndTheseOverTheFile(t *testing.T) {
 	if _, err := parser.Parse([]string{"--config.file=" + file, "--storage.minors-max=5", "--admin.hosts=a,b", "--no-create-on-write", "--admin.listen="}); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := f.config()
+	cfg, err := f.Config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestMistakesInSettingsNameThem(t *testing.T) {
 			}
 		}
 	}
-	f := newProcessFlags(roleStorage, api.Build{})
+	f := NewFlags(Storage, api.Build{})
 	parser, err := kong.New(&f)
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,17 @@ func TestMistakesInSettingsNameThem(t *testing.T) {
 	if _, err := parser.Parse([]string{"--storage.flush-bytes=x"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.config(); err == nil || !regexp.MustCompile(`--storage\.flush-bytes \(SPILLWAY_STORAGE_FLUSH_BYTES, storage\.flush_bytes\): "x" is no size`).MatchString(err.Error()) {
+	if _, err := f.Config(); err == nil || !regexp.MustCompile(`--storage\.flush-bytes \(SPILLWAY_STORAGE_FLUSH_BYTES, storage\.flush_bytes\): "x" is no size`).MatchString(err.Error()) {
 		t.Error(err)
+	}
+}
+
+// noSettings removes the settings from the test's environment, the sizes of tests among them.
+func noSettings(t *testing.T) {
+	for _, e := range os.Environ() {
+		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, setting.EnvironPrefix) {
+			t.Setenv(name, value) // puts it back at the end
+			os.Unsetenv(name)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"fmt"
@@ -15,18 +15,18 @@ import (
 
 // The processes that have settings.
 const (
-	roleStandalone = "standalone"
-	roleGateway    = "gateway"
-	roleStorage    = "storage"
+	Standalone = "standalone"
+	Gateway    = "gateway"
+	Storage    = "storage"
 )
 
-// processFlags are the settings of a process on its command line: one flag for each that is a single value. --help shows
+// Flags are the settings of a process on its command line: one flag for each that is a single value. --help shows
 // those that a newcomer needs.
-type processFlags struct {
+type Flags struct {
 	ConfigFile string       `name:"config.file" help:"YAML file with settings; spillway config reference lists them." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	Settings   kong.Plugins `embed:""`
 
-	// Constant after newProcessFlags.
+	// Constant after NewFlags.
 	role  string
 	build api.Build
 	given []givenFlag
@@ -38,12 +38,12 @@ type givenFlag struct {
 	value reflect.Value // *string or *bool
 }
 
-// newProcessFlags makes the flags of a role, of a program built so.
-func newProcessFlags(role string, build api.Build) processFlags {
+// NewFlags makes the flags of a role, of a program built so.
+func NewFlags(role string, build api.Build) Flags {
 	var (
-		c      = defaultSettings()
+		c      = Default()
 		fields []reflect.StructField
-		f      = processFlags{role: role, build: build}
+		f      = Flags{role: role, build: build}
 	)
 	for _, s := range setting.List(&c) {
 		if !s.Scalar() || !s.Is(role) {
@@ -80,14 +80,14 @@ func helpOf(s *setting.Setting) string {
 	return text + "."
 }
 
-// config combines defaults, file, environment and flags, in this order; the caller still has to call complete. Errors are
+// Config combines defaults, file, environment and flags, in this order; the caller still has to call Complete. Errors are
 // Invalid.
-func (f *processFlags) config() (settings, error) {
-	c, err := loadSettings(f.ConfigFile)
+func (f *Flags) Config() (Config, error) {
+	c, err := Load(f.ConfigFile)
 	if err != nil {
 		return c, err
 	}
-	c.role, c.build = f.role, f.build
+	c.role, c.Build = f.role, f.build
 	by := map[string]*setting.Setting{}
 	for _, s := range setting.List(&c) {
 		by[s.Key] = &s
@@ -100,7 +100,7 @@ func (f *processFlags) config() (settings, error) {
 		if err := s.Set(fmt.Sprint(g.value.Elem().Interface())); err != nil {
 			return c, fault.Annotate(err, "--%s (%s, %s)", s.Flag, s.Variable(), s.Key)
 		}
-		c.retentionSet = c.retentionSet || s.Key == "tables.retention"
+		c.RetentionSet = c.RetentionSet || s.Key == "tables.retention"
 	}
 	return c, nil
 }

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"math"
@@ -26,36 +26,36 @@ func TestSizes(t *testing.T) {
 // TestBudgetFollowsMemory derives unset values, keeps set ones, and stays within the whole.
 func TestBudgetFollowsMemory(t *testing.T) {
 	for _, machine := range []int64{0, 512 << 20, 2 << 30, 24 << 30, 1 << 40} {
-		c := defaultSettings()
-		if err := c.budget(machine); err != nil {
+		c := Default()
+		if err := c.Budget(machine); err != nil {
 			t.Fatal(err)
 		}
-		parts := c.Storage.HeadBytesMax + c.Storage.CacheBytes + c.Intake.InFlightBytesMax + setting.Bytes(c.Intake.SeriesMax)*seriesBytes
+		parts := c.Storage.HeadBytesMax + c.Storage.CacheBytes + c.Intake.InFlightBytesMax + setting.Bytes(c.Intake.SeriesMax)*SeriesBytes
 		if all := c.Storage.MemoryBytes; parts > all || parts < all/8 && all < 1<<35 {
 			t.Errorf("machine of %d: %d in parts of a budget of %d", machine, parts, all)
 		}
 		if staging, all := c.Storage.StagingBytesMax, c.Storage.MemoryBytes; staging < stagingLeast || staging > stagingMost || staging > stagingLeast && staging > all/16 {
 			t.Errorf("machine of %d: %d bytes of staged rows in a budget of %d", machine, staging, all)
 		}
-		staging := defaultSettings()
-		staging.role = roleStorage
-		err := staging.budget(machine)
+		staging := Default()
+		staging.role = Storage
+		err := staging.Budget(machine)
 		s := &staging.Storage
-		if all := s.HeadBytesMax + s.CacheBytes + s.StagingBytesMax + staging.Intake.InFlightBytesMax + setting.Bytes(staging.Intake.SeriesMax)*keptBytes; err != nil || s.HeadBytesMax > headLeast && all > s.MemoryBytes {
+		if all := s.HeadBytesMax + s.CacheBytes + s.StagingBytesMax + staging.Intake.InFlightBytesMax + setting.Bytes(staging.Intake.SeriesMax)*KeptBytes; err != nil || s.HeadBytesMax > headLeast && all > s.MemoryBytes {
 			t.Errorf("machine of %d: staged rows are beyond the budget: %d of %+v, %v", machine, all, *s, err)
 		}
-		if err := c.intake().Validate(); err != nil {
+		if err := c.ForIntake().Validate(); err != nil {
 			t.Errorf("machine of %d: %v", machine, err)
 		}
 	}
-	c := defaultSettings()
+	c := Default()
 	c.Storage.MemoryBytes, c.Storage.HeadBytesMax, c.Intake.SeriesMax, c.Storage.StagingBytesMax = 1<<30, 77, 88, 99
-	if err := c.budget(1 << 40); err != nil || c.Storage.HeadBytesMax != 77 || c.Intake.SeriesMax != 88 || c.Storage.StagingBytesMax != 99 || c.Storage.MemoryBytes != 1<<30 {
+	if err := c.Budget(1 << 40); err != nil || c.Storage.HeadBytesMax != 77 || c.Intake.SeriesMax != 88 || c.Storage.StagingBytesMax != 99 || c.Storage.MemoryBytes != 1<<30 {
 		t.Errorf("what was set became %+v, %v", c.Storage, err)
 	}
-	c = defaultSettings()
+	c = Default()
 	c.Storage.MemoryBytes = 1 << 20
-	if err := c.budget(1 << 40); err == nil {
+	if err := c.Budget(1 << 40); err == nil {
 		t.Error("a budget of 1 MiB is taken")
 	}
 }
@@ -76,7 +76,7 @@ func TestMemoryLimitsAreRead(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("files %q", got)
 	}
-	if memoryOfMachine() < 64<<20 {
-		t.Errorf("this machine has %d bytes", memoryOfMachine())
+	if MemoryOfMachine() < 64<<20 {
+		t.Errorf("this machine has %d bytes", MemoryOfMachine())
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// configCmd looks at settings without running anything.
-type configCmd struct {
+// Command looks at settings without running anything.
+type Command struct {
 	Check     configCheckCmd     `cmd:"" help:"Check a configuration file, with the variables of this environment: every mistake, with its line or key."`
 	Show      configShowCmd      `cmd:"" help:"Print the settings a process would have, those worked out from this machine among them."`
 	Reference configReferenceCmd `cmd:"" help:"Print every setting with its values, default and price, in Markdown."`
@@ -20,12 +20,12 @@ type configSource struct {
 	File string `arg:"" optional:"" help:"YAML file with settings; without it: defaults and variables." type:"path"`
 }
 
-func (s *configSource) config() (settings, error) {
-	c, err := loadSettings(s.File)
+func (s *configSource) config() (Config, error) {
+	c, err := Load(s.File)
 	if err != nil {
 		return c, err
 	}
-	return c, c.complete()
+	return c, c.Complete()
 }
 
 type configCheckCmd struct {
@@ -93,6 +93,6 @@ func writeReference(w io.Writer) error {
 	if _, err := io.WriteString(w, referenceIntro); err != nil {
 		return err
 	}
-	c := defaultSettings()
+	c := Default()
 	return setting.Reference(w, setting.List(&c), referenceChapters)
 }

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"path/filepath"
@@ -10,16 +10,16 @@ import (
 	"github.com/spillwaydb/spillway/protocols/record"
 )
 
-// kafkaFlags are the short form of one cluster in the section kafka: of the configuration.
-type kafkaFlags struct {
+// KafkaFlags are the short form of one cluster in the section kafka: of the configuration.
+type KafkaFlags struct {
 	Brokers []string `name:"brokers" help:"Read topics of the cluster with these brokers, host:port."`
 	Topics  []string `name:"topics" help:"Topics to read; /…/ is a regular expression of whole names."`
 	Group   string   `name:"group" help:"Consumer group (default spillway)."`
 	Format  string   `name:"format" help:"line, remote-write, telegraf-json, prometheus-json or otlp (default line)."`
 }
 
-// add appends the cluster of the flags to those of the file.
-func (f *kafkaFlags) add(c *settings) error {
+// Add appends the cluster of the flags to those of the file.
+func (f *KafkaFlags) Add(c *Config) error {
 	if len(f.Brokers) == 0 {
 		if len(f.Topics) > 0 || f.Group != "" || f.Format != "" {
 			return fault.Errorf(fault.Invalid, "--kafka.topics, --kafka.group and --kafka.format need --kafka.brokers")
@@ -42,9 +42,9 @@ func (f *kafkaFlags) add(c *settings) error {
 	return nil
 }
 
-// kafka returns the settings for reading topics, from the sections kafka, intake, influx and otlp.
-func (c *settings) kafka() kafka.Settings {
-	in := c.intake()
+// ForKafka returns the settings for reading topics, from the sections kafka, intake, influx and otlp.
+func (c *Config) ForKafka() kafka.Settings {
+	in := c.ForIntake()
 	s := kafka.Settings{
 		Clusters:         append([]kafka.Cluster(nil), c.Kafka...),
 		InFlightBytesMax: int64(c.Intake.KafkaInFlightBytesMax),

@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"log/slog"
@@ -23,7 +23,7 @@ const (
 )
 
 // descriptors fills the settings that depend on the number of files the process may open. Errors are Invalid.
-func (c *settings) descriptors(limit uint64) error {
+func (c *Config) descriptors(limit uint64) error {
 	if limit < filesOwn+filesLeast {
 		return fault.Errorf(fault.Invalid, "the process may have %d files open, and needs %d at least; raise the limit: ulimit -n, LimitNOFILE= of a systemd unit, or --ulimit nofile= of a container",
 			limit, filesOwn+filesLeast)
@@ -40,8 +40,8 @@ func (c *settings) descriptors(limit uint64) error {
 	return nil
 }
 
-// noteDescriptors logs the limit if it holds the process back.
-func (c *settings) noteDescriptors(log *slog.Logger) {
+// NoteDescriptors logs the limit if it holds the process back.
+func (c *Config) NoteDescriptors(log *slog.Logger) {
 	if c.Intake.ConnsMax < intake.ConnsMax || c.Storage.OpenFilesMax < segment.FilesMax {
 		log.Warn("few files may be open: connections and open segments are bounded below their defaults; raise the limit of open files (ulimit -n)",
 			"limit", fileLimit(), "conns_max", c.Intake.ConnsMax, "open_files_max", c.Storage.OpenFilesMax)

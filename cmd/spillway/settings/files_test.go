@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ import (
 func TestDescriptorsAreShared(t *testing.T) {
 	f := func(limit uint64, conns, files, wantConns, wantFiles int) {
 		t.Helper()
-		var c settings
+		var c Config
 		c.Intake.ConnsMax, c.Storage.OpenFilesMax = conns, files
 		if err := c.descriptors(limit); err != nil {
 			t.Fatal(err)
@@ -28,7 +28,7 @@ func TestDescriptorsAreShared(t *testing.T) {
 	f(1<<20, 10, 20, 10, 20)
 	f(300, 1000, 20, 86, 20)
 
-	var c settings
+	var c Config
 	if err := c.descriptors(191); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("a limit of 191 gives %v", err)
 	}

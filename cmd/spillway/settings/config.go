@@ -1,4 +1,4 @@
-package main
+package settings
 
 import (
 	"bytes"
@@ -35,20 +35,20 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// settings are all settings of users, declared once: package setting derives flags, variables, checks and the reference
+// Config are all settings of users, declared once: package setting derives flags, variables, checks and the reference
 // for users. A YAML file, SPILLWAY_… variables and flags set them, each over the ones before. Unknown keys are
 // refused: a mistyped limit must not go unnoticed.
-type settings struct {
-	file  string                   // the file they were read from; "": none
-	role  string                   // of the process; "": they are not for one
-	build api.Build                // of the program; set by the flags of processes
-	again func() (settings, error) // reads and completes them again
-	level *slog.LevelVar           // in force; set by complete
+type Config struct {
+	File  string                 `yaml:"-"` // the file they were read from; "": none
+	role  string                 // of the process; "": they are not for one
+	Build api.Build              `yaml:"-"` // of the program; set by the flags of processes
+	Again func() (Config, error) `yaml:"-"` // reads and completes them again
+	Level *slog.LevelVar         `yaml:"-"` // in force; set by Complete
 
-	// retentionSet: tables.retention was set; its default is a value that may be set, too.
-	retentionSet bool
-	// weights are the limits in force, of which a storage server uses the weights of tables; set by complete.
-	weights *atomic.Pointer[limits.Settings]
+	// RetentionSet: tables.retention was set; its default is a value that may be set, too.
+	RetentionSet bool `yaml:"-"`
+	// Weights are the limits in force, of which a storage server uses the weights of tables; set by Complete.
+	Weights *atomic.Pointer[limits.Settings] `yaml:"-"`
 
 	DataDir   string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`
 	LogLevel  string `yaml:"log_level" default:"info" one_of:"debug info warn error" flag:"log.level" reload:"yes" help:"Least level of log lines."`
@@ -184,23 +184,24 @@ type storageConfig struct {
 	NoScrub              bool          `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 
-// localServer is the name of the only storage server of a standalone process.
-const localServer topology.ServerID = "local"
+// LocalServer is the name of the only storage server of a standalone process.
+const LocalServer topology.ServerID = "local"
 
-func defaultSettings() settings { return setting.Defaults[settings]() }
+// Default are the settings of a user who set none, those worked out from the machine still missing.
+func Default() Config { return setting.Defaults[Config]() }
 
-// loadSettings combines defaults, file and environment, in this order; flags go over it.
-func loadSettings(file string) (settings, error) {
-	c := defaultSettings()
+// Load combines defaults, file and environment, in this order; flags go over it.
+func Load(file string) (Config, error) {
+	c := Default()
 	if file != "" {
-		c.file = file
-		if err := c.read(file); err != nil {
+		c.File = file
+		if err := c.Read(file); err != nil {
 			return c, err
 		}
 	}
-	_, c.retentionSet = os.LookupEnv(setting.EnvironPrefix + "TABLES_RETENTION")
+	_, c.RetentionSet = os.LookupEnv(setting.EnvironPrefix + "TABLES_RETENTION")
 	if file != "" {
-		c.retentionSet = c.retentionSet || keeps(file)
+		c.RetentionSet = c.RetentionSet || keeps(file)
 	}
 	return c, setting.Environ(&c, os.Environ(), commandVariables)
 }
@@ -214,32 +215,32 @@ func keeps(file string) bool {
 	return err == nil && yaml.Unmarshal(text, &has) == nil && has.Tables.Retention != nil
 }
 
-// complete fills in the settings that depend on the machine and checks everything.
-func (c *settings) complete() error {
+// Complete fills in the settings that depend on the machine and checks everything.
+func (c *Config) Complete() error {
 	if err := setting.Check(c); err != nil {
 		return err
 	}
-	if err := c.budget(memoryOfMachine()); err != nil {
+	if err := c.Budget(MemoryOfMachine()); err != nil {
 		return err
 	}
 	if err := c.descriptors(fileLimit()); err != nil {
 		return err
 	}
-	c.level = new(slog.LevelVar)
-	if err := c.level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+	c.Level = new(slog.LevelVar)
+	if err := c.Level.UnmarshalText([]byte(c.LogLevel)); err != nil {
 		return fault.Wrap(err, fault.Invalid, "log_level")
 	}
 	c.Query.SetDefaults()
 	c.API.SetDefaults()
 	c.Limits.SetDefaults()
 	now := c.Limits
-	c.weights = new(atomic.Pointer[limits.Settings])
-	c.weights.Store(&now)
+	c.Weights = new(atomic.Pointer[limits.Settings])
+	c.Weights.Store(&now)
 	return c.validate()
 }
 
-// read lays a YAML file over the configuration. Errors are Invalid and name the line.
-func (c *settings) read(name string) error {
+// Read lays a YAML file over the configuration. Errors are Invalid and name the line.
+func (c *Config) Read(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return fault.Wrap(err, fault.Invalid, "configuration file")
@@ -257,16 +258,16 @@ func (c *settings) read(name string) error {
 var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE", "SPILLWAY_URL", "SPILLWAY_ADMIN_URL", "SPILLWAY_TOKEN_FILE", "SPILLWAY_CA_FILE"}
 
 // validate reports every mistake at once, except those that a part reports itself.
-func (c *settings) validate() error {
+func (c *Config) validate() error {
 	var errs []error
-	errs = append(errs, c.table().Validate(), fault.Annotate(c.self().Validate(), "self"), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
+	errs = append(errs, c.NewTable().Validate(), fault.Annotate(c.OwnTable().Validate(), "self"), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
-	errs = append(errs, c.traces("", "").Validate())
+	errs = append(errs, c.ForTraces("", "").Validate())
 	if every := time.Duration(c.Self.ScrapeInterval); every != 0 && every < selfIntervalMin {
 		errs = append(errs, fault.Errorf(fault.Invalid, "self.scrape_interval is %s: choose 0, for never, or %s at least", every, selfIntervalMin))
 	}
 	if len(c.Kafka) > 0 {
-		errs = append(errs, c.kafka().Validate())
+		errs = append(errs, c.ForKafka().Validate())
 	}
 	return errors.Join(errs...)
 }
@@ -277,25 +278,25 @@ const selfIntervalMin = time.Second
 // selfWidth is the time that a partition of the process's metrics covers: a day is a few MB.
 const selfWidth = 24 * time.Hour
 
-// self are the settings of the table of processes' metrics, when it is made.
-func (c *settings) self() topology.Config {
+// OwnTable are the settings of the table of processes' metrics, when it is made.
+func (c *Config) OwnTable() topology.Config {
 	return topology.Config{Retention: time.Duration(c.Self.Retention), PartitionWidth: selfWidth}
 }
 
-// traces are the settings of spans of a process.
-func (c *settings) traces(role, instance string) trace.Settings {
-	return trace.Settings{Endpoint: c.Traces.Endpoint, OneIn: c.Traces.OneIn, Role: role, Instance: instance, Version: c.build.Version}
+// ForTraces are the settings of spans of a process.
+func (c *Config) ForTraces(role, instance string) trace.Settings {
+	return trace.Settings{Endpoint: c.Traces.Endpoint, OneIn: c.Traces.OneIn, Role: role, Instance: instance, Version: c.Build.Version}
 }
 
-// strings is valid after complete.
-func (c *settings) strings() lineproto.StringPolicy {
+// strings is valid after Complete.
+func (c *Config) strings() lineproto.StringPolicy {
 	if c.Influx.Strings == "info" {
 		return lineproto.InfoSeries
 	}
 	return lineproto.CountStrings
 }
 
-func (c *settings) otlp() otlp.Settings {
+func (c *Config) otlp() otlp.Settings {
 	return otlp.Settings{
 		Translation:                       otlp.Translation(c.OTLP.TranslationStrategy),
 		PromoteResourceAttributes:         c.OTLP.PromoteResourceAttributes,
@@ -309,16 +310,18 @@ func (c *settings) otlp() otlp.Settings {
 	}
 }
 
-func (c *settings) table() topology.Config {
+// NewTable are the settings of a table that a write makes.
+func (c *Config) NewTable() topology.Config {
 	return topology.Config{Retention: time.Duration(c.Tables.Retention), PartitionWidth: time.Duration(c.Tables.PartitionWidth)}
 }
 
-func (c *settings) tables() tables.Settings {
-	return tables.Settings{New: c.table(), CreateOnWrite: c.Tables.CreateOnWrite, TablesMax: c.Tables.Max, NewPerSecond: c.Tables.NewPerSecond}
+// ForTables returns the settings of metadata/tables.
+func (c *Config) ForTables() tables.Settings {
+	return tables.Settings{New: c.NewTable(), CreateOnWrite: c.Tables.CreateOnWrite, TablesMax: c.Tables.Max, NewPerSecond: c.Tables.NewPerSecond}
 }
 
-// master returns the settings of a master, in which 0 stands for a default.
-func (t tablesConfig) master() master.Settings {
+// ForMaster returns the settings of a master, in which 0 stands for a default.
+func (t tablesConfig) ForMaster() master.Settings {
 	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead), DeadAfter: time.Duration(t.DeadAfter)}
 	var standard master.Settings
 	standard.SetDefaults()
@@ -338,7 +341,8 @@ func (t tablesConfig) master() master.Settings {
 	return s
 }
 
-func (c *settings) brick() brick.Settings {
+// ForBrick returns the settings of storage/brick.
+func (c *Config) ForBrick() brick.Settings {
 	keep := time.Duration(c.Storage.LostFoundKeep)
 	if keep == 0 {
 		keep = -1 // for ever
@@ -349,7 +353,8 @@ func (c *settings) brick() brick.Settings {
 	}
 }
 
-func (c *settings) server() server.Settings {
+// ForServer returns the settings of storage/server, which are valid after Complete.
+func (c *Config) ForServer() server.Settings {
 	return server.Settings{
 		HeadBytesMax: int64(c.Storage.HeadBytesMax), CacheBytes: int64(c.Storage.CacheBytes), OpenFilesMax: c.Storage.OpenFilesMax, LogBytesMax: int64(c.Storage.LogBytesMax),
 		StreamSeriesMax:     c.Intake.SeriesMax,
@@ -357,12 +362,13 @@ func (c *settings) server() server.Settings {
 		Partition: partition.Settings{
 			HeadBytesMax: int64(c.Storage.FlushBytes), FlushAge: time.Duration(c.Storage.FlushAge),
 			FlushIdle: time.Duration(c.Storage.FlushIdle), MinorsMax: c.Storage.MinorsMax, QuietAfter: time.Duration(c.Storage.SeriesQuietAfter),
-			CompactBytes: int(min(max(int64(c.Storage.MemoryBytes)/accountParts, compactLeast), compactMost)),
+			CompactBytes: int(min(max(int64(c.Storage.MemoryBytes)/MemoryParts, compactLeast), compactMost)),
 		},
 	}
 }
 
-func (c *settings) forward() forward.Settings {
+// ForForward returns the settings of gateway/forward.
+func (c *Config) ForForward() forward.Settings {
 	return forward.Settings{
 		Smear:               c.Intake.Smear,
 		GenerationSeriesMax: c.Intake.SeriesMax, GenerationAge: time.Duration(c.Intake.SeriesAge), GenerationAgeMin: time.Duration(c.Intake.SeriesAge) / 12,
@@ -370,7 +376,8 @@ func (c *settings) forward() forward.Settings {
 	}
 }
 
-func (c *settings) intake() intake.Settings {
+// ForIntake returns the settings of gateway/intake, which are valid after Complete.
+func (c *Config) ForIntake() intake.Settings {
 	return intake.Settings{
 		BodyBytesMax: int64(c.Intake.BodyBytesMax), DecodedBytesMax: int64(c.Intake.DecodedBytesMax), InFlightBytesMax: int64(c.Intake.InFlightBytesMax),
 		ConnsMax: c.Intake.ConnsMax,
@@ -378,12 +385,12 @@ func (c *settings) intake() intake.Settings {
 		Influx:   intake.InfluxSettings{Separator: c.Influx.Separator, DBLabel: c.Influx.DBLabel, Strings: c.strings()},
 		OTLP:     c.otlp(),
 		Delete:   c.API.Admin,
-		Version:  c.build.Version,
+		Version:  c.Build.Version,
 	}
 }
 
 // String is the configuration as YAML, as a file would hold it.
-func (c *settings) String() string {
+func (c *Config) String() string {
 	text, err := yaml.Marshal(c)
 	if err != nil {
 		fault.Bug("the configuration does not encode: %v", err)
