@@ -54,7 +54,7 @@ func TestSeeds(t *testing.T) {
 func TestEveryBranchIsMet(t *testing.T) {
 	t.Parallel()
 	var met marks
-	for seed := range uint64(150) {
+	for seed := range uint64(600) {
 		r := Run(options(1000+seed, 12_000), nil)
 		if r.Broken != "" {
 			report(t, r)
