@@ -15,7 +15,8 @@ import (
 //	                          ▲                   └─ s1 lives: finds rev 9, stops, writes rev 10, compares its lease rows ──▶ s2 conflicts
 //	                          └─ s1 lives: writes rev 8, s2 conflicts and sees it
 //
-// Invariant: a lease is acquired from a process that has not stopped only by comparing one revision of a heartbeat row that was seen TakeAfter before.
+// Invariant: a lease is acquired from a process that has not stopped only by comparing one revision of a heartbeat row that was seen TakeAfter before. Where a row
+// of another boot is in its place, that boot was first seen TakeAfter before.
 
 // awaitMark makes a partition wait until its holder has a heartbeat row, of any process.
 func (m *Machine) awaitMark(e *entry) {

@@ -41,10 +41,10 @@ type Coordinator struct {
 	// Counts transactions. Add comes under mu together with the look at closed, so that none begins once Close waits.
 	running sync.WaitGroup
 
+	// mu is held for a few instructions, and never while a server, the store or the disk is asked.
 	mu struct {
 		sync.Mutex
-		rng *rand.Rand
-		// mu is held for a few instructions, and never while a server, the store or the disk is asked.
+		rng    *rand.Rand
 		onWay  map[topology.ServerID]int // files on their way
 		closed bool
 

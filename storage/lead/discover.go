@@ -33,9 +33,9 @@ func (r *runner) discover(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		// Changes come in bursts (a split, a restart of the master); one look serves all of them. Jittered, as all
-		// servers see the same change at once.
-		case <-time.After(r.jitter(r.settings.BatchFor) - time.Since(looked)): // a change after a quiet time is looked at now: writers may wait for the halves of a split
+		// A look comes at least BatchFor after the one before, so that one look serves a burst of changes. After a quiet time it comes at once:
+		// writers may wait for the halves of a split.
+		case <-time.After(r.jitter(r.settings.BatchFor) - time.Since(looked)):
 		}
 	}
 }
@@ -57,8 +57,8 @@ func (r *runner) look(full bool) {
 	for name := range names { // the machine puts them in order
 		m, row, _ := r.deps.Maps.At(name)
 		r.mu.Lock()
-		// The lock is released between tables: MayAct's neighbours (Kept, Why) are asked by each request and must not
-		// wait for a pass over thousands of tables.
+		// The lock is released between tables: requests ask Kept, and Why when they are refused, under it, and must not wait for a pass over
+		// thousands of tables.
 		wants := full || r.mu.machine.Wants(name, m, row)
 		r.mu.Unlock()
 		if wants {

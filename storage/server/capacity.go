@@ -16,8 +16,8 @@ const (
 	// busyShare of the processors must be used in a minute that counts: below it, what an idle process takes is no small part.
 	busyShare = 0.1
 	// usableShare of the processors may rows take: the rest is for peaks, and for the copies and queries of a server that is away.
-	// Both are parts of 1. The mean is over at least five and at most sixty busy minutes, the last ones, however long
-	// ago: a server at rest keeps its figure.
+	// busyShare and usableShare are fractions. The figure is the mean of the last 5 to 60 busy minutes, however long ago they were: a server at
+	// rest keeps it.
 	usableShare = 0.7
 	// copyCost is the CPU time of a row that comes as a copy, as a part of one that is accepted as its leader.
 	copyCost = 0.5

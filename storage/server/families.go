@@ -45,11 +45,11 @@ func (s *Server) PutMetadata(ctx context.Context, name string, rows []point.Meta
 	var refused error
 	if n := len(fresh); n > familiesPerCall {
 		fresh = fresh[:familiesPerCall]
-		refused = fault.Errorf(fault.Invalid, "metadata of %d metrics is new or changed: of one request that of %d is kept, the rest when it comes again", n, familiesPerCall)
+		refused = fault.Errorf(fault.Invalid, "%d metric families are new or changed in one request; %d were kept: send the others again", n, familiesPerCall)
 	}
 	for some := range slices.Chunk(fresh, familiesAtOnce) {
 		if err := ctx.Err(); err != nil {
-			return fault.Wrap(err, fault.Unavailable, "keep metadata")
+			return fault.Wrap(err, fault.Canceled, "keep metadata")
 		}
 		over, err := s.putFamilies(t, name, some)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -149,7 +150,7 @@ func TestPartitionThatIsGivenBackTakesRows(t *testing.T) {
 // TestWritersWaitForTheOutcomeOfAHandOver: an insert that meets a closed gate waits for the outcome, and is acked or refused by it; it does not come again by a clock.
 func TestWritersWaitForTheOutcomeOfAHandOver(t *testing.T) {
 	maps := &someMap{m: newMap(t).m}
-	p := start(t, vfs.NewMem(), maps, 1)
+	p := startWith(t, vfs.NewMem(), maps, server.Settings{Server: "s1", Epoch: 1, HandOverMax: time.Hour})
 	defer p.stop(t)
 	st := openStream(t, p.server)
 	defer st.Close()

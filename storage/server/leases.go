@@ -163,10 +163,6 @@ type pass struct {
 	level point.Level
 }
 
-// handOverMax is how long a change waits at a gate that a hand-over closed: as long as a hand-over that is not committed keeps it closed (rules.Settings, SealMax). The
-// caller would come again after a pause, longer each time, and would mostly come long after the outcome.
-const handOverMax = 500 * time.Millisecond
-
 // enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. Errors are Stale and Canceled.
 // The lease is asked again behind the gate. Were it asked only before, a lease could end, and Quiesce find the gate
 // idle, between the question and the entry: the row would be written after this server reported the end of its log, and
@@ -181,6 +177,9 @@ func (s *Server) enter(ctx context.Context, t *table, id point.PartitionID, leve
 			return pass{}, err
 		}
 		if !g.enter() {
+			if g.decision() != nil {
+				return pass{}, fault.Errorf(fault.Stale, "partition %s/%d is being handed over, and the outcome is not known after %v: send this again", t.name, id, s.settings.HandOverMax)
+			}
 			return pass{}, fault.Errorf(fault.Stale, "partition %s/%d takes no more rows: others have taken over its part of the keyspace", t.name, id)
 		}
 	}
@@ -192,14 +191,14 @@ func (s *Server) enter(ctx context.Context, t *table, id point.PartitionID, leve
 	return pass{g, id, epoch, level}, nil
 }
 
-// awaitHandOver returns when a gate is not closed by an undecided hand-over any more, or has been for long. Errors are Canceled.
+// awaitHandOver returns when a gate is not closed by an undecided hand-over any more, or after HandOverMax. Errors are Canceled.
 func (s *Server) awaitHandOver(ctx context.Context, g *door) error {
 	decided := g.decision()
 	if decided == nil {
 		return nil
 	}
 	peer.Waiting(ctx)()
-	limit := time.NewTimer(handOverMax)
+	limit := time.NewTimer(s.settings.HandOverMax)
 	defer limit.Stop()
 	select {
 	case <-decided:

@@ -96,6 +96,9 @@ type Settings struct {
 	// SeriesMax bounds the series in memory, of all tables: beyond three quarters of it new ones that gateways offer are refused where their table has its
 	// share (offer.go). Series of rows that were accepted before count, and are never refused. 0: no bound.
 	SeriesMax int
+	// HandOverMax is how long an insert or a deletion waits at a gate that a hand-over closed. Default 500 ms, as long as a hand-over that is not
+	// committed keeps it closed (rules.Settings, SealMax): a caller that is refused comes again after a pause, mostly long after the outcome.
+	HandOverMax time.Duration
 	// ScrubBytesPerSecond bounds how fast all segments are read again to check them. While the disk is slow or the memory of heads fills,
 	// it is an eighth. Default 8 MiB/s, 1 TiB in 36 hours. Larger: damage is found sooner, and the disk has less time for other work.
 	ScrubBytesPerSecond int64
@@ -117,6 +120,9 @@ func (s *Settings) setDefaults() {
 	}
 	if s.CacheBytes == 0 {
 		s.CacheBytes = 256 << 20
+	}
+	if s.HandOverMax == 0 {
+		s.HandOverMax = 500 * time.Millisecond
 	}
 	if s.OpenFilesMax == 0 {
 		s.OpenFilesMax = segment.FilesMax

@@ -348,7 +348,7 @@ func TestOthersNeedNotWaitForAFloodOfFamilies(t *testing.T) {
 	put(nil, len(flood))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := p.server.PutMetadata(gone, "t", []point.MetadataRow{{Metric: "late"}}); !fault.Is(err, fault.Unavailable) {
+	if err := p.server.PutMetadata(gone, "t", []point.MetadataRow{{Metric: "late"}}); !fault.Is(err, fault.Canceled) {
 		t.Errorf("for a sender that went away: %v", err)
 	}
 }

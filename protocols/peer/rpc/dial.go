@@ -117,6 +117,7 @@ func (p *Peer) newLine() (*line, error) {
 				return nil, err
 			}
 			l.received.Store(int64(p.now()))
+			l.kept.unknown.Store(false) // the process at the other end may be a newer build
 			return &hearing{c, p, l}, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{

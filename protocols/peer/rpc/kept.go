@@ -141,6 +141,8 @@ func (s *Server) keptEvaluations(ss grpc.ServerStream) error {
 		select {
 		case <-s.stopping:
 			return errStopping
+		case <-ss.Context().Done(): // the goroutine above may have left by the same, without a request
+			return ss.Context().Err()
 		case r := <-requests:
 			if errors.Is(r.err, io.EOF) {
 				return nil

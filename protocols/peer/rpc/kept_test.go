@@ -1,10 +1,13 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -124,7 +127,49 @@ func TestAServerStopsAlthoughStreamsAreIdle(t *testing.T) {
 	wantKind(t, "a server that stopped", askOne(t.Context(), p, "b").err, fault.Unavailable)
 }
 
-// TestAServerWithoutKeptStreamsIsAskedByOneForEachRequest.
+// TestStreamsThatEndLeaveTheServer: a handler that outlives its stream counts among the streams that its connection may have, until that has no place left.
+func TestStreamsThatEndLeaveTheServer(t *testing.T) {
+	together := make(chan struct{})
+	var came sync.WaitGroup
+	came.Add(3 * keptMax)
+	go func() { came.Wait(); close(together) }()
+	e := echoes()
+	e.answer = func(_ context.Context, _ *peer.Select, request string, give func([]byte) error) error {
+		came.Done()
+		<-together // so that more streams are open than are kept
+		return give([]byte(request))
+	}
+	p := serveEvaluator(t, e)
+	var all sync.WaitGroup
+	for range 3 * keptMax {
+		all.Go(func() { wantAnswer(t, p, "a") })
+	}
+	all.Wait()
+	wantHandlers(t, idleStreams(p))
+	for p.mu.line.kept.mu.idle != nil {
+		st := p.mu.line.kept.take()
+		if st == nil {
+			break
+		}
+		st.end(nil)
+	}
+	wantHandlers(t, 0)
+}
+
+// wantHandlers waits until so many handlers of kept streams run.
+func wantHandlers(t *testing.T, want int) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		stacks := make([]byte, 8<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		if bytes.Count(stacks, []byte(".keptEvaluations(")) == want {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestAServerWithoutKeptStreamsIsAskedByOneForEachRequest: an older build answers Unimplemented once; then each request has a stream.
 func TestAServerWithoutKeptStreamsIsAskedByOneForEachRequest(t *testing.T) {
 	srv := &Server{deps: Deps{Storage: echoes()}, metrics: newServerMetrics(nil, nil)}
 	older := grpc.NewServer(grpc.ForceServerCodecV2(codec{}))

@@ -32,7 +32,7 @@ const (
 // labelWriter writes label sets. It keeps scratch memory: pool it, and Reset before use.
 type labelWriter struct {
 	b []byte
-	// They are cut from the labels added, whose strings they keep alive until Reset.
+	// Substrings of the added labels, which stay in memory until Reset.
 	pairs  []string // by number
 	number map[string]uint32
 	// prev and next change places after each set, so no set allocates.

@@ -66,8 +66,8 @@ const (
 	connectionWindow   = 16 << 20
 )
 
-// streamWorkers are goroutines that answer one request after the other, so that their stacks need not grow for each. While all are busy, each
-// other request has a goroutine of its own.
+// streamWorkers are goroutines that answer one call after the other, so that their stacks need not grow for each. While all are busy, each
+// other call has a goroutine of its own: streams that are kept (inserts, links, evaluations) hold a worker as long as they last.
 const streamWorkers = 16
 
 // NewServer makes a server; it serves nothing yet, and must be shut down. Errors are Invalid: settings, or certificates that cannot be read.

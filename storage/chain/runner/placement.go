@@ -96,9 +96,8 @@ type appended struct {
 // waiting is a row's writer.
 type waiting struct {
 	upto point.Serial
-	// That is, a Stall ends its wait with Unavailable; the writer stages its rows elsewhere. Those that are not soon
-	// wait for Acked, Over or awaitMax.
-	soon bool // it waits no longer than the chain goes on
+	// soon: a Stall ends the wait with Unavailable, and the writer stages its rows elsewhere. Other writers wait for Acked, Over or awaitMax.
+	soon bool
 	done chan error
 }
 

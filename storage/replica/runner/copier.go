@@ -86,9 +86,9 @@ type Copier struct {
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	wake     chan struct{} // 1 when there are events
+	held     atomic.Int64  // bytes of buffers
 	// noRoom, differs and transfers are written by the loop as whole values, and read by requests for the state of the
 	// server: a lock would make those wait for the loop.
-	held    atomic.Int64 // bytes of buffers
 	noRoom  atomic.Pointer[[]lease.Partition]
 	differs atomic.Pointer[map[lease.Partition]string] // for people
 	// transfers are those of partitions that are led here, for people.

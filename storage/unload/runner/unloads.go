@@ -127,8 +127,8 @@ func (u *Unloads) Close() error {
 }
 
 // Set begins or ends the moving of a partition's rows under an epoch that is led here. first: no server moved any under an earlier epoch. It does not wait.
-// A mover of an earlier epoch is stopped and not waited for: rows that it still sends have their own ranks, and its
-// deletions are refused by ctx.
+// A mover of an earlier epoch is stopped and not waited for: rows that it still sends have the ranks of their frames, which do
+// not depend on the epoch, and its deletions are refused by ctx.
 func (u *Unloads) Set(p lease.Partition, epoch point.Epoch, on, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
