@@ -1,4 +1,4 @@
-// Package memory spares the system work with fresh memory, and maps the reading of strings that they hold already.
+// Package memory saves the system work with fresh memory, and lets maps find a string that they hold without reading it.
 //
 // Promise: nothing here changes a value.
 package memory

@@ -2,8 +2,8 @@ package memory
 
 import "unsafe"
 
-// Text identifies a string by its place in memory, as a key of maps in which strings are found without being read. It keeps the string's memory: two strings with one Text
-// are the same. Equal strings at two places have two.
+// Text identifies a string by its place in memory, as a key of maps in which strings are found without being read. A Text keeps the string's memory
+// from being freed, so equal Texts always mean equal strings. Equal strings at two places have two Texts.
 type Text struct {
 	at *byte
 	n  int

@@ -99,7 +99,7 @@ const (
 	mirrorChangeDrop = 2
 )
 
-// appendMirrorRecord draws one record: FORMAT.md.
+// appendMirrorRecord encodes one record: FORMAT.md.
 func appendMirrorRecord(b []byte, kind byte, w watermark, changes []change) []byte {
 	at := len(b)
 	b = append(b, make([]byte, mirrorPrefixBytes)...)

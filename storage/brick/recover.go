@@ -455,8 +455,8 @@ func (r *recovery) finish() error {
 		}
 	}
 	r.pruneTombstones(t)
-	// The new file's records will name these ends as synced. If its entry came first, a crash before the ends would leave a torn end with
-	// fsynced records behind it: damage. If the ends came first, nothing would be wrong, but it costs an fsync more. The file itself is made
+	// The ends and the entry of the new file are one commit. After the entry alone and a crash there would be a torn end with fsynced records
+	// behind it, which counts as damage; the ends in a commit of their own would be safe, and cost a second fsync. The file itself is made
 	// before the commit: a crash between leaves a file without an entry and without records, which the next start removes.
 	f, err := b.createFile(r.highest+1, t)
 	if err != nil {

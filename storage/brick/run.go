@@ -28,8 +28,8 @@ type runner struct {
 	synced  chan struct{}          // of one: the fsynced part of the log grew
 	watcher atomic.Pointer[func()] // nil: none
 
-	failed bool     // owned by the runner: files could not be tended since the last tick
-	marked position // owned by the runner: the end covered by the last mark
+	failed bool     // owned by run: files could not be tended since the last tick
+	marked position // owned by run: the end covered by the last mark
 	seen   position // the safe position at the last tick
 }
 

@@ -35,7 +35,7 @@ func watermarkKey() []byte { return []byte{ownKeys, keyWatermark} }
 
 func isWatermarkKey(k []byte) bool { return len(k) == 2 && k[0] == ownKeys && k[1] == keyWatermark }
 
-// append draws version, seq, keys and sum: 25 bytes.
+// append encodes version, seq, keys and sum: 25 bytes.
 func (w watermark) append(b []byte) []byte {
 	b = append(b, watermarkVersion)
 	for _, v := range []uint64{w.seq, w.keys, w.sum} {

@@ -50,7 +50,7 @@ const (
 	witnessApart   = 4096 // the two slots lie in different pages, so that a power cut leaves one slot
 )
 
-// appendTestimony draws one slot of 64 bytes: magic, version, number, store, log, catalogue, 12 zeros, CRC-32C.
+// appendTestimony encodes one slot of 64 bytes: magic, version, number, store, log, catalogue, 12 zeros, CRC-32C.
 func appendTestimony(b []byte, id StoreID, writes uint64, t testimony) []byte {
 	b = binary.LittleEndian.AppendUint32(b, witnessMagic)
 	b = binary.LittleEndian.AppendUint32(b, witnessVersion)

@@ -137,7 +137,7 @@ func (p *Partition) writeSurplus(to io.Writer, s *Surplus) error {
 	return err
 }
 
-// appendSurplusHead draws magic, table, partition, placement and the serial, so that a file found alone says what its rows belong to.
+// appendSurplusHead encodes magic, table, partition, placement and the serial, so that a file found alone says what its rows belong to.
 func (p *Partition) appendSurplusHead(b []byte, after point.Serial) []byte {
 	b = append(b, surplusMagic...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.ident.Table)))

@@ -73,9 +73,8 @@ func (p *Partition) warm() error {
 	return nil
 }
 
-// Larger: fewer locks of the index. It bounds the time for which appends of other partitions of the table wait for that lock.
-
-// loadSection is how many series enter the index at a time.
+// loadSection is how many series enter the index at a time. Larger: the index is locked less often, and appends to other partitions of the table wait longer
+// each time.
 const loadSection = 2048
 
 // load loads the series that a segment defines.

@@ -102,7 +102,8 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 //	block            its group          2^32-1          lowest time
 //	definitions      definitionsGroup   first id        0
 //	names            namesGroup         0               0
-//	an answer        *Group             0               hash of the question
+//	record of a group its group         2^32-2          0
+//	an answer        answersGroup, setsGroup, foundGroup   0   hash of the question
 //
 // A hash may be that of two questions: the entry has the question, too, and is compared with it.
 
@@ -296,7 +297,7 @@ func (c *Cache) put(p *cached) {
 	c.putLocked(p)
 }
 
-// putLocked reports whether a page is kept; one that is, is known already, or is too large.
+// putLocked keeps a page, and reports whether it did: not if the key is there already, or the page is too large.
 func (c *Cache) putLocked(p *cached) bool {
 	if _, ok := c.mu.pages[p.key]; ok || p.bytes > c.pagesMax {
 		return false

@@ -161,6 +161,7 @@ func (x *Index) Waiting() int {
 // Enter enters the first upTo of the series that had to wait, as Came counts them, into the postings, so that no reader pays
 // for them. It enters a section at a time, as readers wait meanwhile.
 func (x *Index) Enter(upTo uint64) {
+	upTo = min(upTo, x.came.Load())
 	for x.entered.Load() < upTo {
 		x.mu.Lock()
 		if x.entered.Load() < upTo { // another goroutine may have done it

@@ -28,7 +28,7 @@ type Frame struct {
 	ID      ID
 	Table   string
 	MapSeq  uint64              // of the newest map of the table that the gateway knew; 0: unknown
-	Bytes   int64               // encoded
+	Bytes   int64               // encoded, and 16 a definition while their list is kept: not after a start or a deletion
 	Rows    int                 // samples
 	Lo, Hi  point.Nanos         // times of its rows, both included
 	Holders []topology.ServerID // in the order in which they forward

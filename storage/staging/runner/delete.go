@@ -138,11 +138,15 @@ func (s *Store) arrived(ctx context.Context, ids []staging.ID) error {
 }
 
 // deleteFrom removes the matching rows from a frame. It returns how many, and the file of the record that a newer one
-// replaces, if any.
+// replaces, if any. The copy that was given to another server comes last: a frame that is given while the held one is changed is either
+// the reduced one, or found among those that were given. A frame that came back since it was given has both copies.
 func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, replaced *file, err error) {
-	if err := s.deleteFromGiven(id, q); err != nil { // also of one that came back since, and is held
-		return 0, nil, err
-	}
+	rows, replaced, err = s.deleteFromHeld(id, q)
+	return rows, replaced, errors.Join(err, s.deleteFromGiven(id, q))
+}
+
+// deleteFromHeld removes the matching rows from a frame that is held here.
+func (s *Store) deleteFromHeld(id staging.ID, q *Query) (rows int, replaced *file, err error) {
 	h, ok := s.get(id)
 	if !ok {
 		return 0, nil, nil
@@ -200,7 +204,7 @@ func (s *Store) deleteFromGiven(id staging.ID, q *Query) error {
 	return nil
 }
 
-// replace logs a held frame anew, with fewer rows; rewriting is held. It returns the file of the record before, which
+// replace logs a held frame anew, with fewer rows; rewriting is held. It returns the file of the record before (that of the new record, if the frame was forgotten meanwhile), which
 // still has the only durable copy of the rows that stay: it is released once the journal is settled.
 func (s *Store) replace(h *held) (old *file, err error) {
 	in, _, err := s.log(&h.Frame, h.body)

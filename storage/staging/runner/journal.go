@@ -52,7 +52,7 @@ type journal struct {
 	lost     bool  // records may be missing: a file was damaged, or ended within one, or the witness says that more was durable
 	witness  *witness
 
-	// Two locks, so that records are appended (mu, some microseconds) while an fsync runs (syncing, milliseconds): the
+	// Two locks, so that records are appended (mu, some microseconds; for the first of a file its name is fsynced) while an fsync runs (syncing, milliseconds): the
 	// writers that come meanwhile wait for syncing, and the next of them syncs for all. An append acquires mu alone.
 	// Neither is held together with Store.mu.
 	syncing sync.Mutex // held for an fsync, and to end a file; acquired before mu
@@ -265,7 +265,7 @@ func (j *journal) beginLocked() error {
 	_, err = f.Write([]byte(staging.FileMagic))
 	if err == nil {
 		j.witness.begin()
-		j.witness.syncRemoves()
+		j.witness.syncRemovals()
 		err = brick.SyncDir(j.fs, j.dir)
 	}
 	if err != nil {
@@ -339,7 +339,7 @@ func (j *journal) settle() error {
 	if !j.removed {
 		return nil
 	}
-	j.witness.syncRemoves()
+	j.witness.syncRemovals()
 	if err := brick.SyncDir(j.fs, j.dir); err != nil {
 		j.mu.Lock()
 		defer j.mu.Unlock()

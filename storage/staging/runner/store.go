@@ -51,12 +51,12 @@ type Store struct {
 	settings staging.Settings
 	journal  *journal
 	metrics  *metrics
-	// It is never closed, and has one slot: any number of reasons costs one look.
+	// wake is never closed, and has one slot: any number of reasons costs one look.
 	wake chan struct{} // 1 when there may be frames to forward
 	out  *deliver.Deliverer
 
-	// Lock order: announcing, rewriting, forgetting, journal.syncing, and mu or journal.mu last; the last two are never
-	// held together. The first three may be held during an fsync or a call to the coordination store, mu never: each
+	// Lock order: announcing, rewriting, forgetting, journal.syncing, journal.mu, witness.syncing, witness.mu. Store.mu comes behind the first three, and is never
+	// held with the others. The first three may be held during an fsync or a call to the coordination store, mu never: each
 	// read and write of staged rows needs it.
 	announcing sync.Mutex   // held while Announce runs
 	rewriting  sync.Mutex   // held while records of held frames are replaced by others: by a deletion, or with new holders

@@ -22,13 +22,15 @@ type witness struct {
 	log  *slog.Logger
 	read *staging.Witness // as it was at the start
 
-	mu      sync.Mutex
-	file    vfs.File // nil: not made yet, or closed
-	now     staging.Mark
-	writes  uint64
-	dirty   bool // written, and not fsynced
-	removes bool // of files are written, and not fsynced
-	failed  bool // and logged
+	syncing sync.Mutex // held for an fsync, and to close the file; acquired before mu
+
+	mu       sync.Mutex
+	file     vfs.File // nil: not made yet, or closed
+	now      staging.Mark
+	writes   uint64
+	dirty    bool // written, and not fsynced
+	removals int  // of files, of which no mark is fsynced
+	failed   bool // and logged
 }
 
 // openWitness reads the file, if it is there. Errors are Unavailable.
@@ -58,11 +60,13 @@ func readWitness(fs vfs.FS, path string) (*staging.Witness, error) {
 	return staging.ReadWitness(b), nil
 }
 
-// begin makes the file, if there is none. The caller syncs the directory.
+// begin opens the file, and makes it if there is none. The caller syncs the directory.
 func (w *witness) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.beginLocked()
+	if w.beginLocked(); w.file != nil && w.removals > 0 { // at the start, which lost frames and is announced by now
+		w.writeLocked()
+	}
 }
 
 // reopen makes a file that there is ready for marks.
@@ -102,7 +106,8 @@ func (w *witness) removing(first uint64) {
 	if w.writes == 0 {
 		return
 	}
-	w.now.First, w.removes = first, true
+	w.now.First = first
+	w.removals++
 	if w.file != nil {
 		w.writeLocked()
 	}
@@ -116,7 +121,7 @@ func (w *witness) writeLocked() {
 		w.failLocked(err)
 		return
 	}
-	w.dirty, w.failed = true, false
+	w.dirty = true
 }
 
 func (w *witness) failLocked(err error) {
@@ -126,46 +131,62 @@ func (w *witness) failLocked(err error) {
 	w.failed = true
 }
 
-// sync makes the marks durable.
+// sync makes the marks durable. What fails is tried again with the next call.
 func (w *witness) sync() {
+	w.syncing.Lock()
+	defer w.syncing.Unlock()
 	w.mu.Lock()
-	if w.removes && w.file == nil { // files were removed at the start
+	if w.removals > 0 && w.file == nil { // files were removed at the start
 		if w.beginLocked(); w.file != nil {
 			w.writeLocked()
 		}
 	}
-	f, dirty := w.file, w.dirty
-	w.dirty, w.removes = false, false
+	f, dirty, removals := w.file, w.dirty, w.removals
+	w.dirty = false
 	w.mu.Unlock()
 	if f == nil || !dirty {
 		return
 	}
-	if err := f.Sync(); err != nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
+	err := f.Sync()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.dirty = true
 		w.failLocked(err)
+		return
+	}
+	w.failed = false
+	if w.removals == removals {
+		w.removals = 0
 	}
 }
 
-// syncRemoves makes durable that files are being removed, before the directory without them is: a power cut between the two would look like a loss.
-func (w *witness) syncRemoves() {
+// syncRemovals makes durable that files are being removed, before the directory without them is: a power cut between the two would look like a loss.
+func (w *witness) syncRemovals() {
 	w.mu.Lock()
-	removes := w.removes
+	removals := w.removals
 	w.mu.Unlock()
-	if removes {
+	if removals > 0 {
 		w.sync()
 	}
 }
 
+// close syncs the file and closes it. Where it was not opened since the start, the start lost frames, and marks nothing: see removing.
 func (w *witness) close() error {
+	w.mu.Lock()
+	if w.file == nil {
+		w.removals = 0
+	}
+	w.mu.Unlock()
 	w.sync()
+	w.syncing.Lock()
+	defer w.syncing.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.removes = false
 	if w.file == nil {
 		return nil
 	}
 	err := w.file.Close()
-	w.file = nil
+	w.file, w.dirty, w.removals = nil, false, 0
 	return err
 }

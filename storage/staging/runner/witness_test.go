@@ -205,6 +205,38 @@ func TestALossIsNotForgottenBeforeItWasAnnounced(t *testing.T) {
 	}
 }
 
+// TestALossIsNotHiddenByFilesThatAStartRemoves: a start that misses the oldest file removes the next one, of which no frame is held, and ends before it registered.
+func TestALossIsNotHiddenByFilesThatAStartRemoves(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{BytesMax: 4 << 10})
+	for n := 1; len(s.journal.mu.files) < 4; n++ {
+		h.must(h.stage(s, "t", n))
+	}
+	oldest, next := s.journal.mu.files[0], s.journal.mu.files[1]
+	var forgotten []staging.ID
+	for id, f := range s.mu.held {
+		if f.in == next {
+			forgotten = append(forgotten, id)
+		}
+	}
+	for _, id := range forgotten {
+		h.must(s.Forget(id))
+	}
+	h.must(s.Close())
+	name := func(f *file) string { return fmt.Sprintf("%016x.staged", f.number) }
+	h.must(h.fs.Remove(h.fs.PathJoin("staging", name(oldest))))
+	for range 3 {
+		s = h.open(staging.Settings{})
+		if !s.Lost(false) {
+			t.Error("the oldest file is gone, and nothing is lost")
+		}
+		h.must(s.Close())
+	}
+	if h.files()[name(next)] != nil {
+		t.Error("the file without frames is not removed: nothing is shown")
+	}
+}
+
 // refusing is a disk that writes no witness.
 type refusing struct{ vfs.FS }
 
