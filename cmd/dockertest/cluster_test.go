@@ -51,8 +51,8 @@ func TestTheClusterGoesOnWithoutAStorageServer(t *testing.T) {
 	}
 
 	p.compose("kill", leader) // it is not started again: that is for processes that end by themselves
-	check(t, g1.write("cpu,host=b usage=43"))
-	check(t, g2.write("cpu,host=c usage=44"))
+	eventually(t, func() error { return g1.write("cpu,host=b usage=43") }) // senders repeat a 503
+	eventually(t, func() error { return g2.write("cpu,host=c usage=44") })
 	for _, g := range []api{g1, g2} {
 		eventually(t, func() error { return g.has("sum("+query+")", "129") })
 	}

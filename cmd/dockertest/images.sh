@@ -148,6 +148,7 @@ for image in $(named); do
 	*/etcd:*) make=etcd_image ;;
 	*) make= ;;
 	esac
+	of=
 	if [ -n "$make" ] && of=$("$0" --make $make "$image"); then
 		echo "images.sh: $image: a stand-in for the network, made here of: $of"
 		[ $make != go_image ] || "$0" --make warm "$image"

@@ -16,9 +16,9 @@ import (
 // image is the one that compose files build and run when no variable names another.
 const image = "spillway:local"
 
-// TestMain refuses to run without engine.sh, which sets DOCKER_WORK: the tests would use, and clean up, the machine's own Docker.
+// TestMain refuses to run without engine.sh, whose engine lies in DOCKER_WORK: the tests would use, and clean up, the machine's own Docker.
 func TestMain(m *testing.M) {
-	if os.Getenv("DOCKER_WORK") == "" {
+	if work := os.Getenv("DOCKER_WORK"); work == "" || os.Getenv("DOCKER_HOST") != "unix://"+work+"/run/docker.sock" {
 		fmt.Fprintln(os.Stderr, "dockertest: run make test-docker: these tests need an engine of their own")
 		os.Exit(1)
 	}

@@ -30,8 +30,8 @@ type conn struct {
 
 	// Owned by the reading goroutine.
 	head   []byte
-	see    int       // bytes of head that its server should see before it is idle
-	late   bool      // behind head there is nothing in time
+	see    int       // bytes of head of the request that is served: its server sees them before the connection counts as idle
+	late   bool      // the rest of the request did not come in time: behind head Read returns a timeout
 	large  bool      // a server reads a large body
 	parks  bool      // Close keeps the connection: it waits for its next request elsewhere
 	idleBy time.Time // when a parked connection is closed

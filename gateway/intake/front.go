@@ -45,8 +45,8 @@ type Deps struct {
 
 // Front is one HTTP port for everything. Make it with New, pass it listeners with Serve, end it with Shutdown.
 //
-// Each connection has one goroutine until its first line is read; it goes on as fasthttp's or passes the connection to
-// net/http's server. Shutdown stops the listeners, lets requests under way finish, and closes idle connections.
+// Each connection has one goroutine at a time: it reads the first line, and goes on as fasthttp's or passes the connection to net/http's
+// server. Between two requests a connection of fasthttp may be parked (gather.go), and goes on in a new goroutine. Shutdown stops the listeners, lets requests under way finish, and closes idle connections.
 type Front struct {
 	// Constant after New.
 	settings Settings
@@ -211,7 +211,7 @@ func (f *Front) end(ln net.Listener) {
 // accepted starts a connection's life, if there is room.
 //
 //	accept ─▶ remember ─▶ meet, its goroutine ─┬─ HTTP/2 by TLS ─▶ net/http
-//	                                           ├─ first line has a path of intake ─▶ fasthttp, in the same goroutine
+//	                                           ├─ first line has a path of intake ─▶ fasthttp, in the same goroutine ─▶ parked ─▶ a new one
 //	                                           ├─ any other request ─▶ net/http
 //	                                           └─ no HTTP, or nothing within PeekTimeMax ─▶ closed
 func (f *Front) accepted(raw net.Conn) {
@@ -271,10 +271,12 @@ func (f *Front) receive(c *conn) {
 		c.linger = true
 		refuseNotHTTP(c)
 	case err != nil:
+		c.smaller()
 		_ = c.Close()
 	case fast:
 		f.serveFastConn(c)
 	default:
+		c.smaller()
 		c.moveTo(serverPlain)
 		f.handed.push(c)
 	}

@@ -10,8 +10,8 @@ import (
 
 // A connection costs most while a server reads its request: the server's buffers, and a stack as deep as the decoding of a body needs. So the first
 // bytes of a request are gathered before a server sees the connection, and one that is silent between two requests is parked: it leaves its server, and waits on a
-// goroutine of its own that has reached no depth. largeBodiesMax requests with more than is gathered are served at once, since most that are refused are refused
-// by their header; while there are as many, a sender has to send gatherBytesMax to cost more.
+// goroutine of its own that has reached no depth. At most largeBodiesMax requests with more than is gathered go to a server at once, since most that
+// are refused are refused by their header; of any further one gatherBytesMax bytes must come first.
 //
 //	accepted ──▶ peek ──▶ gather ──▶ fasthttp ──▶ closed
 //	              ▲  ▲                  │ nothing, or no whole request, for parkAfter
@@ -19,9 +19,10 @@ import (
 //	              └ first line, its server
 const (
 	gatherBytesMax = 4 << 10
-	// parkAfter is how long a connection stays with its server between two requests. Senders that are busy stay longer than a park costs.
+	// parkAfter is how long a connection stays with its server between two requests. A busy sender's next request comes sooner, so that it is not parked;
+	// for others the price of parking is small beside the pause.
 	parkAfter = 250 * time.Millisecond
-	// idleMax connections stay so long with their servers; more leave at once.
+	// While more than idleMax connections wait with fasthttp, each further one is parked after 1 ms instead of parkAfter.
 	idleMax = 1000
 	// largeBodiesMax requests are read by servers before gatherBytesMax of them have come: 18 KiB each.
 	largeBodiesMax = 1000

@@ -67,7 +67,7 @@ func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metr
 
 		panics: counter("decode_panics_total", "Bodies whose decoding failed by a defect of ours."),
 		conns: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "spillway_intake_connections",
-			Help: "Open connections, by the HTTP server that serves them."}, []string{"server"}),
+			Help: "Open connections, by the HTTP server that serves them; peek: new, or waiting for the next request."}, []string{"server"}),
 	}
 	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "spillway_intake_request_duration_seconds",
 		Help: "Time from the header's arrival to the answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"protocol"})

@@ -132,17 +132,19 @@ func Commands(page string) ([][]string, error) {
 		if !inside {
 			continue
 		}
+		if i := comment.FindStringIndex(line); i != nil {
+			line = strings.TrimSpace(line[:i[0]])
+		}
 		if head, ok := strings.CutSuffix(line, `\`); ok {
 			begun += strings.TrimSpace(head) + " "
 			continue
 		}
-		line, begun = begun+line, ""
-		if i := comment.FindStringIndex(line); i != nil {
-			line = strings.TrimSpace(line[:i[0]])
-		}
-		if line != "" {
+		if line, begun = begun+line, ""; line != "" {
 			block = append(block, line)
 		}
+	}
+	if inside || begun != "" {
+		return nil, fmt.Errorf("%s: its last block, or the last line of one, does not end", page)
 	}
 	return all, nil
 }

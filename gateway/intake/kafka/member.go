@@ -182,6 +182,11 @@ func (m *member) fetchFailed(e kgo.FetchError) {
 	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, kgo.ErrClientClosed):
 	case errors.As(e.Err, &large):
 		m.skip(large)
+	case e.Partition < 0: // of a whole answer
+		m.stats.failed(fmt.Sprintf("an answer of a broker cannot be read: %v", e.Err))
+		m.c.metrics.fetchErrors.Inc()
+		m.log.Warn("an answer of a broker cannot be read, and the partitions in it are not read meanwhile; if it exceeds BrokerMaxReadBytes, a batch is larger than fetch_bytes_max + batch_bytes_max + 16 MiB: raise batch_bytes_max",
+			"topic", e.Topic, "error", e.Err)
 	default:
 		m.stats.failed(fmt.Sprintf("topic %s partition %d cannot be read: %v", e.Topic, e.Partition, e.Err))
 		m.c.metrics.fetchErrors.Inc()
