@@ -236,7 +236,7 @@ func (c *crowd) holdsOnce(table string, written map[string]int64) {
 	}
 	last := time.UnixMilli(times[len(times)-1]).Add(time.Second)
 	over := fmt.Sprintf("%dms", last.UnixMilli()-times[0]+1)
-	c.answers(table, "m_v")
+	c.answersAt(table, fmt.Sprintf("m_v[%s]", over), func() time.Time { return last })
 	for _, d := range c.doors {
 		got := d.rowsOf(table, "m_v", over, last)
 		for series, ms := range written {

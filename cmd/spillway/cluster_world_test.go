@@ -301,13 +301,16 @@ func askAt(door *process, table, query string, at time.Time) (int, string) {
 }
 
 // answers waits until every gateway answers the query, and returns after how long.
-func (c *crowd) answers(table, query string) time.Duration {
+func (c *crowd) answers(table, query string) time.Duration { return c.answersAt(table, query, time.Now) }
+
+// answersAt is answers for a query at another time: its partitions may have other leaders than those of now.
+func (c *crowd) answersAt(table, query string, at func() time.Time) time.Duration {
 	c.t.Helper()
 	began := time.Now()
 	for _, d := range c.doors {
 		last := ""
 		for end := began.Add(patience); ; time.Sleep(20 * time.Millisecond) {
-			status, text := askAt(d, table, query, time.Now())
+			status, text := askAt(d, table, query, at())
 			if status == http.StatusOK {
 				break
 			}

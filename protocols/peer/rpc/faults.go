@@ -90,6 +90,9 @@ func plainText(text string) string {
 		if i := strings.Index(text, layer); i >= 0 {
 			text = text[i+len(layer):]
 		}
+		if text == "<nil>" { // gRPC was between two tries
+			return "it is not connected"
+		}
 	}
 	text = strings.TrimPrefix(text, "connection error: ")
 	if quoted, ok := strings.CutPrefix(text, "desc = "); ok {

@@ -18,6 +18,7 @@ func TestConnectionErrorsArePlain(t *testing.T) {
 		"error reading from server: read tcp a->b: connection reset by peer": "the connection broke: read tcp a->b: connection reset by peer",
 		"transport is closing":                                               "the connection is being closed",
 		"unknown service spillway.peer.v1.Other":                             "unknown service spillway.peer.v1.Other",
+		"context deadline exceeded: last connection error: <nil>":            "it is not connected",
 		`desc = "not closed`:                                                 `desc = "not closed`,
 	} {
 		if got := plainText(theirs); got != ours {
