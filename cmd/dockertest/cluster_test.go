@@ -50,7 +50,7 @@ func TestTheClusterGoesOnWithoutAStorageServer(t *testing.T) {
 		eventually(t, func() error { return g2.has(`count(up == 1)`, "7") })
 	}
 
-	p.compose("kill", leader) // it is not started again: that is for processes that end by themselves
+	p.compose("kill", leader)                                              // it is not started again: that is for processes that end by themselves
 	eventually(t, func() error { return g1.write("cpu,host=b usage=43") }) // senders repeat a 503
 	eventually(t, func() error { return g2.write("cpu,host=c usage=44") })
 	for _, g := range []api{g1, g2} {

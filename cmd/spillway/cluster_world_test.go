@@ -301,7 +301,9 @@ func askAt(door *process, table, query string, at time.Time) (int, string) {
 }
 
 // answers waits until every gateway answers the query, and returns after how long.
-func (c *crowd) answers(table, query string) time.Duration { return c.answersAt(table, query, time.Now) }
+func (c *crowd) answers(table, query string) time.Duration {
+	return c.answersAt(table, query, time.Now)
+}
 
 // answersAt is answers for a query at another time: its partitions may have other leaders than those of now.
 func (c *crowd) answersAt(table, query string, at func() time.Time) time.Duration {
