@@ -154,7 +154,7 @@ func (p *project) killed(service string) {
 	p.healthy(service)
 }
 
-// TestComposeSaysWhatLacks: a user who made no secrets, or whose port is in use, reads which.
+// TestComposeSaysWhatLacks: without secrets, or with a port in use, compose's error names the file or the port.
 func TestComposeSaysWhatLacks(t *testing.T) {
 	c := newComposed(t)
 	out, err := try(c.dir, "docker", "compose", "--file="+c.file, "up", "--build", "--detach", "spillway")

@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// project is a compose file in a copy of the repository, whose services run until the end of the test at the latest.
+// project is a compose file in a copy of the repository. Its services end with the test.
 type project struct {
 	t    *testing.T
 	dir  string

@@ -144,7 +144,7 @@ fi
 	return err
 }
 
-// valueCases writes a case of bash or zsh for each flag whose value is a choice or a file. list is how the shell writes a list of words.
+// valueCases writes a case for bash or zsh for each flag with choices or a file as its value. list formats a list of words for the shell.
 func valueCases(b *strings.Builder, flags []completion, list func(words string) string) {
 	for _, f := range flags {
 		switch {

@@ -282,7 +282,7 @@ func (f *Front) receive(c *conn) {
 	}
 }
 
-// serveFastConn has fasthttp serve a connection until its end, or until it waits for long. Then a new goroutine waits, whose stack is small.
+// serveFastConn has fasthttp serve a connection until it ends or is parked. A new goroutine, with a small stack, waits for the next request of a parked one.
 func (f *Front) serveFastConn(c *conn) {
 	if err := f.fast.ServeConn(c); err != nil && !errors.Is(err, io.EOF) {
 		f.log.Debug("connection ended", "remote", c.RemoteAddr().String(), "error", err)

@@ -31,7 +31,7 @@ type Settings struct {
 	PeekTimeMax time.Duration
 	// HeaderTimeMax is how long the sending of a request's header may last. Default 10 s.
 	HeaderTimeMax time.Duration
-	// BodyTimeMax is how long the sending of a request's body may last; counted anew when a server begins to read what was gathered before (gather.go). It is also how long
+	// BodyTimeMax is how long the sending of a request's body may last. The time begins again when a server starts to read what was gathered before (gather.go). It is also how long
 	// the client of a query may stop reading the answer. Default 60 s.
 	BodyTimeMax time.Duration
 	// IdleTimeMax is how long a connection is kept between requests. Default 3 min, longer than the 90 s after which Go

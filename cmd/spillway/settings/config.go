@@ -187,7 +187,7 @@ type storageConfig struct {
 // LocalServer is the name of the only storage server of a standalone process.
 const LocalServer topology.ServerID = "local"
 
-// Default are the settings of a user who set none, those worked out from the machine still missing.
+// Default returns the settings without any of a user. Those that follow from the machine are not filled in yet.
 func Default() Config { return setting.Defaults[Config]() }
 
 // Load combines defaults, file and environment, in this order; flags go over it.
