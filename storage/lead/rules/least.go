@@ -59,6 +59,9 @@ func (m *Machine) lower(t *table) {
 
 // spreadLeast gives the minimum to all partitions here that have a list kept by a chain.
 func (m *Machine) spreadLeast(t *table) {
+	if t.carriedMap.m == nil {
+		return // the table is gone; should it return, its first round gives the minimum to all
+	}
 	var all []lease.Assigned
 	for _, id := range slices.Sorted(maps.Keys(t.assigned)) {
 		p := t.assigned[id]

@@ -23,7 +23,7 @@ import (
 //	table [copies]                      a table "cpu", seq 1, with its map at s1; copies: of three replicas, with lists kept by chains
 //	in-sync-min 3                       a person sets how many must keep each row; 0: as follows from the replicas
 //	create s1 s2 … | begin 1 | abort 1 | drop 1 | place 1 s3 | take 1   transactions: partition N of 100 s; its split into the next two ids; …
-//	know [full]                         s1 gets the newest map
+//	know [full] | gone                  s1 gets the newest map; the row of the table is deleted
 //	hold 1 [empty]                      placement of partition 1 lies on s1
 //	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      inputs of the lease machine; no: it was not changed
 //	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements are live
@@ -173,6 +173,8 @@ func (w *world) command(d *datadriven.TestData) error {
 			held = append(held, w.held[id])
 		}
 		w.step(Round{Tables: []Table{{Name: "cpu", Map: w.known, Row: coord.Revision(w.known.Seq), Held: held}}, Full: has["full"]})
+	case "gone": // the row of the table is deleted
+		w.step(Round{Tables: []Table{{Name: "cpu"}}})
 	case "hold":
 		w.held[p.ID] = Held{Partition: p.ID, Placement: point.PlacementID(10*p.ID + 1), Empty: has["empty"]}
 	case "leads":
