@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -139,7 +140,7 @@ func send(o options, t *rival.Server, bodies []body) (sent, error) {
 	took := make([][]time.Duration, o.conns)
 	e := fleet.NewEncoder(o.protocol)
 	begin := time.Now()
-	var before atomic.Int64 // samples begun
+	p := pace{begin: begin, rate: o.rate}
 	for c := range o.conns {
 		wg.Add(1)
 		go func() {
@@ -151,10 +152,7 @@ func send(o options, t *rival.Server, bodies []body) (sent, error) {
 				if i >= len(bodies) {
 					return
 				}
-				if o.rate > 0 {
-					due := begin.Add(time.Duration(float64(before.Add(int64(bodies[i].samples))) / float64(o.rate) * 1e9))
-					time.Sleep(time.Until(due))
-				}
+				p.wait(context.Background(), bodies[i].samples)
 				start := time.Now()
 				n, err := post(client, t.URL+e.Path(), e.Header(), bodies[i].bytes)
 				if err != nil {
@@ -180,6 +178,25 @@ func send(o options, t *rival.Server, bodies []body) (sent, error) {
 	}
 	s.retried = retried.Load()
 	return s, nil
+}
+
+// pace keeps senders to a rate that they share.
+type pace struct {
+	begin time.Time
+	rate  int          // samples a second; 0: flat out
+	begun atomic.Int64 // samples
+}
+
+// wait returns when so many samples more are due, or the context ends.
+func (p *pace) wait(ctx context.Context, samples int) {
+	if p.rate == 0 {
+		return
+	}
+	due := p.begin.Add(time.Duration(float64(p.begun.Add(int64(samples))) / float64(p.rate) * 1e9))
+	select {
+	case <-time.After(time.Until(due)):
+	case <-ctx.Done():
+	}
 }
 
 const retriesMax = 600

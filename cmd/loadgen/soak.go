@@ -57,18 +57,22 @@ func soak(o options) error {
 		}
 		return nil
 	})
+	p := pace{begin: time.Now(), rate: o.rate}
 	for range o.conns {
-		group.Go(func() error { return w.send(o, t, bodies) })
+		group.Go(func() error { return w.send(ctx, o, t, &p, bodies) })
 	}
 	group.Go(func() error { return w.report(ctx, t) })
 	return group.Wait()
 }
 
-func (w *window) send(o options, t *rival.Server, bodies <-chan body) error {
+func (w *window) send(ctx context.Context, o options, t *rival.Server, p *pace, bodies <-chan body) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}}
 	defer client.CloseIdleConnections()
 	e := fleet.NewEncoder(o.protocol)
 	for b := range bodies {
+		if p.wait(ctx, b.samples); ctx.Err() != nil {
+			continue // the time is over: the encoder ends and closes the channel
+		}
 		start := time.Now()
 		n, err := post(client, t.URL+e.Path(), e.Header(), b.bytes)
 		if err != nil {
