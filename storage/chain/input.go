@@ -56,7 +56,7 @@ type (
 	Synced struct{ Upto point.Serial }
 	// Failed says that a frame could not be logged from a serial on: the log ends at End.
 	Failed struct{ End point.Serial }
-	// Adopted says that the log's ends have changed, because a segment was adopted.
+	// Adopted says that the log's ends have changed, because a segment was adopted, or frames were found. Ends that are older than the machine's change nothing.
 	Adopted struct{ Ends []point.EpochEnd }
 
 	// Passed answers PassOn with the frames sent. Missing: the log does not reach back to After any more; nothing was sent.

@@ -100,6 +100,9 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	case Failed:
 		m.failed(in)
 	case Adopted:
+		if last(in.Ends).Less(m.end) {
+			break // frames have come since the ends were read, and the machine has them
+		}
 		m.ends, m.end, m.own = slices.Clone(in.Ends), last(in.Ends), last(in.Ends)
 		m.report()
 	case Passed:

@@ -43,3 +43,17 @@ func TestARestartedHeadWaitsForWhatItsFormerProcessMadeSure(t *testing.T) {
 		}
 	}
 }
+
+// TestFramesThatCameSinceTheEndsWereReadAreKept: the ends of the log were read while another epoch began here, and came behind its first frame. The log seemed shorter
+// than it was, and the next frame to follow none.
+func TestFramesThatCameSinceTheEndsWereReadAreKept(t *testing.T) {
+	self := Member{Placement: 1, Server: "s1"}
+	m := New(0, self, 0, nil, Settings{})
+	m.Step(1, Lead{Epoch: 2, List: []Member{self}}, nil)
+	m.Step(2, Appended{Serial: point.Serial{Epoch: 2, Seq: 1}, Bytes: 1}, nil)
+	m.Step(3, Adopted{Ends: []point.EpochEnd{{Epoch: 1, Seq: 9}}}, nil)
+	m.Step(4, Appended{Serial: point.Serial{Epoch: 2, Seq: 2}, Prev: point.Serial{Epoch: 2, Seq: 1}, Bytes: 1}, nil)
+	if end, _ := m.End(); end != (point.Serial{Epoch: 2, Seq: 2}) {
+		t.Errorf("the log ends with %v", end)
+	}
+}

@@ -297,10 +297,27 @@ func (x *placement) lead(l *Led) error {
 	return nil
 }
 
-// catchUp reports frames to the machine that the partition accepted in an earlier epoch that was led here without a chain.
+// catchUp reports frames to the machine that the partition accepted in earlier epochs that were led here: those that came while this one began, whose events wait behind
+// the request, and those of an epoch without a chain, which have no events.
 // Without it the machine's end would lie before the first frame of the epoch, which names its predecessor, and members
 // would refuse it for ever.
 func (x *placement) catchUp(epoch point.Epoch) {
+	earlier := func(e event) bool {
+		a, ok := e.in.(chain.Appended)
+		return ok && a.Serial.Epoch < epoch
+	}
+	x.mu.Lock()
+	var frames []chain.Input
+	for _, e := range x.mu.events {
+		if earlier(e) {
+			frames = append(frames, e.in)
+		}
+	}
+	x.mu.events = slices.DeleteFunc(x.mu.events, earlier)
+	x.mu.Unlock()
+	for _, in := range frames {
+		x.step(in)
+	}
 	ends := slices.DeleteFunc(slices.Clone(x.p.Ends()), func(e point.EpochEnd) bool { return e.Epoch >= epoch })
 	x.mu.Lock()
 	end, _ := x.mu.machine.End()

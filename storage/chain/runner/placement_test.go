@@ -242,3 +242,47 @@ func TestAPlacementThatFollowsAnotherKeepsItsChain(t *testing.T) {
 		n.must(n.brick.Close())
 	}
 }
+
+// busy keeps the events of a chain from being handled until the returned function handles them, as a goroutine does that is at work.
+func busy(x *placement) (goOn func()) {
+	x.mu.Lock()
+	for x.mu.draining {
+		x.idle.Wait()
+	}
+	x.mu.draining = true
+	x.mu.Unlock()
+	return func() { x.handleAll(true) }
+}
+
+// TestAServerThatLeadsAnewWhileRowsComeGoesOn: a row was accepted in the epoch before while the next one began. The log had it before the chain's machine did, and the process ended.
+func TestAServerThatLeadsAnewWhileRowsComeGoesOn(t *testing.T) {
+	n := openNode(t, 1, chain.Settings{})
+	n.list, n.leads = []lease.Member{n.self}, true
+	x := n.chains.of(theKey, n.Partition)
+	ref := n.index.Intern(point.MakeLabels(point.MetricName, "m"))
+	write := func(i int64) {
+		n.must(n.Append(&partition.Rows{Stamp: point.Stamp(i) << 20, Level: point.Received, Refs: []series.Ref{ref}, Times: []point.Nanos{i}, Values: []float64{1}}))
+	}
+	for i := range int64(3) {
+		goOn := busy(x)
+		if i > 0 {
+			write(i)
+			write(i + 10)
+		}
+		n.must(x.lead(&Led{Partition: theKey, Epoch: theEpoch + point.Epoch(i), List: n.list}))
+		goOn()
+	}
+	goOn := busy(x)
+	write(30)
+	goOn()
+	x.mu.Lock()
+	end, _ := x.mu.machine.End()
+	x.mu.Unlock()
+	if end != n.Last() {
+		t.Errorf("the chain ends with %v, the log with %v", end, n.Last())
+	}
+	n.chains.stop()
+	n.links.Close()
+	n.Close()
+	n.must(n.brick.Close())
+}
