@@ -110,11 +110,11 @@ func (c *backupCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	news, err := sendOrder(ctx, c.Client, c.URL, backupPath, o, newBar(os.Stderr, "backup"))
+	news, err := sendOrder(ctx, c.Client, c.URL, backupPath, o, terminal.NewBar(os.Stderr, "backup"))
 	if err != nil {
 		return err
 	}
-	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, o.To, news.Progress.Segments, sizeText(news.Progress.Bytes), sizeText(news.Progress.Copied))
+	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, o.To, news.Progress.Segments, terminal.SizeText(news.Progress.Bytes), terminal.SizeText(news.Progress.Copied))
 	for _, name := range news.Removed {
 		fmt.Printf("removed %s\n", name)
 	}
@@ -128,7 +128,7 @@ func (c *backupCmd) order() (*backupOrder, error) {
 }
 
 // sendOrder sends an order to the process at a URL, and shows the progress in the answer.
-func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar *bar) (news backupNews, err error) {
+func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar *terminal.Bar) (news backupNews, err error) {
 	order, err := json.Marshal(o)
 	if err != nil {
 		return news, err
@@ -151,21 +151,21 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 }
 
 // readNews reads the lines of the answer up to the last one.
-func readNews(r io.Reader, bar *bar) (news backupNews, err error) {
+func readNews(r io.Reader, bar *terminal.Bar) (news backupNews, err error) {
 	d := json.NewDecoder(r)
 	for {
 		var line backupNews
 		if err := d.Decode(&line); err != nil {
-			bar.end()
-			return news, fault.Errorf(fault.Unavailable, "the process went away before the %s was done (%v)", bar.what, err)
+			bar.End()
+			return news, fault.Errorf(fault.Unavailable, "the process went away before the %s was done (%v)", bar.What, err)
 		}
 		switch {
 		case line.Error != "":
-			bar.end()
+			bar.End()
 			return line, errors.New(line.Error)
 		case line.Name != "":
 			shower(bar)(*line.Progress)
-			bar.end()
+			bar.End()
 			return line, nil
 		case line.Progress != nil:
 			shower(bar)(*line.Progress)
@@ -174,14 +174,14 @@ func readNews(r io.Reader, bar *bar) (news backupNews, err error) {
 }
 
 // shower shows the progress of a backup or a restore.
-func shower(b *bar) func(backup.Progress) {
+func shower(b *terminal.Bar) func(backup.Progress) {
 	return func(p backup.Progress) {
 		part := 1.0
 		if p.BytesAll > 0 {
 			part = float64(p.Bytes) / float64(p.BytesAll)
 		}
-		b.draw(part, p.Segments == p.SegmentsAll, func(seconds float64) string {
-			return fmt.Sprintf("%s of %s  %s/s", sizeText(p.Bytes), sizeText(p.BytesAll), sizeText(int64(float64(p.Bytes)/seconds)))
+		b.Draw(part, p.Segments == p.SegmentsAll, func(seconds float64) string {
+			return fmt.Sprintf("%s of %s  %s/s", terminal.SizeText(p.Bytes), terminal.SizeText(p.BytesAll), terminal.SizeText(int64(float64(p.Bytes)/seconds)))
 		})
 	}
 }
@@ -235,14 +235,14 @@ func (c *restoreCmd) Run() error {
 	}
 	set := backup.Settings{Link: c.Link, BytesPerSecond: int(c.Rate)}
 	if c.Verify {
-		bar := newBar(os.Stderr, "verify")
+		bar := terminal.NewBar(os.Stderr, "verify")
 		set.Progress = shower(bar)
 		res, err := backup.Verify(ctx, from, c.Backup, set)
-		bar.end()
+		bar.End()
 		if err != nil {
 			return err
 		}
-		fmt.Printf("backup %s: %d segments, %s were read\n", res.Name, res.Segments, sizeText(res.Bytes))
+		fmt.Printf("backup %s: %d segments, %s were read\n", res.Name, res.Segments, terminal.SizeText(res.Bytes))
 		return tellMissing(res.Missing)
 	}
 	cfg, err := settings.Load(c.ConfigFile)
@@ -253,15 +253,15 @@ func (c *restoreCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	bar := newBar(os.Stderr, "restore")
+	bar := terminal.NewBar(os.Stderr, "restore")
 	set.Progress = shower(bar)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	res, err := backup.Restore(ctx, from, c.Backup, brick.Deps{FS: vfs.Default, Log: log}, cfg.ForBrick(), set)
-	bar.end()
+	bar.End()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("backup %s restored to %s: %d segments, %s\n", res.Name, cfg.DataDir, res.Segments, sizeText(res.Bytes))
+	fmt.Printf("backup %s restored to %s: %d segments, %s\n", res.Name, cfg.DataDir, res.Segments, terminal.SizeText(res.Bytes))
 	return tellMissing(res.Missing)
 }
 
@@ -272,7 +272,7 @@ func (c *restoreCmd) order(ctx context.Context) error {
 		return err
 	}
 	o := &restoreOrder{From: from, S3: set, Backup: c.Backup, BytesPerSecond: int(c.Rate), Merge: c.Merge}
-	news, err := sendOrder(ctx, c.Client, c.URL, restorePath, o, newBar(os.Stderr, "restore"))
+	news, err := sendOrder(ctx, c.Client, c.URL, restorePath, o, terminal.NewBar(os.Stderr, "restore"))
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 		if l.Manifest.Tables != nil {
 			of = fmt.Sprintf("a cluster, %d tables", len(l.Manifest.Tables))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), of, len(l.Manifest.Segments), sizeText(l.Manifest.Bytes()), state)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), of, len(l.Manifest.Segments), terminal.SizeText(l.Manifest.Bytes()), state)
 	}
 	return t.Flush()
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -35,7 +36,7 @@ func (o onServer) String() string {
 	}
 	text := fmt.Sprintf("%d placements", o.Placements)
 	if o.bytes > 0 {
-		text += " with " + sizeText(o.bytes)
+		text += " with " + terminal.SizeText(o.bytes)
 	}
 	if o.Leads > 0 {
 		text += fmt.Sprintf(", leads %d partitions", o.Leads)
@@ -78,8 +79,8 @@ func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 		stop()
 		_ = g.Wait() // without the newest maps the wait ends by its time
 	}()
-	b := newBar(os.Stderr, "drain of "+string(id))
-	defer b.end()
+	b := terminal.NewBar(os.Stderr, "drain of "+string(id))
+	defer b.End()
 	var first, last onServer
 	said := map[string]bool{}
 	for {
@@ -100,12 +101,12 @@ func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 		}
 		for _, alarm := range alarms {
 			if !said[alarm] {
-				b.say(alarm)
+				b.Say(alarm)
 			}
 			said[alarm] = true
 		}
-		b.draw(drained(first, left), false, func(seconds float64) string {
-			return fmt.Sprintf("%v left  %s/s", left, sizeText(int64(float64(first.bytes-left.bytes)/seconds)))
+		b.Draw(drained(first, left), false, func(seconds float64) string {
+			return fmt.Sprintf("%v left  %s/s", left, terminal.SizeText(int64(float64(first.bytes-left.bytes)/seconds)))
 		})
 		_ = pause(ctx, drainLookEvery) // the next look returns the error
 	}

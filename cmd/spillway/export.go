@@ -53,18 +53,18 @@ func (c *exportCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	bar := newBar(os.Stderr, "export")
+	bar := terminal.NewBar(os.Stderr, "export")
 	e.To, e.Format, e.Losses = c.To, c.Format, losses
-	e.Say = func(text string) { bar.say(text) }
+	e.Say = func(text string) { bar.Say(text) }
 	e.Progress = func(p transfer.Progress) {
-		bar.draw(p.Part, false, func(s float64) string {
+		bar.Draw(p.Part, false, func(s float64) string {
 			return fmt.Sprintf("%s  %d rows  %.0f rows/s", p.At, p.Rows, float64(p.Rows)/s)
 		})
 	}
 	// A run goes on with the same end: "now" of the first one counts.
 	e.What = strings.Join([]string{"export of", c.URL, "table", cmp.Or(c.Table, "default"), "as", c.Format, "match", cmp.Or(c.Range.Match, "all"), "from", cmp.Or(c.Range.Start, "the oldest"), "to", cmp.Or(c.Range.End, "the newest"), "window", e.Window.String()}, " ")
 	rows, size, err := e.Run(ctx)
-	bar.end()
+	bar.End()
 	if err != nil {
 		if ctx.Err() != nil && c.To != "-" {
 			return fault.Errorf(fault.Canceled, "interrupted after %d rows; the same command goes on from there", rows)

@@ -46,13 +46,13 @@ func (c *importCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	bar := newBar(os.Stderr, "import")
-	m.Say = bar.say
+	bar := terminal.NewBar(os.Stderr, "import")
+	m.Say = bar.Say
 	m.Progress = func(p transfer.Progress) {
-		bar.draw(p.Part, false, func(s float64) string { return fmt.Sprintf("%d rows  %.0f rows/s", p.Rows, float64(p.Rows)/s) })
+		bar.Draw(p.Part, false, func(s float64) string { return fmt.Sprintf("%d rows  %.0f rows/s", p.Rows, float64(p.Rows)/s) })
 	}
 	rows, err := m.Run(ctx)
-	bar.end()
+	bar.End()
 	if err != nil {
 		m.Losses.Print(os.Stderr)
 		if ctx.Err() != nil && m.Note != "" {

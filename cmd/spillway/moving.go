@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/registry"
@@ -211,8 +212,8 @@ func (c *partitionMoveCmd) await(ctx context.Context, a *admin, from topology.Pl
 		stop()
 		_ = g.Wait() // without the newest map the wait ends by its time
 	}()
-	b := newBar(os.Stderr, "move of "+c.key().String())
-	defer b.end()
+	b := terminal.NewBar(os.Stderr, "move of "+c.key().String())
+	defer b.End()
 	at := "not begun"
 	for {
 		here, err := a.whereIs(ctx, c.partitionArg, from)
@@ -227,7 +228,7 @@ func (c *partitionMoveCmd) await(ctx context.Context, a *admin, from topology.Pl
 		if ctx.Err() != nil || pause(ctx, drainLookEvery) != nil {
 			return fault.Errorf(fault.Unavailable, "the move of %s has not ended: %s; it goes on, and `spillway master plan` says what comes next", c.key(), at)
 		}
-		b.draw(-1, false, func(float64) string { return at })
+		b.Draw(-1, false, func(float64) string { return at })
 	}
 }
 

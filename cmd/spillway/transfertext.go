@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
@@ -18,9 +19,9 @@ func transferText(x ui.Transfer) string {
 		}
 		to = strings.Join(into, " and ")
 	}
-	text := fmt.Sprintf("%s → %s: %s of %s", x.From, to, sizeText(int64(x.Done)), sizeText(int64(x.Total)))
+	text := fmt.Sprintf("%s → %s: %s of %s", x.From, to, terminal.SizeText(int64(x.Done)), terminal.SizeText(int64(x.Total)))
 	if x.Left == nil {
 		return text + ", the rate is not known yet"
 	}
-	return fmt.Sprintf("%s, %s/s, %v left", text, sizeText(int64(x.BytesPerSecond)), x.Left.Round(time.Second))
+	return fmt.Sprintf("%s, %s/s, %v left", text, terminal.SizeText(int64(x.BytesPerSecond)), x.Left.Round(time.Second))
 }

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"fmt"
@@ -8,26 +8,27 @@ import (
 	"time"
 )
 
-// sizeText formats a size in KiB or MiB.
-func sizeText(n int64) string {
+// SizeText formats a size in KiB or MiB.
+func SizeText(n int64) string {
 	if n < 10<<20 {
 		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 	}
 	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 }
 
-// bar shows progress: a line that is overwritten on a terminal, else a line now and then.
-type bar struct {
+// Bar shows progress: a line that is overwritten on a terminal, else a line now and then.
+type Bar struct {
 	w        io.Writer
-	what     string
+	What     string // stands before each line
 	terminal bool
 	began    time.Time
 	shown    time.Time
 }
 
-func newBar(f *os.File, what string) *bar {
+// NewBar returns a bar that shows the progress of what on f.
+func NewBar(f *os.File, what string) *Bar {
 	st, err := f.Stat()
-	return &bar{w: f, what: what, terminal: err == nil && st.Mode()&os.ModeCharDevice != 0, began: time.Now()}
+	return &Bar{w: f, What: what, terminal: err == nil && st.Mode()&os.ModeCharDevice != 0, began: time.Now()}
 }
 
 const (
@@ -36,9 +37,9 @@ const (
 	barWidth  = 30
 )
 
-// draw shows a part of the whole, below 0: not known, and a text made of the seconds since the begin; last is shown in any
+// Draw shows a part of the whole, below 0: not known, and a text made of the seconds since the begin; last is shown in any
 // case.
-func (b *bar) draw(part float64, last bool, describe func(seconds float64) string) {
+func (b *Bar) Draw(part float64, last bool, describe func(seconds float64) string) {
 	now := time.Now()
 	every := lineEvery
 	if b.terminal {
@@ -61,21 +62,22 @@ func (b *bar) draw(part float64, last bool, describe func(seconds float64) strin
 	}
 	if b.terminal {
 		full := int(max(part, 0) * barWidth)
-		fmt.Fprintf(b.w, "\r\x1b[K%s [%s%s] %s", b.what, strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), text)
+		fmt.Fprintf(b.w, "\r\x1b[K%s [%s%s] %s", b.What, strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), text)
 	} else {
-		fmt.Fprintf(b.w, "%s: %s\n", b.what, text)
+		fmt.Fprintf(b.w, "%s: %s\n", b.What, text)
 	}
 }
 
-// say prints a whole line.
-func (b *bar) say(text string) {
+// Say prints a whole line.
+func (b *Bar) Say(text string) {
 	if b.terminal {
 		fmt.Fprint(b.w, "\r\x1b[K")
 	}
-	fmt.Fprintf(b.w, "%s: %s\n", b.what, text)
+	fmt.Fprintf(b.w, "%s: %s\n", b.What, text)
 }
 
-func (b *bar) end() {
+// End ends the line that was overwritten.
+func (b *Bar) End() {
 	if b.terminal && !b.shown.IsZero() {
 		fmt.Fprintln(b.w)
 	}
