@@ -51,6 +51,8 @@ var importLaw = []rule{
 		because: "an examination reads files; how a store is started is handed in"},
 	{who: "cmd/spillway/settings", not: "cmd/spillway/client cmd/spillway/figures cmd/spillway/findings cmd/spillway/credentials net/...", tests: true,
 		because: "settings are read and checked; nothing is opened by them, and no process is asked"},
+	{who: "cmd/spillway/backups", not: "gateway/... metadata/...", tests: true,
+		because: "an order for a backup needs no view of the cluster, and a restore makes a store of files"},
 	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,
 		because: "a client knows a process by its HTTP API alone"},
 

@@ -16,6 +16,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -36,7 +37,7 @@ func TestABackupOfAServingProcessIsAStore(t *testing.T) {
 	defer admin.Close()
 	dir := filepath.Join(t.TempDir(), "backups")
 	for range 3 {
-		if err := (&backupCmd{To: dir, URL: admin.URL, Keep: 2}).Run(); err != nil {
+		if err := (&backups.Backup{To: dir, URL: admin.URL, Keep: 2}).Run(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Millisecond) // names are milliseconds
@@ -44,17 +45,17 @@ func TestABackupOfAServingProcessIsAStore(t *testing.T) {
 	if names, err := filepath.Glob(filepath.Join(dir, "*.backup")); err != nil || len(names) != 2 {
 		t.Errorf("backups that were kept: %v %v", names, err)
 	}
-	if err := (&backupCmd{To: "/dev/null", URL: admin.URL}).Run(); err == nil || testutil.ToFloat64(p.backups.backups.WithLabelValues("failed")) != 1 {
+	if err := (&backups.Backup{To: "/dev/null", URL: admin.URL}).Run(); err == nil || testutil.ToFloat64(p.backups.backups.WithLabelValues("failed")) != 1 {
 		t.Errorf("a backup where none can be: %v, and the metrics do not count it", err)
 	}
 	if n, last := testutil.ToFloat64(p.backups.backups.WithLabelValues("complete")), testutil.ToFloat64(p.backups.last); n != 3 || last < float64(now.Unix()) || last > float64(time.Now().Unix()+1) {
 		t.Errorf("metrics have %.0f complete backups, the newest at %.3f", n, last)
 	}
 	data := filepath.Join(t.TempDir(), "restored")
-	if err := (&restoreCmd{From: dir, Verify: true}).Run(); err != nil {
+	if err := (&backups.Restore{From: dir, Verify: true}).Run(); err != nil {
 		t.Error(err)
 	}
-	if err := (&restoreCmd{From: dir, DataDir: &data}).Run(); err != nil {
+	if err := (&backups.Restore{From: dir, DataDir: &data}).Run(); err != nil {
 		t.Fatal(err)
 	}
 	q := openIn(t, data)
@@ -87,7 +88,7 @@ func TestABackupInABucketIsAStore(t *testing.T) {
 	defer bucket.Close()
 	t.Setenv("AWS_ACCESS_KEY_ID", "AK")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "SK")
-	flags := bucketFlags{Endpoint: bucket.URL, Region: "us-east-1"}
+	flags := backups.Bucket{Endpoint: bucket.URL, Region: "us-east-1"}
 
 	p := open(t)
 	admin := httptest.NewServer(http.HandlerFunc(p.backupPage))
@@ -100,7 +101,7 @@ func TestABackupInABucketIsAStore(t *testing.T) {
 		}
 		for range 2 { // the second has nothing to copy
 			before = written.Load()
-			if err := (&backupCmd{To: to, URL: admin.URL, Keep: 2, S3: flags}).Run(); err != nil {
+			if err := (&backups.Backup{To: to, URL: admin.URL, Keep: 2, S3: flags}).Run(); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * time.Millisecond) // names are milliseconds
@@ -109,21 +110,21 @@ func TestABackupInABucketIsAStore(t *testing.T) {
 	if n := written.Load(); n != before || n == 0 {
 		t.Errorf("%d segments were written, %d of them by a backup of nothing new", n, n-before)
 	}
-	at, err := flags.place(to)
+	at, err := flags.Place(to)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if files, err := at.List(t.Context(), ""); err != nil || len(files) != 2 {
 		t.Errorf("backups that were kept, and no lock: %v %v", files, err)
 	}
-	for _, c := range []restoreCmd{{List: true}, {Verify: true}} {
+	for _, c := range []backups.Restore{{List: true}, {Verify: true}} {
 		c.From, c.S3 = to, flags
 		if err := c.Run(); err != nil {
 			t.Error(err)
 		}
 	}
 	data := filepath.Join(t.TempDir(), "restored")
-	if err := (&restoreCmd{From: to, DataDir: &data, S3: flags}).Run(); err != nil {
+	if err := (&backups.Restore{From: to, DataDir: &data, S3: flags}).Run(); err != nil {
 		t.Fatal(err)
 	}
 	if code, text := openIn(t, data).do(t, http.MethodGet, "/api/v1/query?query=sum(count_over_time(m_v[1h]))", ""); code != http.StatusOK || !strings.Contains(text, `"3"]`) {
@@ -135,7 +136,7 @@ func TestABackupInABucketIsAStore(t *testing.T) {
 func TestKeysForABucketDoNotCrossTheNetworkInTheClear(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AK")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "SK")
-	err := (&backupCmd{To: "s3://bkt", URL: "http://192.0.2.1:8429"}).Run()
+	err := (&backups.Backup{To: "s3://bkt", URL: "http://192.0.2.1:8429"}).Run()
 	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "in the clear") {
 		t.Error(err)
 	}
@@ -158,7 +159,7 @@ func TestABackupIsNotMadeByAnybodysPage(t *testing.T) {
 		{"application/json", `{"from": "x"}`, http.StatusBadRequest},
 		{"application/json", `{`, http.StatusBadRequest},
 	} {
-		r := httptest.NewRequest(http.MethodPost, backupPath, strings.NewReader(c.body))
+		r := httptest.NewRequest(http.MethodPost, backups.Path, strings.NewReader(c.body))
 		r.Header.Set("Content-Type", c.kind)
 		w := httptest.NewRecorder()
 		p.backupPage(w, r)

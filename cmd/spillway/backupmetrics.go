@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 )
 
 // backupMetrics counts the backups that a process was asked for. A process that was started anew knows of none.
@@ -27,7 +29,7 @@ func newBackupMetrics(r prometheus.Registerer) *backupMetrics {
 }
 
 // ended counts a backup.
-func (m *backupMetrics) ended(news *backupNews, err error) {
+func (m *backupMetrics) ended(news *backups.News, err error) {
 	switch {
 	case err != nil:
 		m.backups.WithLabelValues("failed").Inc()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/server"
 )
@@ -18,7 +19,7 @@ const newsEvery = 200 * time.Millisecond
 
 // backupPage makes a backup while the process serves. It ends when the client leaves.
 func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
-	var o backupOrder
+	var o backups.Order
 	if !readOrder(w, r, &o, "a backup") {
 		return
 	}
@@ -26,12 +27,12 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no number may be negative", http.StatusBadRequest)
 		return
 	}
-	to, err := o.place()
+	to, err := o.Place()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	withNews(w, "a backup", &d.backingUp, func(progress func(backup.Progress)) backupNews {
+	withNews(w, "a backup", &d.backingUp, func(progress func(backup.Progress)) backups.News {
 		news, err := d.backUp(r.Context(), &o, to, progress)
 		d.backups.ended(&news, err)
 		if err != nil {
@@ -60,14 +61,14 @@ func readOrder(w http.ResponseWriter, r *http.Request, o any, what string) bool 
 }
 
 // withNews answers with the progress of do, and at last with its outcome, unless another one is under way.
-func withNews(w http.ResponseWriter, what string, busy *atomic.Bool, do func(progress func(backup.Progress)) backupNews) {
+func withNews(w http.ResponseWriter, what string, busy *atomic.Bool, do func(progress func(backup.Progress)) backups.News) {
 	if !busy.CompareAndSwap(false, true) {
 		http.Error(w, what+" is under way", http.StatusConflict)
 		return
 	}
 	defer busy.Store(false)
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	tell := func(n backupNews) {
+	tell := func(n backups.News) {
 		_ = json.NewEncoder(w).Encode(n) // the request's context shows that a client left
 		_ = http.NewResponseController(w).Flush()
 	}
@@ -75,12 +76,12 @@ func withNews(w http.ResponseWriter, what string, busy *atomic.Bool, do func(pro
 	tell(do(func(p backup.Progress) {
 		if now := time.Now(); now.Sub(last) >= newsEvery {
 			last = now
-			tell(backupNews{Progress: &p})
+			tell(backups.News{Progress: &p})
 		}
 	}))
 }
 
-func (d *door) backUp(ctx context.Context, o *backupOrder, to backup.Place, progress func(backup.Progress)) (news backupNews, err error) {
+func (d *door) backUp(ctx context.Context, o *backups.Order, to backup.Place, progress func(backup.Progress)) (news backups.News, err error) {
 	if d.behind.snapshot == nil {
 		return d.backUpCluster(ctx, o, to, progress)
 	}
@@ -94,7 +95,7 @@ func (d *door) backUp(ctx context.Context, o *backupOrder, to backup.Place, prog
 	if err != nil {
 		return news, err
 	}
-	news = backupNews{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
+	news = backups.News{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
 	if o.Keep > 0 {
 		news.Removed, err = backup.Prune(ctx, to, snap.Content.Store, o.Keep)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 )
 
 // TestClusterBackupIsRestoredIntoAnother: a cluster is backed up while rows are written, a partition moves its rows to its halves, and a server is killed and
@@ -52,7 +53,7 @@ func TestClusterBackupIsRestoredIntoAnother(t *testing.T) {
 	before := acked.Load()
 	victim, _ := c.leader(parent)
 	ended := make(chan error, 1)
-	go func() { ended <- (&backupCmd{To: dir, URL: "http://" + c.GatewayAdmin[0]}).Run() }()
+	go func() { ended <- (&backups.Backup{To: dir, URL: "http://" + c.GatewayAdmin[0]}).Run() }()
 	c.server(victim).Kill()
 	c.start(c.server(victim))
 	c.must(<-ended)
@@ -61,7 +62,7 @@ func TestClusterBackupIsRestoredIntoAnother(t *testing.T) {
 	c.Kill()
 
 	c2 := newCrowd(t, processes.Plan{Etcd: 1, Storage: 2, Gateways: 1, Env: []string{"SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
-	into := restoreCmd{From: dir, URL: "http://" + c2.GatewayAdmin[0]}
+	into := backups.Restore{From: dir, URL: "http://" + c2.GatewayAdmin[0]}
 	c2.must(into.Run())
 	w2 := *w
 	w2.crowd = c2

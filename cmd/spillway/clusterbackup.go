@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -99,7 +100,7 @@ func (d *door) holder() string {
 }
 
 // backUpCluster makes a backup of all servers.
-func (d *door) backUpCluster(ctx context.Context, o *backupOrder, to backup.Place, progress func(backup.Progress)) (news backupNews, err error) {
+func (d *door) backUpCluster(ctx context.Context, o *backups.Order, to backup.Place, progress func(backup.Progress)) (news backups.News, err error) {
 	if o.Link {
 		return news, fault.Errorf(fault.Invalid, "the files of a cluster are on other hosts: there are no hard links to them")
 	}
@@ -108,7 +109,7 @@ func (d *door) backUpCluster(ctx context.Context, o *backupOrder, to backup.Plac
 	if err != nil {
 		return news, err
 	}
-	news = backupNews{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
+	news = backups.News{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
 	if o.Keep > 0 {
 		news.Removed, err = backup.Prune(ctx, to, d.holder(), o.Keep)
 	}
@@ -117,7 +118,7 @@ func (d *door) backUpCluster(ctx context.Context, o *backupOrder, to backup.Plac
 
 // restorePage inserts the rows of a backup while the process serves. It ends when the client leaves.
 func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
-	var o restoreOrder
+	var o backups.RestoreOrder
 	if !readOrder(w, r, &o, "a restore") {
 		return
 	}
@@ -125,7 +126,7 @@ func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no number may be negative", http.StatusBadRequest)
 		return
 	}
-	from, err := placeAt("from", o.From, o.S3)
+	from, err := backups.PlaceAt("from", o.From, o.S3)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -134,7 +135,7 @@ func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	withNews(w, "a restore", &d.restoring, func(progress func(backup.Progress)) backupNews {
+	withNews(w, "a restore", &d.restoring, func(progress func(backup.Progress)) backups.News {
 		news, err := d.restore(r.Context(), &o, from, progress)
 		if err != nil {
 			news.Error = err.Error()
@@ -149,11 +150,11 @@ func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 // scratchDir is where the partitions of a backup are stores for a while, in data_dir.
 const scratchDir = "restore"
 
-func (d *door) restore(ctx context.Context, o *restoreOrder, from backup.Place, progress func(backup.Progress)) (backupNews, error) {
+func (d *door) restore(ctx context.Context, o *backups.RestoreOrder, from backup.Place, progress func(backup.Progress)) (backups.News, error) {
 	res, err := cluster.Restore(ctx, from, o.Backup, restoreTarget{d.behind.tables, d}, cluster.RestoreSettings{
 		Settings: backup.Settings{BytesPerSecond: o.BytesPerSecond, Progress: progress}, Merge: o.Merge,
 		FS: vfs.Default, Scratch: filepath.Join(d.cfg.DataDir, scratchDir), Log: d.log})
-	return backupNews{Name: res.Name, Missing: res.Missing, Progress: &res.Progress, Tables: res.Tables, Rows: res.Rows, Expired: res.Expired}, err
+	return backups.News{Name: res.Name, Missing: res.Missing, Progress: &res.Progress, Tables: res.Tables, Rows: res.Rows, Expired: res.Expired}, err
 }
 
 // restoreTarget is the cluster of a gateway, or a process that is alone, as a restore fills it.

@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/prometheus/model/histogram"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -181,7 +182,7 @@ func TestARestoredClusterHasRowsOfEveryKind(t *testing.T) {
 	q := open(t)
 	admin := httptest.NewServer(http.HandlerFunc(q.restorePage))
 	defer admin.Close()
-	into := restoreCmd{From: dir, URL: admin.URL}
+	into := backups.Restore{From: dir, URL: admin.URL}
 	if err := into.Run(); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +205,7 @@ func TestARestoredClusterHasRowsOfEveryKind(t *testing.T) {
 	if err := into.Run(); err == nil || !strings.Contains(err.Error(), "tables t already") {
 		t.Errorf("a second restore: %v", err)
 	}
-	if err := (&restoreCmd{From: dir, DataDir: new(string)}).Run(); !fault.Is(err, fault.Invalid) {
+	if err := (&backups.Restore{From: dir, DataDir: new(string)}).Run(); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a cluster's backup as a store: %v", err)
 	}
 }

@@ -16,5 +16,6 @@
 // Commands that need no process of their own are packages below this one, and import it never:
 //
 //	main ─▶ settings ─▶ verify, connect
+//	main ─▶ backups ─▶ settings, client
 //	main ─▶ verify, credentials, client, findings, figures, diagram ─▶ connect, terminal
 package main

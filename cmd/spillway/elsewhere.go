@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 )
 
@@ -30,8 +31,8 @@ var elsewhere = []struct{ path, instead string }{
 	{tablesPath, onAdminPort},
 	{tablesPath + "/", onAdminPort},
 	{auditPath, onAdminPort},
-	{backupPath, onAdminPort},
-	{restorePath, onAdminPort},
+	{backups.Path, onAdminPort},
+	{backups.RestorePath, onAdminPort},
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
@@ -36,8 +37,8 @@ type cli struct {
 	Doctor     doctorCmd         `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
 	Verify     verify.Command    `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
 	Repair     repairCmd         `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
-	Backup     backupCmd         `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
-	Restore    restoreCmd        `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
+	Backup     backups.Backup    `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
+	Restore    backups.Restore   `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
 	Export     exportCmd         `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
 	Import     importCmd         `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
 	Config     settings.Command  `cmd:"" help:"Check settings, show them, and list all there are."`

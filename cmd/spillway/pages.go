@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/docs"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
@@ -79,8 +80,8 @@ func tablePage(w http.ResponseWriter, r *http.Request) {
 // privatePages are the pages of admin.listen. On loopback any user of the host may use them.
 func (d *door) privatePages() []page {
 	out := profilePages()
-	out = append(out, page{"POST " + backupPath, access.NeedAdminAll, http.HandlerFunc(d.backupPage)},
-		page{"POST " + restorePath, access.NeedAdminAll, http.HandlerFunc(d.restorePage)})
+	out = append(out, page{"POST " + backups.Path, access.NeedAdminAll, http.HandlerFunc(d.backupPage)},
+		page{"POST " + backups.RestorePath, access.NeedAdminAll, http.HandlerFunc(d.restorePage)})
 	out = append(out, d.orderPages()...)
 	return append(out,
 		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloader().page)},

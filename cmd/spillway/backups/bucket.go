@@ -1,4 +1,4 @@
-package main
+package backups
 
 import (
 	"net"
@@ -14,9 +14,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/backup/s3"
 )
 
-// bucketFlags say how a bucket with backups is reached, in the variables of Amazon's own tools. Keys come from the environment or
+// Bucket says how a bucket with backups is reached, in the variables of Amazon's own tools. Keys come from the environment or
 // from a credentials file, since other users of a host can read the flags of its processes.
-type bucketFlags struct {
+type Bucket struct {
 	Endpoint        string `name:"endpoint" help:"URL of a store that speaks S3's protocol (default: Amazon)." placeholder:"URL" env:"AWS_ENDPOINT_URL_S3,AWS_ENDPOINT_URL"`
 	Region          string `name:"region" help:"Region of the bucket (default: the store is asked)." env:"AWS_REGION,AWS_DEFAULT_REGION"`
 	VirtualHost     bool   `name:"virtual-host" help:"Put the bucket into the host name of another store than Amazon, as Amazon does."`
@@ -28,7 +28,7 @@ type bucketFlags struct {
 func isBucket(at string) bool { return strings.HasPrefix(at, s3.Scheme) }
 
 // settings collects the flags and the credentials of this process. Errors: Invalid.
-func (f *bucketFlags) settings() (s3.Settings, error) {
+func (f *Bucket) settings() (s3.Settings, error) {
 	set := s3.Settings{Endpoint: f.Endpoint, Region: f.Region, VirtualHost: f.VirtualHost}
 	if f.CAFile != "" {
 		pem, err := os.ReadFile(f.CAFile)
@@ -40,8 +40,8 @@ func (f *bucketFlags) settings() (s3.Settings, error) {
 	return set.Local(f.CredentialsFile, f.Profile)
 }
 
-// place is a directory, or the bucket of s3://bucket/prefix. Errors: Invalid.
-func (f *bucketFlags) place(at string) (backup.Place, error) {
+// Place is a directory, or the bucket of s3://bucket/prefix. Errors: Invalid.
+func (f *Bucket) Place(at string) (backup.Place, error) {
 	if !isBucket(at) {
 		return backup.Dir{FS: vfs.Default, Path: kong.ExpandPath(at)}, nil
 	}
@@ -53,7 +53,7 @@ func (f *bucketFlags) place(at string) (backup.Place, error) {
 }
 
 // ordered is a place in an order for the process at a URL. Keys leave this host only over TLS. Errors: Invalid.
-func (f *bucketFlags) ordered(at, process string) (string, *s3.Settings, error) {
+func (f *Bucket) ordered(at, process string) (string, *s3.Settings, error) {
 	if !isBucket(at) {
 		return kong.ExpandPath(at), nil, nil
 	}

@@ -1,4 +1,4 @@
-package main
+package backups
 
 import (
 	"bytes"
@@ -29,11 +29,11 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// backupPath is the path on admin.listen at which a running process accepts a request for a backup.
-const backupPath = "/api/v1/admin/backup"
+// Path is the path on admin.listen at which a running process accepts a request for a backup.
+const Path = "/api/v1/admin/backup"
 
-// backupOrder is the body of such a request, in JSON.
-type backupOrder struct {
+// Order is the body of such a request, in JSON.
+type Order struct {
 	To             string       `json:"to"`           // a directory of the process' host, or s3://bucket/prefix
 	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; missing values come from the environment of the process
 	Link           bool         `json:"link,omitempty"`
@@ -41,11 +41,11 @@ type backupOrder struct {
 	Keep           int          `json:"keep,omitempty"` // how many backups stay there; 0: all
 }
 
-// restorePath is the path on admin.listen at which a running process accepts a request to insert the rows of a cluster's backup.
-const restorePath = "/api/v1/admin/restore"
+// RestorePath is the path on admin.listen at which a running process accepts a request to insert the rows of a cluster's backup.
+const RestorePath = "/api/v1/admin/restore"
 
-// restoreOrder is the body of a request to insert a backup's rows, in JSON.
-type restoreOrder struct {
+// RestoreOrder is the body of a request to insert a backup's rows, in JSON.
+type RestoreOrder struct {
 	From           string       `json:"from"`         // a directory of the process' host, or s3://bucket/prefix
 	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; missing values come from the environment of the process
 	Backup         string       `json:"backup,omitempty"`
@@ -53,8 +53,8 @@ type restoreOrder struct {
 	Merge          bool         `json:"merge,omitempty"`
 }
 
-// backupNews is a line of the answer: the progress, and at last the outcome.
-type backupNews struct {
+// News is a line of the answer: the progress, and at last the outcome.
+type News struct {
 	Progress *backup.Progress `json:"progress,omitempty"`
 	Name     string           `json:"name,omitempty"`
 	Missing  []string         `json:"missing,omitempty"`
@@ -65,16 +65,16 @@ type backupNews struct {
 	Error    string           `json:"error,omitempty"`
 }
 
-// place is where the backup goes. Errors: Invalid.
-func (o *backupOrder) place() (backup.Place, error) {
+// Place is where the backup goes. Errors: Invalid.
+func (o *Order) Place() (backup.Place, error) {
 	if isBucket(o.To) && o.Link {
 		return nil, fault.Errorf(fault.Invalid, "a bucket takes no hard links")
 	}
-	return placeAt("to", o.To, o.S3)
+	return PlaceAt("to", o.To, o.S3)
 }
 
-// placeAt is the place that a field of an order names. Errors: Invalid.
-func placeAt(field, at string, set *s3.Settings) (backup.Place, error) {
+// PlaceAt is the place that a field of an order names. Errors: Invalid.
+func PlaceAt(field, at string, set *s3.Settings) (backup.Place, error) {
 	switch {
 	case isBucket(at):
 		if set == nil {
@@ -87,20 +87,20 @@ func placeAt(field, at string, set *s3.Settings) (backup.Place, error) {
 	return backup.Dir{FS: vfs.Default, Path: at}, nil
 }
 
-// backupCmd asks a running process for a backup.
-type backupCmd struct {
+// Backup asks a running process for a backup.
+type Backup struct {
 	To   string        `name:"to" help:"Directory for it, on the host of the process, or s3://BUCKET/PREFIX. Backups in one place share what they have in common." required:"" placeholder:"DIR|s3://…"`
 	URL  string        `name:"url" help:"Where the process listens for administrators (its admin.listen)." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
 	Link bool          `name:"link" help:"Make hard links instead of copies: at once, on the same disk, and damaged together with it."`
 	Rate setting.Bytes `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
 	Keep int           `name:"keep" help:"Remove all but the newest backups of the directory afterwards (default: keep all)."`
 
-	S3     bucketFlags  `embed:"" prefix:"s3-" group:"S3"`
+	S3     Bucket       `embed:"" prefix:"s3-" group:"S3"`
 	Client client.Flags `embed:""`
 }
 
 // Run orders the backup and shows its progress.
-func (c *backupCmd) Run() error {
+func (c *Backup) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if c.Keep < 0 {
@@ -110,7 +110,7 @@ func (c *backupCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	news, err := sendOrder(ctx, c.Client, c.URL, backupPath, o, terminal.NewBar(os.Stderr, "backup"))
+	news, err := sendOrder(ctx, c.Client, c.URL, Path, o, terminal.NewBar(os.Stderr, "backup"))
 	if err != nil {
 		return err
 	}
@@ -122,13 +122,13 @@ func (c *backupCmd) Run() error {
 }
 
 // order is the request for the process. Errors: Invalid.
-func (c *backupCmd) order() (*backupOrder, error) {
+func (c *Backup) order() (*Order, error) {
 	to, set, err := c.S3.ordered(c.To, c.URL)
-	return &backupOrder{To: to, S3: set, Link: c.Link, BytesPerSecond: int(c.Rate), Keep: c.Keep}, err
+	return &Order{To: to, S3: set, Link: c.Link, BytesPerSecond: int(c.Rate), Keep: c.Keep}, err
 }
 
 // sendOrder sends an order to the process at a URL, and shows the progress in the answer.
-func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar *terminal.Bar) (news backupNews, err error) {
+func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar *terminal.Bar) (news News, err error) {
 	order, err := json.Marshal(o)
 	if err != nil {
 		return news, err
@@ -151,10 +151,10 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 }
 
 // readNews reads the lines of the answer up to the last one.
-func readNews(r io.Reader, bar *terminal.Bar) (news backupNews, err error) {
+func readNews(r io.Reader, bar *terminal.Bar) (news News, err error) {
 	d := json.NewDecoder(r)
 	for {
-		var line backupNews
+		var line News
 		if err := d.Decode(&line); err != nil {
 			bar.End()
 			return news, fault.Errorf(fault.Unavailable, "the process went away before the %s was done (%v)", bar.What, err)
@@ -197,8 +197,8 @@ func tellMissing(missing []string) error {
 	return nil
 }
 
-// restoreCmd makes a store of a backup, or has a running cluster insert its rows.
-type restoreCmd struct {
+// Restore makes a store of a backup, or has a running cluster insert its rows.
+type Restore struct {
 	From       string        `name:"from" help:"Directory with backups, or s3://BUCKET/PREFIX." required:"" placeholder:"DIR|s3://…"`
 	Backup     string        `name:"backup" help:"Which of them, by name (default: the newest)."`
 	ConfigFile string        `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
@@ -210,12 +210,12 @@ type restoreCmd struct {
 	List       bool          `name:"list" help:"List the backups, and restore nothing." xor:"mode"`
 	Verify     bool          `name:"verify" help:"Read the whole backup and check it, and restore nothing." xor:"mode"`
 
-	S3     bucketFlags  `embed:"" prefix:"s3-" group:"S3"`
+	S3     Bucket       `embed:"" prefix:"s3-" group:"S3"`
 	Client client.Flags `embed:""`
 }
 
 // Run lists, checks or restores.
-func (c *restoreCmd) Run() error {
+func (c *Restore) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	switch {
@@ -226,7 +226,7 @@ func (c *restoreCmd) Run() error {
 	case c.Merge:
 		return fault.Errorf(fault.Invalid, "--merge goes with --url: a new store has no rows yet")
 	}
-	from, err := c.S3.place(c.From)
+	from, err := c.S3.Place(c.From)
 	if err != nil {
 		return err
 	}
@@ -266,13 +266,13 @@ func (c *restoreCmd) Run() error {
 }
 
 // order has a running process insert the rows of a backup.
-func (c *restoreCmd) order(ctx context.Context) error {
+func (c *Restore) order(ctx context.Context) error {
 	from, set, err := c.S3.ordered(c.From, c.URL)
 	if err != nil {
 		return err
 	}
-	o := &restoreOrder{From: from, S3: set, Backup: c.Backup, BytesPerSecond: int(c.Rate), Merge: c.Merge}
-	news, err := sendOrder(ctx, c.Client, c.URL, restorePath, o, terminal.NewBar(os.Stderr, "restore"))
+	o := &RestoreOrder{From: from, S3: set, Backup: c.Backup, BytesPerSecond: int(c.Rate), Merge: c.Merge}
+	news, err := sendOrder(ctx, c.Client, c.URL, RestorePath, o, terminal.NewBar(os.Stderr, "restore"))
 	if err != nil {
 		return err
 	}
