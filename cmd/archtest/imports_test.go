@@ -53,6 +53,12 @@ var importLaw = []rule{
 		because: "settings are read and checked; nothing is opened by them, and no process is asked"},
 	{who: "cmd/spillway/backups", not: "gateway/... metadata/...", tests: true,
 		because: "an order for a backup needs no view of the cluster, and a restore makes a store of files"},
+	{who: "cmd/spillway/exchange", not: "gateway/... storage/... metadata/...", tests: true,
+		because: "rows leave and come through a process or through files of others; cmd/internal/transfer has their formats"},
+	{who: "cmd/spillway/topics", not: "storage/... metadata/...", tests: true,
+		because: "the lag of topics is asked over HTTP; gateway/intake/kafka has the form of the answer"},
+	{who: "cmd/spillway/repair", not: "cmd/spillway/client cmd/spillway/connect gateway/... metadata/... net/...", tests: true,
+		because: "a repair changes files, and asks no process"},
 	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,
 		because: "a client knows a process by its HTTP API alone"},
 

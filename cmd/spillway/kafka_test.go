@@ -17,6 +17,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/cmd/spillway/topics"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 	"github.com/spillwaydb/spillway/protocols/record"
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -119,7 +120,7 @@ func TestKafkaToPromQL(t *testing.T) {
 	defer web.Close()
 	var table strings.Builder
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		s, err := fetchKafkaStatus(ctx, client.Flags{}, web.URL)
+		s, err := topics.Fetch(ctx, client.Flags{}, web.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +129,7 @@ func TestKafkaToPromQL(t *testing.T) {
 			rows, poison = rows+part.Rows, poison+part.Poison
 		}
 		if rows == 1 && poison == 1 {
-			if err := printKafkaStatus(&table, s); err != nil {
+			if err := topics.Print(&table, s); err != nil {
 				t.Fatal(err)
 			}
 			break

@@ -12,8 +12,11 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
+	"github.com/spillwaydb/spillway/cmd/spillway/exchange"
+	"github.com/spillwaydb/spillway/cmd/spillway/repair"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/cmd/spillway/topics"
 	"github.com/spillwaydb/spillway/cmd/spillway/verify"
 	"github.com/spillwaydb/spillway/gateway/api"
 )
@@ -26,7 +29,7 @@ type cli struct {
 	Gateway    gatewayCmd        `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
 	Storage    storageCmd        `cmd:"" help:"Run a storage server of a cluster."`
 	Query      client.Query      `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
-	Write      writeCmd          `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
+	Write      exchange.Write    `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
 	Tail       client.Tail       `cmd:"" help:"Print rows as they come."`
 	Health     client.Health     `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
 	Table      tableCmd          `cmd:"" help:"Make, show, change and drop tables."`
@@ -36,14 +39,14 @@ type cli struct {
 	Presplit   presplitCmd       `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
 	Doctor     doctorCmd         `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
 	Verify     verify.Command    `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
-	Repair     repairCmd         `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
+	Repair     repair.Command    `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
 	Backup     backups.Backup    `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
 	Restore    backups.Restore   `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
-	Export     exportCmd         `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
-	Import     importCmd         `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
+	Export     exchange.Export   `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
+	Import     exchange.Import   `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
 	Config     settings.Command  `cmd:"" help:"Check settings, show them, and list all there are."`
 	Audit      auditCmd          `cmd:"" help:"List what people did."`
-	Kafka      kafkaCmd          `cmd:"" help:"Look at the topics that a running process reads."`
+	Kafka      topics.Command    `cmd:"" help:"Look at the topics that a running process reads."`
 	Certs      credentials.Certs `cmd:"" help:"Make certificates for the processes of a cluster."`
 	Token      credentials.Token `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
 	Completion completionCmd     `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`

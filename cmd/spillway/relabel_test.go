@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/topics"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 )
 
@@ -122,7 +123,7 @@ relabel:
 	}
 	settled := func(records uint64) func() bool {
 		return func() bool {
-			s, err := fetchKafkaStatus(t.Context(), client.Flags{}, "http://"+l.addr)
+			s, err := topics.Fetch(t.Context(), client.Flags{}, "http://"+l.addr)
 			if err != nil {
 				t.Fatal(err)
 			}

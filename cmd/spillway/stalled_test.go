@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 type waitsFor time.Duration
@@ -34,16 +32,6 @@ func TestWritersAreNotSentToADiskThatHangs(t *testing.T) {
 		d.readiness(w, httptest.NewRequest(http.MethodGet, "/-/ready", nil))
 		if text := w.Body.String(); w.Code != step.want || !strings.Contains(text, step.text) {
 			t.Errorf("a wait of %s: %d %s", time.Duration(step.wait), w.Code, text)
-		}
-	}
-}
-
-// TestAFileAfterFromIsNotTakenForAServerThatIsDown: the user asked for the import of a file.
-func TestAFileAfterFromIsNotTakenForAServerThatIsDown(t *testing.T) {
-	for _, from := range []string{"a.om", "./dir/a.om", "localhost:8428", "ftp://there"} {
-		_, err := (&importCmd{From: from, Senders: 4}).plan(t.Context())
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "--from "+from+" is no URL") || !strings.Contains(err.Error(), "spillway import "+from) {
-			t.Errorf("--from %s: %v", from, err)
 		}
 	}
 }

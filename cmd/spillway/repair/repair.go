@@ -1,4 +1,4 @@
-package main
+package repair
 
 import (
 	"cmp"
@@ -16,10 +16,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// repairCmd examines a store that no process uses, and rebuilds its catalogue if that is damaged. It ends with 0 when
+// Command examines a store that no process uses, and rebuilds its catalogue if that is damaged. It ends with 0 when
 // nothing was wrong, or everything could be repaired; with 1 when something is lost or closed; with 2 when nothing could
 // be done.
-type repairCmd struct {
+type Command struct {
 	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	DataDir    *string `name:"data-dir" help:"The store (default ./spillway-data)." type:"path"`
 	DryRun     bool    `name:"dry-run" help:"Report the changes without making them." xor:"mode"`
@@ -27,7 +27,7 @@ type repairCmd struct {
 }
 
 // Run repairs.
-func (c *repairCmd) Run() error {
+func (c *Command) Run() error {
 	cfg, err := settings.Load(c.ConfigFile)
 	if err == nil {
 		terminal.Over(&cfg.DataDir, c.DataDir)

@@ -1,4 +1,4 @@
-package main
+package topics
 
 import (
 	"context"
@@ -16,11 +16,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-type kafkaCmd struct {
-	Status kafkaStatusCmd `cmd:"" help:"Show the lag of every partition that a running process reads."`
+// Command is kafka.
+type Command struct {
+	Status statusCmd `cmd:"" help:"Show the lag of every partition that a running process reads."`
 }
 
-type kafkaStatusCmd struct {
+type statusCmd struct {
 	URL    string `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Output string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
 
@@ -28,10 +29,10 @@ type kafkaStatusCmd struct {
 }
 
 // Run asks a running process and prints its answer.
-func (k *kafkaStatusCmd) Run() error {
+func (k *statusCmd) Run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	s, err := fetchKafkaStatus(ctx, k.Client, k.URL)
+	s, err := Fetch(ctx, k.Client, k.URL)
 	if err != nil {
 		return err
 	}
@@ -40,10 +41,11 @@ func (k *kafkaStatusCmd) Run() error {
 		e.SetIndent("", "  ")
 		return e.Encode(s)
 	}
-	return printKafkaStatus(os.Stdout, s)
+	return Print(os.Stdout, s)
 }
 
-func fetchKafkaStatus(ctx context.Context, client client.Flags, url string) (s kafka.Status, err error) {
+// Fetch asks the process at a URL. Errors: Invalid, Unavailable, Corrupt, and those of the connection.
+func Fetch(ctx context.Context, client client.Flags, url string) (s kafka.Status, err error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafka.StatusPath, nil)
 	if err != nil {
 		return s, fault.Wrap(err, fault.Invalid, "--url")
@@ -61,8 +63,8 @@ func fetchKafkaStatus(ctx context.Context, client client.Flags, url string) (s k
 	return body.Data, fault.Wrap(err, fault.Corrupt, "answer of %s", url)
 }
 
-// printKafkaStatus prints a table for people: one screen for a few topics, problems last.
-func printKafkaStatus(w io.Writer, s kafka.Status) error {
+// Print prints a table for people: one screen for a few topics, problems last.
+func Print(w io.Writer, s kafka.Status) error {
 	if len(s.Clusters) == 0 {
 		_, err := fmt.Fprintln(w, "no Kafka cluster is configured")
 		return err

@@ -1,4 +1,4 @@
-package main
+package exchange
 
 import (
 	"cmp"
@@ -17,8 +17,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// importCmd writes rows of a file, of a directory of Prometheus, or of another server to a server.
-type importCmd struct {
+// Import writes rows of a file, of a directory of Prometheus, or of another server to a server.
+type Import struct {
 	Source string `arg:"" optional:"" help:"File, compressed by gzip or zstd or not; - for standard input; or a directory of Prometheus, stopped, with its blocks and its write-ahead log; or a snapshot of one, or a single block."`
 	From   string `name:"from" help:"Instead: URL of another server to read from, a Spillway or any with Prometheus' remote read."`
 
@@ -39,7 +39,7 @@ type importCmd struct {
 }
 
 // Run imports.
-func (c *importCmd) Run() error {
+func (c *Import) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	m, err := c.plan(ctx)
@@ -69,7 +69,7 @@ func (c *importCmd) Run() error {
 }
 
 // plan makes the run of the flags.
-func (c *importCmd) plan(ctx context.Context) (*transfer.Import, error) {
+func (c *Import) plan(ctx context.Context) (*transfer.Import, error) {
 	switch {
 	case (c.Source == "") == (c.From == ""):
 		return nil, fault.Errorf(fault.Invalid, "give a file or directory, or --from and the URL of another server")
@@ -95,7 +95,7 @@ func (c *importCmd) plan(ctx context.Context) (*transfer.Import, error) {
 	return m, err
 }
 
-func (c *importCmd) fromServer(ctx context.Context, m *transfer.Import) error {
+func (c *Import) fromServer(ctx context.Context, m *transfer.Import) error {
 	do, err := foreignSender(c.FromTokenFile, c.FromCAFile)
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (c *importCmd) fromServer(ctx context.Context, m *transfer.Import) error {
 	return nil
 }
 
-func (c *importCmd) fromFile(m *transfer.Import) error {
+func (c *Import) fromFile(m *transfer.Import) error {
 	if c.Range.Match != "" || c.Range.Window != "" {
 		return fault.Errorf(fault.Invalid, "--match and --window go with --from: a file is imported as it is")
 	}
@@ -149,8 +149,8 @@ func (c *importCmd) fromFile(m *transfer.Import) error {
 	return nil
 }
 
-// writeCmd writes a few rows: an import from standard input or a file that notes nothing.
-type writeCmd struct {
+// Write writes a few rows: an import from standard input or a file that notes nothing.
+type Write struct {
 	File      string        `arg:"" optional:"" help:"File (default: standard input)." default:"-"`
 	Format    string        `name:"format" help:"line (Influx), openmetrics, prometheus (text) or json (lines)." enum:"line,openmetrics,prometheus,json" default:"line"`
 	Precision string        `name:"precision" help:"Unit of the times in line protocol: ns, us, ms or s." enum:"ns,us,ms,s" default:"ns"`
@@ -158,7 +158,7 @@ type writeCmd struct {
 }
 
 // Run writes the rows; those without a time get now.
-func (c *writeCmd) Run() error {
+func (c *Write) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	do, err := c.Server.Client.Sender(0, true)

@@ -1,4 +1,4 @@
-package main
+package exchange
 
 import (
 	"cmp"
@@ -25,8 +25,8 @@ type rangeFlags struct {
 	Window string `name:"window" help:"How much time is read at once; an interrupted run goes on at the last whole window (default 1d; for blocks 2h)."`
 }
 
-// exportCmd writes the rows of a server into a file.
-type exportCmd struct {
+// Export writes the rows of a server into a file.
+type Export struct {
 	To     string       `name:"to" help:"File, - for standard output, or directory for blocks. Names that end in .gz or .zst are compressed." required:""`
 	Format string       `name:"format" help:"openmetrics, prometheus (text), line (Influx), json (lines; keeps every bit), or blocks (of Prometheus' TSDB); default: by the name: .om .prom .lp .jsonl." enum:",openmetrics,prometheus,line,json,blocks" default:""`
 	URL    string       `name:"url" help:"Where the process listens: a standalone, a gateway, or any server with Prometheus' remote read." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
@@ -36,7 +36,7 @@ type exportCmd struct {
 }
 
 // Run exports.
-func (c *exportCmd) Run() error {
+func (c *Export) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if c.Format == "" {
