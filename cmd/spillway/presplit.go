@@ -14,6 +14,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/diagram"
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -144,11 +145,11 @@ func (c *presplitShowCmd) draw(cols []columnForecast) error {
 }
 
 func (c *presplitShowCmd) column(m *topology.Map, col master.ColumnGrowth, sizes map[lease.Partition]master.Size, now point.Nanos) columnForecast {
-	f := forecaster{m: m, now: now, ahead: c.Ahead, past: c.Past, target: float64(c.Target), sizes: func(id point.PartitionID) (master.Size, bool) {
+	f := figures.Forecaster{Map: m, Now: now, Ahead: c.Ahead, Past: c.Past, Target: float64(c.Target), Sizes: func(id point.PartitionID) (master.Size, bool) {
 		s, ok := sizes[lease.Partition{Table: m.Table, ID: id}]
 		return s, ok
 	}}
-	shown := f.column(col)
+	shown := f.Column(col)
 	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: shown.Known, RowsPerSec: shown.RowsPerSecond, BytesPerRow: shown.BytesPerRow, BytesPerPartition: shown.BytesPerPartition, Days: shown.Days, Recorded: []forecastPoint{}, Forecast: []forecastPoint{}, Partitions: []sizedPart{}, until: now + int64(c.Ahead)}
 	if shown.Short > 0 {
 		out.ShortHistory = shown.Short.Round(time.Second).String()

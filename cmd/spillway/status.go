@@ -135,7 +135,7 @@ func tableStatus(f found, now time.Time) ui.Table {
 	t := ui.Table{Name: m.Table, Seq: m.Seq, Retention: m.Config.Retention, Width: m.Config.PartitionWidth, Replicas: m.Config.Replicas, MinInSync: m.Config.MinInSync(), Partitions: []ui.Partition{}}
 	if f.stats != nil {
 		for _, x := range f.stats.Staged {
-			t.Staged = append(t.Staged, ui.Staged{Server: x.Server, Rows: x.Rows, Bytes: x.Bytes, Later: x.Later, Sole: x.Sole, Oldest: at(x.Oldest), Overdue: at(x.Overdue)})
+			t.Staged = append(t.Staged, ui.Staged{Server: x.Server, Rows: x.Rows, Bytes: x.Bytes, Later: x.Later, Sole: x.Sole, Oldest: figures.TimeOf(x.Oldest), Overdue: figures.TimeOf(x.Overdue)})
 		}
 	}
 	var sum sizeSum

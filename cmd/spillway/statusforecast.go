@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -33,11 +34,11 @@ func (d *door) forecasts(ctx context.Context, of found) ([]ui.Forecast, error) {
 			sizes[p.ID] = master.Size{Bytes: int64(p.Bytes), Rows: p.Rows}
 		}
 	}
-	f := forecaster{m: of.of, now: time.Now().UnixNano(), ahead: forecastAhead, past: forecastPast, target: float64(d.cfg.Tables.SplitBytes),
-		sizes: func(id point.PartitionID) (master.Size, bool) { s, ok := sizes[id]; return s, ok }}
+	f := figures.Forecaster{Map: of.of, Now: time.Now().UnixNano(), Ahead: forecastAhead, Past: forecastPast, Target: float64(d.cfg.Tables.SplitBytes),
+		Sizes: func(id point.PartitionID) (master.Size, bool) { s, ok := sizes[id]; return s, ok }}
 	var out []ui.Forecast
 	for _, col := range growth.Columns() {
-		out = append(out, f.column(col))
+		out = append(out, f.Column(col))
 	}
 	return out, nil
 }

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"math"
@@ -28,7 +28,7 @@ func TestTheForecastShowsWhatIsLaidOut(t *testing.T) {
 	for at := presplit.SyntheticStart; at < now; at += 60e9 {
 		rows.Observe(at, at+60e9, 6000) // 100 rows a second
 	}
-	f := forecaster{m: m, now: now, ahead: 2 * time.Hour, past: 3, target: 1e6, sizes: func(id point.PartitionID) (master.Size, bool) {
+	f := Forecaster{Map: m, Now: now, Ahead: 2 * time.Hour, Past: 3, Target: 1e6, Sizes: func(id point.PartitionID) (master.Size, bool) {
 		p, _ := m.ByID(id)
 		switch {
 		case p.TimeHi <= now:
@@ -38,7 +38,7 @@ func TestTheForecastShowsWhatIsLaidOut(t *testing.T) {
 		}
 		return master.Size{}, false
 	}}
-	got := f.column(master.ColumnGrowth{Rows: &rows, BytesPerRow: 2})
+	got := f.Column(master.ColumnGrowth{Rows: &rows, BytesPerRow: 2})
 	if !got.Known || math.Abs(got.RowsPerSecond-100) > 1 || got.RingHi != 1 || len(got.Points) != 13 || math.Abs(got.Points[12].BytesPerSecond-200) > 2 || got.Since == nil {
 		t.Errorf("%+v", got)
 	}
