@@ -324,8 +324,11 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	} else {
 		for _, c := range topology.Changes(t.carriedMap.m, r.Map) {
 			ids[c.ID] = struct{}{}
-			if c.Is != nil { // the halves of a split are no change: the map has had them since the split began
-				for _, heir := range c.Is.Into {
+			for _, at := range []*topology.Partition{c.Was, c.Is} {
+				if at == nil {
+					continue
+				}
+				for _, heir := range at.Into { // halves do not change with their parent: the map has had them since the split began
 					ids[heir] = struct{}{}
 				}
 			}
@@ -416,7 +419,7 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 		}
 		m.setLeast(p, t.least.now, tm.Chained(at))
 		m.unload(p)
-		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Parents: slices.Clone(t.heirs[a.Partition]), Seq: tm.Seq, TableRow: row, MinInSync: p.least}
+		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Parents: slices.Sorted(slices.Values(t.heirs[a.Partition])), Seq: tm.Seq, TableRow: row, MinInSync: p.least}
 		if full || !sameAssigned(&p.assigned, &x) {
 			all = append(all, x)
 		}
