@@ -247,6 +247,7 @@ func (s *server) perform(e lease.Effect) {
 	case lease.Commit:
 		conditions := e.Conditions
 		beat := len(e.Writes) > 0 && strings.HasPrefix(e.Writes[0].Key, lease.BeatPrefix)
+		renewal := beat && e.Writes[0].Key == lease.BeatKey(s.id) // not a row in the place of another server's missing one
 		if s.w.opt.broken == heartbeatNotCompared && !beat {
 			conditions = slices.DeleteFunc(slices.Clone(conditions), func(c coord.Condition) bool { return strings.HasPrefix(c.Key, lease.BeatPrefix) })
 		}
@@ -255,12 +256,12 @@ func (s *server) perform(e lease.Effect) {
 			switch {
 			case ok && c.ok:
 				a.Outcome, a.Revision = lease.Done, c.rev
-				if beat {
+				if renewal {
 					s.answered = s.w.now
 				}
 			case ok:
 				a.Outcome = lease.Conflict
-			case beat && s.w.opt.broken == renewalsAssumed:
+			case renewal && s.w.opt.broken == renewalsAssumed:
 				row, _ := s.w.store.get(e.Writes[0].Key) // the next renewal finds it: only the time is wrong
 				a.Outcome, a.Revision = lease.Done, row.Revision
 			}
