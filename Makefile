@@ -19,6 +19,8 @@ FOR     ?= 5s
 ONLY    ?= .
 GOODPUT ?= 0.9
 LATENCY ?= -latency
+# How many of its tests, each with a cluster of processes, test-cluster runs at once: they wait for leases, grace times and starts.
+CLUSTERS ?= 6
 
 # The commit whose program test-cluster upgrades from, and rolls back to: that of the last release, as soon as there is one.
 PREVIOUS ?= cd0cf359
@@ -35,7 +37,8 @@ any = $(subst $(none) $(none),|,$(strip $(1)))
 UNRACED := metadata/topology metadata/lease storage/chain storage/replica storage/staging storage/gate storage/lead/rules gateway/follow gateway/ha
 
 # Where goroutines meet.
-RACED = $$(go list ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... ./cmd/spillway/... | grep -vE '/($(call any,$(UNRACED)))$$')
+# The longest package goes first: at the end it would run alone.
+RACED = $$(go list ./cmd/spillway/... ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... | grep -vE '/($(call any,$(UNRACED)))$$')
 
 # One goroutine that inflates megabytes, compares large values, flips every bit, or asks large queries or thousands of them one after the
 # other: minutes of the race detector's time for nothing. They run without it.
@@ -45,14 +48,17 @@ RACED_NOT := TestBodiesOfEverySizeArriveWhole TestBombsStaySmall TestPromQL.* \
 	TestEveryCommandThatAPageShowsIsUnderstood TestPiecesFitIntoFrames TestSegmentEqualsTheMapOfItsRuns TestSegmentsHoldWhatTheBoundsAllow \
 	TestFlippedBitsAreDamageAndNotTheEnd TestTruncatedAtEveryByteAnOpenFileGivesItsExactPrefix TestADamagedMirrorOfMetadataGivesAStateThatWas
 
-# Tests that run in parallel wait most of their time.
-PARALLEL := -parallel=4
+# Tests wait most of their time, for timers, processes and disks: four run at once, of four packages each.
+PARALLEL := -p=4 -parallel=4
 
 # With TEST_SEED random tests draw the same in every run; without, each run draws anew.
 SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
 
 # A test that hangs is ended after that, package by package. On two cores cmd/spillway takes a sixth of it.
 LIMIT ?= 25m
+
+# go vet is a part of check. go test would run it again, on a package and on all that it imports, for each way of compiling them.
+TEST := go test -vet=off
 
 .DEFAULT_GOAL := help
 .PHONY: test-docker test-s3 size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear bench-unload bench-moves bench-edges plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos attack overload page page-check test-browser
@@ -65,16 +71,16 @@ build: ## bin/spillway, static
 	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/spillway ./cmd/spillway
 
 size: ## the stripped program stays small: at most 48 MB, and nothing in it calls methods by name
-	PROGRAM_SIZE=1 go test -count=1 -v -run TheProgramIsSmall ./cmd/archtest
+	PROGRAM_SIZE=1 $(TEST) -count=1 -v -run TheProgramIsSmall ./cmd/archtest
 
 run: build ## build and start one process with everything inside; ARGS="--data-dir=…"
 	bin/spillway standalone $(ARGS)
 
 # What is quick and fails often goes first.
 test: check ## what CI runs: gofmt, vet, staticcheck, the laws, all tests, the concurrent ones under the race detector
-	go test $(SEEDED) $(PARALLEL) -timeout=$(LIMIT) ./...
+	$(TEST) $(SEEDED) $(PARALLEL) -timeout=$(LIMIT) $$(go list ./... | grep -v '/cmd/archtest$$')
 	@gcc=$$(go env CC); command -v $${gcc%% *} >/dev/null || { echo "the race detector needs a C compiler, and there is no $$gcc: all passed but that"; exit 0; }; \
-	set -x; CRASH_IMAGES=20 KILL_COUNT=1 CGO_ENABLED=1 go test $(SEEDED) -race -short $(PARALLEL) -timeout=$(LIMIT) -skip '^($(call any,$(RACED_NOT)))$$' $(RACED)
+	set -x; CRASH_IMAGES=20 KILL_COUNT=1 CGO_ENABLED=1 $(TEST) $(SEEDED) -race -short $(PARALLEL) -timeout=$(LIMIT) -skip '^($(call any,$(RACED_NOT)))$$' $(RACED)
 
 check: ## gofmt, vet, staticcheck and the laws of cmd/archtest
 	@unformatted=$$(gofmt -l $(CODE)); [ -z "$$unformatted" ] || { echo "not as gofmt would have it:"; echo "$$unformatted"; exit 1; }
@@ -85,23 +91,24 @@ check: ## gofmt, vet, staticcheck and the laws of cmd/archtest
 test-clients: ## real Telegraf, Prometheus and libraries of PyPI and npm against a real spillway; builds them first, which takes minutes
 	cmd/clienttest/install.sh
 	go vet -tags clients ./cmd/clienttest/...
-	go test -tags clients -count=1 -timeout=15m ./cmd/clienttest/...
+	$(TEST) -tags clients -count=1 -timeout=15m ./cmd/clienttest/...
 
-# A run that finds no such test would pass: it must not. $(call has,folder,pattern)
-has = go test -list '$(2)' $(1) | grep -q '^Test' || { echo "$(1) has no test that matches $(2)"; exit 1; }
+# A run that finds no such test would pass: it must not. Files that are compiled here are searched: a list by the test program would
+# cost its linking. $(call has,folder,pattern)
+has = (cd $(lastword $(1)) && grep -hoE '^func Test[A-Za-z0-9_]*' $$(go list -f '{{join .TestGoFiles " "}} {{join .XTestGoFiles " "}}' $(filter-out ./%,$(1)) .) | grep -qE '$(2)') || { echo "$(1) has no test that matches $(2)"; exit 1; }
 
 kill: ## a process under load, killed again and again: what was acked is there; KILL_COUNT=20
 	@$(call has,./cmd/spillway,Kill)
-	KILL_COUNT=$${KILL_COUNT:-20} go test -count=1 -timeout=15m -run Kill ./cmd/spillway
+	KILL_COUNT=$${KILL_COUNT:-20} $(TEST) -count=1 -timeout=15m -run Kill ./cmd/spillway
 
 crash: ## power cuts at every moment, on disks that lose what was not synced; CRASH_IMAGES=1000
 	@$(call has,./storage/brick,LoseNothingAcked$$)
 	@$(call has,./storage/server,LoseNothingAcked$$)
-	CRASH_IMAGES=$${CRASH_IMAGES:-1000} go test -count=1 -timeout=15m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
+	CRASH_IMAGES=$${CRASH_IMAGES:-1000} $(TEST) -count=1 -timeout=60m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
 
 corrupt: ## a store's files corrupted again and again, closed and under a running process: no row is lost in silence; N=500 TEST_SEED= CORRUPT_WORLD=dir CORRUPT_CASE=
 	@$(call has,./cmd/spillway,CorruptionsLoseNothing)
-	CORRUPT_N=$${N:-500} go test -count=1 -v -timeout=120m -run 'CorruptionsLoseNothing' ./cmd/spillway
+	CORRUPT_N=$${N:-500} $(TEST) -count=1 -v -timeout=120m -run 'CorruptionsLoseNothing' ./cmd/spillway
 
 sim: ## a cluster's life in one goroutine, by a seed; SEED=0x2f9c31 EVENTS=1000000 FAULTS=all or all,restore or partition,crash,… ARGS=-v or "-runs 20" or "-partitions 2000 -copies 3"
 	go run ./cmd/sim -seed $(SEED) -events $(EVENTS) -faults $(FAULTS) $(ARGS)
@@ -232,20 +239,20 @@ demo: build etcd ## a cluster as above, with a load by line protocol, remote wri
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -demo -demo-rate $${DEMO_RATE:-1500} -demo-kafka "$${DEMO_KAFKA:-}" -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/demo} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
-test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd, upgraded from an earlier build and rolled back; PREVIOUS=commit CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s
+test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd, upgraded from an earlier build and rolled back; PREVIOUS=commit CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTERS=6 at once
 	@$(call has,./cmd/spillway,TestCluster)
 	@$(call has,./cmd/cluster,TestCluster)
 	.ci/previous bin/spillway-previous $(PREVIOUS)
-	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway CLUSTER_PREVIOUS=$(CURDIR)/bin/spillway-previous go test -count=1 -v -timeout=60m -parallel=4 -run 'TestCluster' ./cmd/spillway ./cmd/cluster
+	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway CLUSTER_PREVIOUS=$(CURDIR)/bin/spillway-previous $(TEST) -count=1 -v -timeout=60m -parallel=$(CLUSTERS) -run 'TestCluster' ./cmd/spillway ./cmd/cluster
 
 chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
 	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)
 	.ci/faults bin/spillway-faults $(VERSION)
-	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults go test -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
+	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults $(TEST) -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
 
 test-s3: ## backups in a real S3 server that checks signatures: versitygw, built into .cache; S3_SERVER=path of another build of it
 	@test -n "$${S3_SERVER:-}" || GOBIN=$(CURDIR)/.cache/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || { echo "make test-s3: SKIPPED: versitygw cannot be built here, the reason stands above"; exit 0; }; \
-	S3_SERVER=$${S3_SERVER:-$(CURDIR)/.cache/s3/versitygw} go test -count=1 -v -run ChecksSignatures ./storage/backup/s3
+	S3_SERVER=$${S3_SERVER:-$(CURDIR)/.cache/s3/versitygw} $(TEST) -count=1 -v -run ChecksSignatures ./storage/backup/s3
 
 test-docker: ## the image and the services of docker/, in an engine of its own (dockerd in namespaces): built, started by the README's commands, stopped, killed; skipped without root or an engine. DOCKER_WORK=dir keeps what was built
 	@cmd/clienttest/install.sh compose || { echo "make test-docker: SKIPPED: docker compose cannot be built here, the reason stands above"; exit 0; }; \
