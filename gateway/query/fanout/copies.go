@@ -202,7 +202,11 @@ func (x *race) end(long context.Context, err error) ([]answer, []follow.Failure,
 		for _, a := range x.machine.Answers() {
 			q := x.open[a]
 			answers = append(answers, q.answer)
-			context.AfterFunc(long, q.cancel) // its rows are read under its context
+			if q.answer.complete {
+				q.cancel()
+			} else {
+				context.AfterFunc(long, q.cancel) // its rows are read under its context
+			}
 			delete(x.open, a)
 		}
 	}

@@ -174,7 +174,7 @@ func (d *division) over(g *group) { d.asked[g.index].ticket.leave() }
 // ask is request.ask: it returns when the server's answer is complete.
 func (d *division) ask(ctx context.Context, g *group, st peer.Storage) (answer, error) {
 	keep, err := d.evaluate(ctx, g, st)
-	return answer{keep: keep, drop: func() {}}, err
+	return answer{keep: keep, drop: func() {}, complete: true}, err
 }
 
 // evaluate asks a server and returns how its answer is kept. Answers of copies that were overtaken are not.

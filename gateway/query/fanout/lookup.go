@@ -25,7 +25,7 @@ func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, a
 		begin: func() { answers = nil },
 		ask: func(ctx context.Context, g *group, st peer.Storage) (answer, error) {
 			a, err := ask(ctx, g.ask(q), st)
-			return answer{keep: func() { answers = append(answers, a) }, drop: func() {}}, err
+			return answer{keep: func() { answers = append(answers, a) }, drop: func() {}, complete: true}, err
 		},
 	})
 	return answers, err

@@ -155,7 +155,11 @@ type request struct {
 }
 
 // answer is a server's answer. Either keep or drop is called, once; keep by one goroutine at a time.
-type answer struct{ keep, drop func() }
+type answer struct {
+	keep, drop func()
+	// complete says that nothing is read under the context of the question any more.
+	complete bool
+}
 
 // fan asks the leaders of all partitions by one map, all at the same time. If a server has a newer map, or there is no
 // leader, it looks for a newer map or leader and asks all again. Partitions without an answer in the end are an error, or are missing,
@@ -342,7 +346,11 @@ func (s *Source) ask(long, others context.Context, r *request, g *group) ([]answ
 	ans, err := r.ask(a.Context(), g, storage)
 	verdict, reason := a.End(err)
 	if verdict == follow.Done {
-		context.AfterFunc(long, a.Close) // its rows are read under its context
+		if ans.complete {
+			a.Close()
+		} else {
+			context.AfterFunc(long, a.Close) // its rows are read under its context
+		}
 		return []answer{ans}, nil, nil
 	}
 	a.Close()

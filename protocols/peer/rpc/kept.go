@@ -116,47 +116,81 @@ func (p *Peer) keptStream(ctx context.Context, l *line) (st *keptStream, stop fu
 	return &keptStream{cs: cs, end: func(cause error) { cancel(cause); abandon(cause) }}, stop, nil
 }
 
-// keptEvaluations answers one request after the other, until the caller ends the stream or the server stops.
+// keptEvaluations answers one request after the other, until the caller ends the stream or the server stops. The requests are answered where they are
+// received: handing each to the handler would wake one more goroutine, and often a thread.
+//
+//	goroutine ─ receive ─▶ answer ─▶ receive ─▶ …
+//	handler   ─ waits for the end of the stream or of the server ─▶ for the answer under way, if there is one
 func (s *Server) keptEvaluations(ss grpc.ServerStream) error {
-	type request struct {
-		bytes []byte
-		err   error
+	k, ended := &keptHandler{}, make(chan error, 1)
+	s.running.Go(func() { ended <- s.answerKept(ss, k) }) // until the handler returns, at the latest
+	var err error
+	select {
+	case err := <-ended:
+		return err
+	case <-s.stopping:
+		err = errStopping
+	case <-ss.Context().Done():
+		err = ss.Context().Err()
 	}
-	requests := make(chan request)
-	s.running.Go(func() { // until the handler returns, at the latest
-		for {
-			var r request
-			r.bytes, r.err = s.evaluationsRequest(ss)
-			select {
-			case requests <- r:
-			case <-ss.Context().Done():
-				return
-			}
-			if r.err != nil {
-				return
-			}
-		}
-	})
+	if k.leave() {
+		return err
+	}
+	return <-ended
+}
+
+// answerKept answers the requests of a stream. Errors are errStopping where the handler left, and those of a request.
+func (s *Server) answerKept(ss grpc.ServerStream, k *keptHandler) error {
 	for {
-		select {
-		case <-s.stopping:
+		request, err := s.evaluationsRequest(ss)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return received(ss.Context(), err)
+		case !k.begin():
 			return errStopping
-		case <-ss.Context().Done(): // the goroutine above may have left by the same, without a request
-			return ss.Context().Err()
-		case r := <-requests:
-			if errors.Is(r.err, io.EOF) {
-				return nil
-			}
-			err := r.err
-			if err == nil {
-				err = s.answerEvaluations(ss, r.bytes)
-				s.metrics.calls.WithLabelValues(methodEvaluations, kindLabel(err)).Inc()
-			}
-			if err != nil {
-				return received(ss.Context(), err)
-			}
+		}
+		err = s.answerEvaluations(ss, request)
+		s.metrics.calls.WithLabelValues(methodEvaluations, kindLabel(err)).Inc()
+		if err != nil {
+			return received(ss.Context(), err)
+		}
+		if !k.end() {
+			return errStopping
 		}
 	}
+}
+
+// keptHandler is the handler of a kept stream: it may return while no answer is under way, since none may be sent after that.
+type keptHandler struct {
+	mu        sync.Mutex
+	answering bool
+	left      bool // no further request is answered
+}
+
+// begin is called before a request is answered; false: it may not be any more.
+func (k *keptHandler) begin() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answering = !k.left
+	return k.answering
+}
+
+// end is called after an answer; false: it was the last one.
+func (k *keptHandler) end() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answering = false
+	return !k.left
+}
+
+// leave has no further request answered, and reports whether no answer is under way.
+func (k *keptHandler) leave() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.left = true
+	return !k.answering
 }
 
 // endedEarly is the error of answers that end before all evaluations have.
