@@ -2,6 +2,7 @@ package segment
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"unsafe"
 
@@ -44,6 +45,7 @@ const HistogramBytesMax = 4 << 20
 // chunk is one series' share of a block: up to chunkRowsMax float rows or histograms.
 type chunk struct {
 	slot   uint8
+	number uint16 // in its block
 	rows   int
 	times  columnRef
 	lo, hi point.Stamp
@@ -246,8 +248,9 @@ func (c *chunk) appendParams(dst []byte) []byte {
 
 // blockReader opens blocks. Its memory is reused by the next open; not for concurrent use.
 type blockReader struct {
-	chunks []chunk
-	rows   int
+	chunks []chunk // of an opened one only those that are kept
+	all    int     // chunks in the block
+	rows   int     // of all of them
 
 	headMem []byte
 	except  []exception
@@ -304,29 +307,86 @@ func (r *blockReader) open(b []byte, own uint32, d *zstd.Decoder) error {
 // openBlock is a block as open leaves it, in memory of its own. Many may read it: it is only cut.
 // It has neither histograms, which are bytes that one read returns and drops, nor positions: a blockReader that uses it has those.
 type openBlock struct {
+	of            slots // whose chunks it has
 	chunks        []chunk
-	rows          int
+	all, rows     int // of the whole block
 	ints, doubles [8][]byte
 }
 
-// twin copies the block that was just opened; nil if it holds histograms.
-func (r *blockReader) twin() *openBlock {
-	t := &openBlock{chunks: slices.Clone(r.chunks), rows: r.rows}
-	for i := range t.chunks {
-		if t.chunks[i].form == formHist {
-			return nil
-		}
-		t.chunks[i].except = slices.Clone(t.chunks[i].except)
+// slots are series of a group.
+type slots [groupSeriesMax / 64]uint64
+
+func (s *slots) add(slot int)      { s[slot/64] |= 1 << (slot % 64) }
+func (s *slots) has(slot int) bool { return s[slot/64]&(1<<(slot%64)) != 0 }
+
+func (s *slots) addAll(of *slots) {
+	for i := range s {
+		s[i] |= of[i]
 	}
-	for k := range r.ints.open {
-		t.ints[k], t.doubles[k] = slices.Clone(r.ints.open[k]), slices.Clone(r.doubles.open[k])
+}
+
+func (s *slots) hasAll(of *slots) bool {
+	for i := range s {
+		if of[i]&^s[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// chunkRowsKept is how many rows the chunks of a block have on average for all of it to be kept. The head of a chunk takes more memory than fewer rows: a
+// block of ten rows a series takes 20 KiB, with one series alone less than 1. Of longer ones neighbours are kept, too: decompressing is most of the work.
+const chunkRowsKept = 64
+
+// keep copies from the block that was just opened the chunks of some series, or of all where chunks are long; nil if it holds histograms. It reads the
+// block to its end, unless it holds histograms.
+func (r *blockReader) keep(of slots) *openBlock {
+	if r.rows >= chunkRowsKept*len(r.chunks) {
+		for i := range of {
+			of[i] = math.MaxUint64
+		}
+	}
+	n := 0
+	var ints, doubles [8]int
+	for i := range r.chunks {
+		ch := &r.chunks[i]
+		switch {
+		case ch.form == formHist:
+			return nil
+		case !of.has(int(ch.slot)):
+			continue
+		case ch.form == formXOR:
+			addLens(&doubles, ch.residuals(ch.rows), int(ch.width))
+		default:
+			addLens(&ints, ch.residuals(ch.rows), int(ch.width))
+		}
+		n++
+	}
+	t := &openBlock{of: of, chunks: make([]chunk, 0, n), all: r.all, rows: r.rows}
+	for k := range t.ints {
+		t.ints[k], t.doubles[k] = make([]byte, 0, ints[k]), make([]byte, 0, doubles[k])
+	}
+	for i, ch := range r.chunks {
+		cols := r.columns(i)
+		if !of.has(int(ch.slot)) {
+			continue
+		}
+		ch.except = slices.Clone(ch.except)
+		t.chunks = append(t.chunks, ch)
+		to := &t.ints
+		if ch.form == formXOR {
+			to = &t.doubles
+		}
+		for k := range to {
+			to[k] = append(to[k], cols[k]...)
+		}
 	}
 	return t
 }
 
 // use makes the reader read a block that was opened before, until the next open.
 func (r *blockReader) use(b *openBlock) {
-	r.chunks, r.rows, r.ints.open, r.doubles.open = b.chunks, b.rows, b.ints, b.doubles
+	r.chunks, r.all, r.rows, r.ints.open, r.doubles.open = b.chunks, b.all, b.rows, b.ints, b.doubles
 }
 
 // bytes is about the block's size in memory.
@@ -359,6 +419,7 @@ func (r *blockReader) parseHead(c *cursor, own uint32) {
 	n := c.count(2 * groupSeriesMax)
 	r.chunks = slices.Grow(r.chunks[:0], n)[:n]
 	clear(r.chunks)
+	r.all = n
 	r.except = r.except[:0]
 	for i := range r.chunks {
 		if r.chunks[i].form = c.byte(); r.chunks[i].form > formHist {
@@ -374,7 +435,7 @@ func (r *blockReader) parseHead(c *cursor, own uint32) {
 		if slot < 0 || slot >= groupSeriesMax || step == 0 && !twice {
 			c.fail()
 		}
-		r.chunks[i].slot = uint8(slot)
+		r.chunks[i].slot, r.chunks[i].number = uint8(slot), uint16(i)
 	}
 	for i := range r.chunks {
 		if r.chunks[i].rows = c.count(chunkRowsMax); r.chunks[i].rows == 0 {

@@ -16,12 +16,13 @@ import (
 )
 
 // Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded parts: columns of times, definitions,
-// blocks of which few series were asked for. It also holds the decoder that they share. Safe for concurrent use; close it after its
+// series of blocks of which few were asked for. It also holds the decoder that they share. Safe for concurrent use; close it after its
 // readers.
 //
 //	blocks  pebble's cache, three quarters of the size: blocks as they lie in the file, after their checksum was compared
-//	mu      a quarter: decoded parts, of which the one used longest ago leaves first. An entry never changes once it is put: a look-up
-//	        returns it without a copy, and one that leaves stays good for the reads that still use it
+//	mu      a quarter: decoded parts, of which the one used longest ago leaves first; but while blocks and definitions are more than half
+//	        of them, one of these. An entry never changes once it is put: a look-up returns it without a copy, and one that leaves stays
+//	        good for the reads that still use it
 //	labels  labels that entries share; their bytes count as part of mu.bytes
 //	files   the open files, bounded by their number, with a lock of its own
 //
@@ -34,10 +35,14 @@ type Cache struct {
 
 	mu struct {
 		sync.Mutex
-		pages   map[pageKey]*list.Element // of *cached
-		order   *list.List                // front: used last
-		bytes   int64
-		answers map[uint64][]*answer // that pages hold, by hash
+		pages map[pageKey]*list.Element // of *cached
+		// Blocks and definitions are bulk, the rest is small; front: used last. Definitions of narrow partitions that do not all stay would push
+		// out what selectors find in them, which takes a hundredth of the memory, and without which each query needs all definitions again.
+		bulk, small *list.List
+		uses        uint64 // of all parts, to compare the ends of the two lists
+		bytes       int64
+		bulkBytes   int64                // of bytes, those of bulk, and of the labels of definitions
+		answers     map[uint64][]*answer // that pages hold, by hash
 	}
 	pagesMax int64
 	// Random, so that keys with one hash cannot be chosen from outside. Hashes stay in memory.
@@ -58,7 +63,7 @@ func NewCache(size int64) *Cache {
 	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4, seed: maphash.MakeSeed()}
 	c.labels.seed, c.labels.of = c.seed, map[uint64][]*sharedLabels{}
 	c.scratch.New = func() any { return new(readState) }
-	c.mu.pages, c.mu.order, c.mu.answers = map[pageKey]*list.Element{}, list.New(), map[uint64][]*answer{}
+	c.mu.pages, c.mu.bulk, c.mu.small, c.mu.answers = map[pageKey]*list.Element{}, list.New(), list.New(), map[uint64][]*answer{}
 	c.files.max = FilesMax
 	return c
 }
@@ -72,8 +77,9 @@ func (c *Cache) Close() {
 	clear(c.mu.pages)
 	clear(c.mu.answers)
 	clear(c.labels.of)
-	c.mu.order.Init()
-	c.mu.bytes = 0
+	c.mu.bulk.Init()
+	c.mu.small.Init()
+	c.mu.bytes, c.mu.bulkBytes = 0, 0
 }
 
 // Bytes is the size of the cache's content.
@@ -145,7 +151,8 @@ type cached struct {
 	places   []Place
 	// Shared with pages of other segments; nil in an entry without a list.
 	*answer
-	bytes int64 // its own: without those of the answer
+	bytes int64  // its own: without those of the answer
+	used  uint64 // when it was used last, in uses; guarded by the cache's lock
 }
 
 // answer is to a Lookup, of one segment or more: narrow partitions often have the same values. It is also the labels of the series that a Selector finds.
@@ -164,8 +171,25 @@ func (c *Cache) page(k pageKey) (*cached, bool) {
 	if !ok {
 		return nil, false
 	}
-	c.mu.order.MoveToFront(e)
-	return e.Value.(*cached), true
+	p := e.Value.(*cached)
+	c.listLocked(p).MoveToFront(e)
+	c.useLocked(p)
+	return p, true
+}
+
+// listLocked is the list that a part is in.
+func (c *Cache) listLocked(p *cached) *list.List {
+	if p.isBulk() {
+		return c.mu.bulk
+	}
+	return c.mu.small
+}
+
+func (p *cached) isBulk() bool { return p.block != nil || p.defs != nil }
+
+func (c *Cache) useLocked(p *cached) {
+	c.mu.uses++
+	p.used = c.mu.uses
 }
 
 // times gives a page's columns if they are cached.
@@ -190,10 +214,10 @@ func (c *Cache) putDefinitions(k pageKey, defs *definitions) *definitions {
 	shared, grown := c.labels.share(defs)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.bytes += grown
+	c.growLocked(grown)
 	p := &cached{key: k, defs: shared, bytes: shared.bytes()}
 	if !c.putLocked(p) {
-		c.mu.bytes -= c.labels.release(shared)
+		c.growLocked(-c.labels.release(shared))
 	}
 	return shared
 }
@@ -202,8 +226,14 @@ func (c *Cache) putRanks(k pageKey, o *openRanks) {
 	c.put(&cached{key: k, ranks: o, bytes: 64 + o.bytes()})
 }
 
+// putBlock keeps a block in the place of one with other series. Of two reads that open it at the same time, the later one stays.
 func (c *Cache) putBlock(k pageKey, b *openBlock) {
-	c.put(&cached{key: k, block: b, bytes: b.bytes()})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.mu.pages[k]; ok {
+		c.dropLocked(e)
+	}
+	c.putLocked(&cached{key: k, block: b, bytes: b.bytes()})
 }
 
 func (c *Cache) putRecord(k pageKey, g *groupRecord) {
@@ -302,26 +332,50 @@ func (c *Cache) putLocked(p *cached) bool {
 	if _, ok := c.mu.pages[p.key]; ok || p.bytes > c.pagesMax {
 		return false
 	}
-	c.mu.pages[p.key] = c.mu.order.PushFront(p)
-	c.mu.bytes += p.bytes
+	c.useLocked(p)
+	c.mu.pages[p.key] = c.listLocked(p).PushFront(p)
+	if c.mu.bytes += p.bytes; p.isBulk() {
+		c.mu.bulkBytes += p.bytes
+	}
 	// This may drop the page that was just added, when the labels of its series alone exceed the bound. The caller has it in hand.
-	for c.mu.bytes > c.pagesMax && c.mu.order.Len() > 0 {
-		c.dropLocked(c.mu.order.Back())
+	for c.mu.bytes > c.pagesMax && len(c.mu.pages) > 0 {
+		c.dropLocked(c.oldestLocked())
 	}
 	return true
 }
 
+// oldestLocked is the part that leaves next; there is one.
+func (c *Cache) oldestLocked() *list.Element {
+	bulk, small := c.mu.bulk.Back(), c.mu.small.Back()
+	switch {
+	case small == nil, bulk != nil && c.mu.bulkBytes > c.pagesMax/2:
+		return bulk
+	case bulk == nil, small.Value.(*cached).used < bulk.Value.(*cached).used:
+		return small
+	}
+	return bulk
+}
+
 // dropLocked removes an entry, and those of its shared lists and labels that no other holds.
 func (c *Cache) dropLocked(e *list.Element) {
-	entry := c.mu.order.Remove(e).(*cached)
+	entry := e.Value.(*cached)
+	c.listLocked(entry).Remove(e)
 	delete(c.mu.pages, entry.key)
-	c.mu.bytes -= entry.bytes
+	if c.mu.bytes -= entry.bytes; entry.isBulk() {
+		c.mu.bulkBytes -= entry.bytes
+	}
 	if entry.answer != nil {
 		c.leaveLocked(entry.answer)
 	}
 	if entry.defs != nil {
-		c.mu.bytes -= c.labels.release(entry.defs)
+		c.growLocked(-c.labels.release(entry.defs))
 	}
+}
+
+// growLocked counts bytes of labels.
+func (c *Cache) growLocked(bytes int64) {
+	c.mu.bytes += bytes
+	c.mu.bulkBytes += bytes
 }
 
 // forget drops the columns of a reader that is closed.

@@ -337,7 +337,7 @@ func (r *Reader) openRanks(s *readState, group uint32) error {
 	if err != nil || o == nil {
 		return err
 	}
-	if len(o.refs) != len(s.b.chunks) {
+	if len(o.refs) != s.b.all {
 		return r.corrupt(keyRanks(nil, group, s.number), errForm("record of ranks: its block has other chunks"))
 	}
 	s.ranks = o
@@ -364,11 +364,11 @@ func (r *Reader) ranksOf(group, number uint32) (o *openRanks, err error) {
 // rank appends the ranks of chunk i to a run.
 func (r *Reader) rank(s *readState, i int, run *rows.Run) error {
 	ch := &s.b.chunks[i]
-	if s.ranks == nil || !s.ranks.refs[i].ranked {
+	if s.ranks == nil || !s.ranks.refs[ch.number].ranked {
 		run.Rank(ch.form == formHist, ch.rows, ch.hi)
 		return nil
 	}
-	at := s.ranks.refs[i].at
+	at := s.ranks.refs[ch.number].at
 	o, err := r.ranksOf(at.group, at.page)
 	if err != nil {
 		return err

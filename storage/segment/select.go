@@ -54,6 +54,7 @@ type readState struct {
 
 	// Of the group being read.
 	want [groupSeriesMax]int16 // slot → index into runs, -1: not wanted
+	of   slots                 // that are wanted, by wantOnly
 	runs []rows.Run
 	few  bool // of all series of the group; see isFew
 
@@ -170,8 +171,10 @@ func (s *readState) wantOnly(ps []wanted) {
 	for i := range s.want {
 		s.want[i] = -1
 	}
+	s.of = slots{}
 	for i, p := range ps {
 		s.want[p.at.slot()] = int16(i)
+		s.of.add(p.at.slot())
 	}
 	s.runs = slices.Grow(s.runs[:0], len(ps))[:len(ps)]
 	clear(s.runs)
@@ -431,22 +434,28 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 	return r.corrupt(key, errForm("table: the key is missing"))
 }
 
-// openBlock finds block k in the cache or opens it. A block of which few series are wanted is kept open: decompressing
+// openBlock finds block k in the cache or opens it. Of a block of which few series are wanted these are kept open, and those that were kept before: decompressing
 // it is most of the work, and a query for some hosts is usually repeated.
 func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 	if !s.few {
 		return r.loadBlock(t, s, k)
 	}
+	of := s.of
 	if p, ok := r.cache.page(k); ok {
-		s.opened.use(p.block)
-		s.b = &s.opened
-		return nil
+		if p.block.of.hasAll(&of) {
+			s.opened.use(p.block)
+			s.b = &s.opened
+			return nil
+		}
+		of.addAll(&p.block.of)
 	}
 	if err := r.loadBlock(t, s, k); err != nil {
 		return err
 	}
-	if b := s.block.twin(); b != nil {
+	if b := s.block.keep(of); b != nil {
 		r.cache.putBlock(k, b)
+		s.opened.use(b)
+		s.b = &s.opened
 	}
 	return nil
 }
