@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
@@ -118,8 +119,10 @@ func (c *Cluster) subscription() []kgo.Opt {
 	return opts
 }
 
-// fromZero has a partition without a commit begin at offset 0 instead of "the start", which is the same: where 0 was deleted the client goes to the start. The client
-// lets us skip a batch (SetOffsets) only in partitions of which it has an offset, and a batch that is too large may be the first.
+// The client lets us skip a batch (SetOffsets) only in partitions of which it has an offset, and a batch that is too large may be the first. So partitions without a commit begin at
+// numbers: at fromZero or fromEnd. A time is one already: the client keeps its milliseconds in the place of an offset.
+
+// fromZero has a partition without a commit begin at offset 0 instead of "the start", which is the same: where 0 was deleted the client goes to the start.
 func fromZero(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	for _, parts := range offsets {
 		for p, at := range parts {
@@ -129,6 +132,35 @@ func fromZero(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[s
 		}
 	}
 	return offsets, nil
+}
+
+// fromEnd has partitions without a commit begin at the offset that is their end now, instead of at "the end". Where the end cannot be had, the client asks for it again by itself.
+func (m *member) fromEnd(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID = -1
+	for topic, parts := range offsets {
+		of := kmsg.NewListOffsetsRequestTopic()
+		of.Topic = topic
+		for p, at := range parts {
+			if at.EpochOffset().Offset < 0 {
+				part := kmsg.NewListOffsetsRequestTopicPartition()
+				part.Partition, part.Timestamp = p, -1
+				of.Partitions = append(of.Partitions, part)
+			}
+		}
+		if len(of.Partitions) > 0 {
+			req.Topics = append(req.Topics, of)
+		}
+	}
+	if len(req.Topics) == 0 {
+		return offsets, nil
+	}
+	m.ends(ctx, m.fetching, req, func(topic string, p int32, end int64) {
+		if at, asked := offsets[topic][p]; asked && at.EpochOffset().Offset < 0 {
+			offsets[topic][p] = kgo.NewOffset().At(end)
+		}
+	})
+	return offsets, ctx.Err()
 }
 
 func startOf(s string) (kgo.Offset, error) {

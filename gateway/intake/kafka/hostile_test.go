@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -229,6 +230,52 @@ func TestABombOfAnyCodecTakesLittleMemory(t *testing.T) {
 		t.Errorf("%d bombs took %d MiB", len(bombs), n>>20)
 	}
 	t.Logf("%d bombs took %d MiB", len(bombs), n>>20)
+}
+
+// TestRowsBehindABombAreReadWhereverThePartitionBegins: the first batch behind the start is too large, and the start is a time, or the end. Reading ended there until the next
+// start of the process.
+func TestRowsBehindABombAreReadWhereverThePartitionBegins(t *testing.T) {
+	t.Parallel()
+	for _, start := range []string{"latest", "1h", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)} {
+		w, m := newWorld(t), newMemory()
+		bomb := func() {
+			w.producer = w.client(kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ProducerBatchMaxBytes(8<<20))
+			w.produce("metrics", 0, "m v=2 2\n"+strings.Repeat("#", 4<<20))
+			w.producer = w.client()
+			w.produce("metrics", 0, line("a", 4))
+		}
+		if start == "latest" {
+			w.produce("metrics", 0, line("a", 1), line("a", 2))
+		} else {
+			bomb()
+		}
+		var fetched atomic.Int64 // asks for partition 0, from the end of its two records on
+		w.cluster.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			w.cluster.KeepControl()
+			for _, topic := range r.(*kmsg.FetchRequest).Topics {
+				for _, p := range topic.Partitions {
+					if p.Partition == 0 && p.FetchOffset == 2 {
+						fetched.Add(1)
+					}
+				}
+			}
+			return nil, nil, false
+		})
+		w.start(m, func(s *Settings) { s.Clusters[0].BatchBytesMax, s.Clusters[0].Start = 1<<20, start })
+		end := int64(2)
+		if start == "latest" {
+			eventually(t, "the partition begins at its end", func() (bool, any) { return fetched.Load() > 0, nil })
+			bomb()
+			end = 4
+		}
+		w.waitCommitted("g", map[string]int64{"metrics/0": end})
+		if n := m.table("default").count(); n != 1 {
+			t.Errorf("start %s: kept\n%s", start, m.table("default").dump())
+		}
+		if l := w.letters(1)[0]; header(l, headerKind) != "too_large" {
+			t.Errorf("start %s: letter %v", start, l.Headers)
+		}
+	}
 }
 
 // TestRecordsOfNothingAndOfTooMuchHoldNothingUp: no value, an empty one, no key, and a million headers, in every format. A record without a value is none of a

@@ -30,6 +30,8 @@ type member struct {
 	letters letters
 	fetch   fetchSize
 
+	fetching *kgo.Client // the client, which may call back before open returns; owned by the goroutine of its group
+
 	// committing is held from the reading of offsets to the broker's answer, and while a partition leaves: a commit that
 	// was read before the partition moved must not arrive after the next owner's.
 	committing sync.Mutex
@@ -60,6 +62,9 @@ func (m *member) open() error {
 	opts = append(opts,
 		kgo.OnPartitionsAssigned(m.assigned), kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost),
 		kgo.OnOffsetsFetched(m.resumed), kgo.WithLogger(clientLog{m.log}), kgo.WithHooks(groupErrors{m}, &brokers{m: m, failures: map[string]int{}}, &m.fetch))
+	if start, _ := startOf(m.cluster.Start); start == kgo.NewOffset().AtEnd() {
+		opts = append(opts, kgo.AdjustFetchOffsetsFn(m.fromEnd))
+	}
 	if m.c.deps.Dial != nil {
 		opts = append(opts, kgo.Dialer(m.c.deps.Dial))
 	}
@@ -277,7 +282,8 @@ func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[strin
 }
 
 // resumed notes from where the group goes on.
-func (m *member) resumed(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+func (m *member) resumed(_ context.Context, client *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	m.fetching = client
 	m.c.mu.Lock()
 	defer m.c.mu.Unlock()
 	note := func(topic string, id int32, offset int64, epoch int32, code int16) {
@@ -511,9 +517,14 @@ func (m *member) lagLoop(ctx context.Context) {
 }
 
 func (m *member) askEnds(ctx context.Context, req *kmsg.ListOffsetsRequest) {
+	m.ends(ctx, m.client, req, func(topic string, p int32, end int64) { m.stats.end(partition{m.index, topic, p}, end) })
+}
+
+// ends calls f with the ends of the partitions that answer.
+func (m *member) ends(ctx context.Context, client *kgo.Client, req *kmsg.ListOffsetsRequest, f func(topic string, p int32, end int64)) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeMax)
 	defer cancel()
-	resp, err := req.RequestWith(ctx, m.client)
+	resp, err := req.RequestWith(ctx, client)
 	if err != nil {
 		m.log.Debug("the ends of partitions could not be asked for", "error", err)
 		return
@@ -521,7 +532,7 @@ func (m *member) askEnds(ctx context.Context, req *kmsg.ListOffsetsRequest) {
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
 			if p.ErrorCode == 0 && p.Offset >= 0 {
-				m.stats.end(partition{m.index, t.Topic, p.Partition}, p.Offset)
+				f(t.Topic, p.Partition, p.Offset)
 			}
 		}
 	}
