@@ -122,15 +122,15 @@ func removeIfThere(fs vfs.FS, path string) error {
 // Remove implements Place.
 func (d Dir) Remove(_ context.Context, name string) error { return removeIfThere(d.FS, d.path(name)) }
 
-// RemovePartial implements Place.
+// RemovePartial implements Place. Temporary files of others stay.
 func (d Dir) RemovePartial(ctx context.Context) error {
-	for _, folder := range []string{"", segmentsDir} {
+	for folder, ours := range map[string]func(string) bool{"": isBackup, segmentsDir: isSegment} {
 		files, err := d.List(ctx, folder)
 		if err != nil {
 			return err
 		}
 		for name := range files {
-			if strings.HasSuffix(name, tempSuffix) {
+			if whole, ok := strings.CutSuffix(name, tempSuffix); ok && ours(whole) {
 				if err := d.Remove(ctx, path.Join(folder, name)); err != nil {
 					return err
 				}

@@ -47,6 +47,20 @@ type Segment struct {
 // name returns the name of the segment's file in a place with backups: the same bytes have the same name.
 func (s *Segment) name() string { return fmt.Sprintf("%016x-%d.seg", s.Checksum, s.Size) }
 
+// isSegment reports whether a file in the folder of segments has the name of one.
+func isSegment(file string) bool {
+	var s Segment
+	_, err := fmt.Sscanf(file, "%16x-%d.seg", &s.Checksum, &s.Size)
+	return err == nil && s.name() == file
+}
+
+// isBackup reports whether a file at the top of a place has the name of a backup.
+func isBackup(file string) bool {
+	name, ok := strings.CutSuffix(file, suffix)
+	_, err := time.Parse(nameFormat, name)
+	return ok && err == nil
+}
+
 // Manifest is the content of a backup's file. It marshals to JSON.
 type Manifest struct {
 	Version  int       `json:"version"`

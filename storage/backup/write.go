@@ -110,8 +110,8 @@ func writeManifest(ctx context.Context, to Place, m *Manifest) error {
 	return to.Sync("")
 }
 
-// Prune removes all but the newest backups, the segments that no remaining one names, and what interrupted backups left. A backup
-// that cannot be read is kept, and then nothing is removed. The holder is the identity of the store that prunes. Errors:
+// Prune removes all but the newest backups, the segments that no remaining one names, and what interrupted backups left. Files of
+// other names stay, as the place may hold more than backups. A backup that cannot be read is kept, and then nothing is removed. The holder is the identity of the store that prunes. Errors:
 // Unavailable, Corrupt (a backup cannot be read).
 func Prune(ctx context.Context, at Place, holder string, keep int) (removed []string, err error) {
 	unlock, err := at.Lock(ctx, holder)
@@ -149,7 +149,7 @@ func Prune(ctx context.Context, at Place, holder string, keep int) (removed []st
 		return nil, err
 	}
 	for name := range files {
-		if !used[name] {
+		if !used[name] && isSegment(name) {
 			if err := at.Remove(ctx, segmentsDir+"/"+name); err != nil {
 				return nil, err
 			}
