@@ -66,6 +66,7 @@ const (
 	lostNotFinite  = "values that are NaN or infinite were left out: line protocol has no form for them"
 	lostNanos      = "rows lie between milliseconds: the file has their exact times, readers of this format, spillway import too, take the millisecond (json and line keep it)"
 	lostMillis     = "rows lie between milliseconds and were put on the millisecond: the format has no form for them (json and line have)"
+	lostBefore1970 = "rows have times before 1970 and were left out: readers of this format refuse them (the other formats have them)"
 	lostShared     = "rows shared a millisecond with a newer one and were left out: the format has no form for them (json and line have)"
 	lostNameless   = "rows have no metric name and were left out: the format has no form for them"
 	lostText       = "rows have a name or label that line protocol cannot write, and were left out"
@@ -90,6 +91,10 @@ func (e *textEncoder) append(dst []byte, l *Line) ([]byte, error) {
 		v := l.Values[i]
 		if point.IsStale(v) {
 			e.losses.Add(lostStale, 1, string(e.series))
+			continue
+		}
+		if !e.open && point.MillisOf(t) < 0 { // Prometheus' parser, and so our import, knows no sign there
+			e.losses.Add(lostBefore1970, 1, string(e.series))
 			continue
 		}
 		if v != v && math.Float64bits(v) != nanBits {

@@ -291,3 +291,24 @@ func TestSeconds(t *testing.T) {
 		}
 	}
 }
+
+// TestAnExportNamesTimesThatItsReadersRefuse: the text of Prometheus had rows of before 1970, and no reader of it accepts them.
+func TestAnExportNamesTimesThatItsReadersRefuse(t *testing.T) {
+	for format, want := range map[string]string{FormatPrometheus: "m 2 5\n", FormatOpenMetrics: "m 1 -0.005\nm 2 0.005\n", FormatLine: "m value=1 -5000000\nm value=2 5000000\n"} {
+		var losses Losses
+		e, err := newEncoder(format, &losses)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := &Line{Labels: []jsonrows.Label{{Name: point.MetricName, Value: "m"}}, Times: []point.Nanos{-5e6, 5e6}, Values: []float64{1, 2}}
+		text, err := e.append(nil, line)
+		if err != nil || string(text) != want {
+			t.Errorf("%s: %q, want %q: %v", format, text, want, err)
+		}
+		var said strings.Builder
+		losses.Print(&said)
+		if named := strings.Contains(said.String(), "1 rows have times before 1970"); named != (format == FormatPrometheus) {
+			t.Errorf("%s: %s", format, said.String())
+		}
+	}
+}
