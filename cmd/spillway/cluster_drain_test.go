@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -34,7 +35,7 @@ func (c *crowd) cli(args ...string) (out string, code int) {
 }
 
 // shown returns a server as shown by `spillway server show`.
-func (c *crowd) shown(s topology.ServerID) (r serverRow) {
+func (c *crowd) shown(s topology.ServerID) (r administration.ServerRow) {
 	c.t.Helper()
 	out, code := c.cli("server", "show", string(s), "--output=json")
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {

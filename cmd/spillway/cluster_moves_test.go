@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -212,7 +213,7 @@ func TestClusterAMoveShowsHowFarItIs(t *testing.T) {
 // shownOnItsWay reports whether `partition show` and the page of each gateway have rows of a partition on their way that are as wanted.
 func (c *crowd) shownOnItsWay(p lease.Partition, wanted func(ui.Transfer) bool) bool {
 	c.t.Helper()
-	var row partitionRow
+	var row administration.PartitionRow
 	out, code := c.cli("partition", "show", p.Table, fmt.Sprintf("p%d", p.ID), "--output=json")
 	if code != 0 || json.Unmarshal([]byte(out), &row) != nil {
 		c.t.Fatalf("partition show ended with %d: %s", code, out)

@@ -131,7 +131,7 @@ func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if err := d.behind.administer.may(); err != nil {
+	if err := d.behind.administer.May(); err != nil {
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}

@@ -16,6 +16,7 @@
 // Commands that need no process of their own are packages below this one, and import it never:
 //
 //	main ─▶ settings ─▶ verify, connect
+//	main ─▶ administration ─▶ findings, figures, diagram, connect, client
 //	main ─▶ backups, repair ─▶ settings
 //	main ─▶ backups, exchange, topics ─▶ client
 //	main ─▶ verify, credentials, client, findings, figures, diagram ─▶ connect, terminal

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/access"
@@ -98,7 +99,7 @@ type gatewayDeps struct {
 	place func(table string, id point.PartitionID) []topology.ServerID
 	fit   func(topology.Config) topology.Config
 	// administer carries out the orders of administrators, on admin.listen.
-	administer orders
+	administer administration.Orders
 }
 
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
@@ -200,8 +201,8 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.reloader().onHangup))
 	g.Add(func() error { return d.front.Serve(d.listener) }, func(error) { d.drain() })
 	if d.admin != nil {
-		srv := adminServer(d.adminPages())
-		g.Add(func() error { return serveAdmin(srv, d.admin) }, func(error) { _ = srv.Close() })
+		srv := administration.PortServer(d.adminPages())
+		g.Add(func() error { return administration.ServePort(srv, d.admin) }, func(error) { _ = srv.Close() })
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 )
@@ -28,9 +29,9 @@ var elsewhere = []struct{ path, instead string }{
 	{"/api/put", "OpenTSDB's protocol is not taken: " + writeHere},
 	{"/-/reload", onAdminPort},
 	{"/debug/pprof/", onAdminPort},
-	{tablesPath, onAdminPort},
-	{tablesPath + "/", onAdminPort},
-	{auditPath, onAdminPort},
+	{administration.TablesPath, onAdminPort},
+	{administration.TablesPath + "/", onAdminPort},
+	{administration.AuditPath, onAdminPort},
 	{backups.Path, onAdminPort},
 	{backups.RestorePath, onAdminPort},
 }

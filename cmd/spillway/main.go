@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
@@ -25,32 +26,32 @@ import (
 var version = "dev"
 
 type cli struct {
-	Standalone standaloneCmd     `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
-	Gateway    gatewayCmd        `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
-	Storage    storageCmd        `cmd:"" help:"Run a storage server of a cluster."`
-	Query      client.Query      `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
-	Write      exchange.Write    `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
-	Tail       client.Tail       `cmd:"" help:"Print rows as they come."`
-	Health     client.Health     `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
-	Table      tableCmd          `cmd:"" help:"Make, show, change and drop tables."`
-	Partition  partitionCmd      `cmd:"" help:"Show partitions and their leases, split and steer them."`
-	Server     serverCmd         `cmd:"" help:"Show storage servers, drain and remove them."`
-	Master     masterCmd         `cmd:"" help:"Show what the master would do."`
-	Presplit   presplitCmd       `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
-	Doctor     doctorCmd         `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
-	Verify     verify.Command    `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
-	Repair     repair.Command    `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
-	Backup     backups.Backup    `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
-	Restore    backups.Restore   `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
-	Export     exchange.Export   `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
-	Import     exchange.Import   `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
-	Config     settings.Command  `cmd:"" help:"Check settings, show them, and list all there are."`
-	Audit      auditCmd          `cmd:"" help:"List what people did."`
-	Kafka      topics.Command    `cmd:"" help:"Look at the topics that a running process reads."`
-	Certs      credentials.Certs `cmd:"" help:"Make certificates for the processes of a cluster."`
-	Token      credentials.Token `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
-	Completion completionCmd     `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`
-	Version    versionCmd        `cmd:"" help:"Print the version and stop."`
+	Standalone standaloneCmd            `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
+	Gateway    gatewayCmd               `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
+	Storage    storageCmd               `cmd:"" help:"Run a storage server of a cluster."`
+	Query      client.Query             `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
+	Write      exchange.Write           `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
+	Tail       client.Tail              `cmd:"" help:"Print rows as they come."`
+	Health     client.Health            `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
+	Table      administration.Table     `cmd:"" help:"Make, show, change and drop tables."`
+	Partition  administration.Partition `cmd:"" help:"Show partitions and their leases, split and steer them."`
+	Server     administration.Server    `cmd:"" help:"Show storage servers, drain and remove them."`
+	Master     administration.Master    `cmd:"" help:"Show what the master would do."`
+	Presplit   administration.Presplit  `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
+	Doctor     administration.Doctor    `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
+	Verify     verify.Command           `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
+	Repair     repair.Command           `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
+	Backup     backups.Backup           `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
+	Restore    backups.Restore          `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
+	Export     exchange.Export          `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
+	Import     exchange.Import          `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
+	Config     settings.Command         `cmd:"" help:"Check settings, show them, and list all there are."`
+	Audit      administration.Audit     `cmd:"" help:"List what people did."`
+	Kafka      topics.Command           `cmd:"" help:"Look at the topics that a running process reads."`
+	Certs      credentials.Certs        `cmd:"" help:"Make certificates for the processes of a cluster."`
+	Token      credentials.Token        `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
+	Completion completionCmd            `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`
+	Version    versionCmd               `cmd:"" help:"Print the version and stop."`
 }
 
 func newCLI() (c cli) {

@@ -4,19 +4,20 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // administer carries out orders in a process that is alone.
-func (p *standalone) administer() orders {
-	return ordersAlone(p.coord, p.tables, p.log, p.dropTable)
+func (p *standalone) administer() administration.Orders {
+	return administration.OrdersAlone(p.coord, p.tables, p.log, p.dropTable)
 }
 
 // administer carries out orders about the cluster in a gateway.
-func (p *gateway) administer() orders {
-	d := clusterDeps{Store: p.view.coord, Servers: p.view.registry, Tables: p.view.tables, Peers: p.view.peers, Log: p.log}
-	return ordersOfCluster(d, func() error {
+func (p *gateway) administer() administration.Orders {
+	d := administration.Cluster{Store: p.view.coord, Servers: p.view.registry, Tables: p.view.tables, Peers: p.view.peers, Log: p.log}
+	return administration.OrdersOfCluster(d, func() error {
 		if p.guard.Open() && !p.cfg.Peer.Insecure {
 			return fault.Errorf(fault.Denied, "peers of this cluster show certificates, and this gateway knows no administrators: set --tokens.file (http.tokens_file), or name a storage server with --servers and show an administrator's certificate")
 		}
@@ -26,7 +27,7 @@ func (p *gateway) administer() orders {
 
 // orderPages are the pages for administrators.
 func (d *door) orderPages() (out []page) {
-	d.behind.administer.pages(d.guard, func(pattern string, h http.Handler) {
+	d.behind.administer.Pages(d.guard, func(pattern string, h http.Handler) {
 		out = append(out, page{pattern, access.NeedAdminAll, h})
 	})
 	return out

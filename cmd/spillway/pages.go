@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/docs"
 	"github.com/spillwaydb/spillway/gateway/access"
@@ -41,7 +42,7 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 		{"GET /t/{table}", access.NeedNothing, http.HandlerFunc(tablePage)},
 		{"GET " + kafka.StatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
 		{"GET " + replicasPath, access.NeedReadAll, http.HandlerFunc(d.replicasPage)},
-		{"GET " + tableUsePath, access.NeedIdentity, http.HandlerFunc(d.tableUse)},
+		{"GET " + administration.TableUsePath, access.NeedIdentity, http.HandlerFunc(d.tableUse)},
 		{"GET " + queriesPath, access.NeedIdentity, http.HandlerFunc(d.shownQueries)},
 		{"GET " + refusalsPath, access.NeedIdentity, http.HandlerFunc(d.shownRefusals)},
 		{"GET " + sendersPath, access.NeedIdentity, http.HandlerFunc(d.shownSenders)},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/gateway/scrape"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/retention"
@@ -86,7 +87,7 @@ func (c *config) noteRetention(all *tables.Tables, log *slog.Logger) {
 		if len(others) == 0 {
 			example = fmt.Sprintf("spillway table set %s --retention=%s", name, setting.Span(want))
 		}
-		others = append(others, fmt.Sprintf("%s (%s)", name, span(setting.Span(m.Config.Retention))))
+		others = append(others, fmt.Sprintf("%s (%s)", name, administration.SpanText(setting.Span(m.Config.Retention))))
 	}
 	if len(others) == 0 {
 		return
@@ -95,7 +96,7 @@ func (c *config) noteRetention(all *tables.Tables, log *slog.Logger) {
 	if more := len(others) - shown; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	log.Warn("the retention that is set is that of new tables; `spillway table set` changes one that exists", "set", span(setting.Span(want)), "tables", text, "command", example)
+	log.Warn("the retention that is set is that of new tables; `spillway table set` changes one that exists", "set", administration.SpanText(setting.Span(want)), "tables", text, "command", example)
 }
 
 // retainAll is one round.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 )
 
@@ -39,12 +40,12 @@ func answerStarting(doing string, listeners ...net.Listener) *starting {
 		if l == nil {
 			continue
 		}
-		one := &startingServer{adminServer(http.HandlerFunc(s.answer)), &lentListener{Listener: l}, make(chan struct{})}
+		one := &startingServer{administration.PortServer(http.HandlerFunc(s.answer)), &lentListener{Listener: l}, make(chan struct{})}
 		one.SetKeepAlivesEnabled(false) // a connection is of one server
 		s.serving = append(s.serving, one)
 		go func() {
 			defer close(one.ended)
-			_ = serveAdmin(one.Server, one.lent) // it ends with the error of lentListener
+			_ = administration.ServePort(one.Server, one.lent) // it ends with the error of lentListener
 		}()
 	}
 	return s

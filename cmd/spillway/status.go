@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/cmd/spillway/findings"
 	"github.com/spillwaydb/spillway/gateway/access"
@@ -49,7 +50,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 			if hot := figures.Uneven(f.of, figures.RowsOf(f.stats)); hot != nil {
 				causes.Add("Of table %s "+hot.String()+"; `spillway doctor` names the series that lie there.", t.Name)
 			}
-			if text := stagedProblem(f.stats.Staged, s.Now); text != "" {
+			if text := administration.StagedProblem(f.stats.Staged, s.Now); text != "" {
 				causes.Add("Rows of table %s wait in staging for the leaders of their partitions; they are read, and go there by themselves: "+text+".", t.Name)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/peers"
@@ -276,7 +277,7 @@ func (p *storage) follows() []followed {
 // byHand reports whether administrators may write a row. The other rows keep the cluster running: heartbeats, and the
 // master's.
 func byHand(key string) bool {
-	for _, prefix := range []string{mapstore.Prefix, registry.Prefix, auditPrefix, lease.Prefix} {
+	for _, prefix := range []string{mapstore.Prefix, registry.Prefix, administration.AuditPrefix, lease.Prefix} {
 		if strings.HasPrefix(key, prefix) {
 			return !strings.HasPrefix(key, lease.BeatPrefix)
 		}
@@ -343,8 +344,8 @@ func (p *storage) run(ctx context.Context) error {
 	}))
 	p.self.actors(ctx, &g)
 	if p.admin != nil {
-		srv := adminServer(p.pages())
-		g.Add(func() error { return serveAdmin(srv, p.admin) }, func(error) { _ = srv.Close() })
+		srv := administration.PortServer(p.pages())
+		g.Add(func() error { return administration.ServePort(srv, p.admin) }, func(error) { _ = srv.Close() })
 	}
 	p.announce()
 	err := g.Run()

@@ -8,19 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // tableServer serves the table pages of a process over a socket.
-func tableServer(t *testing.T, p *standalone) tableFlags {
+func tableServer(t *testing.T, p *standalone) administration.TableFlags {
 	mux := http.NewServeMux()
 	for _, page := range p.orderPages() {
 		mux.Handle(page.pattern, page.handler)
 	}
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
-	return tableFlags{URL: srv.URL, adminFlags: adminFlags{Output: "table", Timeout: 30 * time.Second}}
+	return administration.TableFlags{URL: srv.URL, Flags: administration.Flags{Output: "table", Timeout: 30 * time.Second}}
 }
 
 // TestTablesOfAProcessThatIsAloneAreAdministered by the commands of a cluster.
@@ -40,31 +41,31 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 		}
 	}
 	days := func(n int) *setting.Span { d := setting.Span(n) * setting.Span(24*time.Hour); return &d }
-	must((&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(30)}, Table: "team-a"}).Run())
-	refused((&tableCreateCmd{tableFlags: f, Table: "team-a"}).Run(), "exists")
-	refused((&tableCreateCmd{tableFlags: f, Table: "a/b"}).Run(), "name")
+	must((&administration.TableCreate{TableFlags: f, TableSettings: administration.TableSettings{Retention: days(30)}, Table: "team-a"}).Run())
+	refused((&administration.TableCreate{TableFlags: f, Table: "team-a"}).Run(), "exists")
+	refused((&administration.TableCreate{TableFlags: f, Table: "a/b"}).Run(), "name")
 	three := 3
-	refused((&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{Replicas: &three}, Table: "b"}).Run(), "one copy")
+	refused((&administration.TableCreate{TableFlags: f, TableSettings: administration.TableSettings{Replicas: &three}, Table: "b"}).Run(), "one copy")
 	if code, text := p.do(t, http.MethodPost, "/write?db=team-a", "m,i=a v=1"); code != http.StatusNoContent {
 		t.Fatalf("%d %s", code, text)
 	}
-	must((&tableSetCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(60)}, Table: "team-a", DryRun: true}).Run())
+	must((&administration.TableSet{TableFlags: f, TableSettings: administration.TableSettings{Retention: days(60)}, Table: "team-a", DryRun: true}).Run())
 	if m, _ := p.tables.Get("team-a"); m.Config.Retention != time.Duration(*days(30)) {
 		t.Errorf("after a dry run the retention is %v", m.Config.Retention)
 	}
-	must((&tableSetCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(60)}, Table: "team-a"}).Run())
+	must((&administration.TableSet{TableFlags: f, TableSettings: administration.TableSettings{Retention: days(60)}, Table: "team-a"}).Run())
 	if m, _ := p.tables.Get("team-a"); m.Config.Retention != time.Duration(*days(60)) {
 		t.Errorf("the retention is %v", m.Config.Retention)
 	}
-	refused((&tableSetCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(1)}, Table: "nope"}).Run(), "no table")
-	must((&tableListCmd{tableFlags: f}).Run())
-	must((&partitionShowCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 1}}).Run())
-	refused((&partitionShowCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 99}}).Run(), "no p99")
-	refused((&partitionSplitCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 1}, At: "time-middle"}).Run(), "alone")
-	refused((&partitionMoveCmd{tableFlags: f, partitionArg: partitionArg{Table: "team-a", ID: 1}, To: "n2", Reason: "test"}).Run(), "alone")
-	must((&tableShowCmd{tableFlags: f, Table: "team-a"}).Run())
-	refused((&tableDropCmd{tableFlags: f, Table: "team-a"}).Run(), "--confirm=team-a")
-	must((&tableDropCmd{tableFlags: f, Table: "team-a", Confirm: "team-a"}).Run())
+	refused((&administration.TableSet{TableFlags: f, TableSettings: administration.TableSettings{Retention: days(1)}, Table: "nope"}).Run(), "no table")
+	must((&administration.TableList{TableFlags: f}).Run())
+	must((&administration.PartitionShow{TableFlags: f, PartitionArg: administration.PartitionArg{Table: "team-a", ID: 1}}).Run())
+	refused((&administration.PartitionShow{TableFlags: f, PartitionArg: administration.PartitionArg{Table: "team-a", ID: 99}}).Run(), "no p99")
+	refused((&administration.PartitionSplit{TableFlags: f, PartitionArg: administration.PartitionArg{Table: "team-a", ID: 1}, At: "time-middle"}).Run(), "alone")
+	refused((&administration.PartitionMove{TableFlags: f, PartitionArg: administration.PartitionArg{Table: "team-a", ID: 1}, To: "n2", Reason: "test"}).Run(), "alone")
+	must((&administration.TableShow{TableFlags: f, Table: "team-a"}).Run())
+	refused((&administration.TableDrop{TableFlags: f, Table: "team-a"}).Run(), "--confirm=team-a")
+	must((&administration.TableDrop{TableFlags: f, Table: "team-a", Confirm: "team-a"}).Run())
 	if _, text := p.do(t, http.MethodGet, "/t/team-a/api/v1/query?query=m_v", ""); strings.Contains(text, `"i":"a"`) {
 		t.Errorf("a dropped table answers %s", text)
 	}
@@ -81,7 +82,7 @@ func TestATableIsSetAsAdvisedByURL(t *testing.T) {
 	p := open(t)
 	f := tableServer(t, p)
 	width := setting.Span(10 * time.Second)
-	if err := (&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{PartitionWidth: &width}, Table: "load"}).Run(); err != nil {
+	if err := (&administration.TableCreate{TableFlags: f, TableSettings: administration.TableSettings{PartitionWidth: &width}, Table: "load"}).Run(); err != nil {
 		t.Fatal(err)
 	}
 	is := func(want time.Duration) {
@@ -91,7 +92,7 @@ func TestATableIsSetAsAdvisedByURL(t *testing.T) {
 		}
 	}
 	advise := func(output string, apply, dry bool) error {
-		c := &tableAdviseCmd{tableFlags: f, Table: "load", Rows: 1000, SplitBytes: adviseSplitBytes, Apply: apply, DryRun: dry}
+		c := &administration.TableAdvise{TableFlags: f, Table: "load", Rows: 1000, SplitBytes: administration.AdviseSplitBytes, Apply: apply, DryRun: dry}
 		c.Output = output
 		return c.Run()
 	}
@@ -105,10 +106,10 @@ func TestATableIsSetAsAdvisedByURL(t *testing.T) {
 		}
 		is(c.want)
 	}
-	if err := (&tableAdviseCmd{tableFlags: f, Table: "load", SplitBytes: adviseSplitBytes}).Run(); err == nil || !strings.Contains(err.Error(), "--rows-per-second") {
+	if err := (&administration.TableAdvise{TableFlags: f, Table: "load", SplitBytes: administration.AdviseSplitBytes}).Run(); err == nil || !strings.Contains(err.Error(), "--rows-per-second") {
 		t.Errorf("advice without a load: %v", err)
 	}
-	if err := (&tableAdviseCmd{tableFlags: f, Table: "nope", Rows: 1}).Run(); err == nil || !strings.Contains(err.Error(), "no table") {
+	if err := (&administration.TableAdvise{TableFlags: f, Table: "nope", Rows: 1}).Run(); err == nil || !strings.Contains(err.Error(), "no table") {
 		t.Errorf("advice for a table that there is not: %v", err)
 	}
 }
@@ -117,9 +118,9 @@ func TestATableIsSetAsAdvisedByURL(t *testing.T) {
 func TestWhatLosesRowsIsSaidByURLToo(t *testing.T) {
 	f := tableServer(t, open(t))
 	for want, err := range map[string]error{
-		"nothing to restore":    (&partitionRestoreCmd{tableFlags: f, partitionArg: partitionArg{Table: "default", ID: 1}, Reason: "x"}).Run(),
-		"nothing to force-join": (&partitionForceJoinCmd{tableFlags: f, partitionArg: partitionArg{Table: "default", ID: 1}, Server: "s1", Reason: "x"}).Run(),
-		"has no --url":          (&tableRepairCmd{Table: "default", Reason: "x"}).Run(),
+		"nothing to restore":    (&administration.PartitionRestore{TableFlags: f, PartitionArg: administration.PartitionArg{Table: "default", ID: 1}, Reason: "x"}).Run(),
+		"nothing to force-join": (&administration.PartitionForceJoin{TableFlags: f, PartitionArg: administration.PartitionArg{Table: "default", ID: 1}, Server: "s1", Reason: "x"}).Run(),
+		"has no --url":          (&administration.TableRepair{Table: "default", Reason: "x"}).Run(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -132,11 +133,11 @@ func TestWhatAdministratorsDidIsReadByURL(t *testing.T) {
 	p := open(t)
 	f := tableServer(t, p)
 	f.By = "ann@desk"
-	if err := (&tableCreateCmd{tableFlags: f, Table: "team-b"}).Run(); err != nil {
+	if err := (&administration.TableCreate{TableFlags: f, Table: "team-b"}).Run(); err != nil {
 		t.Fatal(err)
 	}
 	for form, want := range map[string]string{"": `"create table team-b, width 1d, retention for ever, 1 replicas"`, "&output=table": `ann@desk  create table team-b`} {
-		resp, err := http.Get(f.URL + auditPath + "?limit=5&match=team-b" + form)
+		resp, err := http.Get(f.URL + administration.AuditPath + "?limit=5&match=team-b" + form)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,9 +147,9 @@ func TestWhatAdministratorsDidIsReadByURL(t *testing.T) {
 			t.Errorf("%d %v: %s, want %s", resp.StatusCode, err, text, want)
 		}
 	}
-	for _, c := range []*auditCmd{{Limit: 10}, {Limit: 10, Match: "nothing of the kind"}} {
+	for _, c := range []*administration.Audit{{Limit: 10}, {Limit: 10, Match: "nothing of the kind"}} {
 		for _, output := range []string{"table", "json"} {
-			c.tableFlags = f
+			c.TableFlags = f
 			c.Output = output
 			if err := c.Run(); err != nil {
 				t.Errorf("%s: %v", output, err)
@@ -160,7 +161,7 @@ func TestWhatAdministratorsDidIsReadByURL(t *testing.T) {
 // TestTheDoctorAtTheWrongPortSaysWhichItNeeds: it said 404.
 func TestTheDoctorAtTheWrongPortSaysWhichItNeeds(t *testing.T) {
 	f := tableServer(t, open(t))
-	err := (&doctorCmd{statusFlags{URL: f.URL, adminFlags: f.adminFlags}}).Run()
+	err := (&administration.Doctor{StatusFlags: administration.StatusFlags{URL: f.URL, Flags: f.Flags}}).Run()
 	if err == nil || !strings.Contains(err.Error(), "8428") || !strings.Contains(err.Error(), "--servers") {
 		t.Errorf("%v", err)
 	}
@@ -183,7 +184,7 @@ func TestADropThatWasInterruptedIsFinished(t *testing.T) {
 	if code, text := p.do(t, http.MethodPost, "/write?db=gone", "m,i=a v=2"); code != http.StatusNoContent {
 		t.Errorf("a write afterwards: %d %s", code, text)
 	}
-	if err := (&tableListCmd{tableFlags: tableFlags{URL: "http://127.0.0.1:1", adminFlags: adminFlags{Timeout: time.Second}}}).Run(); !fault.Is(err, fault.Unavailable) {
+	if err := (&administration.TableList{TableFlags: administration.TableFlags{URL: "http://127.0.0.1:1", Flags: administration.Flags{Timeout: time.Second}}}).Run(); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("a process that does not run: %v", err)
 	}
 }
@@ -195,7 +196,7 @@ func TestATableMadeByCurlKeepsItsRetention(t *testing.T) {
 	f := tableServer(t, p)
 	send := func(want int, method, path, body string) string {
 		t.Helper()
-		rq, err := http.NewRequestWithContext(t.Context(), method, f.URL+tablesPath+path, strings.NewReader(body))
+		rq, err := http.NewRequestWithContext(t.Context(), method, f.URL+administration.TablesPath+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

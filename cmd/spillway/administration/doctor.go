@@ -1,0 +1,448 @@
+package administration
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/figures"
+	"github.com/spillwaydb/spillway/cmd/spillway/findings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	following "github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Doctor reports the faults of a cluster, and their remedies (C116, C126). It ends with 0 when there is none, with 1 when
+// something needs a look but everything is served, and with 2 when something is not served, or the cluster cannot be seen.
+type Doctor struct {
+	StatusFlags `embed:""`
+}
+
+// Run examines a cluster, or a process that is alone.
+func (c *Doctor) Run() error {
+	if c.alone() {
+		return c.runAlone()
+	}
+	err := c.with(c.run)
+	if err == nil || err == error(terminal.Degraded) || err == error(terminal.Broken) {
+		return err
+	}
+	return terminal.Unseen(err)
+}
+
+func (c *Doctor) run(ctx context.Context, a *admin) error {
+	before, _, err := a.store.Get(ctx, master.Key)
+	if err != nil {
+		return err
+	}
+	s, rows, err := a.look(ctx)
+	if err != nil {
+		return err
+	}
+	e := examination{admin: a, s: s, rows: rows, live: map[topology.ServerID]bool{}, report: []findings.Finding{}}
+	for _, srv := range s.Servers {
+		e.live[srv.ID] = srv.Live
+	}
+	for _, table := range slices.Sorted(maps.Keys(a.lacking)) {
+		e.broken("no map", cmp.Or(table, "cluster"), a.lacking[table].Error(), "start the storage servers that keep it")
+	}
+	e.unreadable()
+	e.dead()
+	e.deadHolders()
+	e.mixedCopies()
+	e.fewServers()
+	if err := e.metadata(ctx); err != nil {
+		return err
+	}
+	e.partitions()
+	e.damaged(ctx)
+	// A renewal comes every second; the look above waited as long as a.listen only if a server was silent.
+	for deadline := a.listen; ; deadline -= a.listen / 10 {
+		moves, err := a.masterMoves(ctx, before)
+		if err != nil {
+			return err
+		}
+		if moves {
+			break
+		}
+		if deadline <= 0 {
+			e.degraded("no master", "cluster", "no server renews the master's row: nothing is repaired, dropped or made ahead", "start a storage server, or look at the logs of those that run")
+			break
+		}
+		if err := pause(ctx, a.listen/10); err != nil {
+			return err
+		}
+	}
+	return e.print()
+}
+
+// examination is one examination of a cluster.
+type examination struct {
+	*admin
+	s      master.State
+	rows   *master.Rows
+	live   map[topology.ServerID]bool
+	report []findings.Finding
+}
+
+func (e *examination) add(severity, kind, subject, what, do string) {
+	e.report = append(e.report, findings.Finding{Severity: severity, Kind: kind, Subject: subject, What: what, Do: do})
+}
+
+func (e *examination) broken(kind, subject, what, do string) {
+	e.add("broken", kind, subject, what, do)
+}
+
+func (e *examination) degraded(kind, subject, what, do string) {
+	e.add("degraded", kind, subject, what, do)
+}
+
+func (e *examination) print() error {
+	partitions := 0
+	for _, m := range e.s.Tables {
+		partitions += m.Len()
+	}
+	return printFindings(e.admin, e.report, len(e.s.Servers), len(e.s.Tables), partitions)
+}
+
+// unreadable reports rows that this build cannot read.
+func (e *examination) unreadable() {
+	bad := e.rows.Unreadable()
+	for _, key := range slices.Sorted(maps.Keys(bad)) {
+		e.broken("unreadable row", key, bad[key].Error(), "update the binaries if a newer one wrote it; else delete it, and restore the partition")
+	}
+	if len(e.s.Servers) == 0 {
+		e.broken("no servers", "cluster", "no storage server ever registered", "start one")
+	}
+}
+
+// dead reports servers with a heartbeat that does not change.
+func (e *examination) dead() {
+	for _, srv := range e.s.Servers {
+		r := showServer(&e.s, srv)
+		switch {
+		case !srv.Live && r.OnlyCopy > 0:
+			e.broken("dead server", string(srv.ID), fmt.Sprintf("silent for %s, and only it has the rows of %d partitions", since(srv.For), r.OnlyCopy), "start it, with its store directory")
+		case !srv.Live:
+			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
+		case srv.Beat.ClockAhead != 0:
+			e.degraded("clock off", string(srv.ID), fmt.Sprintf("its clock is %v ahead of the median of the servers' clocks: it gives away what others can lead, and takes nothing", srv.Beat.ClockAhead.Round(time.Millisecond)), "set the clock right, and look at its time service")
+		case srv.Beat.ReadOnly != "":
+			e.broken("read-only server", string(srv.ID), srv.Beat.ReadOnly, "make room on its disk; until then its partitions are read, and writes to them are refused")
+		case srv.Drain != nil:
+			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements, %d of them of partitions without rows, and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Empty, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
+		}
+	}
+}
+
+// mixedCopies reports live servers of which some keep copies and some do not. A partition that both have is kept by fewer servers than its table asks for.
+func (e *examination) mixedCopies() {
+	var on, off []topology.ServerID
+	for _, srv := range e.s.Servers {
+		switch {
+		case !srv.Live:
+		case srv.Copies == registry.CopiesOn:
+			on = append(on, srv.ID)
+		case srv.Copies == registry.CopiesOff:
+			off = append(off, srv.ID)
+		}
+	}
+	if len(on) > 0 && len(off) > 0 {
+		e.degraded("mixed copies", "cluster", fmt.Sprintf("storage.copies is on at %s and off at %s: rows are kept by fewer servers than their tables ask for, and writes wait where too few keep copies", joinIDs(on), joinIDs(off)),
+			"set it alike on all, and restart those that differ one after the other")
+	}
+}
+
+// fewServers reports tables that are to keep more copies than the cluster has hosts.
+func (e *examination) fewServers() {
+	hosts, most := e.hosts(), 0
+	var few []string
+	for _, m := range e.s.Tables {
+		if m.Config.Replicas > hosts {
+			few, most = append(few, m.Table), max(most, m.Config.Replicas)
+		}
+	}
+	if len(few) > 0 && hosts > 0 {
+		e.degraded("few servers", "cluster", fmt.Sprintf("there are storage servers on %d hosts, and %d tables are to keep each row on more: %s", hosts, len(few), strings.Join(few[:min(len(few), 4)], " ")),
+			fmt.Sprintf("start storage servers until there are %d on hosts of their own: the copies are made by themselves; or accept it: `spillway table set … --replicas %d`", most, hosts))
+	}
+}
+
+// hosts counts those on which partitions may get placements.
+func (e *examination) hosts() int {
+	hosts := map[string]bool{}
+	for _, srv := range e.s.Servers {
+		if srv.Drain == nil {
+			hosts[srv.Host] = true
+		}
+	}
+	return len(hosts)
+}
+
+// damaged asks the live servers for segments they cannot read. Servers that do not answer are reported elsewhere.
+func (e *examination) damaged(ctx context.Context) {
+	rows := map[string]map[point.PartitionID]uint64{}
+	defer func() { e.uneven(ctx, rows) }()
+	for _, srv := range e.s.Servers {
+		st, ok := e.peers.Server(srv.ID)
+		if !srv.Live || !ok {
+			continue
+		}
+		reported := false
+		for _, m := range e.s.Tables {
+			limited, cancel := context.WithTimeout(ctx, fetchMax)
+			held, err := st.Stats(limited, m.Table, 0)
+			cancel()
+			if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Canceled) {
+				break
+			}
+			if err != nil {
+				continue
+			}
+			if held.LostFound != "" && !reported {
+				reported = true
+				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when they are not needed")
+			}
+			for i := range held.Staged {
+				e.staged(m, srv.ID, &held.Staged[i])
+			}
+			if rows[m.Table] == nil {
+				rows[m.Table] = map[point.PartitionID]uint64{}
+			}
+			for _, p := range held.ByPartition {
+				rows[m.Table][p.ID] = max(rows[m.Table][p.ID], p.Rows) // of several copies
+				switch at, ok := m.ByID(p.ID); {
+				case p.Damaged == "":
+				case ok && len(at.Placements) > 1:
+					e.degraded("damaged copy", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "another copy is read until then; if this stays for minutes, no copy has the file")
+				default:
+					e.broken("damaged segment", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "until then it is not read, and not written after a restart; `spillway partition split` has its halves take new rows")
+				}
+				if p.Differs != "" {
+					e.broken("copies differ", fmt.Sprintf("%s p%d led by %s", m.Table, p.ID, srv.ID), p.Differs, "keep the directories of all its servers; docs/runbooks/SpillwayCopiesDiffer.md says how to find the right copy; `spillway partition move … --from` takes the other one away, and it is filled anew")
+				}
+				if p.Unflushed != "" {
+					e.broken("failing flush", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Unflushed, "it is tried again every minute; its rows are read and taken as ever, and the log grows until it goes well")
+				}
+			}
+		}
+	}
+}
+
+// uneven reports tables of which one column of the ring gets far more rows than its share, and which series lie there.
+func (e *examination) uneven(ctx context.Context, rows map[string]map[point.PartitionID]uint64) {
+	for _, m := range e.s.Tables {
+		hot := figures.Uneven(m, rows[m.Table])
+		if hot == nil {
+			continue
+		}
+		what := hot.String()
+		for _, s := range on(hot.Newest) {
+			st, ok := e.peers.Server(s)
+			if !ok || !e.live[s] {
+				continue
+			}
+			limited, cancel := context.WithTimeout(ctx, fetchMax)
+			name, err := figures.Hottest(limited, st, m, hot.Newest)
+			cancel()
+			if err == nil && name != "" {
+				what += "; " + name
+				break
+			}
+		}
+		e.degraded("uneven columns", fmt.Sprintf("%s p%d", m.Table, hot.Newest.ID), what,
+			fmt.Sprintf("`spillway partition split %s %d --at ring-middle` divides that partition now, `spillway table set %s --weights …` lays out those to come", m.Table, hot.Newest.ID, m.Table))
+	}
+}
+
+// fetchMax bounds the wait for a file from a metadata server.
+const fetchMax = 5 * time.Second
+
+// metadata asks the servers that keep each table's METADATA files for the committed one: without a majority that has it
+// the map cannot be changed, so no partition can be made, moved or dropped.
+func (e *examination) metadata(ctx context.Context) error {
+	rows, _, err := e.store.List(ctx, mapstore.Prefix)
+	if err != nil {
+		return err
+	}
+	live := 0
+	for _, srv := range e.s.Servers {
+		if srv.Live && srv.Drain == nil {
+			live++
+		}
+	}
+	for _, row := range rows {
+		table := mapstore.TableOf(row.Key)
+		r, lack, why, err := e.lacking(ctx, row)
+		if err != nil {
+			return err
+		}
+		have := len(r.Servers) - len(lack)
+		switch few := min(master.MetadataServers, live); {
+		case len(r.Servers) == 0:
+		case have < len(r.Servers)/2+1:
+			e.broken("no majority", table, fmt.Sprintf("%d of its %d metadata servers give transaction %d, so its map cannot be changed; the last answer of %s: %v", have, len(r.Servers), r.Seq, joinIDs(lack), why), "start "+joinIDs(lack)+", or one more storage server: the master has others keep it")
+		case have < few:
+			e.degraded("few metadata servers", table, fmt.Sprintf("%d servers keep its METADATA file, %d could", have, few), "wait: the master has others keep it, at once or 10 minutes after one died; `spillway master plan` shows what is coming")
+		}
+	}
+	return nil
+}
+
+// lacking returns the metadata servers that do not return a table's committed file, and the error of the last one. A file
+// may be on its way: live servers are asked again for a moment. A dropped table, or one with an unreadable row, lacks no
+// server.
+func (e *examination) lacking(ctx context.Context, row coord.Row) (r mapstore.Row, lack []topology.ServerID, why, err error) {
+	for deadline := e.listen; ; deadline -= e.listen / 10 {
+		if r, err = mapstore.DecodeRow(row); err != nil || r.Dropped {
+			return mapstore.Row{}, nil, nil, nil // reported as a table without a map
+		}
+		lack = nil
+		wait := false
+		for _, s := range r.Servers {
+			if err := e.keeps(ctx, s, mapstore.TableOf(row.Key), r); err != nil {
+				lack, why = append(lack, s), err
+				wait = wait || fault.Is(err, fault.NotFound)
+			}
+		}
+		if !wait || deadline <= 0 {
+			return r, lack, why, nil
+		}
+		if err := pause(ctx, e.listen/10); err != nil {
+			return r, nil, nil, err
+		}
+		if row, _, err = e.store.Get(ctx, row.Key); err != nil {
+			return r, nil, nil, err
+		}
+	}
+}
+
+// keeps asks a server for the committed file. A silent server is not asked.
+func (e *examination) keeps(ctx context.Context, s topology.ServerID, table string, r mapstore.Row) error {
+	if !e.live[s] {
+		return fault.Errorf(fault.Unavailable, "it is silent")
+	}
+	p, ok := e.peers.Metadata(s)
+	if !ok {
+		return fault.Errorf(fault.Unavailable, "it is not known")
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchMax)
+	defer cancel()
+	_, err := p.Fetch(ctx, &peer.FileQuery{Table: table, Txn: r.Txn, Since: r.Txn})
+	return err
+}
+
+// partitions examines each partition's lease and placements. A fault that many partitions of a table share is reported
+// once.
+func (e *examination) partitions() {
+	for _, m := range e.s.Tables {
+		few, copies, want := []point.PartitionID{}, []point.PartitionID{}, min(m.Config.Replicas, max(e.hosts(), 1))
+		for p := range m.All() {
+			key := lease.Partition{Table: m.Table, ID: p.ID}
+			l, ok := e.s.Leases[key]
+			e.lease(key, p, l, ok)
+			e.prohibited(key, p)
+			if p.State == topology.Live && len(p.Placements) < want {
+				few = append(few, p.ID)
+			}
+			if ok && l.State != "" && !l.Empty && len(l.InSync) < want {
+				copies = append(copies, p.ID)
+			}
+			if p.Incomplete {
+				e.degraded("incomplete", key.String(), "rows may be missing for good: a person had it go on without the servers that held them", "restore them from a backup, or accept it")
+			}
+		}
+		if len(few) > 0 {
+			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), want, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` shows what is coming")
+		}
+		if len(copies) > 0 {
+			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), want, partitionNames(copies)), "wait until the others have caught up")
+		}
+	}
+}
+
+func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.Lease, ok bool) {
+	name := fmt.Sprintf("%s p%d", key.Table, key.ID)
+	switch {
+	case !ok && e.s.Born[key]:
+		e.broken("missing lease", key.String(), "its lease row was deleted: it is not known which servers hold its rows", "spillway partition restore "+name)
+	case !ok && !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return e.live[pl.Server] }):
+		e.broken("unowned", key.String(), "no server led it yet, and none of its servers is live", "start one of "+joinIDs(on(p))+"; the master moves it if another is live")
+	case !ok, l.State == "": // new, or reported as unreadable
+	case l.Offline != nil:
+		e.degraded("offline", key.String(), noted("offline", *l.Offline), "spillway partition online "+name)
+	case l.State == lease.Held && !e.live[l.Holder]:
+		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and no other server acquired it", l.Holder), e.mayTake(p, l))
+	case l.State == lease.Free && l.Epoch == 0 && following.MayBeUnled(p, time.Now().UnixNano()): // it was moved before it was ever led
+	case l.State == lease.Free:
+		e.broken("unowned", key.String(), "no server leads it", e.mayTake(p, l))
+	case !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return pl.Server == l.Holder }):
+		e.degraded("stale lease", key.String(), fmt.Sprintf("led by %s, where it has no placement any more", l.Holder), "wait; it lets go when it sees the map")
+	}
+}
+
+// mayTake names the servers that could lead.
+func (e *examination) mayTake(p *topology.Partition, l lease.Lease) string {
+	var ids []topology.ServerID
+	for _, m := range l.InSync {
+		ids = append(ids, m.Server)
+	}
+	if l.Vacant() {
+		ids = on(p)
+	}
+	for _, s := range ids {
+		if e.live[s] {
+			return fmt.Sprintf("wait: %s may take it; if it does not, look at its log and at prohibitions", s)
+		}
+	}
+	if l.Empty {
+		return "wait: it has no rows, and the master moves it; or start one of " + joinIDs(ids)
+	}
+	return "start one of those in sync: " + joinIDs(ids)
+}
+
+func (e *examination) prohibited(key lease.Partition, p *topology.Partition) {
+	no := slices.Sorted(slices.Values(e.s.No[key]))
+	if len(no) == 0 {
+		return
+	}
+	do := fmt.Sprintf("spillway partition allow %s p%d %s", key.Table, key.ID, no[0])
+	if !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return !slices.Contains(no, pl.Server) }) {
+		e.broken("prohibited", key.String(), "on all its servers: "+joinIDs(no), do)
+		return
+	}
+	e.degraded("prohibited", key.String(), "on "+joinIDs(no), do)
+}
+
+func on(p *topology.Partition) []topology.ServerID {
+	var out []topology.ServerID
+	for _, pl := range p.Placements {
+		out = append(out, pl.Server)
+	}
+	return out
+}
+
+// partitionNames lists a few.
+func partitionNames(ids []point.PartitionID) string {
+	const shown = 5
+	var out []string
+	for _, id := range ids[:min(len(ids), shown)] {
+		out = append(out, fmt.Sprintf("p%d", id))
+	}
+	if more := len(ids) - shown; more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, " ")
+}
