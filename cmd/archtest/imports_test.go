@@ -59,6 +59,8 @@ var importLaw = []rule{
 		because: "the lag of topics is asked over HTTP; gateway/intake/kafka has the form of the answer"},
 	{who: "cmd/spillway/repair", not: "cmd/spillway/client cmd/spillway/connect gateway/... metadata/... net/...", tests: true,
 		because: "a repair changes files, and asks no process"},
+	{who: "cmd/spillway/completion", not: "cmd/... gateway/... storage/... metadata/... protocols/...", tests: true,
+		because: "scripts for shells are made of the model of a command line, of whichever program"},
 	{who: "cmd/spillway/administration", not: "cmd/spillway/backups cmd/spillway/exchange storage/... gateway/forward/... gateway/query/... metadata/coord/etcd/... metadata/coord/local", tests: true,
 		because: "administrators steer a cluster through its coordination store and its peers; no rows pass through their commands"},
 	{who: "cmd/spillway/client", not: "gateway/... storage/... metadata/...", tests: true,

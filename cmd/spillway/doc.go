@@ -20,4 +20,5 @@
 //	main ─▶ backups, repair ─▶ settings
 //	main ─▶ backups, exchange, topics ─▶ client
 //	main ─▶ verify, credentials, client, findings, figures, diagram ─▶ connect, terminal
+//	main ─▶ completion
 package main

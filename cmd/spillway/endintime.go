@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -32,7 +33,7 @@ func endsWithin(d time.Duration, log *slog.Logger) (stop func()) {
 		case <-ctx.Done():
 		case <-time.After(d):
 			log.Warn("the process did not stop in time; it ends now, and the next start replays the log", "after", d)
-			os.Exit(fail(fault.Errorf(fault.Unavailable, "not everything could be closed within %s; acknowledged rows are in the log", d)))
+			os.Exit(terminal.Fail(fault.Errorf(fault.Unavailable, "not everything could be closed within %s; acknowledged rows are in the log", d)))
 		}
 	}()
 	return cancel

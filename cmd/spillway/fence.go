@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"time"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 )
 
 const (
@@ -24,7 +26,7 @@ type fence struct {
 // live runs a process and closes it. A fence ends the process within fencedEnd whatever else hangs: closing files on a
 // device that fails may well block.
 func live(run, close func() error, stores ...fence) error {
-	return liveUntil(func(why error) { os.Exit(fail(why)) }, run, close, stores...)
+	return liveUntil(func(why error) { os.Exit(terminal.Fail(why)) }, run, close, stores...)
 }
 
 // liveUntil is live; exit ends the process.

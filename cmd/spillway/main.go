@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -12,6 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/completion"
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 	"github.com/spillwaydb/spillway/cmd/spillway/exchange"
 	"github.com/spillwaydb/spillway/cmd/spillway/repair"
@@ -50,7 +50,7 @@ type cli struct {
 	Kafka      topics.Command           `cmd:"" help:"Look at the topics that a running process reads."`
 	Certs      credentials.Certs        `cmd:"" help:"Make certificates for the processes of a cluster."`
 	Token      credentials.Token        `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
-	Completion completionCmd            `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`
+	Completion completion.Command       `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`
 	Version    versionCmd               `cmd:"" help:"Print the version and stop."`
 }
 
@@ -81,7 +81,7 @@ func main() {
 		return // help
 	}
 	if err := runSelected(ctx); err != nil {
-		os.Exit(fail(err))
+		os.Exit(terminal.Fail(err))
 	}
 }
 
@@ -91,19 +91,6 @@ func withVersion(args []string) []string {
 		return []string{"version"}
 	}
 	return args
-}
-
-// fail prints an error, and returns the exit code of the process.
-func fail(err error) int {
-	if code := terminal.ExitCode(0); errors.As(err, &code) {
-		return int(code) // everything was printed before
-	}
-	fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
-	var coder interface{ ExitCode() int }
-	if errors.As(err, &coder) {
-		return coder.ExitCode()
-	}
-	return 1
 }
 
 type versionCmd struct{}

@@ -1,6 +1,10 @@
 package terminal
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"os"
+)
 
 // ExitCode is an error that ends the process with its number; everything was printed before.
 type ExitCode int
@@ -28,3 +32,16 @@ func (unseenError) ExitCode() int { return int(Broken) }
 
 // Unwrap returns the reason.
 func (e unseenError) Unwrap() error { return e.error }
+
+// Fail prints an error, and returns the exit code of the process.
+func Fail(err error) int {
+	if code := ExitCode(0); errors.As(err, &code) {
+		return int(code) // everything was printed before
+	}
+	fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
+	var coder interface{ ExitCode() int }
+	if errors.As(err, &coder) {
+		return coder.ExitCode()
+	}
+	return 1
+}

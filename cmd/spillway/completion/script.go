@@ -1,4 +1,4 @@
-package main
+package completion
 
 import (
 	"fmt"
@@ -11,13 +11,13 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// completionCmd prints a script for a shell, which completes commands, flags and the values of flags that are a choice.
-type completionCmd struct {
+// Command prints a script for a shell, which completes commands, flags and the values of flags that are a choice.
+type Command struct {
 	Shell string `arg:"" help:"bash, zsh or fish." enum:"bash,zsh,fish"`
 }
 
 // Run prints the script.
-func (c *completionCmd) Run(ctx *kong.Context) error {
+func (c *Command) Run(ctx *kong.Context) error {
 	script := map[string]func(io.Writer, []completions) error{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
 	return script(os.Stdout, completionsOf(ctx.Model.Node, ""))
 }
