@@ -29,10 +29,11 @@ func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 	for round := range 3 {
 		was, epoch := c.leader(p)
 		t.Logf("round %d: %s leads in epoch %d, in sync: %v, %d rows acked", round+1, was, epoch, c.inSync(p), w.acked)
-		c.server(was).Kill()
 		began := time.Now()
+		c.server(was).Kill()
 		w.write(50)
 		t.Logf("round %d: 50 more rows acked %v after the kill", round+1, time.Since(began).Round(time.Millisecond))
+		c.within(patience, "another server leads", c.ledByAnother(p, was))
 		w.check()
 		c.start(c.server(was))
 		c.within(patience, "all three are in sync again", func() bool { return len(c.inSync(p)) == 3 })
@@ -40,6 +41,19 @@ func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 		w.write(50)
 	}
 	w.check()
+}
+
+// ledByAnother reports whether a partition has a leader other than was.
+func (c *crowd) ledByAnother(p lease.Partition, was topology.ServerID) func() bool {
+	return func() bool { s, _ := c.leader(p); return s != "" && s != was }
+}
+
+// killUntilAnotherLeads kills a leader and leaves it dead until another server leads: one that starts again within the time of its
+// lease leads as before.
+func (c *crowd) killUntilAnotherLeads(p lease.Partition, was topology.ServerID) {
+	c.t.Helper()
+	c.server(was).Kill()
+	c.within(patience, "another server leads", c.ledByAnother(p, was))
 }
 
 // copiesWriter writes rows a second apart and counts the acked ones. An unacked row is sent again.

@@ -170,7 +170,7 @@ func TestClusterCopiesCatchUpBySegments(t *testing.T) {
 	}
 	for range 2 { // the two that were there, then one that was refilled
 		was, epoch := c.leader(p)
-		c.server(was).Kill()
+		c.killUntilAnotherLeads(p, was)
 		w.write(20)
 		w.check()
 		next, now := c.leader(p)
@@ -221,8 +221,9 @@ func TestClusterCopiesMendAFlippedSegment(t *testing.T) {
 		c.within(patience, "all three are in sync", c.listed(p, 3))
 	}
 	for leader, _ := c.leader(p); string(leader) != harmed.Name; leader, _ = c.leader(p) { // until the follower leads
-		c.server(leader).Kill()
+		c.killUntilAnotherLeads(p, leader)
 		w.write(10)
+		w.check()
 		c.start(c.server(leader))
 		c.within(patience, "all three are in sync", c.listed(p, 3))
 	}
@@ -378,7 +379,7 @@ func TestClusterCopiesAreRefilledThroughKills(t *testing.T) {
 	w.write(20)
 	c.within(patience, "segments are equal", func() bool { return c.shrunk() && c.sameSegments() })
 	for leader, _ := c.leader(p); string(leader) != away.Name; leader, _ = c.leader(p) {
-		c.server(leader).Kill()
+		c.killUntilAnotherLeads(p, leader)
 		w.write(5)
 		c.start(c.server(leader))
 		c.within(patience, "all three are in sync", c.listed(p, 3))
