@@ -18,6 +18,7 @@ import (
 // deleted.
 func TestClusterBackupIsRestoredIntoAnother(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, movesPlan("SPILLWAY_API_ADMIN=true", "SPILLWAY_STORAGE_UNLOAD_BYTES_PER_SECOND=4096"))
 	c.table("cut", time.Hour, 3)
 	from := time.Now().Truncate(time.Hour).Add(-3 * time.Hour)

@@ -16,6 +16,7 @@ import (
 // have not. The refused are named and counted, the others are kept, those that are known go on, and another table is not touched.
 func TestClusterStorageServersHoldTablesToTheirShareOfSeries(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	const most = 4000
 	file := filepath.Join(t.TempDir(), "storage.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, "intake: {series_max: %d}\n", most), 0o600); err != nil {

@@ -20,6 +20,7 @@ import (
 // CLUSTER_SPLIT_AWAY is how long they are stopped.
 func TestClusterSplitWithoutMetadataServersTakesRows(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	away := envDuration(t, "CLUSTER_SPLIT_AWAY", 8*time.Second)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 1, StorageArgs: []string{"--no-master"}})
 	from := time.Now().Truncate(time.Hour).Add(-24 * time.Hour)
