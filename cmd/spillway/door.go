@@ -253,6 +253,7 @@ func (d *door) close() error {
 
 // announce prints the next steps for a person. Programs that read the log as JSON get one of its lines.
 func (d *door) announce(what string) {
+	reportReady(what)
 	at := "http://" + d.listener.Addr().String()
 	if d.guard.TLS() != nil {
 		at = "https://" + d.listener.Addr().String()

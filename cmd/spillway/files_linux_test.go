@@ -95,8 +95,8 @@ func TestTooFewFilesAreSaidAtOnce(t *testing.T) {
 	p := newProcess(t)
 	p.in = []string{"sh", "-c", `ulimit -n 100; exec "$@"`, "sh"}
 	p.spawn()
-	if code := p.exit(); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
+	if code := p.exit(); code != exitUsage {
+		t.Errorf("exit code %d, want %d: systemd must not start it again", code, exitUsage)
 	}
 	if said := p.log.String(); !strings.Contains(said, "100 files") || !strings.Contains(said, "ulimit -n") || strings.Count(said, "\n") > 2 {
 		t.Errorf("it said %q", said)

@@ -45,7 +45,7 @@ func (g *gatewayCmd) config() (settings.Config, error) {
 func (g *gatewayCmd) Run() error {
 	set, err := g.config()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(0)

@@ -8,7 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-const exitUsage = 80 // the exit code of a command line that is not understood
+const exitUsage = 80 // the exit code of a command line that is not understood, and of a process with wrong settings: a restart does not mend it
 
 // parse reads a command line in the steps of kong's own Parse, which looks for hooks between them. Hooks are methods that
 // it finds by their names at run time, and the linker keeps every exported method of every type in a program that does so:
@@ -44,7 +44,7 @@ func parse(k *kong.Kong, help kong.HelpOptions, args []string) (*kong.Context, e
 	return ctx, nil
 }
 
-// usageError is a command line that cannot be understood.
+// usageError is a command line that cannot be understood, or settings of a process that are wrong.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

@@ -63,7 +63,7 @@ func (s *standaloneCmd) config() (settings.Config, error) {
 func (s *standaloneCmd) Run() error {
 	set, err := s.config()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)

@@ -52,7 +52,10 @@ func answerStarting(doing string, listeners ...net.Listener) *starting {
 }
 
 // at says what the process does now.
-func (s *starting) at(doing string) { s.doing.Store(&doing) }
+func (s *starting) at(doing string) {
+	s.doing.Store(&doing)
+	reportStarting(doing)
+}
 
 func (s *starting) answer(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/-/healthy" {

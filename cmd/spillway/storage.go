@@ -76,7 +76,7 @@ func (s *storageCmd) config() (settings.Config, error) {
 func (s *storageCmd) Run() error {
 	set, err := s.config()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
@@ -361,6 +361,7 @@ func (p *storage) run(ctx context.Context) error {
 
 // announce says that the server serves, as door.announce does.
 func (p *storage) announce() {
+	reportReady("data in " + p.cfg.DataDir)
 	if p.cfg.LogFormat == "json" {
 		p.log.Info("ready", "version", p.cfg.Build.Version, "server", p.id, "peers", p.listener.Addr().String(), "data_dir", p.cfg.DataDir)
 		return

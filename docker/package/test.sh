@@ -3,8 +3,9 @@
 # is installed as the older version on this machine, the service is run as its unit says and used, upgraded and removed. Where rpm is (Debian
 # has it), the rpm lives the same life in roots of its own, whose every file comes from rpms: once by rpm, once by dnf, where dnf and
 # createrepo_c are. Scriptlets, the program and `rpm -V` run there in a chroot, and dependencies are resolved.
-# What this does not show: the tools in those roots are this machine's in an rpm, not those of Fedora or RHEL; no systemd runs (the unit is
-# verified on this machine, where systemd-analyze is), and no SELinux.
+# Then systemd.sh has the deb's service live under a real systemd.
+# What this does not show: the tools in those roots are this machine's in an rpm, not those of Fedora or RHEL; no SELinux; and a service of the rpm
+# under systemd (its unit is the deb's).
 set -eu
 skip() { echo "make test-package: SKIPPED: $*"; exit 0; }
 fail() { echo "make test-package: $kind: $*"; exit 1; }
@@ -163,6 +164,7 @@ kind=deb
 use "$(one $before/*.deb)" "$(one $now/*.deb)"
 rm -rf /var/lib/spillway /etc/spillway /etc/default/spillway
 userdel spillway
+docker/package/systemd.sh "$(one $before/*.deb)" "$(one $now/*.deb)"
 if ! command -v rpm >/dev/null; then
 	echo "make test-package: the rpm was not installed: there is no rpm (Debian's package has that name)"
 	exit

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSystemdLearnsThatAProcessServes: with the socket of a unit of Type=notify, the process reports what it does while it starts, and that
+// it is ready only once it answers.
+func TestSystemdLearnsThatAProcessServes(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := newProcess(t)
+	p.env = append(p.env, "NOTIFY_SOCKET="+socket)
+	p.start()
+	defer p.stop()
+	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil { // the bound is for a test that would hang: what is read was sent before
+		t.Fatal(err)
+	}
+	var said []string
+	buf := make([]byte, 4096)
+	for len(said) == 0 || !strings.HasPrefix(said[len(said)-1], "READY=1\n") {
+		n, err := l.Read(buf)
+		if err != nil {
+			t.Fatalf("it reported %q, and then: %v", said, err)
+		}
+		said = append(said, string(buf[:n]))
+	}
+	if len(said) != 2 || !strings.HasPrefix(said[0], "STATUS=Starting: ") || !strings.Contains(said[1], "\nSTATUS=") {
+		t.Errorf("it reported %q", said)
+	}
+}
