@@ -316,14 +316,10 @@ type openBlock struct {
 // slots are series of a group.
 type slots [groupSeriesMax / 64]uint64
 
+var everySlot = slots{math.MaxUint64, math.MaxUint64}
+
 func (s *slots) add(slot int)      { s[slot/64] |= 1 << (slot % 64) }
 func (s *slots) has(slot int) bool { return s[slot/64]&(1<<(slot%64)) != 0 }
-
-func (s *slots) addAll(of *slots) {
-	for i := range s {
-		s[i] |= of[i]
-	}
-}
 
 func (s *slots) hasAll(of *slots) bool {
 	for i := range s {
@@ -342,9 +338,7 @@ const chunkRowsKept = 64
 // block to its end, unless it holds histograms.
 func (r *blockReader) keep(of slots) *openBlock {
 	if r.rows >= chunkRowsKept*len(r.chunks) {
-		for i := range of {
-			of[i] = math.MaxUint64
-		}
+		of = everySlot
 	}
 	n := 0
 	var ints, doubles [8]int

@@ -171,21 +171,22 @@ func (c *Cache) page(k pageKey) (*cached, bool) {
 	if !ok {
 		return nil, false
 	}
+	c.listLocked(k).MoveToFront(e)
 	p := e.Value.(*cached)
-	c.listLocked(p).MoveToFront(e)
 	c.useLocked(p)
 	return p, true
 }
 
 // listLocked is the list that a part is in.
-func (c *Cache) listLocked(p *cached) *list.List {
-	if p.isBulk() {
+func (c *Cache) listLocked(k pageKey) *list.List {
+	if k.isBulk() {
 		return c.mu.bulk
 	}
 	return c.mu.small
 }
 
-func (p *cached) isBulk() bool { return p.block != nil || p.defs != nil }
+// isBulk reports whether the key is of a block or of definitions.
+func (k *pageKey) isBulk() bool { return k.page == blockPage || k.group == definitionsGroup }
 
 func (c *Cache) useLocked(p *cached) {
 	c.mu.uses++
@@ -333,8 +334,8 @@ func (c *Cache) putLocked(p *cached) bool {
 		return false
 	}
 	c.useLocked(p)
-	c.mu.pages[p.key] = c.listLocked(p).PushFront(p)
-	if c.mu.bytes += p.bytes; p.isBulk() {
+	c.mu.pages[p.key] = c.listLocked(p.key).PushFront(p)
+	if c.mu.bytes += p.bytes; p.key.isBulk() {
 		c.mu.bulkBytes += p.bytes
 	}
 	// This may drop the page that was just added, when the labels of its series alone exceed the bound. The caller has it in hand.
@@ -359,9 +360,9 @@ func (c *Cache) oldestLocked() *list.Element {
 // dropLocked removes an entry, and those of its shared lists and labels that no other holds.
 func (c *Cache) dropLocked(e *list.Element) {
 	entry := e.Value.(*cached)
-	c.listLocked(entry).Remove(e)
+	c.listLocked(entry.key).Remove(e)
 	delete(c.mu.pages, entry.key)
-	if c.mu.bytes -= entry.bytes; entry.isBulk() {
+	if c.mu.bytes -= entry.bytes; entry.key.isBulk() {
 		c.mu.bulkBytes -= entry.bytes
 	}
 	if entry.answer != nil {

@@ -434,8 +434,8 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 	return r.corrupt(key, errForm("table: the key is missing"))
 }
 
-// openBlock finds block k in the cache or opens it. Of a block of which few series are wanted these are kept open, and those that were kept before: decompressing
-// it is most of the work, and a query for some hosts is usually repeated.
+// openBlock finds block k in the cache or opens it. Of a block of which few series are wanted these are kept open: decompressing it is most of the work, and a
+// query for some hosts is usually repeated. Where others are wanted while those are kept, the next query may be for others again: then all of it is kept.
 func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 	if !s.few {
 		return r.loadBlock(t, s, k)
@@ -447,7 +447,7 @@ func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 			s.b = &s.opened
 			return nil
 		}
-		of.addAll(&p.block.of)
+		of = everySlot
 	}
 	if err := r.loadBlock(t, s, k); err != nil {
 		return err
