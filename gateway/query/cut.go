@@ -192,7 +192,7 @@ func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answe
 			SamplesMax: c.engine.samples, Workers: c.engine.processors,
 			Turn: c.turn, Take: c.take, Spare: c.usage.loan.TakeSpare, Give: c.usage.loan.Give,
 		},
-		Find: c.open, Divide: c.divider(), Together: c.together(), Markers: markers,
+		Find: c.open, Divide: c.divider(), Together: c.together(), Beside: c.engine.workers.run, Markers: markers,
 	})
 	switch {
 	case errors.Is(err, columns.ErrAbandoned):

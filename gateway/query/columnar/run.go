@@ -21,6 +21,8 @@ type Env struct {
 	Divide func(ctx context.Context, chain *columns.Plan, ms []*labels.Matcher) (f columns.Form, pieces []columns.Piece, undo func(), err error)
 	// Together returns a context under which so many chains are divided beside each other. Set if Divide is.
 	Together func(ctx context.Context, chains int) context.Context
+	// Beside runs a job beside the caller, which does not wait for it. Nil: on a goroutine of its own, the stack of which grows in each query.
+	Beside func(job func())
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
 

@@ -5,13 +5,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -198,15 +198,10 @@ func (e *evaluation) runChains(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(e.env.Workers)
-		for i, p := range all {
-			g.Go(func() (err error) {
-				e.chains[first+i], err = p.run(ctx, env, divisions[i])
-				return err
-			})
-		}
-		if err := g.Wait(); err != nil {
+		if err := columns.Share(ctx, len(all), e.env.Workers, func(ctx context.Context, i int) (err error) {
+			e.chains[first+i], err = all[i].run(ctx, env, divisions[i])
+			return err
+		}); err != nil {
 			return err
 		}
 	}
@@ -218,17 +213,42 @@ func divideAll(ctx context.Context, env Env, all []*Plan) ([]division, error) {
 	if env.Divide == nil {
 		return out, nil
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if len(all) > 1 {
 		ctx = env.Together(ctx, len(all))
 	}
-	for i, p := range all {
-		g.Go(func() (err error) {
-			out[i], err = p.divide(ctx, env)
-			return worded(err)
+	var failed sync.Once
+	var err error
+	divide := func(i int) {
+		var e error
+		if out[i], e = all[i].divide(ctx, env); e != nil {
+			failed.Do(func() {
+				err = worded(e)
+				cancel()
+			})
+		}
+	}
+	var others sync.WaitGroup
+	for i := range len(all) - 1 { // all at a time: each waits for the others
+		others.Add(1)
+		env.beside(func() {
+			defer others.Done()
+			divide(i)
 		})
 	}
-	return out, g.Wait()
+	divide(len(all) - 1)
+	others.Wait()
+	return out, err
+}
+
+// beside runs a job beside the caller.
+func (e *Env) beside(job func()) {
+	if e.Beside == nil {
+		go job()
+		return
+	}
+	e.Beside(job)
 }
 
 // hold counts samples that are in memory at a time.

@@ -300,25 +300,13 @@ func (s *Server) answerEvaluations(ss grpc.ServerStream, request []byte) error {
 	}
 	out := &answerWriter{to: ss, sent: func(n int) { s.metrics.sent.WithLabelValues(methodEvaluations).Add(float64(n)) }, began: time.Now()}
 	storage, ok := s.deps.Storage.(peer.Evaluator)
-	g, ctx := errgroup.WithContext(ss.Context())
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, e := range all {
-		evaluate := func() error {
-			give := func(b []byte) error { return out.add(i, answerMessage, b) }
-			if !ok {
-				return out.end(i, columns.SendOutcome(columns.Unknown, give))
-			}
-			return out.end(i, storage.Evaluate(ctx, e.Select, e.Request, give))
+	err = columns.Share(ss.Context(), len(all), runtime.GOMAXPROCS(0), func(ctx context.Context, i int) error {
+		give := func(b []byte) error { return out.add(i, answerMessage, b) }
+		if !ok {
+			return out.end(i, columns.SendOutcome(columns.Unknown, give))
 		}
-		if len(all) == 1 {
-			err = evaluate()
-			break
-		}
-		g.Go(evaluate)
-	}
-	if waited := g.Wait(); err == nil {
-		err = waited
-	}
+		return out.end(i, storage.Evaluate(ctx, all[i].Select, all[i].Request, give))
+	})
 	if err == nil {
 		err = out.flush()
 	}

@@ -1,0 +1,36 @@
+package columns
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// Share calls f for each number below n, from so many goroutines at most, and returns when all calls have. The caller is one of the goroutines, and each
+// makes one call after the other: a goroutine for each call grows its stack each time, which costs a small chain a tenth of its processor time. After an
+// error, which is returned, the context of the other calls ends and those that have not begun may not be made.
+func Share(ctx context.Context, n, goroutines int, f func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var next atomic.Int64
+	var failed sync.Once
+	var err error
+	work := func() {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			if e := f(ctx, i); e != nil {
+				failed.Do(func() {
+					err = e
+					cancel()
+				})
+				return
+			}
+		}
+	}
+	var others sync.WaitGroup
+	for range min(n, goroutines) - 1 {
+		others.Go(work)
+	}
+	work()
+	others.Wait()
+	return err
+}
