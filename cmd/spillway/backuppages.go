@@ -28,6 +28,9 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to, err := o.Place()
+	if err == nil {
+		err = d.cfg.apart("to", to)
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

@@ -127,6 +127,9 @@ func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	from, err := backups.PlaceAt("from", o.From, o.S3)
+	if err == nil {
+		err = d.cfg.apart("from", from)
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

@@ -123,6 +123,9 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	starts := answerStarting("the store is opened, and what is only in the log is read again", p.listener, p.admin)
 	defer starts.end()
 	p.retention.register(registry)
+	if err := cfg.notBackups(p.fs); err != nil {
+		return nil, err
+	}
 	if err := p.openStorage(ctx); err != nil {
 		return nil, err
 	}

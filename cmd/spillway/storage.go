@@ -75,6 +75,9 @@ func (s *storageCmd) config() (settings.Config, error) {
 // Run is the life of a storage server: it returns when a signal or a failure has ended it and everything is closed.
 func (s *storageCmd) Run() error {
 	set, err := s.config()
+	if err == nil {
+		err = set.Coord.Check() // before a store is made
+	}
 	if err != nil {
 		return usageError{err}
 	}
@@ -187,6 +190,9 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 // openBrick opens the brick on the disk, or on an overlay if the disk has no room for the writes of opening it (room.go).
 func (p *storage) openBrick(ctx context.Context) (err error) {
 	fs := disk()
+	if err := p.cfg.notBackups(fs); err != nil {
+		return err
+	}
 	if p.frozen = p.cfg.shortOfRoom(startRoom); p.frozen != "" {
 		if there, err := brick.Exists(fs, p.cfg.DataDir); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -22,6 +23,15 @@ type Dir struct {
 }
 
 func (d Dir) String() string { return d.Path }
+
+// Held reports whether a directory holds backups; one that does not exist holds none. Errors: Unavailable.
+func Held(fs vfs.FS, dir string) (bool, error) {
+	names, err := fs.List(dir)
+	if err != nil && !oserror.IsNotExist(err) {
+		return false, fault.Wrap(err, fault.Unavailable, "list %s", dir)
+	}
+	return slices.ContainsFunc(names, isBackup), nil
+}
 
 func (d Dir) path(name string) string {
 	return d.FS.PathJoin(append([]string{d.Path}, strings.Split(name, "/")...)...)
@@ -124,7 +134,7 @@ func (d Dir) Remove(_ context.Context, name string) error { return removeIfThere
 
 // RemovePartial implements Place. Temporary files of others stay.
 func (d Dir) RemovePartial(ctx context.Context) error {
-	for folder, ours := range map[string]func(string) bool{"": isBackup, segmentsDir: isSegment} {
+	for folder, ours := range map[string]func(string) bool{"": isBackup, SegmentsDir: isSegment} {
 		files, err := d.List(ctx, folder)
 		if err != nil {
 			return err
@@ -145,7 +155,7 @@ func (d Dir) Sync(folder string) error { return brick.SyncDir(d.FS, d.path(folde
 
 // Lock implements Place.
 func (d Dir) Lock(context.Context, string) (io.Closer, error) {
-	files := d.path(segmentsDir)
+	files := d.path(SegmentsDir)
 	if err := d.FS.MkdirAll(files, 0o755); err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "make %s", files)
 	}

@@ -93,11 +93,13 @@ type Part struct {
 	Taken     time.Time         `json:"taken"` // rows acked before it are in the backup, those of the manifest's time at the least
 }
 
+// SegmentsDir is the folder of a place that has the segments.
+const SegmentsDir = "segments"
+
 const (
 	formatVersion  = 1 // of one store
 	clusterVersion = 2 // of a cluster
 	suffix         = ".backup"
-	segmentsDir    = "segments"
 	lockName       = "LOCK"
 	tempSuffix     = ".tmp"
 	sumForm        = "xxh64 %016x\n"

@@ -39,7 +39,7 @@ func TestPruningLeavesTheFilesOfOthers(t *testing.T) {
 		t.Fatalf("removed %v: %v", removed, err)
 	}
 	found := map[string]bool{}
-	for _, folder := range []string{"", segmentsDir} {
+	for _, folder := range []string{"", SegmentsDir} {
 		files, err := at.List(ctx, folder)
 		if err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ func Verify(ctx context.Context, at Place, name string, set Settings) (Result, e
 
 // from hands the checked bytes of a backup's segment to write.
 func (j *job) from(ctx context.Context, at Place, g *Segment, write func(io.Reader) error) error {
-	name := segmentsDir + "/" + g.name()
+	name := SegmentsDir + "/" + g.name()
 	open := func() (io.ReadCloser, int64, error) { return at.Read(ctx, name) }
 	return j.through(ctx, g, name+" in "+at.String(), open, write)
 }
@@ -160,7 +160,7 @@ func (j *job) put(ctx context.Context, fs vfs.FS, b *brick.Brick, g *Segment, fr
 	if err := b.MakeSegmentDir(g.Placement); err != nil {
 		return 0, err
 	}
-	if l, ok := from.(linker); ok && j.set.Link && l.LinkOut(segmentsDir+"/"+g.name(), to) {
+	if l, ok := from.(linker); ok && j.set.Link && l.LinkOut(SegmentsDir+"/"+g.name(), to) {
 		return 0, b.SyncSegmentDir(g.Placement)
 	}
 	if err := j.from(ctx, from, g, func(r io.Reader) error { return writeFile(fs, to, r) }); err != nil {

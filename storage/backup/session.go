@@ -52,7 +52,7 @@ func Begin(ctx context.Context, to Place, holder string, made time.Time, set Set
 		s.limit = rate.NewLimiter(rate.Limit(set.BytesPerSecond), max(copyBuffer, set.BytesPerSecond))
 	}
 	s.mu.kept = map[string]*keeping{}
-	if s.there, err = to.List(ctx, segmentsDir); err != nil {
+	if s.there, err = to.List(ctx, SegmentsDir); err != nil {
 		return nil, errors.Join(err, unlock.Close())
 	}
 	return s, nil
@@ -94,7 +94,7 @@ func (s *Session) Keep(ctx context.Context, g *Segment, from string, open func()
 	}
 	j := &job{limit: s.limit}
 	k.err = j.through(ctx, g, from, func() (io.ReadCloser, int64, error) { f, err := open(); return f, g.Size, err },
-		func(r io.Reader) error { return s.at.Put(ctx, segmentsDir+"/"+name, g.Size, r) })
+		func(r io.Reader) error { return s.at.Put(ctx, SegmentsDir+"/"+name, g.Size, r) })
 	if k.err != nil { // another try may have it
 		s.mu.Lock()
 		delete(s.mu.kept, name)
@@ -147,7 +147,7 @@ func (s *Session) End(ctx context.Context, m *Manifest) (Result, error) {
 	}
 	s.mu.progress.SegmentsAll, s.mu.progress.BytesAll = len(m.Segments), m.Bytes()
 	s.mu.progress.Segments, s.mu.progress.Bytes = s.mu.progress.SegmentsAll, s.mu.progress.BytesAll
-	err := s.at.Sync(segmentsDir)
+	err := s.at.Sync(SegmentsDir)
 	if err == nil {
 		err = writeManifest(ctx, s.at, m)
 	}

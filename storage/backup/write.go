@@ -51,7 +51,7 @@ func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time,
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, unlock.Close()) }()
-	there, err := to.List(ctx, segmentsDir)
+	there, err := to.List(ctx, SegmentsDir)
 	if err != nil {
 		return Result{}, err
 	}
@@ -69,7 +69,7 @@ func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time,
 	for _, i := range slices.Sorted(maps.Keys(damaged)) {
 		m.Missing = append(m.Missing, missingText(&c.Segments[i], damaged[i]))
 	}
-	if err := to.Sync(segmentsDir); err != nil {
+	if err := to.Sync(SegmentsDir); err != nil {
 		return Result{}, err
 	}
 	return Result{Name: m.name(), Progress: j.progress, Missing: m.Missing}, writeManifest(ctx, to, m)
@@ -77,7 +77,7 @@ func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time,
 
 // keep copies a segment's file of the store to the place.
 func (j *job) keep(ctx context.Context, fs vfs.FS, s *Segment, to Place) (copied int64, err error) {
-	name := segmentsDir + "/" + s.name()
+	name := SegmentsDir + "/" + s.name()
 	if l, ok := to.(linker); ok && j.set.Link && l.Link(s.Path, name) {
 		return 0, nil
 	}
@@ -144,13 +144,13 @@ func Prune(ctx context.Context, at Place, holder string, keep int) (removed []st
 	if err := at.Sync(""); err != nil { // a backup is removed before its segments
 		return nil, err
 	}
-	files, err := at.List(ctx, segmentsDir)
+	files, err := at.List(ctx, SegmentsDir)
 	if err != nil {
 		return nil, err
 	}
 	for name := range files {
 		if !used[name] && isSegment(name) {
-			if err := at.Remove(ctx, segmentsDir+"/"+name); err != nil {
+			if err := at.Remove(ctx, SegmentsDir+"/"+name); err != nil {
 				return nil, err
 			}
 		}

@@ -45,6 +45,12 @@ func (f *CoordFlags) Over(c *Coord) {
 	terminal.Over(&c.Key, f.Key)
 }
 
+// Check reports mistakes, without a connection. Errors are Invalid and describe valid settings.
+func (c Coord) Check() error {
+	_, _, err := c.etcd()
+	return err
+}
+
 // etcd parses the settings. Errors are Invalid and describe a valid one.
 func (c Coord) etcd() (etcd.Settings, *tls.Config, error) {
 	none := func(format string, args ...any) (etcd.Settings, *tls.Config, error) {
