@@ -199,7 +199,7 @@ func (c *Certs) check() error {
 		names[p.file] = true
 		for _, ext := range []string{"crt", "key"} {
 			if _, err := os.Lstat(c.file(p.file, ext)); err == nil {
-				return fault.Errorf(fault.Invalid, "%s exists and is not overwritten; nothing was made", c.file(p.file, ext))
+				return fault.Errorf(fault.Invalid, "%s exists and is not overwritten; nothing was made. To renew a certificate, move it and its key away, and run this again: %s signs the new one", c.file(p.file, ext), c.file(p.ca, "key"))
 			}
 		}
 		_, noCert := os.Lstat(c.file(p.ca, "crt"))

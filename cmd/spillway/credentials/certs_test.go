@@ -29,6 +29,13 @@ func TestCertsAreNotOverwritten(t *testing.T) {
 		}
 	}
 	f("a.crt exists", 730, "b", "a")
+	f("move it and its key away", 730, "a")
+	for _, name := range []string{"a.crt", "a.key"} { // a renewal
+		if err := os.Rename(filepath.Join(dir, name), filepath.Join(t.TempDir(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f("", 730, "a")
 	f("", 30, "b")
 	f("taken", 30, "ca")
 	f("taken", 30, "c", "c")
