@@ -34,6 +34,7 @@ type Brick struct {
 	metadata  mirror   // of METADATA
 	witness   *witness // of catalogue and log
 	locks     []io.Closer
+	places    []place
 	manifest  manifest // read by Open, used up by Recover, then owned by admin: tombs only
 
 	// Positions; all before them is … Invariant: synced <= acked.
@@ -122,6 +123,9 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 	}
 	b.openCopies()
 	if b.manifest, err = b.loadManifest(); err != nil {
+		return nil, errors.Join(err, b.closeCatalogue())
+	}
+	if err := b.findPlaces(); err != nil {
 		return nil, errors.Join(err, b.closeCatalogue())
 	}
 	if err := b.m.register(d.Registerer, b); err != nil {

@@ -14,7 +14,7 @@ import (
 // runner has the brick's two goroutines. They do all I/O that callers need not wait for, so that Append never waits for it.
 //
 //	Append, Release, letGo ─ poke ──▶ wake ──▶ run: tend (prepareNext, closeRetired, removeDead)
-//	                        a second ▶ tick ─▶ run: free space, a mark, tend, lost+found, mirrors and witness
+//	                        a second ▶ tick ─▶ run: where its files are, free space, a mark, tend, lost+found, mirrors and witness
 //	LogWriter's flush loop ─ reached ▶ synced ▶ testify: the watcher, a note in the witness
 //
 // Both channels hold one element: it means that there is something to do, and a second one would mean the same. Senders never wait, which the
@@ -104,6 +104,7 @@ func (b *Brick) run() {
 				b.tend()
 			}
 		case <-tick.C:
+			b.checkPlaces()
 			b.checkSpace()
 			b.mark()
 			b.tend()
