@@ -20,7 +20,8 @@ type Policy struct {
 	Patience time.Duration
 	// TriesMax bounds the tries of one request; 0: only Patience does.
 	TriesMax int
-	// PauseMin and PauseMax bound the wait before the same server is asked again; it doubles with each try, and is jittered by half.
+	// PauseMin and PauseMax bound the wait before the same server is asked again; it doubles with each try, and is jittered by half. Without TriesMax it begins
+	// anew with each newer map or other leader: a leader's lease row may be seen here before the leader itself has the answer of the store, and refuses.
 	PauseMin, PauseMax time.Duration
 	// Repeat asks a server that was Unavailable again after the pause. Without it only a newer map or another leader leads
 	// to a retry.
@@ -45,7 +46,7 @@ func Reads(patience time.Duration) Policy {
 	return Policy{Patience: patience, TriesMax: 8, PauseMin: 20 * time.Millisecond, PauseMax: 2560 * time.Millisecond, UnknownIsStale: true, Streams: true}
 }
 
-// pause is the wait after try number n (from 0). draw is in [0, 1).
+// pause is the wait after try number n (from 0) by the same map and leaders. draw is in [0, 1).
 func (p *Policy) pause(try int, draw float64) time.Duration {
 	d := min(p.PauseMin<<min(try, 10), p.PauseMax)
 	return d/2 + time.Duration(draw*float64(d))

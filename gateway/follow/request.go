@@ -13,6 +13,7 @@ type Request struct {
 	policy   *Policy
 	deadline time.Time
 	try      int
+	fresh    int // the first try after the last news
 
 	// Of the wait for the next try.
 	seq    uint64 // of the map of the last try
@@ -96,7 +97,7 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 		}
 	}
 	if e.Refresh || r.policy.Repeat && !full {
-		r.paused = now.Add(r.policy.pause(r.try, draw))
+		r.paused = now.Add(r.policy.pause(r.try-r.fresh, draw))
 	}
 	if !r.stage.IsZero() && r.stage.Before(r.staged) {
 		r.stage = r.staged
@@ -119,10 +120,14 @@ func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 		// A server that was asked on a guess and refused leads by now: it is asked again at once, not after the pause.
 		news = news || l.Server != "" && (l.Server != r.asked[i].Server || r.asked[i].Guess && !l.Guess)
 	}
-	if news {
-		return r.send()
+	if !news {
+		return r.wait(now)
 	}
-	return r.wait(now)
+	e := r.send()
+	if r.policy.TriesMax == 0 { // where tries are bounded, short pauses would use them up
+		r.fresh = r.try
+	}
+	return e
 }
 
 // Tick handles the passage of time.
