@@ -2,6 +2,7 @@ package lease
 
 import (
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -48,12 +49,14 @@ func (m *Machine) planMissing() {
 		}
 		b.marking = true
 		key := BeatKey(s)
-		m.commit(Acquire, request{job: jobMissing, server: s}, []coord.Condition{{Key: key}}, coord.Write{Key: key, Value: m.missingRow(s).Encode()})
+		m.commit(Acquire, request{job: jobMissing, server: s}, []coord.Condition{{Key: key}}, coord.Write{Key: key, Value: InPlace(s, m.nonce(), m.wallNow()).Encode()})
 	}
 }
 
-func (m *Machine) missingRow(s topology.ServerID) Beat {
-	return Beat{Server: s, Boot: Boot(m.nonce()), Missing: true, Guards: true, Time: m.wallNow()}
+// InPlace returns the row to write where a server has no heartbeat row, if there is still none. Its revision can be compared later; that there is none
+// cannot. nonce is never the same twice.
+func InPlace(s topology.ServerID, nonce string, wall time.Time) Beat {
+	return Beat{Server: s, Boot: Boot(nonce), Missing: true, Guards: true, Time: wall}
 }
 
 // marked continues after a row was written in the place of a missing one, or not.

@@ -71,5 +71,5 @@ func (r *Rows) changed(s registry.Server) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.mu.beats[s.ID]
-	return b != nil && b.moved && b.rev != 0
+	return b != nil && b.moved
 }

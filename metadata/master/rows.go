@@ -64,7 +64,7 @@ type sweep struct {
 
 // pulse is one server's heartbeat.
 type pulse struct {
-	rev     coord.Revision
+	rev     coord.Revision // 0: there is no row, or another server's in its place
 	beat    lease.Beat
 	changed time.Duration // in reachable time: the last change
 	liveAt  time.Duration // in reachable time: since when it is live, if it is
@@ -122,7 +122,7 @@ func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 	}
 	for s := range r.mu.beats {
 		if !seen[s] {
-			r.silenceLocked(s)
+			r.missLocked(s)
 		}
 	}
 	return nil
@@ -147,17 +147,17 @@ func (r *Rows) Changed(events []coord.Event) error {
 		} else if p, ok := lease.ParseBornKey(e.Key); ok {
 			delete(r.mu.born, p)
 		} else if s, ok := lease.ParseBeatKey(e.Key); ok {
-			r.silenceLocked(s)
+			r.missLocked(s)
 		}
 	}
 	return nil
 }
 
-// silenceLocked notes that a heartbeat row is gone: its server is silent from now on.
-func (r *Rows) silenceLocked(s topology.ServerID) {
-	if b := r.mu.beats[s]; b != nil && b.rev != 0 {
+// missLocked notes that a server has no heartbeat row. That is no sign of death, as for leases: a person may have deleted the row of a server that lives, which writes it
+// anew within a second. It counts as silent when nothing came for takeAfter, as with a row that is there.
+func (r *Rows) missLocked(s topology.ServerID) {
+	if b := r.mu.beats[s]; b != nil {
 		b.rev = 0
-		b.changed = min(b.changed, r.mu.reachable-r.takeAfter)
 	}
 }
 
@@ -196,24 +196,26 @@ func (r *Rows) learnLocked(row coord.Row) {
 }
 
 func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
+	beat, err := lease.DecodeBeat(row.Value)
+	if err == nil && beat.Missing {
+		r.missLocked(s)
+		return
+	}
 	b := r.mu.beats[s]
 	if b == nil { // seen for the first time: a change cannot be seen yet
 		b = &pulse{rev: row.Revision, changed: r.mu.reachable, liveAt: r.mu.reachable}
 		r.mu.beats[s] = b
 	} else if row.Revision == b.rev {
 		return
-	} else if r.mu.reachable-b.changed >= r.takeAfter {
-		b.liveAt = r.mu.reachable
+	} else {
+		b.moved = true
+		if r.mu.reachable-b.changed >= r.takeAfter {
+			b.liveAt = r.mu.reachable
+		}
 	}
-	b.moved = b.moved || b.rev != 0 && b.rev != row.Revision
-	beat, err := lease.DecodeBeat(row.Value)
-	switch {
-	case err != nil:
+	if err != nil {
 		b.beat, r.mu.bad[row.Key] = beat, err
 		return // a server that writes unreadable heartbeats is silent
-	case beat.Missing:
-		r.silenceLocked(s)
-		return
 	}
 	b.beat, b.rev, b.changed = beat, row.Revision, r.mu.reachable
 	r.mu.beatAt = r.clock()
@@ -288,7 +290,7 @@ func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64)
 		if b := r.mu.beats[srv.ID]; b != nil {
 			one.Beat = b.beat
 			silent := r.mu.reachable - b.changed
-			if one.Live = b.rev != 0 && silent < r.takeAfter; one.Live {
+			if one.Live = silent < r.takeAfter; one.Live {
 				one.For = r.mu.reachable - b.liveAt
 			} else {
 				one.For = silent

@@ -3,6 +3,7 @@ package administration
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -66,13 +67,29 @@ func (a *admin) beats(ctx context.Context, row coord.Row) (map[topology.ServerID
 	}
 	out := map[topology.ServerID]coord.Revision{}
 	for _, member := range l.InSync {
-		beat, _, err := a.store.Get(ctx, lease.BeatKey(member.Server))
-		if err != nil {
+		if out[member.Server], err = a.beat(ctx, member.Server); err != nil {
 			return nil, err
 		}
-		out[member.Server] = beat.Revision
 	}
 	return out, nil
+}
+
+// beat returns the revision of a server's heartbeat row, for a look at whether it is silent and a transaction that compares it afterwards. Where there is no row it writes
+// one in its place, as those do that wait for a lease: that there is none cannot be compared. A server that lives writes its own over it during the look.
+func (a *admin) beat(ctx context.Context, server topology.ServerID) (coord.Revision, error) {
+	key := lease.BeatKey(server)
+	for range 3 {
+		row, there, err := a.store.Get(ctx, key)
+		if err != nil || there {
+			return row.Revision, err
+		}
+		row = coord.Row{Key: key, Value: lease.InPlace(server, fmt.Sprintf("%016x", a.rng.Uint64()), time.Now()).Encode()}
+		rev, ok, err := a.store.Commit(ctx, []coord.Condition{{Key: key}}, []coord.Write{{Key: key, Value: row.Value}})
+		if err != nil || ok {
+			return rev, err
+		}
+	}
+	return 0, fault.Errorf(fault.Stale, "the heartbeat row of server %s is written and deleted again and again: find out by what, then run the command again", server)
 }
 
 // force changes the map, then the lease row. If it ends in between it can be run again.

@@ -206,13 +206,20 @@ type serverRemoveCmd struct {
 	DryRun  bool              `name:"dry-run" help:"Show what would be lost."`
 }
 
-// Run forgets a server: its row and its heartbeat. A live server is not forgotten, nor, unless forced, one that is still
+// Run forgets a server: its row. A live server is not forgotten, nor, unless forced, one that is still
 // named.
 func (c *serverRemoveCmd) Run() error { return c.with(c.run) }
 
 func (c *serverRemoveCmd) run(ctx context.Context, a *admin) error {
 	if err := a.incomplete(); err != nil {
 		return err // it may hold rows of the missing maps
+	}
+	var beat coord.Revision // read before the look, and compared after it
+	if _, known := a.servers.Get(c.Server); known && !c.DryRun {
+		var err error
+		if beat, err = a.beat(ctx, c.Server); err != nil {
+			return err
+		}
 	}
 	s, _, err := a.look(ctx)
 	if err != nil {
@@ -239,12 +246,8 @@ func (c *serverRemoveCmd) run(ctx context.Context, a *admin) error {
 			if err != nil || !ok {
 				return fault.Annotate(err, "the row is gone")
 			}
-			beat, _, err := a.store.Get(ctx, lease.BeatKey(c.Server))
-			if err != nil {
-				return err
-			}
 			// The heartbeat is compared: a server that comes back to life meanwhile is not forgotten.
-			conditions := []coord.Condition{{Key: row.Key, Revision: row.Revision}, {Key: lease.BeatKey(c.Server), Revision: beat.Revision}}
+			conditions := []coord.Condition{{Key: row.Key, Revision: row.Revision}, {Key: lease.BeatKey(c.Server), Revision: beat}}
 			_, ok, err = a.store.Commit(ctx, conditions, []coord.Write{{Key: row.Key, Delete: true}})
 			if err == nil && !ok {
 				err = fault.Errorf(fault.Stale, "server %s came back meanwhile", c.Server)
