@@ -23,7 +23,7 @@ func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try i
 	leaders = r.leaders || leaders || !said && s.settings.LeaderOnly || s.deps.Copies == nil
 	return func(p *topology.Partition) (target, error) {
 		lead, err := s.deps.Leaders.Find(r.table, p, try)
-		t := target{leader: lead.Server, epoch: lead.Epoch}
+		t := target{leader: lead.Server, epoch: lead.Epoch, guess: lead.Guess}
 		if leaders || len(p.Placements) < 2 {
 			return t, err
 		}
@@ -245,7 +245,7 @@ func (x *race) result(ctx context.Context, answers []answer, err error) ([]answe
 		if x.r.plan != nil {
 			return nil, nil, nil
 		}
-		return nil, x.failures(reason, x.named(cause)), nil
+		return nil, x.g.failures(follow.Failure{Sent: true, Reason: reason, Err: x.named(cause)}), nil
 	case follow.Merged:
 		x.s.metrics.merged.Inc()
 	case follow.Lacking:
@@ -280,20 +280,4 @@ func (x *race) named(cause error) error {
 		return cause
 	}
 	return fault.Annotate(cause, "no copy answers; %s", strings.Join(others, "; "))
-}
-
-// failures are the partitions by their leaders: another leader is a reason to ask again.
-func (x *race) failures(reason follow.Reason, cause error) (all []follow.Failure) {
-	at := map[topology.ServerID]int{}
-	for i, p := range x.g.partitions {
-		lead := x.g.leads[i]
-		j, ok := at[lead]
-		if !ok {
-			j = len(all)
-			at[lead] = j
-			all = append(all, follow.Failure{Asked: lead, Sent: true, Reason: reason, Err: cause})
-		}
-		all[j].Partitions = append(all[j].Partitions, p)
-	}
-	return all
 }

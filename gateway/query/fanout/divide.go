@@ -129,7 +129,7 @@ func (u *unit) group(targets map[point.PartitionID]target) group {
 	g := group{server: u.servers[0], accepts: true, partitions: u.partitions}
 	for _, p := range u.partitions {
 		t := targets[p.ID]
-		g.leads, g.epochs = append(g.leads, t.leader), append(g.epochs, t.epoch)
+		g.leads, g.epochs, g.guesses = append(g.leads, t.leader), append(g.epochs, t.epoch), append(g.guesses, t.guess)
 		if t.copies != nil {
 			g.copies, g.enough = u.servers, len(u.servers)+1
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -27,13 +28,16 @@ type group struct {
 	enough int
 	leads  []topology.ServerID // of the partitions; "": none
 	epochs []point.Epoch       // in which they lead
-	mode   peer.Copies         // of the question to this server
+
+	guesses []bool      // of the partitions: none was seen to lead, and the server is one of the placements
+	mode    peer.Copies // of the question to this server
 }
 
 // target says where a partition is read: at its leader, or at the copies.
 type target struct {
 	leader topology.ServerID
 	epoch  point.Epoch // of the leader
+	guess  bool        // it never had a leader, and this is one of its placements
 	copies []topology.ServerID
 	enough int
 }
@@ -57,6 +61,30 @@ func (g *group) ids() []point.PartitionID {
 		ids[i] = p.ID
 	}
 	return ids
+}
+
+// failures are the partitions of the group that failed, by their leaders: another leader is a reason to ask again, and where one was only guessed, that it leads by now.
+func (g *group) failures(f follow.Failure) (all []follow.Failure) {
+	type asked struct {
+		server topology.ServerID
+		guess  bool
+	}
+	at := map[asked]int{}
+	for i, p := range g.partitions {
+		lead := asked{g.server, g.guesses[i]}
+		if g.copies != nil {
+			lead.server = g.leads[i]
+		}
+		j, ok := at[lead]
+		if !ok {
+			j = len(all)
+			at[lead] = j
+			f.Asked, f.Guess, f.Partitions = lead.server, lead.guess, nil
+			all = append(all, f)
+		}
+		all[j].Partitions = append(all[j].Partitions, p)
+	}
+	return all
 }
 
 // orphan is a partition that no server can be asked for, and why.
@@ -95,7 +123,7 @@ func plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)
 			g = &group{server: t.leader, layer: k.layer, overlaps: k.overlaps, accepts: k.accepts, copies: t.copies, enough: t.enough}
 			groups[k] = g
 		}
-		g.partitions = append(g.partitions, p)
+		g.partitions, g.guesses = append(g.partitions, p), append(g.guesses, t.guess)
 		if t.copies != nil {
 			g.leads, g.epochs = append(g.leads, lead), append(g.epochs, t.epoch)
 		}

@@ -334,11 +334,11 @@ func curable(err error) bool {
 // ask asks one server; it ends when the others were abandoned, or when another server leads by now. The server's answer
 // may need its context after ask returned: it ends with long. An error that a retry may cure is returned as a Failure.
 func (s *Source) ask(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
-	fail := follow.Failure{Partitions: g.partitions, Asked: g.server}
+	var fail follow.Failure
 	storage, ok := s.deps.Servers.Server(g.server)
 	if !ok {
 		fail.Reason, fail.Err = follow.Unanswered, fault.Errorf(fault.Unavailable, "storage server %q is not known here", g.server)
-		return nil, []follow.Failure{fail}, nil
+		return nil, g.failures(fail), nil
 	}
 	a := s.follow.Begin(long, r.table, g.server, g.partitions)
 	stop := context.AfterFunc(others, a.Close)
@@ -365,7 +365,7 @@ func (s *Source) ask(long, others context.Context, r *request, g *group) ([]answ
 		return nil, nil, err
 	}
 	fail.Sent, fail.Reason, fail.Err = true, reason, err
-	return nil, []follow.Failure{fail}, nil
+	return nil, g.failures(fail), nil
 }
 
 // without returns an answer without the missing partitions, where that is allowed.

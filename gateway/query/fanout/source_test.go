@@ -32,6 +32,7 @@ type world struct {
 	newest  *topology.Map                           // the result of a refresh; nil: m
 	leads   map[point.PartitionID]topology.ServerID // in the gateway's cache
 	truth   map[point.PartitionID]topology.ServerID // at the servers
+	guesses map[point.PartitionID]bool              // of leads, those of partitions that were never led
 	changed chan struct{}
 	servers map[topology.ServerID]*storage
 }
@@ -171,7 +172,7 @@ func (w *world) Find(table string, p *topology.Partition, _ int) (leaders.Lead, 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.leads[p.ID]; s != "" {
-		return leaders.Lead{Server: s}, nil
+		return leaders.Lead{Server: s, Guess: w.guesses[p.ID]}, nil
 	}
 	return leaders.Lead{}, fault.Errorf(fault.Unavailable, "nobody leads partition %s/%d", table, p.ID)
 }
@@ -330,6 +331,17 @@ func TestAQueryFollowsALease(t *testing.T) {
 		w.reads(whole)
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("took %v: it should have gone on as soon as there was a leader", took)
+		}
+
+		w.change(func() { w.truth[3], w.guesses = "", map[point.PartitionID]bool{3: true} }) // none leads: n3 is asked on a guess
+		go func() {
+			time.Sleep(time.Second)
+			w.change(func() { w.truth[3], w.guesses = "n3", nil })
+		}()
+		start = time.Now()
+		w.reads(whole)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("took %v: it should have gone on as soon as the server that was guessed led", took)
 		}
 
 		w.change(func() { w.servers["n3"].mute = true })
