@@ -196,6 +196,48 @@ func TestWriterLeavesAClosedGate(t *testing.T) {
 	}
 }
 
+// TestAHandOverLeavesRoomForInsertsOfOtherPartitions: a quarter of the inserts that a stream may have under way wait for the outcome; a further one is sent back at once, and one
+// for another partition is acked meanwhile.
+func TestAHandOverLeavesRoomForInsertsOfOtherPartitions(t *testing.T) {
+	const most = 256
+	maps := &someMap{m: newMap(t).m}
+	p := startWith(t, vfs.NewMem(), maps, server.Settings{Server: "s1", Epoch: 1, HandOverMax: time.Hour})
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	insert := func(ctx context.Context, id point.PartitionID, n int) error {
+		at := point.Nanos(1)
+		if id == 2 {
+			at = 100e9 + 1
+		}
+		return st.Insert(ctx, &peer.Insert{Partition: id, Stamp: point.Stamp(n+1) << 10, IDs: []point.SeriesID{0}, Times: []point.Nanos{at}, Values: []float64{1}})
+	}
+	p.server.HandOver("t", 1)
+	waits, acked := make(chan struct{}, 4*most), make(chan error, most)
+	ctx := peer.WithWaiting(t.Context(), func() { waits <- struct{}{} })
+	for n := range most {
+		go func() { acked <- insert(ctx, 1, n) }()
+	}
+	for range most {
+		<-waits
+	}
+	if err := insert(t.Context(), 1, most); !fault.Is(err, fault.Stale) {
+		t.Errorf("one more for the partition that is handed over: %v", err)
+	}
+	if err := insert(t.Context(), 2, most+1); err != nil {
+		t.Errorf("for another partition: %v", err)
+	}
+	p.server.TakeBack("t", 1)
+	for range most {
+		if err := <-acked; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := insert(t.Context(), 1, most+2); err != nil {
+		t.Errorf("after the hand-over: %v", err)
+	}
+}
+
 func openStream(t *testing.T, s peer.Storage) peer.Stream {
 	t.Helper()
 	st, err := s.OpenStream(t.Context(), "t")

@@ -163,24 +163,19 @@ type pass struct {
 	level point.Level
 }
 
-// enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. Errors are Stale and Canceled.
+// enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. q has those of the caller's stream that wait for one, n is about the bytes of
+// this one. Errors are Stale and Canceled.
 // The lease is asked again behind the gate. Were it asked only before, a lease could end, and Quiesce find the gate
 // idle, between the question and the entry: the row would be written after this server reported the end of its log, and
 // the next leader would not have it.
-func (s *Server) enter(ctx context.Context, t *table, id point.PartitionID, level point.Level) (pass, error) {
+func (s *Server) enter(ctx context.Context, t *table, id point.PartitionID, level point.Level, q *gateQueue, n int) (pass, error) {
 	if _, ok := s.mayWrite(t.name, id, level); !ok { // before a gate is made: a request may name any partition
 		return pass{}, s.notLed(t.name, id)
 	}
 	g := t.gate(id)
 	if !g.enter() {
-		if err := s.awaitHandOver(ctx, g); err != nil {
+		if err := s.enterLate(ctx, t, id, g, q, n); err != nil {
 			return pass{}, err
-		}
-		if !g.enter() {
-			if g.decision() != nil {
-				return pass{}, fault.Errorf(fault.Stale, "partition %s/%d is being handed over, and the outcome is not known after %v: send this again", t.name, id, s.settings.HandOverMax)
-			}
-			return pass{}, fault.Errorf(fault.Stale, "partition %s/%d takes no more rows: others have taken over its part of the keyspace", t.name, id)
 		}
 	}
 	epoch, ok := s.mayWrite(t.name, id, level)
@@ -191,12 +186,34 @@ func (s *Server) enter(ctx context.Context, t *table, id point.PartitionID, leve
 	return pass{g, id, epoch, level}, nil
 }
 
-// awaitHandOver returns when a gate is not closed by an undecided hand-over any more, or after HandOverMax. Errors are Canceled.
-func (s *Server) awaitHandOver(ctx context.Context, g *door) error {
-	decided := g.decision()
-	if decided == nil {
-		return nil
+// enterLate enters a gate that is closed, once that is open again. Errors are Stale and Canceled.
+func (s *Server) enterLate(ctx context.Context, t *table, id point.PartitionID, g *door, q *gateQueue, n int) error {
+	waits := s.metrics.handOverWaits
+	if decided := g.decision(); decided != nil {
+		if !q.join(n) {
+			waits.WithLabelValues(waitFull).Inc()
+			return fault.Errorf(fault.Stale, "partition %s/%d is being handed over, and as many inserts of this stream wait for that as may: send this again", t.name, id)
+		}
+		err := s.awaitHandOver(ctx, decided)
+		q.leave(n)
+		if err != nil {
+			return err
+		}
 	}
+	switch {
+	case g.enter():
+		waits.WithLabelValues(waitOpen).Inc()
+		return nil
+	case g.decision() != nil:
+		waits.WithLabelValues(waitUndecided).Inc()
+		return fault.Errorf(fault.Stale, "partition %s/%d is being handed over, and the outcome is not known after %v: send this again", t.name, id, s.settings.HandOverMax)
+	}
+	waits.WithLabelValues(waitOver).Inc()
+	return fault.Errorf(fault.Stale, "partition %s/%d takes no more rows: others have taken over its part of the keyspace", t.name, id)
+}
+
+// awaitHandOver returns when a hand-over is decided, or after HandOverMax. Errors are Canceled.
+func (s *Server) awaitHandOver(ctx context.Context, decided <-chan struct{}) error {
 	peer.Waiting(ctx)()
 	limit := time.NewTimer(s.settings.HandOverMax)
 	defer limit.Stop()

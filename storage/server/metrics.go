@@ -12,6 +12,9 @@ type metrics struct {
 	unconfirmed prometheus.Counter
 	ahead       prometheus.Counter
 	failures    *prometheus.CounterVec // by work: flush, compact, scrub
+
+	handOverWaits *prometheus.CounterVec // by outcome
+
 	copies      copyMetrics
 	evaluations evaluationMetrics
 
@@ -19,6 +22,14 @@ type metrics struct {
 
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
+
+// Outcomes of inserts that came while successors of their partition were about to lead.
+const (
+	waitOpen      = "accepted"  // here: there was no hand-over
+	waitOver      = "over"      // the successors lead: the gateway sends them there
+	waitUndecided = "undecided" // the outcome was not known in time
+	waitFull      = "full"      // too many of the stream waited
+)
 
 func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m := &metrics{
@@ -28,6 +39,12 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_server_maintenance_failures_total", Help: "Flushes and compactions that failed and are tried again, by what.",
 		}, []string{"what"}),
+	}
+	m.handOverWaits = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "spillway_server_hand_over_inserts_total", Help: "Inserts that came while successors of their partition were about to lead, or led, by what became of them.",
+	}, []string{"outcome"})
+	for _, outcome := range []string{waitOpen, waitOver, waitUndecided, waitFull} {
+		m.handOverWaits.WithLabelValues(outcome)
 	}
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_" + name, Help: help})
@@ -47,7 +64,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m.copies = copies
 	evaluations, ofEvaluations := newEvaluationMetrics()
 	m.evaluations = evaluations
-	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures, ofCopies, ofEvaluations)
+	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures, m.handOverWaits, ofCopies, ofEvaluations)
 	r.MustRegister(s.memoryMetrics()...)
 	r.MustRegister(s.partitionMetrics()...)
 	r.MustRegister(s.segmentMetrics()...)

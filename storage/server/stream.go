@@ -35,6 +35,7 @@ type stream struct {
 		refs       []series.Ref
 	}
 	scratch sync.Pool // *partition.Rows
+	gated   gateQueue // inserts that wait at closed gates
 }
 
 var _ peer.Stream = (*stream)(nil)
@@ -144,7 +145,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		st.s.metrics.throttled.Inc()
 		return err
 	}
-	pa, err := st.s.enter(ctx, st.t, in.Partition, in.Level)
+	pa, err := st.s.enter(ctx, st.t, in.Partition, in.Level, &st.gated, bytesOf(in))
 	if err != nil {
 		return err
 	}
