@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/share"
 )
@@ -12,6 +13,7 @@ import (
 type metrics struct {
 	shares   *prometheus.CounterVec // by outcome
 	retries  *prometheus.CounterVec // by reason
+	waited   *prometheus.CounterVec // by reason
 	refused  prometheus.Counter
 	rerouted prometheus.Counter
 
@@ -66,13 +68,16 @@ func newSmearMetrics(f promauto.Factory) smearMetrics {
 
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
-	return &metrics{
+	m := &metrics{
 		smear: newSmearMetrics(f),
 		shares: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_forward_shares_total", Help: "Shares of batches sent to leaders of partitions, by outcome.",
 		}, []string{"outcome"}),
 		retries: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_forward_retries_total", Help: "Shares sent again, by what became of the attempt before.",
+		}, []string{"reason"}),
+		waited: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_forward_waited_seconds_total", Help: "Time that writes waited between two tries, by what became of the first of the shares that failed: leaderless, no server led; stale, the server had another map, or did not lead yet; leader, it did not answer; moved, another led meanwhile.",
 		}, []string{"reason"}),
 		refused: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_retries_refused_total", Help: "Shares given up because retries are at their bound.",
@@ -108,6 +113,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_forward_streams_total", Help: "Streams opened to storage servers, by reason.",
 		}, []string{"reason"}),
 	}
+	for reason := follow.Leaderless; reason <= follow.Moved; reason++ {
+		m.waited.WithLabelValues(reason.String())
+	}
+	return m
 }
 
 // shows adds gauges of the series that all tables hold, and of the most that there is memory for.

@@ -368,7 +368,9 @@ func (w *attempt) drop(first *point.Batch) {
 
 // await waits until another try makes sense, or the rows are to be staged. The error is the last try's.
 func (w *attempt) await(ctx context.Context, changes runner.Changes) (stage bool, err error) {
+	began := time.Now()
 	e := w.t.f.follow.Await(ctx, &w.request, w.t.name, w.m, w.failed, changes)
+	w.t.f.metrics.waited.WithLabelValues(w.failed[0].Reason.String()).Add(time.Since(began).Seconds())
 	err = w.failed[0].Err
 	if w.unstaged != nil {
 		err = fault.Annotate(err, "not staged either (%v)", w.unstaged)
