@@ -129,52 +129,52 @@ type brokenRule struct {
 }
 
 var broken = []brokenRule{
-	{rule: brickEpochOff, faults: slow | people | pause | rogue, says: "", runs: 400, from: 1}, // I3, or H where a read comes first
-	{rule: validFromAnswer, faults: allFaults, says: "I3", runs: 100, from: 11},
+	{rule: brickEpochOff, faults: slow | people | pause | rogue, says: "", runs: 400, from: 3}, // I3, or H where a read comes first
+	{rule: validFromAnswer, faults: allFaults, says: "I3", runs: 100, from: 12},
 	{rule: casWithoutMajority, faults: allFaults, says: "I7", runs: 10, from: 1},
 	{rule: sweepCommitted, faults: allFaults, says: "I7", runs: 10, from: 1},
-	{rule: heartbeatNotCompared, faults: compact | people, says: "I", runs: 400, from: 34},
+	{rule: heartbeatNotCompared, faults: compact | people, says: "I", runs: 400, from: 46},
 	{rule: storeBeforeSync, faults: allFaults, says: "I7", runs: 100, from: 1},
-	{rule: ackBeforeSync, faults: crash | slow, says: "I1", runs: 100, from: 1},
+	{rule: ackBeforeSync, faults: crash | slow, says: "I1", runs: 100, from: 2},
 	{rule: noHold, faults: allFaults, says: "I1", runs: 100, from: 1},
-	{rule: markStays, faults: allFaults, says: "I1", runs: 100, from: 8},
-	{rule: moveBlind, faults: allFaults, says: "I", runs: 100, from: 11},
-	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 4},
-	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 6},
-	{rule: notRuledOut, faults: allFaults, says: "I2", runs: 400, from: 1},
+	{rule: markStays, faults: allFaults, says: "I1", runs: 100, from: 10},
+	{rule: moveBlind, faults: allFaults, says: "I", runs: 100, from: 21},
+	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 8},
+	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 7},
+	{rule: notRuledOut, faults: allFaults, says: "I2", runs: 400, from: 7},
 	{rule: planByOthers, faults: allFaults, says: "I1", runs: 200, from: 4},
-	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 5160},
-	{rule: actedIgnored, faults: allFaults | restore, says: "", runs: 400, from: 26}, // I2, or I1
+	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 5210},
+	{rule: actedIgnored, faults: allFaults | restore, says: "", runs: 400, from: 49}, // I2, or I1
 	{rule: leasesLost, faults: allFaults | restore, says: "I", runs: 200, from: 17},
 	{rule: rankNotGiven, faults: versions, says: "H", runs: 400, from: 16},
 	{rule: fsyncIgnored, faults: fsync | crash, says: "I", runs: 100, from: 1},
-	{rule: lateTaken, faults: allFaults, says: "H", runs: 200, from: 1},
-	{rule: lateTryLogged, faults: allFaults, says: "H", runs: 200, from: 6},
+	{rule: lateTaken, faults: allFaults, says: "H", runs: 200, from: 11},
+	{rule: lateTryLogged, faults: allFaults, says: "H", runs: 200, from: 8},
 	{rule: ranksNotRaised, faults: allFaults, says: "I1|H", runs: 100, from: 1},
-	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", runs: 1500, from: 16},
-	{rule: oneOfTwoLayers, faults: allFaults, says: "H", runs: 100, from: 1},
+	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", runs: 1500, from: 22},
+	{rule: oneOfTwoLayers, faults: allFaults, says: "H", runs: 100, from: 3},
 	{rule: ageNotSaid, faults: allFaults, says: "H", runs: 100, from: 20},
-	{rule: dropUnemptied, faults: drops | crash, says: "I1", runs: 100, from: 1},
+	{rule: dropUnemptied, faults: drops | crash, says: "I1", runs: 100, from: 2},
 	{rule: otherFile, faults: allFaults, says: "I4", runs: 100, from: 1},
-	{rule: nextIgnored, faults: allFaults, says: "H", runs: 100, from: 1},
+	{rule: nextIgnored, faults: allFaults, says: "H", runs: 100, from: 20},
 	{rule: readUnled, faults: allFaults, says: "I1", runs: 100, from: 1},
 	{rule: incompleteNotSaid, faults: rot | crash, says: "I1", runs: 100, from: 1},
 	{rule: damageCut, faults: rot | crash, says: "I1", runs: 100, from: 1},
 	{rule: unknownIsYes, faults: loss | outage, says: "I1", runs: 100, from: 1},
-	{rule: renewalsAssumed, faults: allFaults, says: "I3", runs: 200, from: 1},
-	{rule: lowestRank, faults: allFaults, says: "H", runs: 100, from: 1},
-	{rule: sweepUntouched, faults: allFaults, says: "I7", runs: 200, from: 1},
+	{rule: renewalsAssumed, faults: allFaults, says: "I3", runs: 200, from: 16},
+	{rule: lowestRank, faults: allFaults, says: "H", runs: 100, from: 3},
+	{rule: sweepUntouched, faults: allFaults, says: "I7", runs: 200, from: 2},
 	{rule: movedUnacked, faults: loss | crash, says: "I1", runs: 100, from: 1},
-	{rule: inheritedWins, faults: allFaults, says: "", runs: 100, from: 1},
-	{rule: sumsIgnored, faults: rot | crash, says: "", runs: 100, from: 1}, // H, or I1 where a damaged row is missing first
+	{rule: inheritedWins, faults: allFaults, says: "", runs: 100, from: 4},
+	{rule: sumsIgnored, faults: rot | crash, says: "", runs: 100, from: 2}, // H, or I1 where a damaged row is missing first
 }
 
 // brokenStaging are the rules of staging, each with the promise that its runs break.
 var brokenStaging = []brokenRule{
 	{rule: forgottenUnacked, faults: allFaults, says: "I1|H", runs: 100, from: 1},
-	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 1715},
-	{rule: stagedOnOne, faults: allFaults, says: "H", runs: 200, from: 1, copies: 3},
-	{rule: silentStagers, faults: allFaults, says: "H", runs: 100, from: 1},
+	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 1749},
+	{rule: stagedOnOne, faults: allFaults, says: "H", runs: 200, from: 13, copies: 3},
+	{rule: silentStagers, faults: allFaults, says: "H", runs: 100, from: 2},
 	{rule: directoryIgnored, faults: allFaults, says: "H", runs: 1000, from: 5160},
 	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 101},
 }
