@@ -257,7 +257,7 @@ test-s3: ## backups in a real S3 server that checks signatures: versitygw, built
 
 test-docker: ## the image and the services of docker/, in an engine of its own (dockerd in namespaces): built, started by the README's commands, stopped, killed; skipped without root or an engine. DOCKER_WORK=dir keeps what was built
 	@cmd/clienttest/install.sh compose || { echo "make test-docker: SKIPPED: docker compose cannot be built here, the reason stands above"; exit 0; }; \
-	set -x; cmd/dockertest/engine.sh sh -c 'cmd/dockertest/images.sh && go vet -tags docker ./cmd/dockertest && go test -tags docker -count=1 -timeout=30m -v ./cmd/dockertest'
+	set -x; cmd/dockertest/engine.sh sh -c 'timeout --kill-after=10 30m cmd/dockertest/images.sh && go vet -tags docker ./cmd/dockertest && go test -tags docker -count=1 -timeout=40m -v ./cmd/dockertest'
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \

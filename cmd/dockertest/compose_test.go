@@ -52,11 +52,12 @@ func TestComposeRunsAsTheREADMESays(t *testing.T) {
 	check(t, err)
 	var lines []string
 	for _, b := range blocks {
-		if strings.HasPrefix(b[0], "docker/") {
+		if strings.Contains(b[0], "docker/") {
 			lines = append(lines, b...)
 		}
 	}
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], "docker/secrets.sh") || !strings.HasPrefix(lines[1], "docker compose ") {
+	if len(lines) != 4 || !strings.HasPrefix(lines[0], "docker/secrets.sh") || !strings.HasSuffix(lines[1], " up --build") ||
+		!strings.HasPrefix(lines[2], "curl ") || !strings.HasSuffix(lines[2], "'"+row+"'") || !strings.HasSuffix(lines[3], " down") {
 		t.Fatalf("the README's lines for Docker are %q", lines)
 	}
 	c := newComposed(t)
@@ -76,7 +77,7 @@ func TestComposeRunsAsTheREADMESays(t *testing.T) {
 	if status, answer := c.stranger.do("POST", "/write?db=default", row); status != 401 {
 		t.Errorf("a write without a token: %d %s, want 401: the secrets are not used", status, answer)
 	}
-	check(t, c.writer.write(row))
+	run(t, c.dir, "bash", "-c", lines[2])
 	check(t, c.reader.has(query, "42"))
 	if r := rights(t, c.container("spillway").State.Pid); r["Uid"] != "65532" {
 		t.Errorf("it has the rights %v", r)
@@ -97,7 +98,7 @@ func TestComposeRunsAsTheREADMESays(t *testing.T) {
 
 	c.compose("stop")
 	c.stopped("after stop")
-	c.compose("down")
+	run(t, c.dir, "bash", "-c", lines[3])
 	c.up()
 	c.healthy("spillway")
 	check(t, c.reader.has(query, "42"))
@@ -129,13 +130,19 @@ func (c *composed) company() {
 	}
 }
 
-// stopped: the process ended by itself, within the grace that the file gives it.
+// stopped: the process ended by itself, within the grace that the file gives it. On a machine that gives it no time it ends with 1 when its
+// own time is over, and says so; no engine has to kill it (137).
 func (p *project) stopped(when string) {
 	p.t.Helper()
 	for _, s := range p.runs {
 		c := p.container(s)
 		if ours := c.Config.User == "nonroot" && len(c.Config.Entrypoint) == 1 && c.Config.Entrypoint[0] == "/spillway"; ours && (c.State.Status != "exited" || c.State.ExitCode != 0) {
-			p.t.Errorf("%s: %s is %s, with exit code %d", when, s, c.State.Status, c.State.ExitCode)
+			logs, _ := try("", "docker", "logs", "--tail=20", c.ID)
+			if c.State.Status == "exited" && c.State.ExitCode == 1 && strings.Contains(logs, "not everything could be closed within") {
+				p.t.Logf("%s: %s had no time to close everything:\n%s", when, s, logs)
+				continue
+			}
+			p.t.Errorf("%s: %s is %s, with exit code %d (killed for its memory: %t):\n%s", when, s, c.State.Status, c.State.ExitCode, c.State.OOMKilled, logs)
 		}
 	}
 }

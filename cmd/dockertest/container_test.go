@@ -88,6 +88,22 @@ func rights(t *testing.T, pid int) map[string]string {
 	return all
 }
 
+var filesLimit = regexp.MustCompile(`(?m)^Max open files\s+(\S+)\s+(\S+)`)
+
+// openFiles are the limits of open files of a running process: the one in force, and the one up to which it may raise that.
+func openFiles(t *testing.T, pid int) (soft, hard string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "limits"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := filesLimit.FindSubmatch(text)
+	if m == nil {
+		t.Fatalf("process %d has no limit of open files:\n%s", pid, text)
+	}
+	return string(m[1]), string(m[2])
+}
+
 // start runs the image in the background until the end of the test, with the port for writes and queries published, and returns its name.
 func start(t *testing.T, args ...string) string {
 	t.Helper()

@@ -21,6 +21,9 @@ func TestTheImageNeedsNoRights(t *testing.T) {
 	if r := rights(t, c.State.Pid); r["Uid"] != "65532" || r["Gid"] != "65532" || strings.Trim(r["CapEff"], "0") != "" || r["NoNewPrivs"] != "1" {
 		t.Errorf("it has the rights %v", r)
 	}
+	if soft, hard := openFiles(t, c.State.Pid); soft != hard {
+		t.Errorf("it may open %s files and could open %s: it did not raise its limit", soft, hard)
+	}
 	if out := run(t, "", "docker", "exec", name, "/spillway", "version"); !strings.Contains(out, "dev") {
 		t.Errorf("the program says it is %s", out)
 	}

@@ -4,6 +4,7 @@ package dockertest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,10 +60,21 @@ func checkout(t *testing.T) string {
 	return dir
 }
 
+// commandMax bounds a command: an engine or a compose that hangs fails the test with what it printed. Builds on a busy machine need minutes.
+const commandMax = 15 * time.Minute
+
+// command returns a command in a directory, which is killed when it hangs, and whose output ends then.
+func command(dir, name string, args ...string) (c *exec.Cmd, done context.CancelFunc) {
+	ctx, done := context.WithTimeoutCause(context.Background(), commandMax, fmt.Errorf("it did not end within %s", commandMax))
+	c = exec.CommandContext(ctx, name, args...)
+	c.Dir, c.WaitDelay = dir, time.Second
+	return c, done
+}
+
 // try runs a command in a directory. out is all that it printed.
 func try(dir, name string, args ...string) (out string, err error) {
-	c := exec.Command(name, args...)
-	c.Dir = dir
+	c, done := command(dir, name, args...)
+	defer done()
 	text, err := c.CombinedOutput()
 	return string(text), err
 }
@@ -70,9 +82,10 @@ func try(dir, name string, args ...string) (out string, err error) {
 // run runs a command that must not fail, and returns its standard output.
 func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
-	c := exec.Command(name, args...)
+	c, done := command(dir, name, args...)
+	defer done()
 	var out, said bytes.Buffer
-	c.Dir, c.Stdout, c.Stderr = dir, &out, &said
+	c.Stdout, c.Stderr = &out, &said
 	if err := c.Run(); err != nil {
 		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, &out, tail(said.String(), 8000))
 	}
@@ -81,16 +94,17 @@ func run(t *testing.T, dir, name string, args ...string) string {
 
 func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
-// eventually repeats a check until it holds. The bound is for a test that would hang: no check is right because it was quick.
+// eventually repeats a check until it holds. The bound is for a test that would hang: no check is right because it was quick. Some wait for an
+// image that is built meanwhile.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(commandMax); ; time.Sleep(200 * time.Millisecond) {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not after five minutes either: %v", err)
+			t.Fatalf("not after %s either: %v", commandMax, err)
 		}
 	}
 }
