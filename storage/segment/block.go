@@ -330,8 +330,8 @@ func (s *slots) hasAll(of *slots) bool {
 	return true
 }
 
-// chunkRowsKept is how many rows the chunks of a block have on average for all of it to be kept. The head of a chunk takes more memory than fewer rows: a
-// block of ten rows a series takes 20 KiB, with one series alone less than 1. Of longer ones neighbours are kept, too: decompressing is most of the work.
+// chunkRowsKept is how many rows the chunks of a block have on average for all of it to be kept. The head of a chunk needs more memory than fewer rows: a
+// block of ten rows a series is 20 KiB, with one series alone less than 1. Of longer ones neighbours are kept, too: decompressing is most of the work.
 const chunkRowsKept = 64
 
 // keep copies from the block that was just opened the chunks of some series, or of all where chunks are long; nil if it holds histograms. It reads the

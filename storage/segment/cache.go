@@ -37,7 +37,7 @@ type Cache struct {
 		sync.Mutex
 		pages map[pageKey]*list.Element // of *cached
 		// Blocks and definitions are bulk, the rest is small; front: used last. Definitions of narrow partitions that do not all stay would push
-		// out what selectors find in them, which takes a hundredth of the memory, and without which each query needs all definitions again.
+		// out the answers to selectors, which are a hundredth of their size and without which each query needs all definitions again.
 		bulk, small *list.List
 		uses        uint64 // of all parts, to compare the ends of the two lists
 		bytes       int64

@@ -67,7 +67,7 @@ func TestSeriesThatAreKeptOpenHaveTheirRows(t *testing.T) {
 	}
 }
 
-// TestABlockIsKeptWithTheSeriesThatWereAskedFor: one of many short series takes a small part of its block's memory, until another one is asked for.
+// TestABlockIsKeptWithTheSeriesThatWereAskedFor: one of many short series needs a small part of its block's memory, until another one is asked for.
 func TestABlockIsKeptWithTheSeriesThatWereAskedFor(t *testing.T) {
 	fs, cache := vfs.NewMem(), openCache(t, 0)
 	s := mixture(rand.New(rand.NewPCG(1, 2)), 120, 10)
@@ -82,7 +82,7 @@ func TestABlockIsKeptWithTheSeriesThatWereAskedFor(t *testing.T) {
 			t.Errorf("read %d: %d series of %d are kept, want %d of 120", n, len(p.block.chunks), p.block.all, want)
 		}
 		if n < 2 && p.bytes > 1<<10 {
-			t.Errorf("one series takes %d bytes", p.bytes)
+			t.Errorf("one series needs %d bytes", p.bytes)
 		}
 	}
 }
