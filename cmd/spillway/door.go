@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,6 +35,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/trace"
@@ -112,22 +112,23 @@ func (d *door) listen() (err error) {
 	if d.listener, err = net.Listen("tcp", d.cfg.HTTP.Listen); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "http.listen")
 	}
-	d.listener = d.secured(d.listener)
+	gate := handshake.New(handshake.Deps{Processors: d.cfg.processors, Registerer: d.registry})
+	d.listener = d.secured(d.listener, gate, "http")
 	if d.cfg.Admin.Listen != "" {
 		if d.admin, err = net.Listen("tcp", d.cfg.Admin.Listen); err != nil {
 			return fault.Wrap(err, fault.Unavailable, "admin.listen")
 		}
 		if !isLoopback(d.admin.Addr()) {
-			d.admin = d.secured(d.admin)
+			d.admin = d.secured(d.admin, gate, "admin")
 		}
 	}
 	return nil
 }
 
-// secured adds TLS to a listener if the settings require it.
-func (d *door) secured(ln net.Listener) net.Listener {
+// secured adds TLS to a listener if the settings require it. The port's name keeps its handshakes apart from those of other ports.
+func (d *door) secured(ln net.Listener, gate *handshake.Gate, port string) net.Listener {
 	if c := d.guard.TLS(); c != nil {
-		return &tlsListener{tls.NewListener(ln, c), ln}
+		return &tlsListener{gate.Listener(ln, port, c), ln}
 	}
 	return ln
 }

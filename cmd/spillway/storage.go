@@ -257,7 +257,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 		return err
 	}
 	p.rpc, err = rpc.NewServer(rpc.Deps{Tracer: p.tracer,
-		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Links: p.copies.links, Log: p.log, Registerer: p.registerer,
+		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Links: p.copies.links, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer,
 	}, rpc.Settings{TLS: p.cfg.Peer.TLS(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -347,7 +348,8 @@ func (f *front) listen(t testing.TB, secure bool) {
 		certs := httptest.NewUnstartedServer(nil)
 		certs.StartTLS()
 		certs.Close()
-		ln = tls.NewListener(ln, &tls.Config{Certificates: certs.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}})
+		// One turn: a connection that kept it would keep all others out.
+		ln = handshake.New(handshake.Deps{Processors: 1}).Listener(ln, "http", &tls.Config{Certificates: certs.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}})
 		f.tls = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
 	}
 	served := make(chan error, 1)

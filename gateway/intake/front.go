@@ -23,6 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/otlp"
 	"github.com/spillwaydb/spillway/protocols/trace"
 )
@@ -150,7 +151,7 @@ func (f *Front) OnInFlightGrowth(g func(to int64)) { f.inFlight.grows.Store(&g) 
 const acceptedAtOnce = 8
 
 // Serve accepts connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
-// the handshake happens on the connection's own goroutine, within PeekTimeMax. Several listeners may be served at once.
+// the handshake happens on the connection's own goroutine, within PeekTimeMax, in turns if they lie on a handshake.Gate. Several listeners may be served at once.
 func (f *Front) Serve(ln net.Listener) error {
 	if !f.begin(ln) {
 		_ = ln.Close()
@@ -240,6 +241,7 @@ func (f *Front) meet(c *conn) {
 		ctx, cancel := context.WithTimeout(f.base, f.settings.PeekTimeMax)
 		err := t.HandshakeContext(ctx)
 		cancel()
+		handshake.End(t)
 		if err != nil {
 			f.metrics.handshakesFailed.Inc()
 			answerPlain(err)

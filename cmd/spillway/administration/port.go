@@ -2,13 +2,15 @@ package administration
 
 import (
 	"bytes"
+	"container/list"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
 // Bounds of the admin port. Clients there are people and scrapers; a slow one must not use what the process needs for others.
@@ -18,12 +20,28 @@ const (
 	adminIdleTimeMax   = 2 * time.Minute
 	adminHeaderMax     = 64 << 10
 	adminBodyMax       = 1 << 20
-	adminConnsMax      = 256 // more are closed at once
+	adminConnsMax      = 256 // beyond it those that ask nothing are closed
 )
 
 // PortServer serves pages on the admin port.
 func PortServer(pages http.Handler) *http.Server {
-	return &http.Server{Handler: wholeBodies(pages), ReadHeaderTimeout: adminHeaderTimeMax, IdleTimeout: adminIdleTimeMax, MaxHeaderBytes: adminHeaderMax}
+	return &http.Server{Handler: wholeBodies(pages), ReadHeaderTimeout: adminHeaderTimeMax, IdleTimeout: adminIdleTimeMax, MaxHeaderBytes: adminHeaderMax, ConnState: changed}
+}
+
+// changed notes that a connection has a request, by which its handshake is over, or waits for the next one.
+func changed(c net.Conn, state http.ConnState) {
+	ours, capped := c.(*cappedConn)
+	switch state {
+	case http.StateActive:
+		handshake.End(c)
+		if capped {
+			ours.asks()
+		}
+	case http.StateIdle:
+		if capped {
+			ours.rests()
+		}
+	}
 }
 
 // wholeBodies reads the body of a request, in bounded time, before a page sees it.
@@ -47,11 +65,15 @@ func wholeBodies(pages http.Handler) http.Handler {
 	})
 }
 
-// cappedListener closes connections beyond a number that are open at once.
+// cappedListener bounds the connections that are open at once. Beyond the bound the one that has had no request for the longest time is closed, so that silent connections keep
+// no administrator out; where a request of each is under way, the new connection is closed.
 type cappedListener struct {
 	net.Listener
-	most int64
-	open atomic.Int64
+	most int
+
+	mu     sync.Mutex
+	open   int
+	silent list.List // of *cappedConn without a request; the one that waits the longest first
 }
 
 // Accept waits for the next connection that there is room for.
@@ -61,23 +83,75 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.open.Add(1) <= l.most {
-			return &cappedConn{Conn: c, of: l}, nil
+		ours, closes := l.enter(c)
+		if closes != nil {
+			_ = closes.Close()
 		}
-		l.open.Add(-1)
-		_ = c.Close()
+		if ours != nil {
+			return ours, nil
+		}
+	}
+}
+
+// enter counts a connection in, and gives the one to close, which is c itself where ours is nil; nil: there is room.
+func (l *cappedListener) enter(c net.Conn) (ours *cappedConn, closes net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open >= l.most {
+		oldest := l.silent.Front()
+		if oldest == nil {
+			return nil, c
+		}
+		out := oldest.Value.(*cappedConn)
+		l.leaveLocked(out)
+		closes = out
+	}
+	l.open++
+	ours = &cappedConn{Conn: c, of: l, counted: true}
+	ours.silent = l.silent.PushBack(ours)
+	return ours, closes
+}
+
+// leaveLocked counts a connection out, once.
+func (l *cappedListener) leaveLocked(c *cappedConn) {
+	if c.counted {
+		c.counted = false
+		l.open--
+		l.silent.Remove(c.silent)
 	}
 }
 
 type cappedConn struct {
 	net.Conn
-	of   *cappedListener
-	once sync.Once
+	of *cappedListener
+
+	counted bool          // guarded by of.mu
+	silent  *list.Element // of of.silent, while it has no request; guarded by of.mu
 }
+
+// asks is called when a request has come, rests when it is answered.
+func (c *cappedConn) asks() {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.of.silent.Remove(c.silent)
+}
+
+func (c *cappedConn) rests() {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	if c.counted {
+		c.silent = c.of.silent.PushBack(c)
+	}
+}
+
+// NetConn gives the connection below.
+func (c *cappedConn) NetConn() net.Conn { return c.Conn }
 
 // Close closes the connection, which makes room for another.
 func (c *cappedConn) Close() error {
-	c.once.Do(func() { c.of.open.Add(-1) })
+	c.of.mu.Lock()
+	c.of.leaveLocked(c)
+	c.of.mu.Unlock()
 	return c.Conn.Close()
 }
 

@@ -2,11 +2,15 @@ package administration
 
 import (
 	"bufio"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
+
+	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
 // TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap: connections to the admin port were not bounded, nor the time of a body.
@@ -39,15 +43,21 @@ func TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap(t *testing.T) {
 		_, _ = io.WriteString(c, "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab") // the rest comes later
 		held = append(held, c)
 	}
-	opened := func(n int64) {
+	opened := func(n, silent int) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); l.open.Load() != n; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d connections are open, want %d", l.open.Load(), n)
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			l.mu.Lock()
+			open, quiet := l.open, l.silent.Len()
+			l.mu.Unlock()
+			switch {
+			case open == n && quiet == silent:
+				return
+			case time.Now().After(end):
+				t.Fatalf("%d connections are open and %d of them silent, want %d and %d", open, quiet, n, silent)
 			}
 		}
 	}
-	opened(most)
+	opened(most, 0)
 	if b, err := io.ReadAll(dial()); err == nil && len(b) > 0 {
 		t.Errorf("one more is answered %q", b)
 	}
@@ -62,5 +72,80 @@ func TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	opened(0)
+	opened(0, 0)
+}
+
+// TestSilentConnectionsKeepNoAdministratorOut: connections that say nothing, or nothing after a request, take all that the admin port may have. An administrator was not let in until they ended.
+func TestSilentConnectionsKeepNoAdministratorOut(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 8
+	l := &cappedListener{Listener: inner, most: most}
+	srv := PortServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	defer func() { _ = srv.Close(); <-done }()
+	for i := range 5 * most {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i%2 == 0 {
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open > most || l.silent.Len() > most {
+		t.Errorf("%d connections are open, %d of them silent", l.open, l.silent.Len())
+	}
+}
+
+// TestAnOrderOfMinutesLeavesTheAdminPortOpen: by TLS a request comes behind the handshake, in one segment as well. The page of the first is under way until the
+// second is answered, and there is one turn for handshakes: the second connection has it.
+func TestAnOrderOfMinutesLeavesTheAdminPortOpen(t *testing.T) {
+	certs := httptest.NewUnstartedServer(nil)
+	certs.StartTLS()
+	certs.Close()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := make(chan struct{}), make(chan struct{})
+	srv := PortServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/long" {
+			close(first)
+			<-second
+		}
+	}))
+	done := make(chan error, 1)
+	go func() {
+		done <- serveAdmin(srv, handshake.New(handshake.Deps{Processors: 1}).Listener(inner, "admin", &tls.Config{Certificates: certs.TLS.Certificates}))
+	}()
+	defer func() { _ = srv.Close(); <-done }()
+	get := func(path string) error {
+		c := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		r, err := c.Get("https://" + inner.Addr().String() + path)
+		if err == nil {
+			err = r.Body.Close()
+		}
+		return err
+	}
+	long := make(chan error)
+	go func() { long <- get("/long") }()
+	<-first
+	if err := get("/short"); err != nil {
+		t.Errorf("beside an order that lasts: %v", err)
+	}
+	close(second)
+	if err := <-long; err != nil {
+		t.Error(err)
+	}
 }

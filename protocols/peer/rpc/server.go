@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -32,6 +33,7 @@ type Deps struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: none
 	Tracer     *trace.Tracer         // nil: calls have no spans
+	Processors int                   // there are; 0: as many as Go's scheduler uses
 }
 
 // Server answers gateways and other servers. It serves one listener or several.
@@ -85,6 +87,9 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 	creds, err := newCredentials(s.TLS, "", d.Log)
 	if err != nil {
 		return nil, err
+	}
+	if c, ok := creds.(*certificates); ok {
+		c.gate = handshake.New(handshake.Deps{Processors: d.Processors, Registerer: d.Registerer})
 	}
 	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{})}
 	srv.metrics = newServerMetrics(d.Registerer, srv)

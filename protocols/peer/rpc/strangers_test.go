@@ -1,11 +1,14 @@
 package rpc
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
 // TestStrangersLeaveFilesForRows: a program without a certificate opens connection after connection and says nothing. Each had a file descriptor for ten seconds, until the server had none for a segment. The
@@ -46,4 +49,69 @@ func TestStrangersLeaveFilesForRows(t *testing.T) {
 	if closed != more {
 		t.Errorf("%d connections are closed, %d are more than there may be", closed, more)
 	}
+}
+
+// TestHandshakesOfStrangersLeaveProcessorsForRows: handshakes of the peer port wait for turns on half of the processors, of which there is one here. While it is taken the handshake of
+// a peer waits, and it goes on when the turn ends.
+func TestHandshakesOfStrangersLeaveProcessorsForRows(t *testing.T) {
+	a := newTestAuthority(t)
+	m := newMemory()
+	srv, err := NewServer(Deps{Storage: m, Metadata: m, Processors: 1}, Settings{TLS: a.files(t, "127.0.0.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, served := listen(t), make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	gate := srv.creds.(*certificates).gate
+	goOn := make(chan struct{})
+	held := computes(gate, goOn)
+	p := dial(t, l.Addr().String(), DialSettings{TLS: a.files(t, "gw"), ConnectMax: time.Minute})
+	opened := make(chan error, 1)
+	go func() {
+		st, err := p.OpenStream(t.Context(), "t")
+		if err == nil {
+			err = st.Close()
+		}
+		opened <- err
+	}()
+	for gate.Waiting() == 0 {
+		select {
+		case err := <-opened:
+			t.Fatalf("the peer had no turn, and its stream: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	close(goOn)
+	if err := <-opened; err != nil {
+		t.Errorf("the peer: %v", err)
+	}
+	<-held
+	if err := srv.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// computes begins a handshake that keeps its turn until goOn is closed, and returns when it has it.
+func computes(gate *handshake.Gate, goOn <-chan struct{}) (ended <-chan struct{}) {
+	client, server := net.Pipe()
+	turn, done := make(chan struct{}), make(chan struct{})
+	conn := gate.Conn(server, "held")
+	go func() {
+		defer close(done)
+		_ = tls.Server(conn, handshake.Gated(&tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			close(turn)
+			<-goOn
+			return nil, errors.New("it has computed enough")
+		}})).Handshake()
+		_ = conn.Close()
+	}()
+	go func() {
+		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake()
+		_ = client.Close()
+	}()
+	<-turn
+	return done
 }

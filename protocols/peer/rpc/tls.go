@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
 // certificates are the files of a TLS as credentials that check them again at each handshake. Files that changed and
@@ -23,7 +24,8 @@ type certificates struct {
 	server   string // the server that a client calls; "": any storage server
 	log      *slog.Logger
 
-	strangers strangers // of a server
+	strangers strangers       // of a server
+	gate      *handshake.Gate // of a server; set before it serves
 
 	mu struct {
 		sync.Mutex
@@ -95,7 +97,7 @@ func (c *certificates) load() (*tls.Config, revoked, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &tls.Config{
+	return handshake.Gated(&tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{pair},
 		RootCAs:      pool,
@@ -103,7 +105,7 @@ func (c *certificates) load() (*tls.Config, revoked, error) {
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		// A resumed session would not be checked against a replaced authority.
 		SessionTicketsDisabled: true,
-	}, list, nil
+	}), list, nil
 }
 
 // current is the configuration from the current files.
@@ -148,7 +150,9 @@ func (c *certificates) ClientHandshake(ctx context.Context, authority string, co
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *certificates) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	leave := c.strangers.enter(conn)
-	secure, info, err := c.current().ServerHandshake(conn)
+	gated := c.gate.Conn(conn, "peer")
+	secure, info, err := c.current().ServerHandshake(gated)
+	gated.End()
 	leave()
 	if err != nil {
 		return nil, nil, err

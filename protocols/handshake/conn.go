@@ -1,0 +1,137 @@
+package handshake
+
+import (
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Conn is a connection below TLS. Its handshake waits for a turn before it computes, and gives the turn back when it reads on or ends.
+//
+//	ClientHello is read ─▶ turn ─▶ signature, answer ─▶ Read gives the turn back ─▶ bytes came: turn ─▶ … ─▶ End
+type Conn struct {
+	net.Conn
+	gate   *Gate
+	from   sender
+	closed chan struct{}
+
+	begun bool // the handshake had a turn; owned by its goroutine
+
+	ended   atomic.Bool // the handshake
+	turn    atomic.Bool // it has one
+	closing sync.Once
+}
+
+// Conn has the handshake of a connection wait for its turns, if its server's configuration is Gated. The port is a name of our own. Call End after the handshake.
+func (g *Gate) Conn(c net.Conn, port string) *Conn {
+	return &Conn{Conn: c, gate: g, from: senderOf(port, c.RemoteAddr()), closed: make(chan struct{})}
+}
+
+// Read reads what the client sends.
+func (c *Conn) Read(p []byte) (int, error) {
+	if c.ended.Load() {
+		return c.Conn.Read(p)
+	}
+	c.leave()
+	n, err := c.Conn.Read(p)
+	if n > 0 && c.begun {
+		if err := c.enter(); err != nil {
+			return 0, err
+		}
+	}
+	return n, err
+}
+
+// Close closes the connection. A handshake that waits for a turn ends.
+func (c *Conn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	c.leave()
+	return c.Conn.Close()
+}
+
+// End is called when the handshake is over: the connection waits for no turn from then on.
+func (c *Conn) End() {
+	c.ended.Store(true)
+	c.leave()
+}
+
+// SyscallConn gives the file descriptor, for options of the socket.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) {
+	if s, ok := c.Conn.(syscall.Conn); ok {
+		return s.SyscallConn()
+	}
+	return nil, fault.Errorf(fault.Invalid, "a connection without a file descriptor")
+}
+
+func (c *Conn) enter() error {
+	err := c.gate.enter(&waiter{from: c.from, begun: c.begun}, c.closed)
+	if err == nil {
+		c.begun = true
+		c.turn.Store(true)
+	}
+	return err
+}
+
+func (c *Conn) leave() {
+	if c.turn.CompareAndSwap(true, false) {
+		c.gate.leave()
+	}
+}
+
+// End ends the handshake of the Conn that lies below others, which give theirs by NetConn as *tls.Conn does. Other connections stay as they are.
+func End(c net.Conn) {
+	for {
+		if ours, ok := c.(*Conn); ok {
+			ours.End()
+			return
+		}
+		outer, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return
+		}
+		c = outer.NetConn()
+	}
+}
+
+// Gated is a server's configuration with which handshakes of Conns wait for their turns. It is called with a whole ClientHello: one that comes
+// in pieces, or not to its end, has no turn.
+func Gated(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	choose := c.GetConfigForClient
+	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if ours, ok := hello.Conn.(*Conn); ok {
+			if err := ours.enter(); err != nil {
+				return nil, err
+			}
+		}
+		if choose == nil {
+			return nil, nil
+		}
+		return choose(hello)
+	}
+	return c
+}
+
+// Listener speaks TLS on the connections of another listener. The port is a name of our own: a flood of one port does not delay the clients of another.
+func (g *Gate) Listener(ln net.Listener, port string, c *tls.Config) net.Listener {
+	return tls.NewListener(&listener{ln, g, port}, Gated(c))
+}
+
+type listener struct {
+	net.Listener
+	gate *Gate
+	port string
+}
+
+// Accept waits for the next connection.
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.gate.Conn(c, l.port), nil
+}
