@@ -50,7 +50,7 @@ func startBystander(ctx context.Context, t *target) (b *bystander, err error) {
 		b.end()
 		return nil, fmt.Errorf("the control: %w", err)
 	}
-	b.child = exec.CommandContext(ctx, self, bystanderCommand, t.addr, addr[:len(addr)-1])
+	b.child = exec.CommandContext(ctx, self, bystanderCommand, t.url(), addr[:len(addr)-1])
 	if b.stdin, said, err = b.launch(b.child); err != nil {
 		b.end()
 		return nil, err

@@ -4,7 +4,7 @@
 // bodies and labels, floods of tables, partitions and series, query bombs, HTTP tricks, overload. Attacks of one group
 // share a process; each group begins on an empty directory and ends with a restart.
 //
-//	                ┌ attack: bodies │ labels │ floods │ queries │ wire │ odd │ slow │ overload │ budget
+//	                ┌ attack: bodies │ labels │ floods │ queries │ wire │ odd │ slow │ handshakes │ overload │ budget
 //	spillway ◀──────┤
 //	  RSS, exit     └ bystander: writes rows of its own table, reads them back, keeps a ledger of acked rows
 //	control  ◀───────── the bystander also asks a process that only answers: the wait there is due to the machine

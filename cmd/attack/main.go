@@ -88,13 +88,14 @@ type attack struct {
 	check func(ctx context.Context, a *attacker) error
 	asked bool                     // runs only where -only names its group
 	env   func(o options) []string // of the process; of a group the first one's
+	tls   bool                     // of a group's process: its ports speak TLS; of a group the first one's
 }
 
 func (k attack) group() string { group, _, _ := strings.Cut(k.name, "/"); return group }
 
 // attacks lists all attacks, those of a group beside each other.
 func attacks() []attack {
-	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), oddAttacks(), slowAttacks(), overloadAttacks(), churnAttacks())
+	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), oddAttacks(), slowAttacks(), handshakeAttacks(), overloadAttacks(), churnAttacks())
 }
 
 // run runs the chosen attacks and returns how many hurt.
@@ -135,7 +136,7 @@ const calm = 5 * time.Second
 
 // runGroup runs attacks against one process, which is restarted at the end and checked again.
 func runGroup(ctx context.Context, o options, group []attack) (hurt int, err error) {
-	t, err := startTarget(ctx, o, group[0].env)
+	t, err := startTarget(ctx, o, group[0])
 	if err != nil {
 		return 0, err
 	}

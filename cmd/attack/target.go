@@ -28,12 +28,14 @@ const (
 type target struct {
 	p      *processes.Process
 	addr   string
+	secure bool   // it speaks TLS
+	admin  string // the address of its admin port, where it speaks TLS
 	dir    string
 	memory int64
 	client *http.Client
 }
 
-func startTarget(ctx context.Context, o options, env func(options) []string) (*target, error) {
+func startTarget(ctx context.Context, o options, first attack) (*target, error) {
 	dir, err := os.MkdirTemp("", "spillway-attack-")
 	if err != nil {
 		return nil, err
@@ -50,7 +52,7 @@ func startTarget(ctx context.Context, o options, env func(options) []string) (*t
 		Timeout: time.Minute,
 		// A redirect is an answer: a client that follows it sends a new request, which any proxy before the server sees.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true, TLSClientConfig: anyCertificate()},
 	}}
 	if t.memory, err = bytesOf(o.memory); err != nil {
 		return nil, err
@@ -65,8 +67,13 @@ func startTarget(ctx context.Context, o options, env func(options) []string) (*t
 		// A flush after a second of rest: whatever cannot be flushed is found while the attack is still under way.
 		Env: []string{"SPILLWAY_STORAGE_FLUSH_IDLE=1s"},
 	}
-	if env != nil {
-		t.p.Env = append(t.p.Env, env(o)...)
+	if first.env != nil {
+		t.p.Env = append(t.p.Env, first.env(o)...)
+	}
+	if first.tls {
+		if err := t.secured(); err != nil {
+			return nil, err
+		}
 	}
 	if o.cpus != "" {
 		// GOMAXPROCS is this program's, which keeps to its own processors: inherited, it would look like a setting of the user.
@@ -76,6 +83,14 @@ func startTarget(ctx context.Context, o options, env func(options) []string) (*t
 		t.p.Out = os.Stderr
 	}
 	return t, t.start(ctx)
+}
+
+// url is the address with its scheme.
+func (t *target) url() string {
+	if t.secure {
+		return "https://" + t.addr
+	}
+	return "http://" + t.addr
 }
 
 // bytesOf reads 512MiB, 4GiB.
@@ -194,7 +209,7 @@ const timedOut = `"errorType":"timeout"`
 
 // ask sends one request and reads the answer.
 func (t *target) ask(ctx context.Context, method, path string, header http.Header, body []byte) (status int, answer []byte, err error) {
-	r, err := http.NewRequestWithContext(ctx, method, "http://"+t.addr+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, t.url()+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}

@@ -3,6 +3,7 @@ package processes
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,8 +22,9 @@ import (
 type Process struct {
 	// Constant after creation.
 	Name  string
-	Line  []string // the program and its arguments
-	Ready string   // URL that answers 200 once it serves
+	Line  []string    // the program and its arguments
+	Ready string      // URL that answers 200 once it serves
+	TLS   *tls.Config // for Ready; nil: the system's authorities
 	// In is a command that runs another: in a network namespace, say.
 	In []string
 	// Env is added to the environment without settings of the product.
@@ -114,7 +116,7 @@ func (p *Process) answers(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: p.TLS}}
 	answer, err := client.Do(r)
 	if err != nil {
 		return false
