@@ -93,7 +93,10 @@ func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 		return err
 	}
 	b.Delete(key(opsPrefix, f.Table, f.Txn))
-	l, gone := d.stand(f, m)
+	l, gone, err := d.stand(f, m)
+	if err != nil {
+		return err
+	}
 	if l != nil {
 		h.linked = true
 		b.Set(key(linkPrefix, f.Table, f.Txn), l.encode())
@@ -114,8 +117,8 @@ func setMap(b *brick.Batch, f *peer.File, m *topology.Map, h *head) error {
 	if whole == nil {
 		whole = m.Encode()
 	}
-	if len(whole) > peer.MapBytesMax {
-		return fault.Errorf(fault.TooLarge, "the METADATA file of table %q has %d bytes, at most %d are kept", f.Table, len(whole), peer.MapBytesMax)
+	if err := fits(f.Table, len(whole)); err != nil {
+		return err
 	}
 	h.bytes, h.linked = uint64(len(whole)), false
 	n := uint32(0)
@@ -128,9 +131,30 @@ func setMap(b *brick.Batch, f *peer.File, m *topology.Map, h *head) error {
 	return nil
 }
 
-// stand chooses how to keep a file, and returns its link; nil: it is to be whole. Gone are the nodes that are not needed any more.
+// fits refuses a file that is too large to be kept whole. Errors are TooLarge.
+func fits(table string, bytes int) error {
+	if bytes > peer.MapBytesMax {
+		return fault.Errorf(fault.TooLarge, "the METADATA file of table %q has %d bytes, at most %d are kept", table, bytes, peer.MapBytesMax)
+	}
+	return nil
+}
+
+// wholeBytes is the length of a file that is kept whole, or less than that where it surely fits. Only a map near the bound is encoded for it: the servers' names, which EncodedBytes
+// leaves out, are a small part of one.
+func wholeBytes(f *peer.File, m *topology.Map) int {
+	if f.Map != nil {
+		return len(f.Map)
+	}
+	if n := m.EncodedBytes(); n < peer.MapBytesMax/8*7 {
+		return n
+	}
+	return len(m.Encode())
+}
+
+// stand chooses how to keep a file, and returns its link; nil: it is to be whole. Gone are the nodes that are not needed any more. Errors are TooLarge; the graph is as before then.
 // stand changes the graph before the commit. That is safe, as a commit that fails fences the brick: nothing is put or read any more.
-func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
+func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name, err error) {
+	whole := wholeBytes(f, m) // before the lock
 	from, added := f.Base, [][]byte{f.Ops}
 	if f.Ops == nil {
 		from, added = f.Since, f.Steps
@@ -147,6 +171,9 @@ func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
 	case len(added) == 0 || below == nil || below.alone || from == f.Txn,
 		same != nil && same.users > 0, // it may stand on one that stands on it
 		below.steps+len(added) > linksMax || (below.bytes+len(l.ops))*opsFraction > m.EncodedBytes():
+		if err := fits(f.Table, whole); err != nil {
+			return nil, nil, err
+		}
 		l = nil
 		gone = d.mu.stand(n, peer.TxnID{}, 0, 0)
 	default:
@@ -157,7 +184,7 @@ func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
 	if x.steps >= linksDue {
 		d.mu.due[f.Table] = due{n, m}
 	}
-	return l, gone
+	return l, gone, nil
 }
 
 // Tidy implements mapstore.Disk: of each table it makes whole one file on which many links stand, so that later ones stand on that.

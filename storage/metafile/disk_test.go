@@ -89,6 +89,23 @@ func TestWhatWasPutSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
+// TestAFileThatIsTooLargeLeavesNothing: neither a file, nor a node on which a later one would stand, which could not be read then.
+func TestAFileThatIsTooLargeLeavesNothing(t *testing.T) {
+	b, d := open(t, vfs.NewMem())
+	defer b.Close()
+	m := mapOf(t, "cpu", 1, 30)
+	f := &peer.File{Table: m.Table, Txn: peer.TxnID{1}, Seq: m.Seq, Digest: m.Digest(), Map: make([]byte, peer.MapBytesMax+1)}
+	if err := d.Put(f, m); !fault.Is(err, fault.TooLarge) {
+		t.Fatal(err)
+	}
+	if all, err := d.List(); err != nil || len(all) > 0 {
+		t.Errorf("files: %v, %v", all, err)
+	}
+	if n := len(d.mu.nodes); n > 0 {
+		t.Errorf("%d nodes of the graph are left", n)
+	}
+}
+
 func TestTablesDoNotMix(t *testing.T) {
 	b, d := open(t, vfs.NewMem())
 	defer b.Close()
