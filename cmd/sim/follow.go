@@ -228,7 +228,7 @@ func (w *writing) try() {
 	}
 	absent := follow.PartitionOf{Table: v.table, ID: uint64(at.ID)}
 	if g.w.stages && g.absence.Skip(g.now(), absent) {
-		w.fails(seq, follow.Failure{Partitions: []*topology.Partition{at}, Asked: lead.Server, Reason: follow.Unanswered, Err: errSilent})
+		w.fails(seq, follow.Failure{Partitions: []*topology.Partition{at}, Asked: lead.Server, Guess: lead.Guess, Reason: follow.Unanswered, Err: errSilent})
 		return
 	}
 	to, in := g.w.indexOf(lead.Server), insertion{row: w.in}
@@ -237,22 +237,8 @@ func (w *writing) try() {
 		ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
 			g.w.servers[to].insert(id, in, say)
 		}, func(a answer, ok bool) {
-			switch {
-			case !ok:
-				answered(errSilent)
-			case a.above != 0 && w.anew < restampsMax:
-				w.anew++
-				g.stamped = max(g.stamped, a.above)
-				w.in.rank = g.stamp()
-				answered(errAnew)
-			case a.stalled:
-				answered(errStalled)
-			case !a.acked:
-				answered(g.w.servers[to].named(v.table, errStale))
-			default:
-				ack = a
-				answered(nil)
-			}
+			ack = a
+			answered(w.outcome(to, a, ok))
 		})
 	}, func(verdict follow.Verdict, f follow.Failure) {
 		if f.Err == errAnew {
@@ -271,6 +257,24 @@ func (w *writing) try() {
 		g.w.n.acked++
 		g.w.history.acked(w.in, id, ack)
 	})
+}
+
+// outcome is the error of a try by the answer of server to.
+func (w *writing) outcome(to int, a answer, ok bool) error {
+	switch {
+	case !ok:
+		return errSilent
+	case a.above != 0 && w.anew < restampsMax:
+		w.anew++
+		w.g.stamped = max(w.g.stamped, a.above)
+		w.in.rank = w.g.stamp()
+		return errAnew
+	case a.stalled:
+		return errStalled
+	case !a.acked:
+		return w.g.w.servers[to].named(w.v.table, errStale)
+	}
+	return nil
 }
 
 // doubts reports whether a read must say that the gateway's map may lack part of its range. The times of rows are no times of the clock.
