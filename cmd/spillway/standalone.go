@@ -302,8 +302,10 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	}
 	led.AddTo(&one)
 	s.Servers = []ui.Server{one}
-	if p.frozen != "" {
+	if full, why := p.brick.ReadOnly(); p.frozen != "" {
 		s.Problems = append(s.Problems, "The disk is full: "+p.frozen+".")
+	} else if full {
+		s.Problems = append(s.Problems, "This process takes no rows: "+why+".")
 	}
 	s.Problems = append(s.Problems, p.retention.problems()...)
 	if f := p.brick.LostFound(); f.Entries > 0 {
