@@ -132,6 +132,7 @@ func (w *wires) place(name string) (string, []string) {
 // there, each once.
 func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
 	w := newWires(t, "etcd", "s1", "rest")

@@ -15,6 +15,7 @@ import (
 // any restart, and is in sync until and after its file is repaired. A leader leaves the lease to a server that is whole.
 func TestClusterWritersWaitForNoDamagedFile(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_MINORS_MAX=100", "SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=50KiB")) // the repair lasts longer than a member may be slow
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Hour).Truncate(time.Minute)}

@@ -24,7 +24,6 @@ import (
 // gateway, and others through another gateway at once; the others still have no lease rows. CLUSTER_HEAP names a directory for heap profiles of the servers with all partitions.
 func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	needsCluster(t)
-	t.Parallel()
 	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 6*time.Second)
 	const n = 1000
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{unmerged}})
