@@ -59,6 +59,7 @@ type link struct {
 	piecesOut      atomic.Int64
 
 	received atomic.Int64 // when something was last received, since began
+	sent     atomic.Int64 // when something was last sent, since began
 	silent   atomic.Bool
 
 	// Owned by send.
@@ -353,6 +354,7 @@ func (l *link) send() {
 			<-l.ctx.Done()
 			return
 		}
+		l.sent.Store(int64(l.now()))
 		m.linkSent.WithLabelValues(class).Add(float64(n))
 	}
 }
@@ -645,6 +647,7 @@ func (l *link) watch() {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	last := l.now()
+	pinged := last - tripEvery
 	for {
 		select {
 		case <-l.ctx.Done():
@@ -654,7 +657,10 @@ func (l *link) watch() {
 		now := l.now()
 		late := now-last > 2*every // this process was stopped and has not read its input yet
 		last = now
-		l.sendOwn(linkPing, uint64(now))
+		if pingDue(now, time.Duration(l.sent.Load()), pinged, every) {
+			pinged = now
+			l.sendOwn(linkPing, uint64(now))
+		}
 		if late {
 			continue
 		}
@@ -671,4 +677,17 @@ func (l *link) watch() {
 			l.ls.handler.Silent(l, silent)
 		}
 	}
+}
+
+// tripEvery is the longest time between two pings: each measures the trip to the other side and back.
+const tripEvery = time.Second
+
+// pingDue reports whether a side pings at its look of now; it looks once in every. All messages are signs of life, so a ping is due only if
+// nothing was sent for half of every, or no trip was measured for a second. Nothing is sent for one and a half times every at most; the other
+// side calls this one silent after four times every. Where nothing else passes, one side pings and the other has sent something by its answer:
+//
+//	a looks at   0 ping          1 ping          2 ping
+//	b looks at      0.3 (pong 0)    1.3 (pong 1)    2.3 (pong 2)     none of b's pings is due
+func pingDue(now, sent, pinged, every time.Duration) bool {
+	return now-sent > every/2 || now-pinged >= tripEvery
 }

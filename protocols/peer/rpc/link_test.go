@@ -327,6 +327,113 @@ func (p *lossy) RecvMsg(v any) error {
 	}
 }
 
+// tallied counts the records that pass one end of a pipe, by type, and the longest time without any in each direction. Messages need a moment
+// to arrive, so that the two sides do not look at the same instant.
+type tallied struct {
+	pipe
+	mu        sync.Mutex
+	records   map[linkType]int
+	last      [2]time.Time // of sent and received messages
+	pause     [2]time.Duration
+	connected bool
+}
+
+func (p *tallied) count(way int, m *message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.pause[way] = max(p.pause[way], now.Sub(p.last[way]))
+	p.last[way] = now
+	for b := m.data.Materialize(); len(b) > 0; {
+		r, rest, err := cutLinkRecord(b)
+		if err != nil {
+			return
+		}
+		p.records[r.kind]++
+		b = rest
+	}
+}
+
+func (p *tallied) SendMsg(v any) error {
+	p.count(0, v.(*message))
+	return p.pipe.SendMsg(v)
+}
+
+func (p *tallied) RecvMsg(v any) error {
+	err := p.pipe.RecvMsg(v)
+	if err != nil {
+		return err
+	}
+	p.count(1, v.(*message))
+	trip := time.Millisecond
+	if !p.connected {
+		p.connected, trip = true, 30*time.Millisecond
+	}
+	time.Sleep(trip)
+	return nil
+}
+
+// forget begins to count anew.
+func (p *tallied) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.records, p.pause, p.last = map[linkType]int{}, [2]time.Duration{}, [2]time.Time{time.Now(), time.Now()}
+}
+
+// At rest one side pings and the other answers, eight times a second, and each measures the trip once a second; where messages pass, that alone is
+// left. Neither side is ever without a sign of life of the other for half of the time after which it calls it silent.
+func TestALinkPingsOnlyWhereNothingElsePasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, y := linksOf(t, "a", newEar()), linksOf(t, "b", newEar())
+		defer y.Close()
+		defer x.Close()
+		p := &tallied{}
+		p.forget()
+		x.connect("b", func(context.Context) (pipe, context.Context, context.CancelCauseFunc, error) {
+			near, ctx, cancel, err := y.dialled()
+			p.pipe = near
+			return p, ctx, cancel, err
+		})
+		time.Sleep(time.Second)
+		for _, step := range []struct {
+			what    string
+			every   time.Duration // between messages of each side; 0: none
+			pings   int           // of both sides in ten seconds, about
+			longest time.Duration
+		}{
+			{"at rest", 0, 90, 190 * time.Millisecond},
+			{"with a message in 40 ms", 40 * time.Millisecond, 20, 41 * time.Millisecond},
+			{"at rest again", 0, 90, 190 * time.Millisecond},
+		} {
+			p.forget()
+			for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+				if step.every == 0 {
+					time.Sleep(10 * time.Second)
+					continue
+				}
+				for _, ls := range []*Links{x, y} {
+					for _, other := range []string{"a", "b"} {
+						if l, ok := ls.Link(other); ok {
+							if err := l.Send(&someRoute, &peer.ChainPong{Sent: 1}); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+				time.Sleep(step.every)
+			}
+			p.mu.Lock()
+			if got := p.records[linkPing]; got < step.pings-3 || got > step.pings+3 {
+				t.Errorf("%s: %d pings in ten seconds, want some %d: %v", step.what, got, step.pings, p.records)
+			}
+			if p.pause[0] > step.longest || p.pause[1] > step.longest {
+				t.Errorf("%s: nothing was sent for %v and received for %v, want at most %v", step.what, p.pause[0], p.pause[1], step.longest)
+			}
+			p.mu.Unlock()
+		}
+	})
+}
+
 // Both sides dial at once, again and again: one link is left, the same for both sides.
 func TestTwoServersThatDialEachOtherHaveOneLink(t *testing.T) {
 	for range 20 {
