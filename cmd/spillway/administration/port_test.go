@@ -127,7 +127,7 @@ func TestAnOrderOfMinutesLeavesTheAdminPortOpen(t *testing.T) {
 	}))
 	done := make(chan error, 1)
 	go func() {
-		done <- serveAdmin(srv, handshake.New(handshake.Deps{Processors: 1}).Listener(inner, "admin", &tls.Config{Certificates: certs.TLS.Certificates}))
+		done <- ServePort(srv, handshake.New(handshake.Deps{Processors: 1}).Listener(inner, "admin", &tls.Config{Certificates: certs.TLS.Certificates}))
 	}()
 	defer func() { _ = srv.Close(); <-done }()
 	get := func(path string) error {
