@@ -29,8 +29,8 @@ import (
 func handshakeAttacks() []attack {
 	return []attack{
 		{name: "handshakes/hello", does: "ClientHellos, as many as go, whose senders wait for the answer and leave", tls: true, run: flood(httpPort, true)},
-		{name: "handshakes/leave", does: "ClientHellos whose senders leave at once", run: flood(httpPort, false)},
-		{name: "handshakes/admin", does: "ClientHellos at the port of administrators", run: flood(adminPort, true)},
+		{name: "handshakes/leave", does: "ClientHellos whose senders leave at once", tls: true, run: flood(httpPort, false)},
+		{name: "handshakes/admin", does: "ClientHellos at the port of administrators", tls: true, run: flood(adminPort, true)},
 	}
 }
 
@@ -76,6 +76,9 @@ func (t *target) secured() error {
 
 func anyCertificate() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
 
+// floodAtOnce is how many connections a flood holds: fewer than the 256 of the admin port, beyond which the oldest one that asks nothing is closed, of any address.
+const floodAtOnce = 200
+
 func httpPort(a *attacker) string  { return a.addr }
 func adminPort(a *attacker) string { return a.admin }
 
@@ -90,7 +93,7 @@ func flood(port func(*attacker) string, waits bool) func(context.Context, *attac
 		others.Go(func() { a.connectAgainAndAgain(flooding, port(a)) })
 		before := a.cpu()
 		began := time.Now()
-		a.workers(ctx, 256, func(ctx context.Context, w, _ int) bool {
+		a.workers(ctx, floodAtOnce, func(ctx context.Context, w, _ int) bool {
 			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+w%8))}, Timeout: 5 * time.Second}
 			c, err := d.DialContext(ctx, "tcp", port(a))
 			if err != nil {
