@@ -125,7 +125,7 @@ func (s *source) compareSome(t *testing.T, r *Reader, rng *rand.Rand) {
 // TestWhatSelectorsFindOutlastsDefinitions: a query of one metric needs the definitions of all, which do not all stay; the query after it must not need them again.
 func TestWhatSelectorsFindOutlastsDefinitions(t *testing.T) {
 	fs, cache := vfs.NewMem(), openCache(t, 512<<10)
-	of := NewSelector([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, point.MetricName, "m07")})
+	of := NewSelector([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m07")})
 	var rs []*Reader
 	for i := range 6 {
 		s := fleet(rand.New(rand.NewPCG(uint64(i), 7)), 60, 30, 0)
