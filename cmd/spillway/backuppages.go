@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,19 +70,22 @@ func withNews(w http.ResponseWriter, what string, busy *atomic.Bool, do func(pro
 		http.Error(w, what+" is under way", http.StatusConflict)
 		return
 	}
-	defer busy.Store(false)
+	free := sync.OnceFunc(func() { busy.Store(false) })
+	defer free()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	tell := func(n backups.News) {
 		_ = json.NewEncoder(w).Encode(n) // the request's context shows that a client left
 		_ = http.NewResponseController(w).Flush()
 	}
 	last := time.Time{}
-	tell(do(func(p backup.Progress) {
+	news := do(func(p backup.Progress) {
 		if now := time.Now(); now.Sub(last) >= newsEvery {
 			last = now
 			tell(backups.News{Progress: &p})
 		}
-	}))
+	})
+	free() // before the client reads the end: it may give the next order at once
+	tell(news)
 }
 
 func (d *door) backUp(ctx context.Context, o *backups.Order, to backup.Place, progress func(backup.Progress)) (news backups.News, err error) {

@@ -212,6 +212,7 @@ func TestLinesThatAreNotRunNameTestsThatExist(t *testing.T) {
 	exist := map[string]bool{}
 	for _, of := range []struct{ files, pattern string }{
 		{"*_test.go", `(?m)^func (Test\w+)\(`},
+		{"*/*_test.go", `(?m)^func (Test\w+)\(`},
 		{"../cluster/*_test.go", `(?m)^func (Test\w+)\(`},
 		{"../dockertest/*_test.go", `(?m)^func (Test\w+)\(`},
 		{"../../Makefile", `(?m)^(test-[a-z]+):`},

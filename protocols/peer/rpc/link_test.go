@@ -369,7 +369,7 @@ func (p *tallied) RecvMsg(v any) error {
 	if !p.connected {
 		p.connected, trip = true, 30*time.Millisecond
 	}
-	time.Sleep(trip)
+	<-time.After(trip)
 	return nil
 }
 
