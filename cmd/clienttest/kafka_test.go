@@ -86,7 +86,7 @@ func TestTelegrafThroughKafka(t *testing.T) {
 		if err := p.wait(2 * time.Minute); err != nil {
 			t.Fatalf("telegraf, %s: %v", k.name, err)
 		}
-		if bad := p.lines(" E! ", " W! "); len(bad) > 0 {
+		if bad := complaints(p); len(bad) > 0 {
 			t.Errorf("Telegraf complains, %s:\n%s", k.name, strings.Join(bad, "\n"))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,13 @@ func telegrafConfig(t *testing.T, s *spillway, o output, input, file string, mor
 	return write(t, "telegraf.conf", agent+in+fmt.Sprintf(o.config, s.url))
 }
 
+// complaints are Telegraf's errors and warnings, but the one that a flush takes more than its second: the machine may have other work.
+func complaints(p *process) []string {
+	return slices.DeleteFunc(p.lines(" E! ", " W! "), func(line string) bool {
+		return strings.Contains(line, "did not complete within its flush interval")
+	})
+}
+
 // TestTelegrafSendsWhatItRead compares every value and every time of a file with the query's answer.
 func TestTelegrafSendsWhatItRead(t *testing.T) {
 	for _, o := range outputs() {
@@ -75,7 +83,7 @@ func TestTelegrafSendsWhatItRead(t *testing.T) {
 			if err := p.wait(2 * time.Minute); err != nil {
 				t.Fatalf("telegraf: %v", err)
 			}
-			if bad := p.lines(" E! ", " W! "); len(bad) > 0 {
+			if bad := complaints(p); len(bad) > 0 {
 				t.Errorf("Telegraf complains:\n%s", strings.Join(bad, "\n"))
 			}
 			checkFleet(t, s.of(o.table), start, expected(lines, o.by))
