@@ -56,6 +56,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	if err := dial.Validate(); err != nil {
 		return err
 	}
+	rpc.RegisterExpiry(registerer, dial.TLS)
 	if v.coord == nil {
 		if v.coord, err = cfg.Coord.Connect(ctx, own == ""); err != nil {
 			return err

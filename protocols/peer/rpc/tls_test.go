@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -17,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -102,6 +105,73 @@ func (a *testAuthority) write(t testing.TB, f TLS, host string, is ...*url.URL) 
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestTheEndOfACertificateIsSeen: certificates of a cluster are made on one day and end on one, and no metric warned of it.
+func TestTheEndOfACertificateIsSeen(t *testing.T) {
+	a, sooner, later := newTestAuthority(t), newTestAuthority(t), newTestAuthority(t)
+	f := a.files(t, "gw")
+	r := prometheus.NewRegistry()
+	RegisterExpiry(r, f)
+	shown := func() time.Time {
+		t.Helper()
+		all, err := r.Gather()
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		return time.Unix(int64(all[0].Metric[0].Gauge.GetValue()), 0)
+	}
+	ca := func(of ...*testAuthority) {
+		t.Helper()
+		var text []byte
+		for _, x := range of {
+			text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: x.der})...)
+		}
+		if err := os.WriteFile(f.CAFile, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair, err := tls.LoadX509KeyPair(f.CertFile, f.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := pair.Leaf.NotAfter
+	a.endsAt(t, own.Add(time.Hour))
+	sooner.endsAt(t, own.Add(-time.Minute))
+	later.endsAt(t, own.Add(time.Minute))
+	ca(a)
+	if got := shown(); !got.Equal(own) {
+		t.Errorf("the certificate ends at %v, and %v is shown", own, got)
+	}
+	if ca(sooner); !shown().Equal(sooner.cert.NotAfter) {
+		t.Errorf("its authority ends at %v, and %v is shown", sooner.cert.NotAfter, shown())
+	}
+	if ca(sooner, later); !shown().Equal(own) {
+		t.Errorf("another authority goes on, and %v is shown", shown())
+	}
+	if err := os.WriteFile(f.KeyFile, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(); !got.Equal(own) {
+		t.Errorf("a file that cannot be read: %v is shown", got)
+	}
+	if at, err := (&TLS{Insecure: true}).Expires(); err != nil || !at.IsZero() {
+		t.Errorf("without TLS: %v %v", at, err)
+	}
+}
+
+// endsAt makes the authority's certificate anew.
+func (a *testAuthority) endsAt(t *testing.T, end time.Time) {
+	t.Helper()
+	c := testCert("authority")
+	c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.NotAfter = true, true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign, end
+	var err error
+	if a.der, err = x509.CreateCertificate(rand.Reader, c, c, a.key.Public(), a.key); err == nil {
+		a.cert, err = x509.ParseCertificate(a.der)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
