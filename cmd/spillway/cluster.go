@@ -71,7 +71,8 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 		}
 		store, cache = v.rows, kept
 	}
-	if v.registry, err = openRegistry(ctx, store, v.coord, log); err != nil {
+	v.registry, err = openWaiting(ctx, v.coord, log, func() (*registry.View, error) { return registry.Open(ctx, store, log, newRand()) })
+	if err != nil {
 		return err
 	}
 	here := map[topology.ServerID]peers.Local{}
@@ -84,7 +85,9 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 			to.Server = string(id)
 			return rpc.Dial(addr, to)
 		}}, peers.Settings{})
-	v.leaders, err = leaders.Open(ctx, leaders.Deps{Store: store, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
+	v.leaders, err = openWaiting(ctx, v.coord, log, func() (*leaders.View, error) {
+		return leaders.Open(ctx, leaders.Deps{Store: store, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
+	})
 	if err != nil {
 		return err
 	}
@@ -92,21 +95,28 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	of := cfg.ForTables()
 	of.New.Replicas = cfg.Tables.Replicas
 	of.Prove = own == "" // only a gateway answers by its maps
-	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own, Cache: cache,
-		Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, of)
+	v.tables, err = openWaiting(ctx, v.coord, log, func() (*tables.Tables, error) {
+		return tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own, Cache: cache,
+			Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, of)
+	})
 	return err
 }
 
-// openRegistry opens the registry by a store, which may be a cache of behind. While neither answers, it waits: a gateway that is new may well start before the
-// coordination store, as a storage server may.
-func openRegistry(ctx context.Context, store, behind coord.Store, log *slog.Logger) (*registry.View, error) {
+// openWaiting opens what is read from a store, which may be a cache of behind. While neither answers, it waits: a gateway that is new may well start before the
+// coordination store, as a storage server may, and a store that is slow for a moment ends no start.
+func openWaiting[T any](ctx context.Context, behind coord.Store, log *slog.Logger, open func() (T, error)) (T, error) {
 	for {
-		v, err := registry.Open(ctx, store, log, newRand())
+		v, err := open()
 		if !fault.Is(err, fault.Unavailable) {
 			return v, err
 		}
 		if err := awaitStore(ctx, behind, log); err != nil {
-			return nil, err
+			return v, err
+		}
+		select {
+		case <-ctx.Done():
+			return v, ctx.Err()
+		case <-time.After(100 * time.Millisecond): // it answers, and was slow for what is read
 		}
 	}
 }
