@@ -41,7 +41,8 @@ func answerStarting(doing string, listeners ...net.Listener) *starting {
 			continue
 		}
 		one := &startingServer{administration.PortServer(http.HandlerFunc(s.answer)), &lentListener{Listener: l}, make(chan struct{})}
-		one.SetKeepAlivesEnabled(false) // a connection is of one server
+		one.Handler = http.HandlerFunc(s.answer) // no body is read: a large or slow one would be refused as wrong, and its sender drop it
+		one.SetKeepAlivesEnabled(false)          // a connection is of one server
 		s.serving = append(s.serving, one)
 		go func() {
 			defer close(one.ended)
@@ -62,10 +63,14 @@ func (s *starting) answer(w http.ResponseWriter, r *http.Request) {
 		healthy(w, r)
 		return
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(startingBodyMax))
 	w.Header().Set(client.StartingHeader, "starting")
 	w.Header().Set("Retry-After", "2")
 	http.Error(w, fmt.Sprintf("Spillway is starting: %s, for %s now. Try again.", *s.doing.Load(), time.Since(s.began).Round(time.Second)), http.StatusServiceUnavailable)
 }
+
+// startingBodyMax bounds how long a body may come after its answer, before the connection ends.
+const startingBodyMax = 10 * time.Second
 
 // startingEndMax bounds how long the end waits for answers under way.
 const startingEndMax = 200 * time.Millisecond

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -65,6 +66,12 @@ func TestAProcessThatRecoversIsNotTakenForOneThatHangs(t *testing.T) {
 		if code != http.StatusServiceUnavailable || state != "starting" || !strings.Contains(text, "the log is read") {
 			t.Errorf("%s: %d %q %s", path, code, state, text)
 		}
+	}
+	// A sender drops rows after a 400, which bodies above a megabyte got.
+	if resp, err := http.Post(url+"/api/v1/write", "application/x-protobuf", bytes.NewReader(make([]byte, 2<<20))); err != nil {
+		t.Errorf("a large body: %v", err)
+	} else if _ = resp.Body.Close(); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("a large body: %s", resp.Status)
 	}
 	if err := health(false); err != error(terminal.Degraded) {
 		t.Errorf("spillway health: %v", err)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -281,11 +282,15 @@ func (p *storage) follows() []followed {
 }
 
 // byHand reports whether administrators may write a row. The other rows keep the cluster running: heartbeats, and the
-// master's.
-func byHand(key string) bool {
+// master's. In the place of a heartbeat that is missing they write a row that says so, which a server that lives replaces.
+func byHand(w coord.Write, conditions []coord.Condition) bool {
+	if strings.HasPrefix(w.Key, lease.BeatPrefix) {
+		b, err := lease.DecodeBeat(w.Value)
+		return err == nil && b.Missing && !w.Delete && slices.Contains(conditions, coord.Condition{Key: w.Key})
+	}
 	for _, prefix := range []string{mapstore.Prefix, registry.Prefix, administration.AuditPrefix, lease.Prefix} {
-		if strings.HasPrefix(key, prefix) {
-			return !strings.HasPrefix(key, lease.BeatPrefix)
+		if strings.HasPrefix(w.Key, prefix) {
+			return true
 		}
 	}
 	return false

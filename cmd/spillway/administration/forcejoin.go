@@ -85,6 +85,9 @@ func (a *admin) beat(ctx context.Context, server topology.ServerID) (coord.Revis
 		}
 		row = coord.Row{Key: key, Value: lease.InPlace(server, fmt.Sprintf("%016x", a.rng.Uint64()), time.Now()).Encode()}
 		rev, ok, err := a.store.Commit(ctx, []coord.Condition{{Key: key}}, []coord.Write{{Key: key, Value: row.Value}})
+		if fault.Is(err, fault.Denied) {
+			err = fault.Annotate(err, "server %s has no heartbeat row, and the storage server that was asked is too old to write one in its place; use --coord", server)
+		}
 		if err != nil || ok {
 			return rev, err
 		}

@@ -18,10 +18,10 @@ import (
 // noStorage has no rows: only those of the coordination store are asked for here.
 type noStorage struct{ peer.Storage }
 
-func anything(string) bool { return true }
+func anything(coord.Write, []coord.Condition) bool { return true }
 
 // through opens a store at second hand, over gRPC.
-func through(t *testing.T, store coord.Store, mayWrite func(string) bool) coord.Store {
+func through(t *testing.T, store coord.Store, mayWrite func(coord.Write, []coord.Condition) bool) coord.Store {
 	t.Helper()
 	plain := rpc.TLS{Insecure: true}
 	srv, err := rpc.NewServer(rpc.Deps{Storage: noStorage{}, Rows: remote.Serve(store, mayWrite)}, rpc.Settings{TLS: plain})
@@ -66,7 +66,7 @@ func TestConformanceWithoutAWire(t *testing.T) {
 // TestRowsOfTheClusterAreNotWrittenByHand: one refused row refuses the transaction.
 func TestRowsOfTheClusterAreNotWrittenByHand(t *testing.T) {
 	store := mem.New()
-	s := through(t, store, func(key string) bool { return key != "master" })
+	s := through(t, store, func(w coord.Write, _ []coord.Condition) bool { return w.Key != "master" })
 	_, _, err := s.Commit(t.Context(), nil, []coord.Write{{Key: "audit/1", Value: []byte("x")}, {Key: "master", Delete: true}})
 	if !fault.Is(err, fault.Denied) {
 		t.Fatal(err)

@@ -9,14 +9,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Serve passes a store on. mayWrite decides by its key whether a row may be written or deleted.
-func Serve(store coord.Store, mayWrite func(key string) bool) peer.Rows {
+// Serve passes a store on. mayWrite decides whether a row may be written or deleted under these conditions.
+func Serve(store coord.Store, mayWrite func(coord.Write, []coord.Condition) bool) peer.Rows {
 	return &served{store, mayWrite}
 }
 
 type served struct {
 	store    coord.Store
-	mayWrite func(key string) bool
+	mayWrite func(coord.Write, []coord.Condition) bool
 }
 
 // GetRow implements peer.Rows.
@@ -43,7 +43,7 @@ func (s *served) CommitRows(ctx context.Context, conditions []peer.RowCondition,
 	}
 	ws := make([]coord.Write, len(writes))
 	for i, w := range writes {
-		if !s.mayWrite(w.Key) {
+		if !s.mayWrite(coord.Write(w), cs) {
 			return 0, false, fault.Errorf(fault.Denied, "row %q is not written by hand: the cluster keeps it by itself", w.Key)
 		}
 		ws[i] = coord.Write(w)
