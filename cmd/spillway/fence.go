@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/storage/brick"
 )
 
 const (
@@ -26,7 +27,15 @@ type fence struct {
 // live runs a process and closes it. A fence ends the process within fencedEnd whatever else hangs: closing files on a
 // device that fails may well block.
 func live(run, close func() error, stores ...fence) error {
-	return liveUntil(func(why error) { os.Exit(terminal.Fail(why)) }, run, close, stores...)
+	return notAgain(liveUntil(func(why error) { os.Exit(terminal.Fail(notAgain(why))) }, run, close, stores...))
+}
+
+// notAgain gives an error the exit code at which systemd starts no process again, if the store is gone: the start would make an empty one in its place.
+func notAgain(err error) error {
+	if errors.Is(err, brick.ErrGone) {
+		return usageError{err}
+	}
+	return err
 }
 
 // liveUntil is live; exit ends the process.

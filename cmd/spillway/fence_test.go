@@ -6,6 +6,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/brick"
 )
 
 // TestAFencedProcessEndsInTime: its store fails while the process runs. Whatever hangs then, its requests, or files that are closed on a disk that does not answer, it is gone after 2 s at the latest,
@@ -76,4 +80,22 @@ func TestAProcessThatIsNotFencedClosesItsStore(t *testing.T) {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})
+}
+
+// TestAProcessWhoseDirectoryIsGoneIsNotStartedAgain: systemd started it two seconds later on an empty store, whose rows vanished under the mount that was put back.
+func TestAProcessWhoseDirectoryIsGoneIsNotStartedAgain(t *testing.T) {
+	for err, want := range map[error]int{
+		fault.Wrap(brick.ErrGone, fault.Unavailable, "the store"):                 exitUsage,
+		fault.Errorf(fault.Unavailable, "the store is fenced after a disk error"): 1,
+	} {
+		if code := terminal.Fail(notAgain(err)); code != want {
+			t.Errorf("%v: exit code %d, want %d", err, code, want)
+		}
+		if !fault.Is(notAgain(err), fault.Unavailable) {
+			t.Errorf("%v has no kind any more", err)
+		}
+	}
+	if notAgain(nil) != nil {
+		t.Error("an end without an error has one")
+	}
 }

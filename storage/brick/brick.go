@@ -141,7 +141,10 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 // Fence breaks all promises: every later Append, Commit and unfinished Wait fails with Unavailable, for good. The brick calls it
 // at a failed write or fsync, and so does any caller that finds the disk untrustworthy. The first error is kept.
 func (b *Brick) Fence(err error) {
-	err = fault.Wrap(err, fault.Unavailable, "the store in %s is fenced after a disk error; check the device, then restart", b.set.DataDir)
+	b.fence(fault.Wrap(err, fault.Unavailable, "the store in %s is fenced after a disk error; check the device, then restart", b.set.DataDir))
+}
+
+func (b *Brick) fence(err error) {
 	if !b.err.CompareAndSwap(nil, &err) {
 		return
 	}
@@ -235,7 +238,7 @@ func (b *Brick) Close() error {
 		err = errors.Join(err, b.removeDead())
 	}
 	b.m.unregister()
-	err = errors.Join(err, b.Err(), b.closeCatalogue(), b.unlock())
+	err = errors.Join(err, b.Err(), b.closePlaces(), b.closeCatalogue(), b.unlock())
 	return err
 }
 

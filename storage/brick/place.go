@@ -1,34 +1,46 @@
 package brick
 
 import (
+	"errors"
+
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
+// ErrGone is in the chain of Err if the store is not where it was opened. A process that was started again at once would make an empty store there.
+var ErrGone = errors.New("rows written now would not be found by a start")
+
 // place is a file or directory under which the next start looks for the store. Files that are open outlive their names: a process whose directory was
 // removed, moved away or unmounted goes on writing and fsyncing, and no start finds the rows.
 type place struct {
-	path   string
-	device vfs.DeviceID
-	inode  uint64 // 0: unknown
+	path string
+	file vfs.File // stays open, so that its inode is given to no other file, and file systems that number by use go on numbering it so
 }
 
-func placeOf(path string, info vfs.FileInfo) place {
-	return place{path: path, device: info.DeviceID(), inode: inodeOf(info)}
-}
-
-// findPlaces notes the places of an opened store.
+// findPlaces opens the places of an opened store.
 func (b *Brick) findPlaces() error {
 	for _, path := range []string{b.fs.PathJoin(b.set.DataDir, storeFile), b.fs.PathJoin(b.set.LogDir, storeFile), b.fs.PathJoin(b.set.DataDir, catalogueDir)} {
-		info, err := b.fs.Stat(path)
-		if err != nil {
-			return fault.Wrap(err, fault.Unavailable, "look for %s", path)
+		open := func(path string) (vfs.File, error) { return b.fs.Open(path) }
+		if b.fs.PathBase(path) == catalogueDir {
+			open = b.fs.OpenDir
 		}
-		b.places = append(b.places, placeOf(path, info))
+		f, err := open(path)
+		if err != nil {
+			return fault.Wrap(errors.Join(err, b.closePlaces()), fault.Unavailable, "look for %s", path)
+		}
+		b.places = append(b.places, place{path, f})
 	}
 	return nil
+}
+
+func (b *Brick) closePlaces() (err error) {
+	for _, p := range b.places {
+		err = errors.Join(err, p.file.Close())
+	}
+	b.places = nil
+	return err
 }
 
 // checkPlaces fences the brick if its directories, or the log file that it writes, are not where a start would look for them. A look that fails
@@ -38,42 +50,37 @@ func (b *Brick) checkPlaces() {
 		return
 	}
 	for _, p := range b.places {
-		info, err := b.fs.Stat(p.path)
-		switch {
-		case oserror.IsNotExist(err):
-			b.Fence(errGone(p.path))
-			return
-		case err == nil && placeOf(p.path, info) != p:
-			b.Fence(fault.Errorf(fault.Unavailable, "%s is another file than at the start: the directory was replaced, or something was mounted over it, while this process used it; rows written now would be lost. Put the directory back", p.path))
+		if err := b.moved(p); err != nil {
+			b.fenceGone(err)
 			return
 		}
 	}
-	if b.logFileIsGone() {
-		b.Fence(errGone(b.set.LogDir + ": the newest log file"))
-	}
-}
-
-// logFileIsGone looks for the file to which the log is written.
-func (b *Brick) logFileIsGone() bool {
-	writes := func() (number uint32, any bool) {
+	// The file is full, and perhaps released, once another is written.
+	cur := func() *logFile {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.mu.cur == nil {
-			return 0, false
+		return b.mu.cur
+	}
+	if f := cur(); f != nil {
+		if err := b.moved(place{b.filePath(f.number), f.sink.File}); err != nil && cur() == f {
+			b.fenceGone(fault.Annotate(err, "the newest log file"))
 		}
-		return b.mu.cur.number, true
 	}
-	n, any := writes()
-	if !any {
-		return false
-	}
-	if _, err := b.fs.Stat(b.filePath(n)); !oserror.IsNotExist(err) {
-		return false
-	}
-	now, any := writes()
-	return any && now == n // else it was full and released meanwhile
 }
 
-func errGone(path string) error {
-	return fault.Errorf(fault.Unavailable, "%s is gone: it was removed, moved away or unmounted while this process used it; rows written now would be lost. Put it back", path)
+// moved says why a start would not find an open file by its name, nil if it would, or where a look fails otherwise.
+func (b *Brick) moved(p place) error {
+	now, err := b.fs.Stat(p.path)
+	if oserror.IsNotExist(err) {
+		return fault.Wrap(ErrGone, fault.Unavailable, "%s is gone: it was removed, moved away or unmounted while this process used it; put it back before the next start", p.path)
+	}
+	own, ownErr := p.file.Stat()
+	if err == nil && ownErr == nil && (now.DeviceID() != own.DeviceID() || inodeOf(now) != inodeOf(own)) {
+		return fault.Wrap(ErrGone, fault.Unavailable, "%s is another file than the one in use: it was replaced, or something was mounted over it; put the former one back before the next start", p.path)
+	}
+	return nil
+}
+
+func (b *Brick) fenceGone(why error) {
+	b.fence(fault.Wrap(why, fault.Unavailable, "the store in %s is fenced, and nothing is acked any more", b.set.DataDir))
 }

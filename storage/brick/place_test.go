@@ -1,6 +1,7 @@
 package brick
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,8 @@ func TestNothingIsAckedInADirectoryThatIsGone(t *testing.T) {
 		"its log removed":      {func(_, log string) error { return os.RemoveAll(log) }, "is gone"},
 		"its catalogue":        {func(data, _ string) error { return os.Rename(filepath.Join(data, catalogueDir), data+".c") }, "is gone"},
 		"replaced by a copy":   {func(data, _ string) error { return copied(data) }, "another file"},
-		"the newest log file":  {func(_, log string) error { return os.Remove(newest(log)) }, "newest log file is gone"},
+		"a copy of a log file": {func(_, log string) error { return copiedFile(newest(log)) }, "another file"},
+		"the newest log file":  {func(_, log string) error { return os.Remove(newest(log)) }, "the newest log file"},
 		"an empty one instead": {func(data, _ string) error { return errFirst(os.Rename(data, data+".old"), os.Mkdir(data, 0o755)) }, "is gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,12 +38,16 @@ func TestNothingIsAckedInADirectoryThatIsGone(t *testing.T) {
 			if err := b.Err(); err != nil {
 				t.Fatalf("nothing befell it: %v", err)
 			}
+			b.runner.stop() // its look once a second could come between two steps
 			if err := c.befalls(set.DataDir, set.LogDir); err != nil {
 				t.Fatal(err)
 			}
-			<-b.Fenced()
+			b.checkPlaces()
 			_, err := b.Append(1, 1, seq(101), []byte("x"))
 			wantKind(t, err, fault.Unavailable, c.says)
+			if !errors.Is(err, ErrGone) {
+				t.Errorf("not ErrGone: %v", err)
+			}
 			if !strings.Contains(err.Error(), set.DataDir) {
 				t.Errorf("it does not name the directory: %v", err)
 			}
@@ -65,6 +71,25 @@ func copied(dir string) error {
 		return err
 	}
 	return errFirst(os.Rename(dir, dir+".old"), os.Rename(dir+".copy", dir))
+}
+
+func copiedFile(file string) error {
+	text, err := os.ReadFile(file)
+	return errFirst(err, os.WriteFile(file+".copy", text, 0o644), os.Rename(file+".copy", file))
+}
+
+// TestTheBrickLooksForItsDirectory does so by itself.
+func TestTheBrickLooksForItsDirectory(t *testing.T) {
+	set := Settings{DataDir: filepath.Join(t.TempDir(), "data"), LogDir: filepath.Join(t.TempDir(), "log"), FileBytesMax: fileBytesMin}
+	b, _ := open(t, vfs.Default, set)
+	if err := os.Rename(set.DataDir, set.DataDir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	<-b.Fenced()
+	if err := b.Err(); !errors.Is(err, ErrGone) {
+		t.Errorf("fenced by %v", err)
+	}
+	_ = b.Close()
 }
 
 // newest is the log file that is written: the rows are too few for a second one.
