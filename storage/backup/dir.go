@@ -134,13 +134,13 @@ func (d Dir) Remove(_ context.Context, name string) error { return removeIfThere
 
 // RemovePartial implements Place. Temporary files of others stay.
 func (d Dir) RemovePartial(ctx context.Context) error {
-	for folder, ours := range map[string]func(string) bool{"": isBackup, SegmentsDir: isSegment} {
+	for _, folder := range []string{"", SegmentsDir} {
 		files, err := d.List(ctx, folder)
 		if err != nil {
 			return err
 		}
 		for name := range files {
-			if whole, ok := strings.CutSuffix(name, tempSuffix); ok && ours(whole) {
+			if whole, ok := strings.CutSuffix(name, tempSuffix); ok && Ours(path.Join(folder, whole)) {
 				if err := d.Remove(ctx, path.Join(folder, name)); err != nil {
 					return err
 				}

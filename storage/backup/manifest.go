@@ -57,8 +57,16 @@ func isSegment(file string) bool {
 // isBackup reports whether a file at the top of a place has the name of a backup.
 func isBackup(file string) bool {
 	name, ok := strings.CutSuffix(file, suffix)
-	_, err := time.Parse(nameFormat, name)
-	return ok && err == nil
+	at, err := time.Parse(nameFormat, name)
+	return ok && err == nil && at.Format(nameFormat) == name // Parse accepts a comma, too
+}
+
+// Ours reports whether a file of a place, or an upload to it, has the name of a backup or of a segment.
+func Ours(name string) bool {
+	if file, ok := strings.CutPrefix(name, SegmentsDir+"/"); ok {
+		return isSegment(file)
+	}
+	return isBackup(name)
 }
 
 // Manifest is the content of a backup's file. It marshals to JSON.
@@ -208,19 +216,24 @@ func Load(ctx context.Context, at Place, name string) (string, *Manifest, error)
 	return pick(ctx, at, name)
 }
 
-// pick loads the named backup; "": the newest.
+// pick loads the named backup; "": the newest, of those whose names are times if there is one.
 func pick(ctx context.Context, at Place, name string) (string, *Manifest, error) {
 	if name == "" {
 		names, err := at.List(ctx, "")
 		if err != nil {
 			return "", nil, err
 		}
+		other := ""
 		for n := range names {
-			if n, ok := strings.CutSuffix(n, suffix); ok {
-				name = max(name, n)
+			of, ok := strings.CutSuffix(n, suffix)
+			switch {
+			case ok && isBackup(n):
+				name = max(name, of)
+			case ok:
+				other = max(other, of)
 			}
 		}
-		if name == "" {
+		if name = cmp.Or(name, other); name == "" {
 			return "", nil, fault.Errorf(fault.NotFound, "%s holds no backup", at)
 		}
 	}

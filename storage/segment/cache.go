@@ -227,14 +227,17 @@ func (c *Cache) putRanks(k pageKey, o *openRanks) {
 	c.put(&cached{key: k, ranks: o, bytes: 64 + o.bytes()})
 }
 
-// putBlock keeps a block in the place of one with other series. Of two reads that open it at the same time, the later one stays.
+// putBlock keeps a block in the place of one that lacks some of its series. Of two reads that open it at the same time, the one with more series stays.
 func (c *Cache) putBlock(k pageKey, b *openBlock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e, ok := c.mu.pages[k]; ok {
+		if old := e.Value.(*cached).block; old.of.hasAll(&b.of) {
+			return
+		}
 		c.dropLocked(e)
 	}
-	c.putLocked(&cached{key: k, block: b, bytes: b.bytes()})
+	c.putLocked(&cached{key: k, block: b, bytes: 320 + b.bytes()})
 }
 
 func (c *Cache) putRecord(k pageKey, g *groupRecord) {

@@ -81,7 +81,7 @@ func TestABlockIsKeptWithTheSeriesThatWereAskedFor(t *testing.T) {
 		if want := []int{1, 1, 120, 120}[n]; len(p.block.chunks) != want || p.block.all != 120 {
 			t.Errorf("read %d: %d series of %d are kept, want %d of 120", n, len(p.block.chunks), p.block.all, want)
 		}
-		if n < 2 && p.bytes > 1<<10 {
+		if n < 2 && p.bytes > 1400 {
 			t.Errorf("one series needs %d bytes", p.bytes)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/backup"
 )
 
 // Bucket is a backup.Place.
@@ -123,8 +124,12 @@ func (b *Bucket) RemovePartial(ctx context.Context) error {
 		default:
 			return b.failed(u.Err, "list uploads of", "")
 		}
+		name := strings.TrimPrefix(u.Key, b.folder(""))
+		if !backup.Ours(name) {
+			continue // of another program
+		}
 		if err := b.client.RemoveIncompleteUpload(ctx, b.bucket, u.Key); err != nil {
-			return b.failed(err, "remove an upload of", strings.TrimPrefix(u.Key, b.folder("")))
+			return b.failed(err, "remove an upload of", name)
 		}
 	}
 	return ctx.Err()
