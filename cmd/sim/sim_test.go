@@ -124,7 +124,7 @@ type brokenRule struct {
 	faults faults
 	says   string // how the broken promise begins; one of several, after |
 	runs   int    // how many are played at most
-	from   uint64 // the seed of the first; where it is the one that fails, which a passing test prints, no others are played before
+	from   uint64 // the seed of the first run. A passing test prints the seed at which the break was seen; most rules begin there, so that no run is played in vain
 	copies int
 }
 

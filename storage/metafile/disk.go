@@ -139,13 +139,12 @@ func fits(table string, bytes int) error {
 	return nil
 }
 
-// wholeBytes is the length of a file that is kept whole, or less than that where it surely fits. Only a map near the bound is encoded for it: the servers' names, which EncodedBytes
-// leaves out, are a small part of one.
+// wholeBytes is the length of a file that is kept whole, or a bound of it where it surely fits. Only a map near the bound is encoded for it.
 func wholeBytes(f *peer.File, m *topology.Map) int {
 	if f.Map != nil {
 		return len(f.Map)
 	}
-	if n := m.EncodedBytes(); n < peer.MapBytesMax/8*7 {
+	if n := m.EncodedSize(); n <= peer.MapBytesMax {
 		return n
 	}
 	return len(m.Encode())

@@ -17,9 +17,9 @@ type gateQueue struct {
 }
 
 const (
-	// gateInsertsMax is a quarter of the inserts that a stream may have under way.
+	// gateInsertsMax is a quarter of the inserts that a stream may have under way by default.
 	gateInsertsMax = 256
-	// gateBytesMax is a quarter of the bytes.
+	// gateBytesMax is a quarter of the bytes by default.
 	gateBytesMax = 16 << 20
 )
 

@@ -197,6 +197,7 @@ func (s *Server) enterLate(ctx context.Context, t *table, id point.PartitionID, 
 		err := s.awaitHandOver(ctx, decided)
 		q.leave(n)
 		if err != nil {
+			waits.WithLabelValues(waitLeft).Inc()
 			return err
 		}
 	}
@@ -206,7 +207,7 @@ func (s *Server) enterLate(ctx context.Context, t *table, id point.PartitionID, 
 		return nil
 	case g.decision() != nil:
 		waits.WithLabelValues(waitUndecided).Inc()
-		return fault.Errorf(fault.Stale, "partition %s/%d is being handed over, and the outcome is not known after %v: send this again", t.name, id, s.settings.HandOverMax)
+		return fault.Errorf(fault.Stale, "partition %s/%d is being handed over, and the outcome is not known yet: send this again", t.name, id)
 	}
 	waits.WithLabelValues(waitOver).Inc()
 	return fault.Errorf(fault.Stale, "partition %s/%d takes no more rows: others have taken over its part of the keyspace", t.name, id)

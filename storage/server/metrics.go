@@ -25,10 +25,11 @@ type metrics struct {
 
 // Outcomes of inserts that came while successors of their partition were about to lead.
 const (
-	waitOpen      = "accepted"  // here: there was no hand-over
+	waitOpen      = "accepted"  // the gate opened again: nothing was proposed, or there was no answer
 	waitOver      = "over"      // the successors lead: the gateway sends them there
 	waitUndecided = "undecided" // the outcome was not known in time
 	waitFull      = "full"      // too many of the stream waited
+	waitLeft      = "left"      // their caller did
 )
 
 func newMetrics(r prometheus.Registerer, s *Server) *metrics {
@@ -43,7 +44,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m.handOverWaits = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spillway_server_hand_over_inserts_total", Help: "Inserts that came while successors of their partition were about to lead, or led, by what became of them.",
 	}, []string{"outcome"})
-	for _, outcome := range []string{waitOpen, waitOver, waitUndecided, waitFull} {
+	for _, outcome := range []string{waitOpen, waitOver, waitUndecided, waitFull, waitLeft} {
 		m.handOverWaits.WithLabelValues(outcome)
 	}
 	counter := func(name, help string) prometheus.Counter {

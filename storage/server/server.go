@@ -96,7 +96,7 @@ type Settings struct {
 	// SeriesMax bounds the series in memory, of all tables: beyond three quarters of it new ones that gateways offer are refused where their table has its
 	// share (offer.go). Series of rows that were accepted before count, and are never refused. 0: no bound.
 	SeriesMax int
-	// HandOverMax is how long an insert or a deletion waits at a gate that a hand-over closed. Default 500 ms, as long as a hand-over that is not
+	// HandOverMax is how long an insert waits at a gate that a hand-over closed. Default 500 ms, as long as a hand-over that is not
 	// committed keeps it closed (rules.Settings, SealMax): a caller that is refused comes again after a pause, mostly long after the outcome.
 	HandOverMax time.Duration
 	// ScrubBytesPerSecond bounds how fast all segments are read again to check them. While the disk is slow or the memory of heads fills,
