@@ -19,7 +19,7 @@ type Conn struct {
 	from   sender
 	closed chan struct{}
 
-	begun bool // the handshake had a turn; owned by its goroutine
+	turns int // that the handshake had; owned by its goroutine
 
 	ended   atomic.Bool // the handshake
 	turn    atomic.Bool // it has one
@@ -38,7 +38,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	c.leave()
 	n, err := c.Conn.Read(p)
-	if n > 0 && c.begun {
+	if n > 0 && c.turns > 0 {
 		if err := c.enter(); err != nil {
 			return 0, err
 		}
@@ -46,7 +46,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection. A handshake that waits for a turn ends.
+// Close closes the connection, and gives the turn of its handshake back, which computes no more. A handshake that waits for a turn ends.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { close(c.closed) })
 	c.leave()
@@ -67,10 +67,14 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	return nil, fault.Errorf(fault.Invalid, "a connection without a file descriptor")
 }
 
+// turnsAhead is how many turns a handshake has before it stands in the line of its sender again. An honest one has one for each piece that its socket gives, three or
+// four; a client that sends single bytes could have as many as it liked, each before all new handshakes.
+const turnsAhead = 8
+
 func (c *Conn) enter() error {
-	err := c.gate.enter(&waiter{from: c.from, begun: c.begun}, c.closed)
+	err := c.gate.enter(&waiter{from: c.from, begun: c.turns > 0 && c.turns < turnsAhead}, c.closed)
 	if err == nil {
-		c.begun = true
+		c.turns++
 		c.turn.Store(true)
 	}
 	return err
@@ -79,6 +83,24 @@ func (c *Conn) enter() error {
 func (c *Conn) leave() {
 	if c.turn.CompareAndSwap(true, false) {
 		c.gate.leave()
+	}
+}
+
+// Interrupt closes the connection below c from another goroutine. A handshake that waits for a turn ends; one that computes keeps its turn until its own goroutine
+// notices, which calls Close or End. The client is sent no alert: nothing waits for it to read one.
+func Interrupt(c net.Conn) {
+	for at := c; ; {
+		if ours, ok := at.(*Conn); ok {
+			ours.closing.Do(func() { close(ours.closed) })
+			_ = ours.Conn.Close()
+			return
+		}
+		outer, ok := at.(interface{ NetConn() net.Conn })
+		if !ok {
+			_ = c.Close()
+			return
+		}
+		at = outer.NetConn()
 	}
 }
 
@@ -97,8 +119,8 @@ func End(c net.Conn) {
 	}
 }
 
-// Gated is a server's configuration with which handshakes of Conns wait for their turns. It is called with a whole ClientHello: one that comes
-// in pieces, or not to its end, has no turn.
+// Gated is a server's configuration with which handshakes of Conns wait for their turns. A handshake has its first turn when its ClientHello has come whole: one
+// that comes in pieces has none until then, and one that never ends has none at all.
 func Gated(c *tls.Config) *tls.Config {
 	c = c.Clone()
 	choose := c.GetConfigForClient

@@ -6,9 +6,10 @@
 //	ClientHello ─▶ from 10.0.0.3 ▪▪ ───────┘                                                         the client answers
 //	its answer  ─▶ ▪▪ ─────────────────────── before them ──▶ certificate, keys ──────▶ the connection is open
 //
-// A handshake has a turn only while it computes, never while it waits for the client: a slow client keeps no other out. Senders, which are
-// addresses at a port, have turns one after the other, so the flood of one delays itself. Beyond WaitingMax the newest of the sender that has
-// the most is refused, and after WaitMax any: the connection is closed.
+// A handshake has a turn only while it computes, and while it hands its answer to the kernel, whose buffer has room for it; never while it waits
+// for the client: a slow client keeps no other out. A client that leaves while it waits is not noticed: its turn is computed all the same. Senders,
+// which are addresses at a port, have turns one after the other, so the flood of one delays itself. Beyond WaitingMax the newest of the sender that
+// has the most is refused, and after WaitMax any: the connection is closed.
 //
 // Refused here: bounds on connections that send nothing, which cost memory and no processor; each port has its own.
 package handshake

@@ -29,6 +29,7 @@ type Deps struct {
 // Gate gives handshakes their turns. Ports may share one. Safe for concurrent use.
 type Gate struct {
 	refused prometheus.Counter
+	late    time.Duration // constant: WaitMax, except in tests
 
 	mu    sync.Mutex
 	queue queue // guarded by mu
@@ -39,6 +40,7 @@ func New(d Deps) *Gate {
 	g := &Gate{
 		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_handshake_refused_total",
 			Help: "Connections closed because too many TLS handshakes waited for a processor, or this one for too long."}),
+		late:  WaitMax,
 		queue: queue{free: max(1, cmp.Or(d.Processors, runtime.GOMAXPROCS(0))/2), most: WaitingMax},
 	}
 	if d.Registerer != nil {
@@ -75,7 +77,7 @@ func (g *Gate) enter(w *waiter, closed <-chan struct{}) error {
 }
 
 func (g *Gate) wait(w *waiter, closed <-chan struct{}) (err error) {
-	late := time.NewTimer(WaitMax)
+	late := time.NewTimer(g.late)
 	defer late.Stop()
 	select {
 	case err := <-w.come:
@@ -83,7 +85,7 @@ func (g *Gate) wait(w *waiter, closed <-chan struct{}) (err error) {
 	case <-closed:
 		err = fault.Wrap(net.ErrClosed, fault.Unavailable, "waiting for a processor")
 	case <-late.C:
-		err = fault.Errorf(fault.Throttled, "a TLS handshake waited for a processor for %s", WaitMax)
+		err = fault.Errorf(fault.Throttled, "a TLS handshake waited for a processor for %s", g.late)
 	}
 	g.mu.Lock()
 	waited := g.queue.remove(w)

@@ -52,6 +52,8 @@ type port struct {
 	ln      net.Listener
 	metrics *prometheus.Registry
 	serving sync.WaitGroup
+
+	accepted chan net.Conn
 }
 
 func newPort(t *testing.T, processors int, change func(*tls.Config)) *port {
@@ -65,8 +67,9 @@ func newPort(t *testing.T, processors int, change func(*tls.Config)) *port {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &port{t: t, key: &slowKey{Signer: own, signing: make(chan struct{}, 10_000), goOn: make(chan struct{})}, metrics: prometheus.NewRegistry()}
+	p := &port{t: t, key: &slowKey{Signer: own, signing: make(chan struct{}, 10_000), goOn: make(chan struct{})}, metrics: prometheus.NewRegistry(), accepted: make(chan net.Conn, 10_000)}
 	p.Gate = New(Deps{Processors: processors, Registerer: p.metrics})
+	p.late = time.Minute // a busy machine may stop for longer than WaitMax
 	c := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: p.key}}}
 	if change != nil {
 		change(c)
@@ -90,6 +93,7 @@ func (p *port) serve() {
 		if err != nil {
 			return
 		}
+		p.accepted <- c
 		p.serving.Go(func() {
 			defer c.Close()
 			if c.(*tls.Conn).Handshake() != nil {
@@ -216,7 +220,7 @@ func TestHandshakesBeyondTheQueueAreClosed(t *testing.T) {
 	}
 }
 
-// TestAClientThatLeavesGivesItsTurnBack: in the queue, while its handshake is computed, and where it is to answer. Certificates of clients are asked for, so that a
+// TestAClientThatLeavesGivesItsTurnBack: while its handshake is computed, and where it is to answer. Certificates of clients are asked for, so that a
 // handshake has two turns.
 func TestAClientThatLeavesGivesItsTurnBack(t *testing.T) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
@@ -238,6 +242,106 @@ func TestAClientThatLeavesGivesItsTurnBack(t *testing.T) {
 			if err := <-p.ask("127.0.0.1"); err != nil {
 				t.Errorf("behind one that does not answer: %v", err)
 			}
+		}
+	}
+}
+
+// TestAnInterruptedHandshakeKeepsItsTurnWhileItComputes: a port closes connections that are too many, some of them amid a signature. Another began beside it, so that as
+// many were computed at a time as clients connected.
+func TestAnInterruptedHandshakeKeepsItsTurnWhileItComputes(t *testing.T) {
+	p := newPort(t, 1, nil)
+	first := p.ask("127.0.0.1")
+	<-p.key.signing
+	Interrupt(<-p.accepted)
+	second := p.ask("127.0.0.2")
+	for p.Waiting() != 1 {
+		select {
+		case <-p.key.signing:
+			t.Fatal("a second handshake is computed beside the first")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	third := p.ask("127.0.0.3")
+	p.waits(2)
+	<-p.accepted
+	Interrupt(<-p.accepted) // one that waits
+	p.waits(1)
+	if err := <-third; err == nil {
+		t.Error("an interrupted connection was served")
+	}
+	close(p.key.goOn)
+	if err := <-first; err == nil {
+		t.Error("an interrupted connection was served")
+	}
+	if err := <-second; err != nil {
+		t.Errorf("the second client: %v", err)
+	}
+	if n := p.key.most.Load(); n != 1 {
+		t.Errorf("%d handshakes were computed at a time", n)
+	}
+	a, b := net.Pipe()
+	Interrupt(a) // of no gate
+	if _, err := b.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the other side of a closed pipe reads %v", err)
+	}
+}
+
+// TestAHandshakeOfManyPiecesStandsInLine: a client sent a whole ClientHello and then single bytes. It had a turn for each, before all clients that had none.
+func TestAHandshakeOfManyPiecesStandsInLine(t *testing.T) {
+	g := New(Deps{Processors: 1})
+	g.late = time.Minute
+	conn := func(port string) (c *Conn, far net.Conn) {
+		near, far := net.Pipe()
+		t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+		return g.Conn(near, port), far
+	}
+	arrives := func(port string) (c *Conn, turn <-chan error) {
+		c, _ = conn(port)
+		came := make(chan error, 1)
+		go func() { came <- c.enter() }()
+		return c, came
+	}
+	waits := func(n int) {
+		for g.Waiting() != n {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	many, far := conn("many")
+	if err := many.enter(); err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n <= turnsAhead; n++ {
+		held, its := arrives("held")
+		waits(1)
+		fresh, first := arrives("fresh")
+		waits(2)
+		next := make(chan error, 1)
+		go func() {
+			_, err := many.Read(make([]byte, 1))
+			next <- err
+		}()
+		if err := <-its; err != nil { // many gave its turn n back
+			t.Fatal(err)
+		}
+		if _, err := far.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		waits(2)
+		held.leave()
+		if n < turnsAhead {
+			if err := <-next; err != nil || len(first) > 0 {
+				t.Fatalf("turn %d of a handshake that is under way: %v; a new one was before it: %v", n+1, err, len(first) > 0)
+			}
+			_ = fresh.Close()
+			<-first
+			continue
+		}
+		if err := <-first; err != nil || len(next) > 0 {
+			t.Fatalf("a new handshake: %v; turn %d of another was before it: %v", err, n+1, len(next) > 0)
+		}
+		fresh.leave()
+		if err := <-next; err != nil {
+			t.Error(err)
 		}
 	}
 }

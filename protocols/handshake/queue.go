@@ -6,29 +6,34 @@ import (
 	"slices"
 )
 
-// sender is an address at one of our ports. Of IPv6 it is the network of 64 bits, since a host has all of its addresses.
+// sender is an address at one of our ports.
 type sender struct {
 	port string
-	addr netip.Addr // of no connection by TCP: none
+	addr netip.Addr // HostOf
 }
 
 func senderOf(port string, from net.Addr) sender {
+	return sender{port, HostOf(from)}
+}
+
+// HostOf is the address by which connections are counted. Of IPv6 it is the network of 64 bits, since a host has all of its addresses; of no connection by TCP: none.
+func HostOf(from net.Addr) netip.Addr {
 	tcp, ok := from.(*net.TCPAddr)
 	if !ok {
-		return sender{port: port}
+		return netip.Addr{}
 	}
 	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
 	if addr.Is6() {
 		net, _ := addr.Prefix(64) // always valid
 		addr = net.Addr()
 	}
-	return sender{port, addr}
+	return addr
 }
 
 // waiter is a handshake that is ready to compute.
 type waiter struct {
 	from  sender
-	begun bool       // it had a turn before
+	begun bool       // it had a turn before, and may go ahead of those that had none
 	come  chan error // of the Gate: nil for its turn, or the refusal
 }
 
