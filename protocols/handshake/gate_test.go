@@ -257,6 +257,7 @@ func TestAnInterruptedHandshakeKeepsItsTurnWhileItComputes(t *testing.T) {
 	for p.Waiting() != 1 {
 		select {
 		case <-p.key.signing:
+			close(p.key.goOn)
 			t.Fatal("a second handshake is computed beside the first")
 		case <-time.After(time.Millisecond):
 		}

@@ -679,7 +679,7 @@ func (l *link) watch() {
 	}
 }
 
-// tripEvery is the longest time between two pings: each measures the trip to the other side and back.
+// tripEvery is after how long a ping is due although other messages pass: each measures the trip to the other side and back.
 const tripEvery = time.Second
 
 // pingDue reports whether a side pings at its look of now; it looks once in every. All messages are signs of life, so a ping is due only if
@@ -687,7 +687,7 @@ const tripEvery = time.Second
 // side calls this one silent after four times every. Where nothing else passes, one side pings and the other has sent something by its answer:
 //
 //	a looks at   0 ping          1 ping          2 ping
-//	b looks at      0.3 (pong 0)    1.3 (pong 1)    2.3 (pong 2)     none of b's pings is due
+//	b looks at      0.3 (pong 0)    1.3 (pong 1)    2.3 (pong 2)     none of b's pings is due, but the one each second that measures its trip
 func pingDue(now, sent, pinged, every time.Duration) bool {
 	return now-sent > every/2 || now-pinged >= tripEvery
 }

@@ -3,6 +3,7 @@ package rpc
 import (
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"testing"
@@ -92,6 +93,39 @@ func TestHandshakesOfStrangersLeaveProcessorsForRows(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAStrangerThatIsClosedWaitsForNoTurn: its handshake stood in the queue until its turn came, or for five seconds.
+func TestAStrangerThatIsClosedWaitsForNoTurn(t *testing.T) {
+	a := newTestAuthority(t)
+	creds, err := newCredentials(a.files(t, "127.0.0.1"), "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := creds.(*certificates)
+	c.gate = handshake.New(handshake.Deps{Processors: 1})
+	goOn := make(chan struct{})
+	held := computes(c.gate, goOn)
+	client, server := net.Pipe()
+	defer client.Close()
+	go func() { _ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() }()
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := c.ServerHandshake(server)
+		ended <- err
+	}()
+	for c.gate.Waiting() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for range strangersMax {
+		_, silent := net.Pipe()
+		defer c.strangers.enter(c.gate.Conn(silent, "peer"))()
+	}
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the handshake of the oldest stranger: %v", err)
+	}
+	close(goOn)
+	<-held
 }
 
 // computes begins a handshake that keeps its turn until goOn is closed, and returns when it has it.

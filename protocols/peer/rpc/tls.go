@@ -149,8 +149,8 @@ func (c *certificates) ClientHandshake(ctx context.Context, authority string, co
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *certificates) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	leave := c.strangers.enter(conn)
 	gated := c.gate.Conn(conn, "peer")
+	leave := c.strangers.enter(gated)
 	secure, info, err := c.current().ServerHandshake(gated)
 	gated.End()
 	leave()
