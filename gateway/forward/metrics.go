@@ -77,7 +77,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_forward_retries_total", Help: "Shares sent again, by what became of the attempt before.",
 		}, []string{"reason"}),
 		waited: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "spillway_forward_waited_seconds_total", Help: "Time that writes waited between two tries, by what became of the first of the shares that failed: leaderless, no server led; stale, the server had another map, or did not lead yet; leader, it did not answer; moved, another led meanwhile.",
+			Name: "spillway_forward_waited_seconds_total", Help: "Time that writes waited after a try that failed, by what became of the first of the shares that failed: leaderless, no server led; stale, the server had another map, or did not lead yet; leader, it did not answer, or could not act; moved, another led meanwhile.",
 		}, []string{"reason"}),
 		refused: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_retries_refused_total", Help: "Shares given up because retries are at their bound.",

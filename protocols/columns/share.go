@@ -8,7 +8,7 @@ import (
 
 // Share calls f for each number below n, from so many goroutines at most, and returns when all calls have. The caller is one of the goroutines, and each
 // makes one call after the other: a goroutine for each call grows its stack each time, which costs a small chain a tenth of its processor time. After an
-// error, which is returned, the context of the other calls ends and those that have not begun may not be made.
+// error, which is returned, the context of the other calls ends; calls that have not begun are made or left out.
 func Share(ctx context.Context, n, goroutines int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -119,8 +119,8 @@ func (c *Cluster) subscription() []kgo.Opt {
 	return opts
 }
 
-// The client lets us skip a batch (SetOffsets) only in partitions of which it has an offset, and a batch that is too large may be the first. So partitions without a commit begin at
-// numbers: at fromZero or fromEnd. A time is one already: the client keeps its milliseconds in the place of an offset.
+// The client lets us skip a batch (SetOffsets) only in partitions of which it has an offset, and a batch that is too large may be the first. So a partition without a commit is
+// given a number to begin at (fromZero, fromEnd). A time is one already: the client keeps its milliseconds in the place of an offset.
 
 // fromZero has a partition without a commit begin at offset 0 instead of "the start", which is the same: where 0 was deleted the client goes to the start.
 func fromZero(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {

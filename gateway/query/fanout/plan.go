@@ -63,7 +63,8 @@ func (g *group) ids() []point.PartitionID {
 	return ids
 }
 
-// failures are the partitions of the group that failed, by their leaders: another leader is a reason to ask again, and where one was only guessed, that it leads by now.
+// failures are the group's failed partitions, one failure for each leader asked, and one more for those where it was only guessed: another leader, or a guessed one that
+// leads by now, is a reason to ask again.
 func (g *group) failures(f follow.Failure) (all []follow.Failure) {
 	type asked struct {
 		server topology.ServerID
