@@ -76,8 +76,8 @@ func (t *target) secured() error {
 
 func anyCertificate() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
 
-// floodAtOnce is how many connections a flood holds: fewer than the 256 of the admin port, beyond which the oldest one that asks nothing is closed, of any address.
-const floodAtOnce = 200
+// floodAtOnce is how many connections a flood holds: more than the 256 of the admin port, beyond which it closes those of the address that has the most.
+const floodAtOnce = 300
 
 func httpPort(a *attacker) string  { return a.addr }
 func adminPort(a *attacker) string { return a.admin }
@@ -97,7 +97,10 @@ func flood(port func(*attacker) string, waits bool) func(context.Context, *attac
 			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+w%8))}, Timeout: 5 * time.Second}
 			c, err := d.DialContext(ctx, "tcp", port(a))
 			if err != nil {
-				refused.Add(1)
+				if ctx.Err() == nil {
+					refused.Add(1)
+				}
+				sleep(ctx, 10*time.Millisecond)
 				return true
 			}
 			_ = c.(*net.TCPConn).SetLinger(0) // ports of this machine are free again at once
@@ -114,8 +117,11 @@ func flood(port func(*attacker) string, waits bool) func(context.Context, *attac
 		stop()
 		others.Wait()
 		took := time.Since(began)
+		if sent.Load() == 0 {
+			a.blame("no ClientHello was sent")
+		}
 		a.mu.Lock()
-		a.note = fmt.Sprintf("%.0f ClientHellos a second, %.2f processors, %s", float64(sent.Load())/took.Seconds(), (a.cpu()-before).Seconds()/took.Seconds(), a.note)
+		a.note = fmt.Sprintf("%.0f ClientHellos a second, %d dials refused, %.2f processors, %s", float64(sent.Load())/took.Seconds(), refused.Load(), (a.cpu()-before).Seconds()/took.Seconds(), a.note)
 		a.mu.Unlock()
 	}
 }
@@ -128,12 +134,16 @@ func (a *attacker) connectAgainAndAgain(ctx context.Context, addr string) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		r, err := client.Get("https://" + addr + "/-/healthy")
-		if err != nil || r.StatusCode != http.StatusOK {
+		if err == nil {
+			if _ = r.Body.Close(); r.StatusCode != http.StatusOK {
+				err = errors.New(r.Status)
+			}
+		}
+		if err != nil {
 			a.blame(fmt.Sprintf("a client at another address: %v", err))
 			sleep(ctx, 100*time.Millisecond)
 			continue
 		}
-		_ = r.Body.Close()
 		n, slowest = n+1, max(slowest, time.Since(began))
 	}
 	a.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -65,8 +66,8 @@ func wholeBodies(pages http.Handler) http.Handler {
 	})
 }
 
-// cappedListener bounds the connections that are open at once. Beyond the bound the one that has had no request for the longest time is closed, so that silent connections keep
-// no administrator out; where a request of each is under way, the new connection is closed.
+// cappedListener bounds the connections that are open at once. Beyond the bound one without a request is closed, so that silent connections keep no administrator out: of the address
+// that has the most of them the one that has been without the longest. Where a request of each is under way, the new connection is closed.
 type cappedListener struct {
 	net.Listener
 	most int
@@ -85,7 +86,7 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 		}
 		ours, closes := l.enter(c)
 		if closes != nil {
-			_ = closes.Close()
+			handshake.Interrupt(closes)
 		}
 		if ours != nil {
 			return ours, nil
@@ -98,18 +99,31 @@ func (l *cappedListener) enter(c net.Conn) (ours *cappedConn, closes net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open >= l.most {
-		oldest := l.silent.Front()
-		if oldest == nil {
+		out := l.surplusLocked(c)
+		if out == nil {
 			return nil, c
 		}
-		out := oldest.Value.(*cappedConn)
 		l.leaveLocked(out)
 		closes = out
 	}
 	l.open++
-	ours = &cappedConn{Conn: c, of: l, counted: true}
+	ours = &cappedConn{Conn: c, of: l, host: handshake.HostOf(c.RemoteAddr()), counted: true}
 	ours.silent = l.silent.PushBack(ours)
 	return ours, closes
+}
+
+// surplusLocked is the connection to close in favour of c; nil: there is none.
+func (l *cappedListener) surplusLocked(c net.Conn) (out *cappedConn) {
+	silent := map[netip.Addr]int{handshake.HostOf(c.RemoteAddr()): 1}
+	for e := l.silent.Front(); e != nil; e = e.Next() {
+		silent[e.Value.(*cappedConn).host]++
+	}
+	for e := l.silent.Front(); e != nil; e = e.Next() {
+		if one := e.Value.(*cappedConn); out == nil || silent[one.host] > silent[out.host] {
+			out = one
+		}
+	}
+	return out
 }
 
 // leaveLocked counts a connection out, once.
@@ -123,7 +137,8 @@ func (l *cappedListener) leaveLocked(c *cappedConn) {
 
 type cappedConn struct {
 	net.Conn
-	of *cappedListener
+	of   *cappedListener
+	host netip.Addr
 
 	counted bool          // guarded by of.mu
 	silent  *list.Element // of of.silent, while it has no request; guarded by of.mu

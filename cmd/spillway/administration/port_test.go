@@ -3,10 +3,12 @@ package administration
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 	"time"
 
@@ -105,6 +107,48 @@ func TestSilentConnectionsKeepNoAdministratorOut(t *testing.T) {
 	defer l.mu.Unlock()
 	if l.open > most || l.silent.Len() > most {
 		t.Errorf("%d connections are open, %d of them silent", l.open, l.silent.Len())
+	}
+}
+
+// TestAFloodOfTheAdminPortClosesItsOwnConnections: an address that connects again and again keeps the others' connections open, although they have been silent for longer. The oldest was
+// closed, of any address.
+func TestAFloodOfTheAdminPortClosesItsOwnConnections(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 8
+	l := &cappedListener{Listener: inner, most: most}
+	srv := PortServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	defer func() { _ = srv.Close(); <-done }()
+	dial := func(from string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		return c
+	}
+	others := []net.Conn{dial("127.0.0.2"), dial("127.0.0.3")}
+	var flood []net.Conn
+	for range 3 * most {
+		flood = append(flood, dial("127.0.0.1"))
+	}
+	others = append(others, dial("127.0.0.4"))
+	for i, c := range flood[:len(flood)-(most-len(others))] {
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("connection %d of the flood: %v", i+1, err)
+		}
+	}
+	for _, c := range others {
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %v", c.LocalAddr(), err)
+		}
 	}
 }
 
