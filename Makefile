@@ -253,11 +253,11 @@ chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, 
 
 test-s3: ## backups in a real S3 server that checks signatures: versitygw, built into .cache; S3_SERVER=path of another build of it
 	@test -n "$${S3_SERVER:-}" || GOBIN=$(CURDIR)/.cache/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || { echo "make test-s3: SKIPPED: versitygw cannot be built here, the reason stands above"; exit 0; }; \
-	S3_SERVER=$${S3_SERVER:-$(CURDIR)/.cache/s3/versitygw} $(TEST) -count=1 -v -run ChecksSignatures ./storage/backup/s3
+	S3_SERVER=$${S3_SERVER:-$(CURDIR)/.cache/s3/versitygw} $(TEST) -count=1 -timeout=60m -v -run ChecksSignatures ./storage/backup/s3
 
 test-docker: ## the image and the services of docker/, in an engine of its own (dockerd in namespaces): built, started by the README's commands, stopped, killed; skipped without root or an engine. DOCKER_WORK=dir keeps what was built
 	@cmd/clienttest/install.sh compose || { echo "make test-docker: SKIPPED: docker compose cannot be built here, the reason stands above"; exit 0; }; \
-	set -x; cmd/dockertest/engine.sh sh -c 'timeout --kill-after=10 30m cmd/dockertest/images.sh && go vet -tags docker ./cmd/dockertest && go test -tags docker -count=1 -timeout=40m -v ./cmd/dockertest'
+	set -x; cmd/dockertest/engine.sh sh -c 'timeout --kill-after=10 15m cmd/dockertest/images.sh && go vet -tags docker ./cmd/dockertest && go test -tags docker -count=1 -timeout=20m -v ./cmd/dockertest'
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \

@@ -74,7 +74,8 @@ until timeout 60 docker version >/dev/null 2>&1; do
 done
 docker version --format 'engine.sh: dockerd {{.Server.Version}}'
 # An engine that runs may still start nothing: runc needs cgroups and devices.
-tar -C "$(dirname "$(command -v busybox)")" -c busybox | docker import - spillway-probe >/dev/null
+busybox=$(readlink -f "$(command -v busybox)") # a link would be stored as one
+tar -C "${busybox%/*}" --transform 's|.*|busybox|' -c "${busybox##*/}" | docker import - spillway-probe >/dev/null
 why=$(timeout $patience docker run --rm --network=none spillway-probe /busybox true 2>&1) || skip "containers cannot be started here: $why"
 docker image rm spillway-probe >/dev/null
 code=0

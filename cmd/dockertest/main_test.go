@@ -63,30 +63,31 @@ func checkout(t *testing.T) string {
 // commandMax bounds a command: an engine or a compose that hangs fails the test with what it printed. Builds on a busy machine need minutes.
 const commandMax = 15 * time.Minute
 
-// command returns a command in a directory, which is killed when it hangs, and whose output ends then.
-func command(dir, name string, args ...string) (c *exec.Cmd, done context.CancelFunc) {
+// bounded runs a command in a directory, which is killed when it hangs, and whose output, all into out and said, ends then.
+func bounded(out, said *bytes.Buffer, dir, name string, args ...string) error {
 	ctx, done := context.WithTimeoutCause(context.Background(), commandMax, fmt.Errorf("it did not end within %s", commandMax))
-	c = exec.CommandContext(ctx, name, args...)
-	c.Dir, c.WaitDelay = dir, time.Second
-	return c, done
+	defer done()
+	c := exec.CommandContext(ctx, name, args...)
+	c.Dir, c.WaitDelay, c.Stdout, c.Stderr = dir, time.Second, out, said
+	err := c.Run()
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("%w: %w", cause, err) // by itself it says that the command was killed
+	}
+	return err
 }
 
 // try runs a command in a directory. out is all that it printed.
 func try(dir, name string, args ...string) (out string, err error) {
-	c, done := command(dir, name, args...)
-	defer done()
-	text, err := c.CombinedOutput()
-	return string(text), err
+	var text bytes.Buffer
+	err = bounded(&text, &text, dir, name, args...)
+	return text.String(), err
 }
 
 // run runs a command that must not fail, and returns its standard output.
 func run(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
-	c, done := command(dir, name, args...)
-	defer done()
 	var out, said bytes.Buffer
-	c.Stdout, c.Stderr = &out, &said
-	if err := c.Run(); err != nil {
+	if err := bounded(&out, &said, dir, name, args...); err != nil {
 		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, &out, tail(said.String(), 8000))
 	}
 	return out.String()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -21,7 +22,11 @@ func (c *config) apart(field string, at backup.Place) error {
 	}
 	for key, own := range map[string]string{"data_dir": c.DataDir, "storage.log_dir": c.Storage.LogDir} {
 		if own != "" && (inside(dir.Path, own) || inside(own, filepath.Join(dir.Path, backup.SegmentsDir))) {
-			return fault.Errorf(fault.Invalid, "%s: %s cannot hold backups, as %s (%s) holds the files of the process; name a directory outside of it", field, dir, key, own)
+			way := "name a directory outside of it"
+			if field == "from" { // the backups are there already
+				way = fmt.Sprintf("move the backups out of %s first, or stop the process and use `spillway restore --from %s --data-dir NEW`", own, dir)
+			}
+			return fault.Errorf(fault.Invalid, "%s: %s cannot hold backups, as %s (%s) holds the files of the process; %s", field, dir, key, own, way)
 		}
 	}
 	return nil
@@ -62,5 +67,5 @@ func (c *config) notBackups(fs vfs.FS) error {
 	if err != nil || !held {
 		return err
 	}
-	return fault.Errorf(fault.Invalid, "%s holds backups and no store; `spillway restore --from %[1]s --data-dir NEW` makes a store of the newest, and --data-dir NEW starts it", c.DataDir)
+	return usageError{fault.Errorf(fault.Invalid, "%s holds backups and no store; `spillway restore --from %[1]s --data-dir NEW` makes a store of the newest, and --data-dir NEW starts it", c.DataDir)}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // TestABackupDoesNotUnlockItsStore: one that was ordered into the data directory released the LOCK there when it ended, and removed files.
@@ -40,7 +42,7 @@ func TestABackupDoesNotUnlockItsStore(t *testing.T) {
 		if code, text := order(p.backupPage, "to", dir); code != http.StatusBadRequest || !strings.Contains(text, "outside of it") {
 			t.Errorf("backup to %s: %d %s", dir, code, text)
 		}
-		if code, text := order(p.restorePage, "from", dir); code != http.StatusBadRequest || !strings.Contains(text, "outside of it") {
+		if code, text := order(p.restorePage, "from", dir); code != http.StatusBadRequest || !strings.Contains(text, "spillway restore --from "+dir+" --data-dir NEW") {
 			t.Errorf("restore from %s: %d %s", dir, code, text)
 		}
 	}
@@ -69,23 +71,46 @@ func TestAStartInADirectoryOfBackupsNamesTheRestore(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	if _, err := openStandalone(t.Context(), &cfg, slog.New(slog.DiscardHandler), registry); err == nil || !strings.Contains(err.Error(), "spillway restore --from "+dir) {
 		t.Errorf("the start: %v", err)
+	} else if code := exitCode(err); code != exitUsage || !fault.Is(err, fault.Invalid) {
+		t.Errorf("the start ends with %d for %v", code, err)
 	}
 	if after := tree(t, dir); after != before {
 		t.Errorf("files before:\n%s\nand after:\n%s", before, after)
 	}
 }
 
-// TestAStorageServerWithoutCoordinationMakesNoStore: it was made, or the one of another process there was opened, before the mistake was found.
-func TestAStorageServerWithoutCoordinationMakesNoStore(t *testing.T) {
+// exitCode is the one of a process that an error ends; 0: the error has none.
+func exitCode(err error) int {
+	var coder interface{ ExitCode() int }
+	if errors.As(err, &coder) {
+		return coder.ExitCode()
+	}
+	return 0
+}
+
+// TestAProcessWithoutCoordinationMakesNoStore: a storage server made it, or opened the one of another process there, before the mistake was found.
+func TestAProcessWithoutCoordinationMakesNoStore(t *testing.T) {
 	noSettings(t)
 	dir := filepath.Join(t.TempDir(), "data")
 	t.Setenv("SPILLWAY_DATA_DIR", dir)
 	c := newCLI()
-	if err := c.Storage.Run(); err == nil || !strings.Contains(err.Error(), "--coord is missing") {
-		t.Errorf("the start: %v", err)
+	for name, start := range map[string]func() error{"storage": c.Storage.Run, "gateway": c.Gateway.Run} {
+		if err := start(); err == nil || !strings.Contains(err.Error(), "--coord is missing") || exitCode(err) != exitUsage {
+			t.Errorf("the start of %s: %v", name, err)
+		}
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("%s: %v", dir, err)
+	}
+}
+
+// TestAGatewayWithoutCertificatesIsNotStartedAgain: it ended with 1, and systemd started it for ever.
+func TestAGatewayWithoutCertificatesIsNotStartedAgain(t *testing.T) {
+	noSettings(t)
+	t.Setenv("SPILLWAY_COORD_URL", "etcd://127.0.0.1:1")
+	c := newCLI()
+	if err := c.Gateway.Run(); err == nil || !strings.Contains(err.Error(), "settings of peers") || exitCode(err) != exitUsage {
+		t.Errorf("the start: %v", err)
 	}
 }
 

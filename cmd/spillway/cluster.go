@@ -54,7 +54,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	}
 	dial := rpc.DialSettings{TLS: cfg.Peer.TLS(is), Metrics: rpc.NewDialMetrics(registerer), Log: log}
 	if err := dial.Validate(); err != nil {
-		return err
+		return usageError{err}
 	}
 	rpc.RegisterExpiry(registerer, dial.TLS)
 	if v.coord == nil {

@@ -16,9 +16,9 @@
 // Commands that need no process of their own are packages below this one, and import it never:
 //
 //	main ─▶ settings ─▶ verify, connect
-//	main ─▶ administration ─▶ findings, figures, diagram, connect, client
+//	main ─▶ administration ─▶ findings, figures, diagram, connect, client, settings
 //	main ─▶ backups, repair ─▶ settings
 //	main ─▶ backups, exchange, topics ─▶ client
-//	main ─▶ verify, credentials, client, findings, figures, diagram ─▶ connect, terminal
-//	main ─▶ completion
+//	main ─▶ administration, backups, exchange, repair, verify, client, connect ─▶ terminal
+//	main ─▶ credentials, completion
 package main

@@ -107,7 +107,7 @@ func (d *door) listen() (err error) {
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(d.cfg.Build))
 	d.backups = newBackupMetrics(d.registry)
 	if d.guard, err = access.Open(access.Deps{Log: d.log, Registerer: d.registry}, access.Settings{WebFile: d.cfg.HTTP.WebConfigFile, TokensFile: d.cfg.HTTP.TokensFile}); err != nil {
-		return err
+		return usageError{err}
 	}
 	if d.listener, err = net.Listen("tcp", d.cfg.HTTP.Listen); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "http.listen")

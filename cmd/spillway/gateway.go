@@ -44,6 +44,9 @@ func (g *gatewayCmd) config() (settings.Config, error) {
 // Run is the life of a gateway: it returns when a signal or a failure has ended it and everything is closed.
 func (g *gatewayCmd) Run() error {
 	set, err := g.config()
+	if err == nil {
+		err = set.Coord.Check()
+	}
 	if err != nil {
 		return usageError{err}
 	}

@@ -44,7 +44,7 @@ func parse(k *kong.Kong, help kong.HelpOptions, args []string) (*kong.Context, e
 	return ctx, nil
 }
 
-// usageError is a command line that cannot be understood, or settings of a process that are wrong.
+// usageError is a command line that cannot be understood, or settings of a process that are wrong, the files of access and certificates that they name among them.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }

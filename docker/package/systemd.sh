@@ -38,6 +38,7 @@ outside() {
 	if [ ! -s "$packages/log" ]; then
 		# The unit did not begin.
 		tail -n 20 "$packages/console"
+		case $code in 124 | 137) echo "make test-package: systemd: the container hung before the unit began, and was ended with code $code; what it printed last stands above"; exit 1 ;; esac
 		skip "systemd-nspawn does not boot here, with code $code; what it printed last stands above"
 	fi
 	[ $code = 0 ] || { echo "make test-package: systemd: ended with code $code"; exit 1; }

@@ -62,7 +62,7 @@ func Open(d Deps, s Settings) (*Guard, error) {
 		d.Registerer = prometheus.NewRegistry()
 	}
 	g := &Guard{settings: s, log: d.Log, passwords: newPasswords(), failures: newFailures(), everyone: Everyone()}
-	st, err := g.load()
+	st, err := s.load()
 	if err != nil {
 		return nil, err
 	}
@@ -71,24 +71,30 @@ func Open(d Deps, s Settings) (*Guard, error) {
 	return g, nil
 }
 
-func (g *Guard) load() (*state, error) {
+// Check reads the files as Open does, and keeps nothing. The error is Invalid and names the fault and its place.
+func Check(s Settings) error {
+	_, err := s.load()
+	return err
+}
+
+func (s Settings) load() (*state, error) {
 	st := &state{}
 	var errs []error
-	if g.settings.WebFile != "" {
-		w, err := loadWeb(g.settings.WebFile)
+	if s.WebFile != "" {
+		w, err := loadWeb(s.WebFile)
 		st.web, errs = w, append(errs, err)
 	}
 	sum := st.web.digest
-	if g.settings.TokensFile != "" {
-		text, err := readFile(g.settings.TokensFile)
+	if s.TokensFile != "" {
+		text, err := readFile(s.TokensFile)
 		if err == nil {
 			st.tokens, err = parseTokens(text)
 		}
-		errs = append(errs, fault.Wrap(err, fault.Invalid, "tokens.file %s", g.settings.TokensFile))
+		errs = append(errs, fault.Wrap(err, fault.Invalid, "tokens.file %s", s.TokensFile))
 		sum = sha256.Sum256(append(sum[:], text...))
 	}
 	st.sum = sum
-	st.closed = g.settings.TokensFile != "" || len(st.web.users) > 0
+	st.closed = s.TokensFile != "" || len(st.web.users) > 0
 	return st, errors.Join(errs...)
 }
 
@@ -97,7 +103,7 @@ func (g *Guard) Reload() error {
 	g.reload.Lock()
 	defer g.reload.Unlock()
 	old := g.now.Load()
-	st, err := g.load()
+	st, err := g.settings.load()
 	if err == nil {
 		err = old.mayBecome(st)
 	}

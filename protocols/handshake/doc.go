@@ -1,5 +1,5 @@
 // Package handshake bounds how many TLS handshakes a server computes at once. A ClientHello of 200 bytes costs its sender nothing, and the
-// server 1.4 ms of a processor where its key is RSA: 1,000 new connections a second would occupy two processors, and rows would wait.
+// server 1.4 ms of a processor where its key is RSA: 1,400 new connections a second would occupy two processors, and rows would wait.
 //
 //	ClientHello ─▶ from 10.0.0.1 ▪▪▪▪▪▪▪▪ ─┐
 //	ClientHello ─▶ from 10.0.0.2 ▪ ────────┼─▶ round robin ─▶ half of the processors ─▶ signature ─▶ the turn ends,

@@ -182,9 +182,13 @@ func TestAnOrderOfMinutesLeavesTheAdminPortOpen(t *testing.T) {
 		}
 		return err
 	}
-	long := make(chan error)
+	long := make(chan error, 1)
 	go func() { long <- get("/long") }()
-	<-first
+	select {
+	case <-first:
+	case err := <-long:
+		t.Fatalf("the order that lasts: %v", err)
+	}
 	if err := get("/short"); err != nil {
 		t.Errorf("beside an order that lasts: %v", err)
 	}

@@ -206,7 +206,7 @@ type serverRemoveCmd struct {
 	DryRun  bool              `name:"dry-run" help:"Show what would be lost."`
 }
 
-// Run forgets a server: its row. A live server is not forgotten, nor, unless forced, one that is still
+// Run forgets a server: its row in the registry goes, its heartbeat row stays. A live server is not forgotten, nor, unless forced, one that is still
 // named.
 func (c *serverRemoveCmd) Run() error { return c.with(c.run) }
 

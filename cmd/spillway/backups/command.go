@@ -115,6 +115,9 @@ func (c *Backup) Run() error {
 		return err
 	}
 	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, o.To, news.Progress.Segments, terminal.SizeText(news.Progress.Bytes), terminal.SizeText(news.Progress.Copied))
+	if c.Link && news.Progress.Copied > 0 {
+		fmt.Println("hard links could not be made for what was copied: they need one file system and one mount")
+	}
 	for _, name := range news.Removed {
 		fmt.Printf("removed %s\n", name)
 	}

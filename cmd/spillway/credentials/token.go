@@ -71,7 +71,7 @@ type tokenCheckCmd struct {
 
 // Run reads the files.
 func (t *tokenCheckCmd) Run() error {
-	_, err := access.Open(access.Deps{}, access.Settings{WebFile: t.WebConfigFile, TokensFile: t.TokensFile})
+	err := access.Check(access.Settings{WebFile: t.WebConfigFile, TokensFile: t.TokensFile})
 	if err == nil {
 		fmt.Println("The files are good.")
 	}

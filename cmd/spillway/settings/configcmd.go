@@ -5,12 +5,13 @@ import (
 	"io"
 	"os"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // Command looks at settings without running anything.
 type Command struct {
-	Check     configCheckCmd     `cmd:"" help:"Check a configuration file, with the variables of this environment: every mistake, with its line or key."`
+	Check     configCheckCmd     `cmd:"" help:"Check a configuration file, with the variables of this environment, and the tokens and web-config files it names: every mistake, with its line or key."`
 	Show      configShowCmd      `cmd:"" help:"Print the settings a process would have, those worked out from this machine among them."`
 	Reference configReferenceCmd `cmd:"" help:"Print every setting with its values, default and price, in Markdown."`
 }
@@ -32,9 +33,13 @@ type configCheckCmd struct {
 	configSource `embed:""`
 }
 
-// Run reports every mistake of a configuration.
+// Run reports every mistake of a configuration, and of the files that say who may come in.
 func (c *configCheckCmd) Run() error {
-	if _, err := c.config(); err != nil {
+	cfg, err := c.config()
+	if err != nil {
+		return err
+	}
+	if err := access.Check(access.Settings{WebFile: cfg.HTTP.WebConfigFile, TokensFile: cfg.HTTP.TokensFile}); err != nil {
 		return err
 	}
 	fmt.Println("the settings are good")
@@ -61,7 +66,7 @@ type configReferenceCmd struct{}
 func (configReferenceCmd) Run() error { return writeReference(os.Stdout) }
 
 const referenceIntro = "# Settings\n\n" +
-	"`spillway config reference` prints this page, `spillway config check FILE` names every mistake in a file, `spillway config show FILE` prints what a process would run with.\n\n" +
+	"`spillway config reference` prints this page, `spillway config check FILE` names every mistake in a file and in the tokens and web-config files it names, `spillway config show FILE` prints what a process would run with.\n\n" +
 	"A setting is given in three ways, the later over the earlier: a YAML file (`--config.file`), a variable, a flag.\n\n" +
 	"```yaml\n" +
 	"storage:                                    # in the file\n" +

@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Command is kafka.
+// Command is the command kafka, which shows how far a process has read its topics.
 type Command struct {
 	Status statusCmd `cmd:"" help:"Show the lag of every partition that a running process reads."`
 }
