@@ -49,8 +49,8 @@ RACED_NOT := TestBodiesOfEverySizeArriveWhole TestBombsStaySmall TestPromQL.* \
 	TestEveryCommandThatAPageShowsIsUnderstood TestPiecesFitIntoFrames TestSegmentEqualsTheMapOfItsRuns TestSegmentsHoldWhatTheBoundsAllow \
 	TestFlippedBitsAreDamageAndNotTheEnd TestTruncatedAtEveryByteAnOpenFileGivesItsExactPrefix TestADamagedMirrorOfMetadataGivesAStateThatWas
 
-# Tests wait most of their time, for timers, processes and disks: four run at once, of four packages each.
-PARALLEL := -p=4 -parallel=4
+# Tests that run in parallel wait most of their time.
+PARALLEL := -parallel=4
 
 # With TEST_SEED random tests draw the same in every run; without, each run draws anew.
 SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')

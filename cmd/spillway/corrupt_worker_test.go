@@ -212,7 +212,11 @@ func (w *corruptTrial) running(rng *rand.Rand, old []string, begin func(corruptR
 // ended judges how a serving process ended: its error may report the damage, and has to be clear.
 func (w *corruptTrial) ended(err error) {
 	if err != nil && !w.result.failed() {
-		w.note("reported", err.Error())
+		said := err.Error()
+		if at := strings.LastIndex(said, "\nspillway: "); at >= 0 { // the lines before it are of when it was ready
+			said = said[at+1:]
+		}
+		w.note("reported", said)
 	}
 }
 
