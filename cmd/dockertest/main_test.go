@@ -63,7 +63,7 @@ func checkout(t *testing.T) string {
 // commandMax bounds a command: an engine or a compose that hangs fails the test with what it printed. Builds on a busy machine need minutes.
 const commandMax = 15 * time.Minute
 
-// bounded runs a command in a directory, which is killed when it hangs, and whose output, all into out and said, ends then.
+// bounded runs a command in a directory, with its output into out and its errors into said. A command that does not end within commandMax is killed.
 func bounded(out, said *bytes.Buffer, dir, name string, args ...string) error {
 	ctx, done := context.WithTimeoutCause(context.Background(), commandMax, fmt.Errorf("it did not end within %s", commandMax))
 	defer done()

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// TestAdministratorsWriteNoHeartbeatButInThePlaceOfAMissingOne: server remove and partition force-join of a server whose heartbeat row was deleted failed with --servers.
+// TestAdministratorsWriteNoHeartbeatButInThePlaceOfAMissingOne: with --servers, the commands server remove and partition force-join failed for a server without a heartbeat row.
 func TestAdministratorsWriteNoHeartbeatButInThePlaceOfAMissingOne(t *testing.T) {
 	store := mem.New()
 	s := remote.Open(remote.Serve(store, byHand), store.Close)

@@ -102,21 +102,21 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	return err
 }
 
-// openWaiting opens what is read from a store, which may be a cache of behind. While neither answers, it waits: a gateway that is new may well start before the
-// coordination store, as a storage server may, and a store that is slow for a moment ends no start.
-func openWaiting[T any](ctx context.Context, behind coord.Store, log *slog.Logger, open func() (T, error)) (T, error) {
+// openWaiting calls open until its error is another than Unavailable. Between two calls it waits for the coordination store to answer: a process may start before
+// that store, and a store that is slow for a moment must not end the start.
+func openWaiting[T any](ctx context.Context, store coord.Store, log *slog.Logger, open func() (T, error)) (T, error) {
 	for {
 		v, err := open()
 		if !fault.Is(err, fault.Unavailable) {
 			return v, err
 		}
-		if err := awaitStore(ctx, behind, log); err != nil {
+		if err := awaitStore(ctx, store, log); err != nil {
 			return v, err
 		}
 		select {
 		case <-ctx.Done():
 			return v, ctx.Err()
-		case <-time.After(100 * time.Millisecond): // it answers, and was slow for what is read
+		case <-time.After(100 * time.Millisecond): // the store answers: open only met a slow moment, and must not be repeated without a pause
 		}
 	}
 }

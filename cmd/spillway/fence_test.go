@@ -82,7 +82,8 @@ func TestAProcessThatIsNotFencedClosesItsStore(t *testing.T) {
 	})
 }
 
-// TestAProcessWhoseDirectoryIsGoneIsNotStartedAgain: systemd started it two seconds later on an empty store, whose rows vanished under the mount that was put back.
+// TestAProcessWhoseDirectoryIsGoneIsNotStartedAgain: systemd started it again two seconds later, and it made an empty store. When the former directory was mounted again, it hid the rows
+// that came meanwhile.
 func TestAProcessWhoseDirectoryIsGoneIsNotStartedAgain(t *testing.T) {
 	for err, want := range map[error]int{
 		fault.Wrap(brick.ErrGone, fault.Unavailable, "the store"):                 exitUsage,

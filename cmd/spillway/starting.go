@@ -40,9 +40,8 @@ func answerStarting(doing string, listeners ...net.Listener) *starting {
 		if l == nil {
 			continue
 		}
-		one := &startingServer{administration.PortServer(http.HandlerFunc(s.answer)), &lentListener{Listener: l}, make(chan struct{})}
-		one.Handler = http.HandlerFunc(s.answer) // no body is read: a large or slow one would be refused as wrong, and its sender drop it
-		one.SetKeepAlivesEnabled(false)          // a connection is of one server
+		one := &startingServer{administration.BareServer(http.HandlerFunc(s.answer)), &lentListener{Listener: l}, make(chan struct{})}
+		one.SetKeepAlivesEnabled(false) // a connection is of one server
 		s.serving = append(s.serving, one)
 		go func() {
 			defer close(one.ended)
@@ -58,6 +57,7 @@ func (s *starting) at(doing string) {
 	reportStarting(doing)
 }
 
+// answer reads no body: a large or slow one would be refused as wrong, and its sender would drop it.
 func (s *starting) answer(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/-/healthy" {
 		healthy(w, r)

@@ -21,7 +21,7 @@ func TestSystemdLearnsThatAProcessServes(t *testing.T) {
 	p.env = append(p.env, "NOTIFY_SOCKET="+socket)
 	p.start()
 	defer p.stop()
-	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil { // the bound is for a test that would hang: what is read was sent before
+	if err := l.SetReadDeadline(time.Now().Add(time.Minute)); err != nil { // only so that a failing test ends: the datagram was sent before
 		t.Fatal(err)
 	}
 	var said []string

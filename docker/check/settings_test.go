@@ -35,7 +35,7 @@ func processEnv(w workload) []string {
 	return out
 }
 
-// withAccess puts good files in the place of those that say who may come in: the program reads them when it checks settings.
+// withAccess replaces the settings of the tokens file and the web-config file by files that exist: the program reads both when it checks settings.
 func withAccess(t *testing.T, env []string) []string {
 	t.Helper()
 	texts := map[string]string{"SPILLWAY_HTTP_WEB_CONFIG_FILE": "http_server_config: {http2: true}", "SPILLWAY_HTTP_TOKENS_FILE": "tokens: []"}

@@ -7,9 +7,10 @@ import (
 )
 
 // Share calls f for each number below n, from so many goroutines at most, and returns when all calls have. The caller is one of the goroutines, and each
-// makes one call after the other: a goroutine for each call grows its stack each time, which costs a small chain a tenth of its processor time. After an
-// error, which is returned, the context of the other calls ends; calls that have not begun are made or left out.
-func Share(ctx context.Context, n, goroutines int, f func(ctx context.Context, i int) error) error {
+// makes one call after the other: a goroutine for each call grows its stack each time, which costs a small chain a tenth of its processor time. beside
+// runs the other goroutines' work; nil: on new ones. With n goroutines all calls are under way at the same time. After an error, which is returned, the
+// context of the other calls ends; calls that have not begun are made or left out.
+func Share(ctx context.Context, n, goroutines int, beside func(work func()), f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var next atomic.Int64
@@ -26,9 +27,16 @@ func Share(ctx context.Context, n, goroutines int, f func(ctx context.Context, i
 			}
 		}
 	}
+	if beside == nil {
+		beside = func(work func()) { go work() }
+	}
 	var others sync.WaitGroup
 	for range min(n, goroutines) - 1 {
-		others.Go(work)
+		others.Add(1)
+		beside(func() {
+			defer others.Done()
+			work()
+		})
 	}
 	work()
 	others.Wait()

@@ -17,7 +17,7 @@ func TestShareCallsEachOnce(t *testing.T) {
 			var mu sync.Mutex
 			var called []int
 			var running, most atomic.Int64
-			err := Share(t.Context(), n, goroutines, func(ctx context.Context, i int) error {
+			err := Share(t.Context(), n, goroutines, nil, func(ctx context.Context, i int) error {
 				now := running.Add(1)
 				defer running.Add(-1)
 				mu.Lock()
@@ -40,7 +40,7 @@ func TestShareEndsAfterAnError(t *testing.T) {
 	for _, of := range []int{0, 1} {
 		var begun sync.WaitGroup
 		begun.Add(2)
-		err := Share(t.Context(), 50, 2, func(ctx context.Context, i int) error {
+		err := Share(t.Context(), 50, 2, nil, func(ctx context.Context, i int) error {
 			if i > 1 {
 				return fmt.Errorf("call %d was made", i)
 			}
@@ -58,7 +58,19 @@ func TestShareEndsAfterAnError(t *testing.T) {
 	}
 	left, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Share(left, 3, 2, func(ctx context.Context, _ int) error { return ctx.Err() }); !errors.Is(err, context.Canceled) {
+	if err := Share(left, 3, 2, nil, func(ctx context.Context, _ int) error { return ctx.Err() }); !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller left: %v", err)
+	}
+}
+
+// TestShareMakesAllCallsAtATime, where there are as many goroutines: each call waits for the others. All but the caller's are given away.
+func TestShareMakesAllCallsAtATime(t *testing.T) {
+	const n = 8
+	var begun sync.WaitGroup
+	begun.Add(n)
+	given := 0
+	beside := func(work func()) { given++; go work() }
+	if err := Share(t.Context(), n, n, beside, func(context.Context, int) error { begun.Done(); begun.Wait(); return nil }); err != nil || given != n-1 {
+		t.Errorf("%d given away: %v", given, err)
 	}
 }

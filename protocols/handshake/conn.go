@@ -26,7 +26,7 @@ type Conn struct {
 	closing sync.Once
 }
 
-// Conn has the handshake of a connection wait for its turns, if its server's configuration is Gated. The port is a name of our own. Call End after the handshake.
+// Conn has the handshake of a connection wait for its turns, if its server's configuration is Gated. The port is a name of our own. Its goroutine calls End after the handshake, also after one that failed.
 func (g *Gate) Conn(c net.Conn, port string) *Conn {
 	return &Conn{Conn: c, gate: g, from: senderOf(port, c.RemoteAddr()), closed: make(chan struct{})}
 }
@@ -46,14 +46,13 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection, and gives the turn of its handshake back, which computes no more. A handshake that waits for a turn ends.
+// Close closes the connection. A handshake that waits for a turn ends; one that computes keeps its turn until its own goroutine notices, and calls End.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { close(c.closed) })
-	c.leave()
 	return c.Conn.Close()
 }
 
-// End is called when the handshake is over: the connection waits for no turn from then on.
+// End is called by the goroutine of the handshake when that is over, by whatever end: the connection waits for no turn from then on.
 func (c *Conn) End() {
 	c.ended.Store(true)
 	c.leave()
@@ -86,34 +85,30 @@ func (c *Conn) leave() {
 	}
 }
 
-// Interrupt closes the connection below c from another goroutine. A handshake that waits for a turn ends; one that computes keeps its turn until its own goroutine
-// notices, which calls Close or End. The client is sent no alert: nothing waits for it to read one.
+// Interrupt closes the connection below c, or c itself where no Conn lies below it. The client is sent no alert of TLS: nothing waits for it to read one.
 func Interrupt(c net.Conn) {
-	for at := c; ; {
-		if ours, ok := at.(*Conn); ok {
-			ours.closing.Do(func() { close(ours.closed) })
-			_ = ours.Conn.Close()
-			return
-		}
-		outer, ok := at.(interface{ NetConn() net.Conn })
-		if !ok {
-			_ = c.Close()
-			return
-		}
-		at = outer.NetConn()
+	if ours, ok := below(c); ok {
+		c = ours
+	}
+	_ = c.Close()
+}
+
+// End ends the handshake of the Conn that lies below others. Other connections stay as they are.
+func End(c net.Conn) {
+	if ours, ok := below(c); ok {
+		ours.End()
 	}
 }
 
-// End ends the handshake of the Conn that lies below others, which give theirs by NetConn as *tls.Conn does. Other connections stay as they are.
-func End(c net.Conn) {
+// below finds the Conn below others, which give theirs by NetConn as *tls.Conn does.
+func below(c net.Conn) (*Conn, bool) {
 	for {
 		if ours, ok := c.(*Conn); ok {
-			ours.End()
-			return
+			return ours, true
 		}
 		outer, ok := c.(interface{ NetConn() net.Conn })
 		if !ok {
-			return
+			return nil, false
 		}
 		c = outer.NetConn()
 	}

@@ -6,10 +6,10 @@
 //	ClientHello ─▶ from 10.0.0.3 ▪▪ ───────┘                                                         the client answers
 //	its answer  ─▶ ▪▪ ─────────────────────── before them ──▶ certificate, keys ──────▶ the connection is open
 //
-// A handshake has a turn only while it computes, and while it hands its answer to the kernel, whose buffer has room for it; never while it waits
-// for the client: a slow client keeps no other out. A client that leaves while it waits is not noticed: its turn is computed all the same. Senders,
-// which are addresses at a port, have turns one after the other, so the flood of one delays itself. Beyond WaitingMax the newest of the sender that
-// has the most is refused, and after WaitMax any: the connection is closed.
+// A handshake has a turn while it computes and while it writes its answer into the kernel's buffer, which has room for it. It has none while it
+// waits for the client, so that a slow client delays no other. A client that leaves before its turn is not noticed, and its turn is computed all
+// the same. The senders, addresses at a port, get turns one after the other: a sender that floods delays itself. When more than WaitingMax
+// handshakes wait, the newest of the sender with the most is refused; each is refused after WaitMax. A refused connection is closed.
 //
 // Refused here: bounds on connections that send nothing, which cost memory and no processor; each port has its own.
 package handshake

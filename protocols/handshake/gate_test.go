@@ -96,10 +96,11 @@ func (p *port) serve() {
 		p.accepted <- c
 		p.serving.Go(func() {
 			defer c.Close()
-			if c.(*tls.Conn).Handshake() != nil {
+			err := c.(*tls.Conn).Handshake()
+			End(c)
+			if err != nil {
 				return
 			}
-			End(c)
 			_, _ = io.CopyN(c, c, 1)
 		})
 	}
@@ -378,7 +379,7 @@ func TestAClosedConnectionLeavesTheQueue(t *testing.T) {
 	if err := <-ended; err == nil || g.Waiting() != 0 {
 		t.Errorf("%v, and %d wait", err, g.Waiting())
 	}
-	_ = first.Close()
+	first.End()
 	third := g.Conn(a, "http")
 	if err := third.enter(); err != nil {
 		t.Error(err)

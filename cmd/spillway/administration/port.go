@@ -24,12 +24,15 @@ const (
 	adminConnsMax      = 256 // beyond it those that ask nothing are closed
 )
 
-// PortServer serves pages on the admin port.
-func PortServer(pages http.Handler) *http.Server {
-	return &http.Server{Handler: wholeBodies(pages), ReadHeaderTimeout: adminHeaderTimeMax, IdleTimeout: adminIdleTimeMax, MaxHeaderBytes: adminHeaderMax, ConnState: changed}
+// PortServer serves pages on the admin port, which get the body of a request whole.
+func PortServer(pages http.Handler) *http.Server { return BareServer(wholeBodies(pages)) }
+
+// BareServer is PortServer for a handler that reads no body.
+func BareServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: adminHeaderTimeMax, IdleTimeout: adminIdleTimeMax, MaxHeaderBytes: adminHeaderMax, ConnState: changed}
 }
 
-// changed notes that a connection has a request, by which its handshake is over, or waits for the next one.
+// changed notes that a connection has a request, by which its handshake is over, waits for the next one, or has ended.
 func changed(c net.Conn, state http.ConnState) {
 	ours, capped := c.(*cappedConn)
 	switch state {
@@ -42,6 +45,8 @@ func changed(c net.Conn, state http.ConnState) {
 		if capped {
 			ours.rests()
 		}
+	case http.StateClosed: // perhaps before its handshake was over
+		handshake.End(c)
 	}
 }
 

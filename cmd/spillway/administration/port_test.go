@@ -15,23 +15,29 @@ import (
 	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
-// TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap: connections to the admin port were not bounded, nor the time of a body.
-func TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap(t *testing.T) {
+// servePort serves a page on an admin port for so many connections, until the test ends.
+func servePort(t *testing.T, most int, page http.HandlerFunc) *cappedListener {
+	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const most = 8
 	l := &cappedListener{Listener: inner, most: most}
-	srv := PortServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	srv, done := PortServer(page), make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close(); <-done })
+	return l
+}
+
+// TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap: connections to the admin port were not bounded, nor the time of a body.
+func TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap(t *testing.T) {
+	const most = 8
+	l := servePort(t, most, func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		_, _ = w.Write(b)
-	}))
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	defer func() { _ = srv.Close(); <-done }()
+	})
 	dial := func() net.Conn {
-		c, err := net.Dial("tcp", inner.Addr().String())
+		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,18 +85,10 @@ func TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap(t *testing.T) {
 
 // TestSilentConnectionsKeepNoAdministratorOut: connections that say nothing, or nothing after a request, take all that the admin port may have. An administrator was not let in until they ended.
 func TestSilentConnectionsKeepNoAdministratorOut(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const most = 8
-	l := &cappedListener{Listener: inner, most: most}
-	srv := PortServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	defer func() { _ = srv.Close(); <-done }()
+	l := servePort(t, most, func(http.ResponseWriter, *http.Request) {})
 	for i := range 5 * most {
-		c, err := net.Dial("tcp", inner.Addr().String())
+		c, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,19 +111,11 @@ func TestSilentConnectionsKeepNoAdministratorOut(t *testing.T) {
 // TestAFloodOfTheAdminPortClosesItsOwnConnections: an address that connects again and again keeps the others' connections open, although they have been silent for longer. The oldest was
 // closed, of any address.
 func TestAFloodOfTheAdminPortClosesItsOwnConnections(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const most = 8
-	l := &cappedListener{Listener: inner, most: most}
-	srv := PortServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	defer func() { _ = srv.Close(); <-done }()
+	l := servePort(t, most, func(http.ResponseWriter, *http.Request) {})
 	dial := func(from string) net.Conn {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-		c, err := d.Dial("tcp", inner.Addr().String())
+		c, err := d.Dial("tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}

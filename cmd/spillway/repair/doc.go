@@ -1,5 +1,5 @@
-// Package repair has the command repair: it rebuilds the catalogue of a data directory that no process uses, and prints what is whole again
-// and what is lost.
+// Package repair is the command repair. It rebuilds the catalogue of a data directory that no process uses, and prints which partitions are
+// complete again and which have lost rows.
 //
 // The work is in storage/server; verify examines a store and changes nothing.
 package repair

@@ -33,7 +33,7 @@ type configCheckCmd struct {
 	configSource `embed:""`
 }
 
-// Run reports every mistake of a configuration, and of the files that say who may come in.
+// Run reports every mistake of a configuration, and of its tokens file and web-config file.
 func (c *configCheckCmd) Run() error {
 	cfg, err := c.config()
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -198,7 +197,7 @@ func (e *evaluation) runChains(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := columns.Share(ctx, len(all), e.env.Workers, func(ctx context.Context, i int) (err error) {
+		if err := columns.Share(ctx, len(all), e.env.Workers, nil, func(ctx context.Context, i int) (err error) {
 			e.chains[first+i], err = all[i].run(ctx, env, divisions[i])
 			return err
 		}); err != nil {
@@ -213,42 +212,14 @@ func divideAll(ctx context.Context, env Env, all []*Plan) ([]division, error) {
 	if env.Divide == nil {
 		return out, nil
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	if len(all) > 1 {
 		ctx = env.Together(ctx, len(all))
 	}
-	var failed sync.Once
-	var err error
-	divide := func(i int) {
-		var e error
-		if out[i], e = all[i].divide(ctx, env); e != nil {
-			failed.Do(func() {
-				err = worded(e)
-				cancel()
-			})
-		}
-	}
-	var others sync.WaitGroup
-	for i := range len(all) - 1 { // all at a time: each waits for the others
-		others.Add(1)
-		env.beside(func() {
-			defer others.Done()
-			divide(i)
-		})
-	}
-	divide(len(all) - 1)
-	others.Wait()
-	return out, err
-}
-
-// beside runs a job beside the caller.
-func (e *Env) beside(job func()) {
-	if e.Beside == nil {
-		go job()
-		return
-	}
-	e.Beside(job)
+	// All at the same time: each waits for the others.
+	return out, columns.Share(ctx, len(all), len(all), env.Beside, func(ctx context.Context, i int) (err error) {
+		out[i], err = all[i].divide(ctx, env)
+		return worded(err)
+	})
 }
 
 // hold counts samples that are in memory at a time.

@@ -300,7 +300,7 @@ func (s *Server) answerEvaluations(ss grpc.ServerStream, request []byte) error {
 	}
 	out := &answerWriter{to: ss, sent: func(n int) { s.metrics.sent.WithLabelValues(methodEvaluations).Add(float64(n)) }, began: time.Now()}
 	storage, ok := s.deps.Storage.(peer.Evaluator)
-	err = columns.Share(ss.Context(), len(all), runtime.GOMAXPROCS(0), func(ctx context.Context, i int) error {
+	err = columns.Share(ss.Context(), len(all), runtime.GOMAXPROCS(0), nil, func(ctx context.Context, i int) error {
 		give := func(b []byte) error { return out.add(i, answerMessage, b) }
 		if !ok {
 			return out.end(i, columns.SendOutcome(columns.Unknown, give))

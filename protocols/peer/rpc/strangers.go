@@ -2,9 +2,8 @@ package rpc
 
 import (
 	"container/list"
+	"net"
 	"sync"
-
-	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
 // strangersMax bounds the connections that have shown no certificate yet. A program that reaches the port can open as many as there are file descriptors, and a server without a descriptor can write
@@ -14,14 +13,14 @@ const strangersMax = 512
 // strangers are connections whose handshake has not ended. The zero value has none. Safe for concurrent use.
 type strangers struct {
 	mu  sync.Mutex
-	all list.List // of *handshake.Conn; the oldest first
+	all list.List // of net.Conn; the oldest first
 }
 
 // enter notes a connection until leave is called.
-func (s *strangers) enter(conn *handshake.Conn) (leave func()) {
+func (s *strangers) enter(conn net.Conn) (leave func()) {
 	mine, oldest := s.add(conn)
 	if oldest != nil {
-		handshake.Interrupt(oldest) // it fails, and waits no more
+		_ = oldest.Close() // its handshake fails
 	}
 	return func() {
 		s.mu.Lock()
@@ -31,12 +30,12 @@ func (s *strangers) enter(conn *handshake.Conn) (leave func()) {
 }
 
 // add notes a connection, and takes the oldest one out where there are too many; nil: there are not.
-func (s *strangers) add(conn *handshake.Conn) (mine *list.Element, oldest *handshake.Conn) {
+func (s *strangers) add(conn net.Conn) (mine *list.Element, oldest net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mine = s.all.PushBack(conn)
 	if s.all.Len() > strangersMax {
-		oldest = s.all.Remove(s.all.Front()).(*handshake.Conn)
+		oldest = s.all.Remove(s.all.Front()).(net.Conn)
 	}
 	return mine, oldest
 }

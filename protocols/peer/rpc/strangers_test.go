@@ -140,6 +140,7 @@ func computes(gate *handshake.Gate, goOn <-chan struct{}) (ended <-chan struct{}
 			<-goOn
 			return nil, errors.New("it has computed enough")
 		}})).Handshake()
+		conn.End()
 		_ = conn.Close()
 	}()
 	go func() {

@@ -77,17 +77,22 @@ func (c *certificates) look() (seen fileStates, err error) {
 	return seen, nil
 }
 
+// read reads the own certificate with its key, and those of the authorities as PEM. Errors: Invalid.
+func (t *TLS) read() (own tls.Certificate, authorities []byte, err error) {
+	if own, err = tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err != nil {
+		return own, nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s and key %s", t.CertFile, t.KeyFile)
+	}
+	authorities, err = os.ReadFile(t.CAFile)
+	return own, authorities, fault.Wrap(err, fault.Invalid, "peer TLS: CA")
+}
+
 func (c *certificates) load() (*tls.Config, revoked, error) {
-	pair, err := tls.LoadX509KeyPair(c.settings.CertFile, c.settings.KeyFile)
+	pair, pem, err := c.settings.read()
 	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s and key %s", c.settings.CertFile, c.settings.KeyFile)
+		return nil, nil, err
 	}
 	if err := c.settings.Own.check(pair.Leaf); err != nil {
 		return nil, nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s", c.settings.CertFile)
-	}
-	pem, err := os.ReadFile(c.settings.CAFile)
-	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.Invalid, "peer TLS: CA")
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {

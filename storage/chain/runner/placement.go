@@ -302,21 +302,18 @@ func (x *placement) lead(l *Led) error {
 // Without it the machine's end would lie before the first frame of the epoch, which names its predecessor, and members
 // would refuse it for ever.
 func (x *placement) catchUp(epoch point.Epoch) {
-	earlier := func(e event) bool {
-		a, ok := e.in.(chain.Appended)
-		return ok && a.Serial.Epoch < epoch
-	}
+	var earlier []chain.Appended
 	x.mu.Lock()
-	var frames []chain.Input
-	for _, e := range x.mu.events {
-		if earlier(e) {
-			frames = append(frames, e.in)
+	x.mu.events = slices.DeleteFunc(x.mu.events, func(e event) bool {
+		a, ok := e.in.(chain.Appended)
+		if ok = ok && a.Serial.Epoch < epoch; ok {
+			earlier = append(earlier, a)
 		}
-	}
-	x.mu.events = slices.DeleteFunc(x.mu.events, earlier)
+		return ok
+	})
 	x.mu.Unlock()
-	for _, in := range frames {
-		x.step(in)
+	for _, a := range earlier {
+		x.step(a)
 	}
 	ends := slices.DeleteFunc(slices.Clone(x.p.Ends()), func(e point.EpochEnd) bool { return e.Epoch >= epoch })
 	x.mu.Lock()
