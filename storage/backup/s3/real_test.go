@@ -141,16 +141,17 @@ func TestAServerThatChecksSignatures(t *testing.T) {
 
 // leavesParts begins an upload as a process that is killed, and removes its part.
 func leavesParts(t *testing.T, set s3.Settings) {
+	const name = "segments/0123456789abcdef-1.seg"
 	ctx := t.Context()
 	core, err := minio.NewCore(realDomain, &minio.Options{Creds: credentials.NewStaticV4(realKey, realSecret, ""), Region: "us-east-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := core.NewMultipartUpload(ctx, "bkt", "parts/segments/dead", minio.PutObjectOptions{})
+	id, err := core.NewMultipartUpload(ctx, "bkt", "parts/"+name, minio.PutObjectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := core.PutObjectPart(ctx, "bkt", "parts/segments/dead", id, 1, bytes.NewReader(random(1000)), 1000, minio.PutObjectPartOptions{}); err != nil {
+	if _, err := core.PutObjectPart(ctx, "bkt", "parts/"+name, id, 1, bytes.NewReader(random(1000)), 1000, minio.PutObjectPartOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	at := bucket(t, "s3://bkt/parts", set)
@@ -162,10 +163,10 @@ func leavesParts(t *testing.T, set s3.Settings) {
 		t.Errorf("%d uploads are left, %v", len(l.Uploads), err)
 	}
 	content := random(40 << 20) // three parts
-	if err := at.Put(ctx, "segments/dead", int64(len(content)), bytes.NewReader(content)); err != nil {
+	if err := at.Put(ctx, name, int64(len(content)), bytes.NewReader(content)); err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := at.Read(ctx, "segments/dead")
+	r, _, err := at.Read(ctx, name)
 	if err != nil {
 		t.Fatal(err)
 	}
