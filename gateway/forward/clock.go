@@ -40,12 +40,12 @@ func (c *Clock) Reserve(n int) point.Stamp {
 	return c.mu.Tick(now, n)
 }
 
-// refused records that a server refused a stamp, and the server's time.
-func (c *Clock) refused(server point.Nanos) {
-	now := c.now()
+// refused records that a server refused a stamp that was reserved at some time of our clock, and the server's time. Counted from the
+// answer, a slow one would set our stamps back behind those of rows that another gateway staged before.
+func (c *Clock) refused(reserved, server point.Nanos) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.Refused(now, server)
+	c.mu.Refused(reserved, server)
 }
 
 // observe makes all stamps from now on higher than one that a partition accepted.
@@ -80,7 +80,7 @@ func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
 	case late:
 		w.t.f.deps.Clock.observe(above)
 	case server != 0:
-		w.t.f.deps.Clock.refused(server)
+		w.t.f.deps.Clock.refused(r.at, server)
 	case r.anew > 0: // else the next one is the newest of this gateway, and is accepted
 		w.t.f.deps.Clock.renumber()
 	}

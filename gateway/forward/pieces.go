@@ -43,8 +43,9 @@ func (p *pieces) drop(in *peer.Insert) {
 type ranks struct {
 	first point.Stamp
 	n     int
-	used  int // by earlier tries; below 0: by the pieces acked before these were reserved
-	anew  int // how often they were refused
+	used  int         // by earlier tries; below 0: by the pieces acked before these were reserved
+	anew  int         // how often they were refused
+	at    point.Nanos // when they were reserved, by our wall clock
 }
 
 // rankBytes is the assumed average bound on a row's size, where a piece is cut by its bytes.
@@ -53,7 +54,8 @@ const rankBytes = 24 << 10
 // reserve allocates as many ranks as that many rows can need.
 func reserve(c *Clock, rows int, s *Settings) ranks {
 	n := 1 + rows/min(s.InsertRowsMax, max(1, s.InsertBytesMax/rankBytes))
-	return ranks{first: c.Reserve(n), n: n}
+	at := c.now()
+	return ranks{first: c.Reserve(n), n: n, at: at}
 }
 
 // of gives the rank of the piece after those that were acked.

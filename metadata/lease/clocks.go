@@ -35,8 +35,9 @@ func (m *Machine) tickClocks(wall time.Time) {
 			m.clocks.Forget(string(s))
 		}
 	}
-	m.clocks.Observe(string(m.self.Server), wall.UnixNano(), int64(m.now))
+	m.clocks.Own(string(m.self.Server), wall.UnixNano(), int64(m.now))
 	m.clock, m.clockKnown = m.clocks.Offset(int64(m.now))
+	m.clockNewest, _ = m.clocks.Newest(int64(m.now))
 	m.judgeClock()
 }
 
@@ -56,7 +57,7 @@ const (
 // judgeClock decides whether our clock is off. The median must be significant: of at least three clocks, with more than half within clockOffMax of it. The
 // server with the median clock is never off, so that the servers never all hand over at once.
 func (m *Machine) judgeClock() {
-	near, known := m.clocks.Near(int64(m.now), clockFresh, m.clock, clockOffMax)
+	near, known := m.clocks.Near(int64(m.now), clockFresh, m.clockNewest, clockOffMax)
 	if known < clocksMin || 2*near <= known {
 		m.clockTurn = 0
 		m.setClockOff(false)
@@ -108,5 +109,5 @@ func (m *Machine) ClockAhead() time.Duration {
 	if !m.clockKnown {
 		return 0
 	}
-	return time.Duration(m.wall.UnixNano() - int64(m.wallAt) - m.clock)
+	return time.Duration(m.wall.UnixNano() - int64(m.wallAt) - m.clockNewest)
 }

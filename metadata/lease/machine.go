@@ -69,11 +69,12 @@ type Machine struct {
 	lookAt   Time        // when to look again for one that can be released
 
 	// The servers' clocks, clocks.go: the median is our own time and clock, in nanoseconds.
-	clocks     rank.Servers
-	clock      int64
-	clockKnown bool
-	clockOff   bool // ours is off: partitions that others can lead are handed over
-	clockTurn  Time // since when clockOff should change; 0: it should not
+	clocks      rank.Servers
+	clock       int64 // by heartbeats that came fast: stamps are compared with it
+	clockNewest int64 // by the newest heartbeats: ours is judged by it
+	clockKnown  bool
+	clockOff    bool // ours is off: partitions that others can lead are handed over
+	clockTurn   Time // since when clockOff should change; 0: it should not
 
 	// As of this Step.
 	now Time

@@ -165,6 +165,35 @@ func TestMedianOfTheServersClocks(t *testing.T) {
 	}
 }
 
+// TestLateHeartbeatsSlowNoClock: an overloaded store delivers heartbeats seconds late. By a median that followed them, gateways would be refused and stamp
+// rows earlier than those that another gateway staged before.
+func TestLateHeartbeatsSlowNoClock(t *testing.T) {
+	var s rank.Servers
+	rng := rand.New(rand.NewPCG(3, 4))
+	for at := int64(0); at < 600e9; at += 1e9 {
+		late := rng.Int64N(5e9)
+		if at%20e9 == 0 {
+			late = 50e6
+		}
+		s.Own("s1", noon+at, at)
+		s.Observe("s2", noon+at-late, at)
+		if o, _ := s.Offset(at); o < noon-50e6 || o > noon {
+			t.Fatalf("after %v the clocks seem to be %v off", time.Duration(at), time.Duration(o-noon))
+		}
+	}
+	for at := int64(600e9); at < 700e9; at += 1e9 { // s2 is set back by an hour
+		s.Own("s1", noon+at, at)
+		s.Observe("s2", noon+at-3600e9, at)
+		if o, _ := s.Offset(at); o != noon-3600e9 && at >= 600e9+2*int64(rank.LatePeriod) {
+			t.Fatalf("a clock that was set back is still believed, %v off", time.Duration(o-noon))
+		}
+	}
+	s.Own("s1", noon-3600e9, 700e9)
+	if o, _ := s.Offset(700e9); o > noon-3600e9-700e9+1e9 {
+		t.Errorf("our own clock was set back, and is %v off", time.Duration(o-noon))
+	}
+}
+
 func TestRaisingARankAllocatesNothing(t *testing.T) {
 	var o rank.Order
 	c := rank.NewClock(1)

@@ -8,7 +8,8 @@ import (
 )
 
 // Servers is one server's record of the others' clocks: how far each is ahead of a steady clock of its own, which is never
-// set. A slow heartbeat makes a clock seem slow, never fast. For one caller at a time; the zero Servers is ready.
+// set. A slow heartbeat makes a clock seem slow, never fast: for Offset the one that came fastest counts, of the last one to
+// two LatePeriods. For one caller at a time; the zero Servers is ready.
 type Servers struct {
 	offsets map[string]offset
 	scratch []int64
@@ -16,9 +17,18 @@ type Servers struct {
 
 // offset is a server's wall clock minus our steady one.
 type offset struct {
-	nanos int64
-	at    point.Nanos // of our steady clock, when the heartbeat came
+	newest         int64
+	period, before int64       // the highest of the period that began at since, and of the one before
+	since          point.Nanos // of our steady clock
+	at             point.Nanos // of our steady clock, when the newest heartbeat came
 }
+
+func (o *offset) fastest() int64 { return max(o.period, o.before) }
+
+// LatePeriod is for how long a heartbeat that came fast outweighs later ones, at least; at most twice as long. Longer: a clock
+// that is set back is believed for longer. Shorter: where all heartbeats are late for as long, the servers' clocks seem slow;
+// gateways are then refused, each at another moment, and stamp rows earlier than those that others staged before.
+const LatePeriod = 30 * time.Second
 
 // ForgetAfter is how long a server without heartbeats counts. Long enough for a coordination store that is away: our
 // steady clock goes on with the last offsets.
@@ -33,10 +43,27 @@ func (s *Servers) Observe(server string, wall, steady point.Nanos) {
 	if s.offsets == nil {
 		s.offsets = map[string]offset{}
 	}
-	if _, ok := s.offsets[server]; !ok && len(s.offsets) >= ServersMax {
+	o, ok := s.offsets[server]
+	if !ok && len(s.offsets) >= ServersMax {
 		return
 	}
-	s.offsets[server] = offset{wall - steady, steady}
+	nanos := wall - steady
+	switch past := steady - o.since; {
+	case !ok || past >= 2*int64(LatePeriod):
+		o.period, o.before, o.since = nanos, nanos, steady
+	case past >= int64(LatePeriod):
+		o.period, o.before, o.since = nanos, o.period, steady
+	default:
+		o.period = max(o.period, nanos)
+	}
+	o.newest, o.at = nanos, steady
+	s.offsets[server] = o
+}
+
+// Own records our own clock, which no heartbeat makes seem slow.
+func (s *Servers) Own(server string, wall, steady point.Nanos) {
+	delete(s.offsets, server)
+	s.Observe(server, wall, steady)
 }
 
 // Forget drops the observations of a server.
@@ -49,23 +76,32 @@ func (s *Servers) Near(steady point.Nanos, fresh time.Duration, offset int64, wi
 			continue
 		}
 		known++
-		if d := o.nanos - offset; -int64(within) <= d && d <= int64(within) {
+		if d := o.newest - offset; -int64(within) <= d && d <= int64(within) {
 			near++
 		}
 	}
 	return near, known
 }
 
-// Offset gives the difference to add to the steady clock for the median of the servers' clocks, of an even number the
-// lower; false while no clock was observed.
+// Offset gives the difference to add to the steady clock for the median of the servers' clocks, by the heartbeats that came fastest; of an even
+// number the lower. False while no clock was observed.
 func (s *Servers) Offset(steady point.Nanos) (int64, bool) {
+	return s.median(steady, (*offset).fastest)
+}
+
+// Newest is Offset by the newest heartbeats, late ones too: clocks whose rates differ do not differ by it.
+func (s *Servers) Newest(steady point.Nanos) (int64, bool) {
+	return s.median(steady, func(o *offset) int64 { return o.newest })
+}
+
+func (s *Servers) median(steady point.Nanos, of func(*offset) int64) (int64, bool) {
 	s.scratch = s.scratch[:0]
 	for server, o := range s.offsets {
 		if steady-o.at > int64(ForgetAfter) {
 			delete(s.offsets, server)
 			continue
 		}
-		s.scratch = append(s.scratch, o.nanos)
+		s.scratch = append(s.scratch, of(&o))
 	}
 	if len(s.scratch) == 0 {
 		return 0, false

@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -583,7 +584,7 @@ func (m *Machine) drop(x Member, why Event) {
 func (m *Machine) takeIn() {
 	for _, x := range m.candidates() {
 		p, f := m.peer(x), m.feedOf(x)
-		if f == nil || m.silent(p) || p.leaving || p.version == 0 || f.inflight > m.set.JoinLagBytes || !f.reported || f.upto.Less(m.head.before) {
+		if m.lags(p, f) != "" {
 			p.near = 0
 			continue
 		}
@@ -602,6 +603,54 @@ func (m *Machine) takeIn() {
 		m.reorder(append(slices.Clone(m.order), x))
 		return
 	}
+}
+
+// lags returns why a placement that is not in the chain does not keep up with it; "": it does.
+func (m *Machine) lags(p *peer, f *feed) string {
+	switch {
+	case m.silent(p):
+		return "it does not answer"
+	case p.leaving:
+		return "its process ends"
+	case p.version == 0:
+		return "it has not begun this epoch"
+	case f == nil || !f.reported:
+		return "it has not reported its rows"
+	case f.upto.Less(m.head.before):
+		return fmt.Sprintf("it has rows up to %v, of %v one to two seconds ago", f.upto, m.head.before)
+	case f.inflight > m.set.JoinLagBytes:
+		return fmt.Sprintf("%d bytes are on their way to it", f.inflight)
+	}
+	return ""
+}
+
+// Outside is a placement that is not in the chain of a head.
+type Outside struct {
+	Member Member
+	Why    string
+}
+
+// Outside returns the placements that are not in the chain of this head, unless it changed less than within ago.
+func (m *Machine) Outside(now Time, within time.Duration) (all []Outside) {
+	if m.role != leading || now-m.head.ordered < within {
+		return nil
+	}
+	for _, x := range m.candidates() {
+		p := m.known(x)
+		if p == nil {
+			all = append(all, Outside{x, "it was not asked yet"})
+			continue
+		}
+		why := m.lags(p, m.feedOf(x))
+		switch {
+		case why == "" && m.unmapped(x):
+			why = "the map has it no more"
+		case why == "":
+			why = fmt.Sprintf("it has kept up for %v and must for %v, since it held up writers before", (now - p.near).Round(time.Millisecond), p.pause)
+		}
+		all = append(all, Outside{x, why})
+	}
+	return all
 }
 
 // keepList keeps the lease row's list equal to the chain. A placement that is not listed yet is added once it has everything that was acknowledged.

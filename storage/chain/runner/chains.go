@@ -85,7 +85,8 @@ type Chains struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	quietLooked time.Time // Run's alone
+	quietLooked   time.Time // Run's alone
+	outsideLooked time.Time // Run's alone
 
 	mu struct {
 		sync.Mutex
@@ -166,6 +167,7 @@ func (c *Chains) Run(ctx context.Context) error {
 // look begins the epochs of partitions with rows: their copies go on whether clients write or not.
 func (c *Chains) look(ctx context.Context, here Partitions) {
 	c.tendQuiet()
+	c.logOutside()
 	var g errgroup.Group
 	// Beginning an epoch waits for an fsync; eight at once share it, and a server that restarts with thousands of
 	// partitions does not start thousands of goroutines.
@@ -189,6 +191,26 @@ func (c *Chains) look(ctx context.Context, here Partitions) {
 	}
 	_ = g.Wait()
 	c.forget(here)
+}
+
+// outsideLogEvery is how often copies that are not in sync are logged, and for how long they must have been outside.
+const outsideLogEvery = 30 * time.Second
+
+// logOutside logs why copies of partitions that are led here are not in sync.
+func (c *Chains) logOutside() {
+	now := time.Now()
+	if now.Sub(c.outsideLooked) < outsideLogEvery {
+		return
+	}
+	c.outsideLooked = now
+	for _, x := range c.all() {
+		x.mu.Lock()
+		all := x.mu.machine.Outside(c.deps.Clock(), outsideLogEvery)
+		x.mu.Unlock()
+		for _, o := range all {
+			c.deps.Log.Info("a copy of a partition is not in sync", "partition", x.key.String(), "server", string(o.Member.Server), "reason", o.Why)
+		}
+	}
 }
 
 // forget ends the chains of placements that are not here any more.
