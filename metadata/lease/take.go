@@ -80,7 +80,7 @@ func (m *Machine) planTake(e *entry) {
 		m.awaitStranded(e)
 		return
 	}
-	if !m.mapReady(e) || m.clockOff && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) }) {
+	if !m.mapReady(e) || m.clockOff && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) }) {
 		return
 	}
 	c, ok := m.claimOf(e)
