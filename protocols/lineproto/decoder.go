@@ -107,7 +107,7 @@ func (d *Decoder) Decode(body []byte, now point.Nanos, b *point.Batch) error {
 	d.begin(body, now, b)
 	defer d.end()
 	rows, strings := len(b.IDs), b.StringFields
-	for p := d.skipBlank(0); p < len(body); p = d.skipBlank(p) {
+	for p := d.skipBlank(skipMark(body)); p < len(body); p = d.skipBlank(p) {
 		p = d.take(p)
 		if d.refusals > 0 && !d.Settings.Partial {
 			b.Truncate(rows)
@@ -147,6 +147,18 @@ func (d *Decoder) hashNaming() point.Hash {
 		d.sum = append(append(d.sum, ':'), part...)
 	}
 	return d.batch.Dict.Hash(d.sum)
+}
+
+// byteOrderMark is what editors and shells of Windows write at the start of a file in UTF-8.
+const byteOrderMark = "\uFEFF"
+
+// skipMark goes over a byte order mark at the start of a body. InfluxDB 1.x makes it a part of the first measurement's name, which then looks
+// like another measurement and can be neither queried nor dropped by typing. Elsewhere in a body the character is text like any other.
+func skipMark(body []byte) int {
+	if bytes.HasPrefix(body, []byte(byteOrderMark)) {
+		return len(byteOrderMark)
+	}
+	return 0
 }
 
 // skipBlank goes over blank lines, comments and leading spaces to the next entry.

@@ -64,7 +64,7 @@ func read(t testing.TB, body []byte, prec Precision, now int64) reading {
 // readReference gives the reference decoder's reading up to its first mistake, with our names for the series.
 func readReference(body []byte, prec ref.Precision, now int64) reading {
 	var r reading
-	dec := ref.NewDecoderWithBytes(bytes.Clone(body))
+	dec := ref.NewDecoderWithBytes(bytes.Clone(bytes.TrimPrefix(body, []byte("\xEF\xBB\xBF")))) // "byte order mark" in DESIGN.md
 	for dec.Next() {
 		if err := r.entry(dec, prec, now); err != nil {
 			r.bad = err.Error()
