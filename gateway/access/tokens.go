@@ -19,6 +19,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // Bounds on a tokens file.
@@ -78,7 +79,7 @@ func parseTokens(text []byte) (tokens, error) {
 	var file struct {
 		Tokens *[]Token `yaml:"tokens"`
 	}
-	if err := strictly(text, &file); err != nil {
+	if err := setting.DecodeYAML(text, &file); err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "not a list of tokens")
 	}
 	if file.Tokens == nil {

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,11 +13,11 @@ import (
 	"slices"
 	"time"
 
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/time/rate"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 const (
@@ -61,7 +60,7 @@ func loadWeb(name string) (w webState, err error) {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file")
 	}
 	c := newWebFile()
-	if err := strictly(text, &c); err != nil {
+	if err := setting.DecodeYAML(text, &c); err != nil {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
 	}
 	c.TLS.within(filepath.Dir(name))
@@ -155,21 +154,6 @@ func digestOf(name string, t *webTLS) (digest, error) {
 		h.Write(sum[:])
 	}
 	return digest(h.Sum(nil)), nil
-}
-
-// strictly decodes a file of one YAML document: unknown and repeated keys are mistakes, and so is a second document,
-// which would not be read.
-func strictly(text []byte, into any) error {
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	err := d.Decode(into)
-	if errors.Is(err, io.EOF) {
-		return nil // empty
-	}
-	if err == nil && !errors.Is(d.Decode(new(any)), io.EOF) {
-		err = errors.New("more than one YAML document")
-	}
-	return err
 }
 
 // readFile reads a file of settings, which is small.

@@ -216,7 +216,7 @@ func (n *named[N]) UnmarshalYAML(node *yaml.Node) (err error) {
 	}
 	var in N
 	if n.id, err = in.id(name); err != nil {
-		return fmt.Errorf("line %d: %w", node.Line, err)
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %v", node.Line, err)}}
 	}
 	return nil
 }

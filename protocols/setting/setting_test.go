@@ -136,6 +136,58 @@ func TestYAMLReportsEveryMistake(t *testing.T) {
 	}
 }
 
+// TestMistakesInYAMLAreInTheUsersWords: messages named types of the program, and a second document was not read without a word.
+func TestMistakesInYAMLAreInTheUsersWords(t *testing.T) {
+	type file struct {
+		Number int            `yaml:"number"`
+		Count  uint           `yaml:"count"`
+		Share  float64        `yaml:"share"`
+		On     bool           `yaml:"on"`
+		Text   string         `yaml:"text"`
+		List   []string       `yaml:"list"`
+		Map    map[string]int `yaml:"map"`
+		Size   setting.Bytes  `yaml:"size"`
+		Until  setting.Moment `yaml:"until"`
+		Inside struct {
+			A int `yaml:"a"`
+		} `yaml:"inside"`
+		Times []struct {
+			At time.Time `yaml:"at"`
+		} `yaml:"times"`
+	}
+	f := func(text, want string) {
+		t.Helper()
+		var v file
+		err := setting.DecodeYAML([]byte(text), &v)
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q: %v", text, err)
+		case want != "" && (err == nil || err.Error() != want):
+			t.Errorf("%q: %v\nwant %s", text, err, want)
+		}
+	}
+	f("", "")
+	f("# nothing\n", "")
+	f("number: 3\ninside: {a: 1}\nuntil: 2026-12-31\n", "")
+	f("number: many", `line 1: "many" stands where a whole number is expected`)
+	f("number: [1]", "line 1: a list stands where a whole number is expected")
+	f("count: -1", `line 1: "-1" stands where a whole number that is not negative is expected`)
+	f("share: half", `line 1: "half" stands where a number is expected`)
+	f("on: perhaps", `line 1: "perhaps" stands where true or false is expected`)
+	f("text: {a: 1}", "line 1: a block of keys stands where a text is expected")
+	f("list: {a: 1}", "line 1: a block of keys stands where a list is expected")
+	f("map: [1]", "line 1: a list stands where a block of keys is expected")
+	f("inside: 7", `line 1: "7" stands where a block of keys is expected`)
+	f("size: [1]", "line 1: a list or block stands where one value is expected")
+	f("times: [{at: soon}]", `"soon" is no time; write 2026-12-31T12:00:00Z`)
+	f("times: [{at: [1]}]", "line 1: a list stands where a time such as 2026-12-31T12:00:00Z is expected")
+	f("number: a\n\ncount: b\nnumbr: 1", "line 1: \"a\" stands where a whole number is expected\nline 3: \"b\" stands where a whole number that is not negative is expected\nline 4: the key \"numbr\" is not known here")
+	f("number: 1\nnumber: 2", `line 2: the key "number" stands here twice; first in line 1`)
+	f("number: x\nuntil: soon", "line 1: \"x\" stands where a whole number is expected\nline 2: \"soon\" is no time; write 2026-12-31, or 2026-12-31T12:00:00Z")
+	f("number: 1\n---\nnumber: 2", "more than one YAML document: nothing behind the line --- would be read")
+	f("a: b: c", "mapping values are not allowed in this context")
+}
+
 func TestReferenceHasEverySetting(t *testing.T) {
 	v := setting.Defaults[outer]()
 	var b strings.Builder

@@ -152,7 +152,13 @@ func (b *Bytes) UnmarshalYAML(n *yaml.Node) error { return scalar(n, b) }
 // UnmarshalYAML reads a scalar as UnmarshalText does.
 func (s *Span) UnmarshalYAML(n *yaml.Node) error { return scalar(n, s) }
 
+// UnmarshalYAML reads a scalar as UnmarshalText does.
+func (m *Moment) UnmarshalYAML(n *yaml.Node) error { return scalar(n, m) }
+
 func scalar(n *yaml.Node, v interface{ UnmarshalText([]byte) error }) error {
+	if n.Kind != yaml.ScalarNode {
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: a list or block stands where one value is expected", n.Line)}}
+	}
 	if err := v.UnmarshalText([]byte(n.Value)); err != nil {
 		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %v", n.Line, err)}}
 	}

@@ -1,9 +1,7 @@
 package settings
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -245,9 +243,7 @@ func (c *Config) Read(name string) error {
 	if err != nil {
 		return fault.Wrap(err, fault.Invalid, "configuration file")
 	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+	if err := setting.DecodeYAML(text, c); err != nil {
 		return fault.Wrap(err, fault.Invalid, "configuration file %s", name)
 	}
 	return nil

@@ -1,0 +1,110 @@
+package setting
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// DecodeYAML decodes a file of one YAML document into a pointer to a struct. Unknown and repeated keys are mistakes, and so is a second
+// document, which would not be read. The error has all mistakes that the parser found, each with its line, in the words of the
+// reference of settings instead of the types of the program.
+func DecodeYAML(text []byte, into any) error {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	err := d.Decode(into)
+	if errors.Is(err, io.EOF) {
+		return nil // empty
+	}
+	if err == nil && !errors.Is(d.Decode(new(yaml.Node)), io.EOF) {
+		err = errors.New("more than one YAML document: nothing behind the line --- would be read")
+	}
+	return inWords(err)
+}
+
+// What the package yaml says of values that do not fit.
+var (
+	wrongValue = regexp.MustCompile("(?s)^(line [0-9]+: )cannot unmarshal !!([a-z]+)(?: `(.*)`)? into (.+)$")
+	wrongKey   = regexp.MustCompile(`(?s)^(line [0-9]+: )field (.*) not found in type .+$`)
+	twice      = regexp.MustCompile(`(?s)^(line [0-9]+: )(?:mapping key "(.*)" already defined at (line [0-9]+)|field (.*) already set in type .+)$`)
+)
+
+func inWords(err error) error {
+	var types *yaml.TypeError
+	if errors.As(err, &types) {
+		said := make([]string, len(types.Errors))
+		for i, e := range types.Errors {
+			said[i] = mistake(e)
+		}
+		return errors.New(strings.Join(said, "\n"))
+	}
+	var moment *time.ParseError // yaml names no line of it
+	if errors.As(err, &moment) {
+		return fmt.Errorf("%q is no time; write 2026-12-31T12:00:00Z", moment.Value)
+	}
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	return nil
+}
+
+// mistake says one mistake without types of the program. A text of a form that is not known here stays.
+func mistake(text string) string {
+	if m := wrongValue.FindStringSubmatch(text); m != nil {
+		shown := m[3]
+		if shown != "" {
+			shown = `"` + shown + `"`
+		}
+		if word, ok := yamlKinds[m[2]]; ok {
+			shown = word
+		}
+		if shown == "" {
+			shown = "nothing"
+		}
+		return m[1] + shown + " stands where " + expected(m[4]) + " is expected"
+	}
+	if m := wrongKey.FindStringSubmatch(text); m != nil {
+		return m[1] + `the key "` + m[2] + `" is not known here`
+	}
+	if m := twice.FindStringSubmatch(text); m != nil {
+		said := m[1] + `the key "` + m[2] + m[4] + `" stands here twice`
+		if m[3] != "" {
+			said += "; first in " + m[3]
+		}
+		return said
+	}
+	return text
+}
+
+// yamlKinds are the kinds of YAML that have no text to show.
+var yamlKinds = map[string]string{"seq": "a list", "map": "a block of keys"}
+
+// expected names what a user writes for a Go type, in the words of Setting.Type.
+func expected(goType string) string {
+	goType = strings.TrimLeft(goType, "*")
+	switch {
+	case strings.HasPrefix(goType, "[]"):
+		return "a list"
+	case strings.HasPrefix(goType, "uint"):
+		return "a whole number that is not negative"
+	case strings.HasPrefix(goType, "int"):
+		return "a whole number"
+	case strings.HasPrefix(goType, "float"):
+		return "a number"
+	case goType == "bool":
+		return "true or false"
+	case goType == "string":
+		return "a text"
+	case goType == "time.Time":
+		return "a time such as 2026-12-31T12:00:00Z"
+	case goType == "model.Duration":
+		return "a time span such as 30s"
+	}
+	return "a block of keys"
+}
