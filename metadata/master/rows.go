@@ -64,11 +64,11 @@ type sweep struct {
 
 // pulse is one server's heartbeat.
 type pulse struct {
-	rev     coord.Revision // 0: there is no row, or another server's in its place
+	signs   signs
 	beat    lease.Beat
-	changed time.Duration // in reachable time: the last change
+	changed time.Duration // in reachable time: the last sign of life
 	liveAt  time.Duration // in reachable time: since when it is live, if it is
-	moved   bool          // it changed since it was first seen
+	moved   bool          // another sign of life came since the first
 }
 
 // NewRows starts without rows. takeAfter is how long a heartbeat may stay unchanged before its server counts as silent.
@@ -107,22 +107,13 @@ func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 	clear(r.mu.swept)
 	fences := maps.Clone(r.mu.no)
 	clear(r.mu.no)
-	seen := map[topology.ServerID]bool{}
 	for _, row := range rows {
-		if s, ok := lease.ParseBeatKey(row.Key); ok {
-			seen[s] = true
-		}
 		r.learnLocked(row)
 		if table, ok := lease.ParseSweptKey(row.Key); ok && swept[table].rev == row.Revision {
 			r.mu.swept[table] = swept[table]
 		}
 		if n, ok := r.mu.no[row.Key]; ok {
 			r.mu.no[row.Key] = n.after(fences[row.Key])
-		}
-	}
-	for s := range r.mu.beats {
-		if !seen[s] {
-			r.missLocked(s)
 		}
 	}
 	return nil
@@ -146,19 +137,11 @@ func (r *Rows) Changed(events []coord.Event) error {
 			delete(r.mu.revs, p)
 		} else if p, ok := lease.ParseBornKey(e.Key); ok {
 			delete(r.mu.born, p)
-		} else if s, ok := lease.ParseBeatKey(e.Key); ok {
-			r.missLocked(s)
 		}
+		// A heartbeat row that is deleted is no sign of death, as for leases: a person may have deleted the row of a server that lives, which writes it
+		// anew within a second. It counts as silent when nothing came for takeAfter, as with a row that is there.
 	}
 	return nil
-}
-
-// missLocked notes that a server has no heartbeat row. That is no sign of death, as for leases: a person may have deleted the row of a server that lives, which writes it
-// anew within a second. It counts as silent when nothing came for takeAfter, as with a row that is there.
-func (r *Rows) missLocked(s topology.ServerID) {
-	if b := r.mu.beats[s]; b != nil {
-		b.rev = 0
-	}
 }
 
 func (r *Rows) learnLocked(row coord.Row) {
@@ -198,26 +181,28 @@ func (r *Rows) learnLocked(row coord.Row) {
 func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 	beat, err := lease.DecodeBeat(row.Value)
 	if err == nil && beat.Missing {
-		r.missLocked(s)
-		return
+		return // another server wrote it in the place of a missing one
 	}
 	b := r.mu.beats[s]
-	if b == nil { // seen for the first time: a change cannot be seen yet
-		b = &pulse{rev: row.Revision, changed: r.mu.reachable, liveAt: r.mu.reachable}
+	first := b == nil
+	if first { // a change cannot be seen yet
+		b = &pulse{changed: r.mu.reachable, liveAt: r.mu.reachable}
 		r.mu.beats[s] = b
-	} else if row.Revision == b.rev {
-		return
-	} else {
-		b.moved = true
-		if r.mu.reachable-b.changed >= r.takeAfter {
-			b.liveAt = r.mu.reachable
-		}
 	}
 	if err != nil {
 		b.beat, r.mu.bad[row.Key] = beat, err
 		return // a server that writes unreadable heartbeats is silent
 	}
-	b.beat, b.rev, b.changed = beat, row.Revision, r.mu.reachable
+	if !b.signs.news(beat) {
+		return
+	}
+	if !first {
+		b.moved = true
+		if r.mu.reachable-b.changed >= r.takeAfter {
+			b.liveAt = r.mu.reachable
+		}
+	}
+	b.beat, b.changed = beat, r.mu.reachable
 	r.mu.beatAt = r.clock()
 }
 
