@@ -73,3 +73,32 @@ func pointElsewhere(pages http.Handler) http.Handler {
 		_ = json.NewEncoder(w).Encode(map[string]string{"code": "not found", "message": text, "error": text})
 	})
 }
+
+// What the admin ports answer to paths that they do not have.
+const (
+	onPublicPort = "this port is for administrators: writes, queries and status pages are on the port of http.listen (127.0.0.1:8428 unless it is set)"
+	onGateways   = "this port of a storage server has health, metrics and profiles: writes, queries and status pages are on the port of a gateway's http.listen (8428 unless it is set), and orders go to its peer.listen, with --servers"
+)
+
+// pointTo answers 404 with text where pages have no such path for any method.
+func pointTo(text string, pages *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := pages.Handler(r); pattern == "" && !served(pages, r) {
+			http.Error(w, text, http.StatusNotFound)
+			return
+		}
+		pages.ServeHTTP(w, r)
+	})
+}
+
+// served reports whether pages have the path of a request, be it for another method.
+func served(pages *http.ServeMux, r *http.Request) bool {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		asked := *r
+		asked.Method = method
+		if _, pattern := pages.Handler(&asked); pattern != "" {
+			return true
+		}
+	}
+	return false
+}

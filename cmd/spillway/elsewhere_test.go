@@ -1,9 +1,13 @@
 package main
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
+	"github.com/spillwaydb/spillway/cmd/spillway/topics"
 )
 
 // TestAToolThatAsksForWhatIsNotServedIsToldWhatIs: a query in Flux, a push of a job, traces, and the administration's paths had "404 page not
@@ -46,4 +50,46 @@ func TestTheAddressOfATablesAPIOpensThePage(t *testing.T) {
 			t.Errorf("GET %s: %d to %q, want 302 to %q", path, rec.Code, got, want)
 		}
 	}
+}
+
+// TestTheAdminPortSaysWhereWritesAndQueriesGo: "404 page not found" named no other port, and `table top` and `kafka status` repeated not even that.
+func TestTheAdminPortSaysWhereWritesAndQueriesGo(t *testing.T) {
+	w := openGuarded(t)
+	admin, storage := w.adminPages(), openStoragePort(t, "127.0.0.1:0").pages()
+	for _, c := range []struct{ method, path string }{
+		{"POST", "/write?db=default"}, {"POST", "/api/v1/query"}, {"GET", "/api/v1/status/tables"}, {"GET", "/t/default/api/v1/labels"}, {"POST", "/api/v1/admin/tsdb/delete_series"}, {"GET", "/"},
+	} {
+		if code, text := at(admin, c.method, c.path); code != 404 || !strings.Contains(text, "http.listen") {
+			t.Errorf("%s %s: %d %s", c.method, c.path, code, text)
+		}
+		if code, text := at(storage, c.method, c.path); code != 404 || !strings.Contains(text, "a gateway's http.listen") {
+			t.Errorf("storage: %s %s: %d %s", c.method, c.path, code, text)
+		}
+	}
+	// A wrong method is another fault, and a table that is not there, too.
+	for path, want := range map[string]int{"/-/reload": 405, "/api/v1/admin/backup": 405, "/api/v1/admin/tables/none": 404, "/metrics": 200} {
+		if code, text := at(admin, "GET", path); code != want || strings.Contains(text, "http.listen") {
+			t.Errorf("GET %s: %d %.200s, want %d", path, code, text, want)
+		}
+	}
+
+	front := httptest.NewServer(w.adminPages())
+	defer front.Close()
+	if _, err := topics.Fetch(t.Context(), client.Flags{}, front.URL); err == nil || !strings.Contains(err.Error(), "http.listen") {
+		t.Errorf("kafka status at the admin port: %v", err)
+	}
+	old := httptest.NewServer(http.NotFoundHandler())
+	defer old.Close()
+	if _, err := topics.Fetch(t.Context(), client.Flags{}, old.URL); err == nil || !strings.Contains(err.Error(), "http.listen") {
+		t.Errorf("kafka status at another program: %v", err)
+	}
+}
+
+// at asks pages, which are reached by a name of this host.
+func at(pages http.Handler, method, path string) (int, string) {
+	rq := httptest.NewRequest(method, path, nil)
+	rq.Host = "localhost"
+	rec := httptest.NewRecorder()
+	pages.ServeHTTP(rec, rq)
+	return rec.Code, rec.Body.String()
 }

@@ -124,7 +124,7 @@ func (d *door) adminPages() http.Handler {
 		}
 		mux.Handle(p.pattern, h)
 	}
-	return localOnly(loopback, d.cfg.Admin.Hosts, mux)
+	return localOnly(loopback, d.cfg.Admin.Hosts, pointTo(onPublicPort, mux))
 }
 
 // localOnly checks the host name in requests for admin pages. Where they are not on loopback, scrapers and probes may use

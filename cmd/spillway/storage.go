@@ -471,7 +471,7 @@ func (p *storage) pages() http.Handler {
 		}
 		mux.Handle(page.pattern, page.handler)
 	}
-	return localOnly(loopback, p.cfg.Admin.Hosts, mux)
+	return localOnly(loopback, p.cfg.Admin.Hosts, pointTo(onGateways, mux))
 }
 
 // adminPages are health, metrics, profiles and the reload. All that reach the port may use those that need nothing.

@@ -72,18 +72,18 @@ func (c *tableTopCmd) print(w io.Writer, uses []limits.TableUse) error {
 	return printTableUse(w, uses)
 }
 
-func fetchTableUse(ctx context.Context, client client.Flags, url string, n int) ([]limits.TableUse, error) {
+func fetchTableUse(ctx context.Context, flags client.Flags, url string, n int) ([]limits.TableUse, error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?limit=%d", strings.TrimRight(url, "/"), TableUsePath, n), nil)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "--url")
 	}
-	resp, err := client.Do(rq)
+	resp, err := flags.Do(rq)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fault.Errorf(fault.Unavailable, "%s answered %s", url, resp.Status)
+		return nil, client.Refused(url, resp)
 	}
 	var body struct{ Data []limits.TableUse }
 	err = json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&body)

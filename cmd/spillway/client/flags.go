@@ -3,6 +3,8 @@ package client
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -63,4 +65,18 @@ func (c Flags) Sender(within time.Duration, keep bool) (func(*http.Request) (*ht
 		resp, err := client.Do(rq)
 		return resp, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
 	}, nil
+}
+
+// Refused makes an error of an answer that is no success, of the process at a URL for writes and queries.
+func Refused(url string, resp *http.Response) error {
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 4096)) // an answer that breaks off is no less an answer
+	text := strings.TrimSpace(string(b))
+	var envelope struct{ Error string }
+	if json.Unmarshal(b, &envelope) == nil && envelope.Error != "" {
+		text = envelope.Error
+	}
+	if resp.StatusCode == http.StatusNotFound && (text == "" || text == "404 page not found") { // not a process of this version
+		text = "is it the address of a standalone process or a gateway for writes and queries (http.listen, port 8428 unless it is set)?"
+	}
+	return fault.Errorf(fault.Unavailable, "%s answered %s: %s", url, resp.Status, text)
 }

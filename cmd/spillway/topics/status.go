@@ -45,18 +45,18 @@ func (k *statusCmd) Run() error {
 }
 
 // Fetch asks the process at a URL. Errors: Invalid, Unavailable, Corrupt, and those of the connection.
-func Fetch(ctx context.Context, client client.Flags, url string) (s kafka.Status, err error) {
+func Fetch(ctx context.Context, flags client.Flags, url string) (s kafka.Status, err error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafka.StatusPath, nil)
 	if err != nil {
 		return s, fault.Wrap(err, fault.Invalid, "--url")
 	}
-	resp, err := client.Do(rq)
+	resp, err := flags.Do(rq)
 	if err != nil {
 		return s, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return s, fault.Errorf(fault.Unavailable, "%s answered %s", url, resp.Status)
+		return s, client.Refused(url, resp)
 	}
 	var body struct{ Data kafka.Status }
 	err = json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&body)
