@@ -97,6 +97,10 @@ func Examine(d Deps, s Settings) (_ *Remains, err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}()
+	// Before anything is written, be it a lock: the directory may be another program's.
+	if found, err := Exists(d.FS, s.DataDir); err != nil || !found {
+		return nil, errors.Join(err, noStore(d.FS, s))
+	}
 	for _, dir := range []string{s.DataDir, s.LogDir} {
 		if _, err := r.fs.Stat(dir); err != nil {
 			return nil, fault.Wrap(err, fault.Unavailable, "%s holds no store; is data_dir right?", dir)
@@ -107,14 +111,21 @@ func Examine(d Deps, s Settings) (_ *Remains, err error) {
 		}
 		r.locks = append(r.locks, l)
 	}
-	var found bool
-	if r.ids, found, err = readIdentities(r.fs, s.DataDir, s.LogDir); err != nil {
+	if r.ids, _, err = readIdentities(r.fs, s.DataDir, s.LogDir); err != nil {
 		return nil, err
 	}
-	if !found {
-		return nil, fault.Errorf(fault.Corrupt, "%s holds no file %s: it is no store", s.DataDir, storeFile)
-	}
 	return r, r.read()
+}
+
+// noStore is why a directory without an identity cannot be examined.
+func noStore(fs vfs.FS, s Settings) error {
+	if _, err := fs.Stat(s.DataDir); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "%s holds no store; is data_dir right?", s.DataDir)
+	}
+	if _, _, err := readIdentities(fs, s.DataDir, s.LogDir); err != nil { // without an identity of the store nothing is written
+		return err
+	}
+	return fault.Errorf(fault.Corrupt, "%s holds no file %s: it is no store", s.DataDir, storeFile)
 }
 
 // read reads all sources before any is judged: each may be the only one that names the newest commit.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -112,12 +114,33 @@ func (e *Export) begin(note string) (*resume, error) {
 		e.Say(fmt.Sprintf("going on from %s, where an earlier run ended (%s)", timeText(old.Next), note))
 		return old, nil
 	}
-	if e.Format != FormatBlocks {
+	if e.Format == FormatBlocks {
+		if err := noBlocks(e.To); err != nil {
+			return nil, err
+		}
+	} else {
 		if _, err := os.Lstat(e.To); err == nil {
 			return nil, fault.Errorf(fault.Invalid, "--to %s exists, and there is no note of an unfinished run to go on with; remove it or choose another name", e.To)
 		}
 	}
 	return &resume{What: e.What, Next: e.Lo}, nil
+}
+
+// noBlocks refuses a directory with blocks where no run goes on: after a second export beside them each row would be there twice.
+func noBlocks(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, fault.Invalid, "--to")
+	}
+	for _, entry := range entries {
+		if _, err := ulid.ParseStrict(entry.Name()); err == nil && entry.IsDir() {
+			return fault.Errorf(fault.Invalid, "--to %s has blocks already, such as %s, and there is no note of an unfinished run to go on with; choose another directory, or remove them", dir, entry.Name())
+		}
+	}
+	return nil
 }
 
 func (e *Export) open(note *resume) (sink, error) {

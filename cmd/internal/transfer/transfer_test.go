@@ -312,3 +312,44 @@ func TestAnExportNamesTimesThatItsReadersRefuse(t *testing.T) {
 		}
 	}
 }
+
+// TestASecondExportOfBlocksIsRefused: it wrote blocks of the same rows beside those of the first.
+func TestASecondExportOfBlocksIsRefused(t *testing.T) {
+	s, from := newStore(t, 300)
+	to := filepath.Join(t.TempDir(), "blocks")
+	blocks := func() *Export {
+		e := export(t, s, from, to)
+		e.Format, e.Window = FormatBlocks, BlockWindow
+		return e
+	}
+	count := func() int {
+		found, err := filepath.Glob(filepath.Join(to, "*", "meta.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found)
+	}
+	// A run that is interrupted goes on, beside the blocks that it wrote.
+	ctx, stop := context.WithCancel(context.Background())
+	s.mu.refusing = func(int) bool {
+		if count() > 0 {
+			stop()
+		}
+		return ctx.Err() != nil
+	}
+	if _, _, err := blocks().Run(ctx); err == nil || count() == 0 {
+		t.Fatalf("%d blocks, %v", count(), err)
+	}
+	s.mu.refusing = nil
+	if rows, _, err := blocks().Run(context.Background()); err != nil || rows != 300 {
+		t.Fatal(rows, err)
+	}
+	n := count()
+	_, _, err := blocks().Run(context.Background())
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), to) || !strings.Contains(err.Error(), "has blocks already") {
+		t.Error(err)
+	}
+	if got := count(); got != n {
+		t.Errorf("%d blocks, %d before", got, n)
+	}
+}

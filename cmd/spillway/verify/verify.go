@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -28,7 +29,7 @@ import (
 // Command examines a store that no process uses, and changes no byte. It reads every file of every kind, and then
 // starts the store in memory, on a file system that writes nothing to the disk, and reports the messages of that start.
 // It ends with 0 when the store is whole, with 1 when all acked rows can be read and something needs a look, with 2 when
-// something is damaged or a start would be refused, and with 3 when the store could not be examined.
+// something is damaged or a start would be refused, with 3 when the store could not be examined, and with 4 when there is no store.
 type Command struct {
 	DataDir string `name:"data-dir" help:"The store: the data directory of a process that does not run." default:"./spillway-data" type:"path"`
 	LogDir  string `name:"log-dir" help:"Where its log lies (default: as settings.yaml in the store says, else log in the store)." type:"path"`
@@ -55,7 +56,17 @@ type Started struct {
 	Close  func() error
 }
 
-const exitUnseen terminal.ExitCode = 3
+// Exit codes of Command beside those of all commands that examine something.
+const (
+	exitUnseen  terminal.ExitCode = 3
+	exitNoStore terminal.ExitCode = 4
+)
+
+// noStoreError says that a directory holds no store: then nothing in it was read.
+type noStoreError struct{ error }
+
+// Unwrap returns the message with its Kind.
+func (e noStoreError) Unwrap() error { return e.error }
 
 // States of a file, from best to worst.
 const (
@@ -100,6 +111,9 @@ func (c *Command) Run() error {
 	}
 	if err := v.look(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
+		if errors.As(err, new(noStoreError)) {
+			return exitNoStore
+		}
 		return exitUnseen
 	}
 	return v.print(os.Stdout, c.Output == "json", c.All)
@@ -164,6 +178,9 @@ func (v *Verification) find() error {
 			}
 		}
 	}
+	if err := v.marked(); err != nil {
+		return err
+	}
 	for _, dir := range []string{v.dir, v.logDir} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
@@ -181,13 +198,39 @@ func (v *Verification) find() error {
 			return fault.Wrap(err, fault.Unavailable, "look at the store")
 		}
 	}
-	for name := range v.Files {
-		if kind := v.Files[name].Kind; kind != KindOther && kind != "settings" {
+	return nil
+}
+
+// marked returns an error where neither directory has what only a store has, however damaged it is. It lists these two and no other: a
+// directory that is no store may be that of a whole host.
+func (v *Verification) marked() error {
+	entries, err := os.ReadDir(v.dir)
+	if err != nil && !os.IsNotExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "look at the store")
+	}
+	for _, e := range entries {
+		if slices.Contains(storeMarks, e.Name()) || strings.HasPrefix(e.Name(), DeadLetters) {
 			return nil
 		}
 	}
-	return fault.Errorf(fault.Invalid, "%s holds no store; is --data-dir right?", v.dir)
+	logs, _ := os.ReadDir(v.logDir) // none: it is lost, or was never there
+	if slices.ContainsFunc(logs, func(e fs.DirEntry) bool { return e.Name() == "STORE" || logFile.MatchString(e.Name()) }) {
+		return nil
+	}
+	if err != nil {
+		return noStoreError{fault.Errorf(fault.Invalid, "there is no directory %s; is --data-dir right?", v.dir)}
+	}
+	return noStoreError{fault.Errorf(fault.Invalid, "%s holds no store; is --data-dir right?", v.dir)}
 }
+
+// storeMarks are the names in a data directory by which it is a store's, or a gateway's. A LOCK, settings and lost+found are in other directories, too.
+var storeMarks = []string{
+	"STORE", "STORE.tmp", brick.RestoringFile, "WITNESS", "catalogue.mirror", "metadata.mirror",
+	"catalogue", "catalogue.new", "coord", "cluster", "segments", StagedDir,
+}
+
+// logFile is the name of a file of the log.
+var logFile = regexp.MustCompile(`^[0-9]{10}\.log$`)
 
 // rel is the name of a file for people: below the store, without the store's path.
 func (v *Verification) rel(path string) string {
