@@ -151,7 +151,7 @@ func openSpreadOf(tb testing.TB, n int, far bool, width time.Duration, columns, 
 	s.view, err = registry.Open(tb.Context(), s.store, log, rand.New(rand.NewPCG(3, 4)))
 	s.must(err)
 	dial := func(_ topology.ServerID, addr string) (peers.Peer, error) {
-		return rpc.Dial(addr, rpc.DialSettings{TLS: rpc.TLS{Insecure: true}})
+		return rpc.Dial(addr, rpc.DialSettings{TLS: rpc.TLS{Insecure: true}, SilenceMax: time.Minute, ConnectMax: time.Minute}) // all share the processors of a machine that may be busy
 	}
 	s.peers = peers.Open(peers.Deps{Servers: s.view, Dial: dial, Local: local, Log: log, Registerer: s.reg}, peers.Settings{})
 	lead, err := leaders.Open(tb.Context(), leaders.Deps{Store: s.store, Log: log, Rand: rand.New(rand.NewPCG(5, 6)), Registerer: s.reg}, leaders.Settings{})

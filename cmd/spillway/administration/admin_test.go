@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -247,67 +248,76 @@ func steady(s string) string {
 //	write     a row, with the text as its value
 func TestAdmin(t *testing.T) {
 	datadriven.Walk(t, filepath.Join("testdata", "admin"), func(t *testing.T, path string) {
-		t.Parallel() // the doctor listens to heartbeats for a second each time
-		tw := newTown(t)
-		token := ""
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			switch d.Cmd {
-			case "servers":
-				for _, line := range strings.Split(d.Input, "\n") {
-					tw.server(strings.Fields(line))
-				}
-				return ""
-			case "cover", "lease", "begin-drop":
-				for _, line := range strings.Split(d.Input, "\n") {
-					tw.row(d.Cmd, strings.Fields(line))
-				}
-				return ""
-			case "damage":
-				f := strings.SplitN(d.Input, " ", 3)
-				id, err := strconv.ParseUint(strings.TrimPrefix(f[1], "p"), 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Damaged: f[2]}}
-				return ""
-			case "differ":
-				f := strings.SplitN(d.Input, " ", 3)
-				id, err := strconv.ParseUint(strings.TrimPrefix(f[1], "p"), 10, 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Differs: f[2]}}
-				return ""
-			case "transfer":
-				tw.transfer(strings.Fields(d.Input))
-				return ""
-			case "cut": // no server can be dialled
-				tw.cut = true
-				return ""
-			case "delete":
-				if _, _, err := tw.store.Commit(t.Context(), nil, []coord.Write{{Key: strings.TrimSpace(d.Input), Delete: true}}); err != nil {
-					t.Fatal(err)
-				}
-				return ""
-			case "write":
-				key, text, _ := strings.Cut(d.Input, " ")
-				tw.write(key, []byte(text))
-				return ""
-			case "spillway":
-				out := ""
-				for _, line := range strings.Split(d.Input, "\n") {
-					words := words(strings.ReplaceAll(line, "<token>", token))
-					text := tw.command(words)
-					if m := regexp.MustCompile(`--confirm=([0-9a-f]{8})\b`).FindStringSubmatch(text); m != nil {
-						token = m[1]
-					}
-					out += "$ spillway " + line + "\n" + text
-				}
-				return steady(out)
-			}
-			t.Fatalf("unknown command %s", d.Cmd)
-			return ""
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC))) // a bubble's clock begins before the times in scripts
+			playTown(t, path)
 		})
+	})
+}
+
+// playTown plays a script in a bubble: the doctor listens to heartbeats for a second each time, which passes when all goroutines wait. So a
+// server that beats is never silent because the machine is busy.
+func playTown(t *testing.T, path string) {
+	tw := newTown(t)
+	token := ""
+	datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+		switch d.Cmd {
+		case "servers":
+			for _, line := range strings.Split(d.Input, "\n") {
+				tw.server(strings.Fields(line))
+			}
+			return ""
+		case "cover", "lease", "begin-drop":
+			for _, line := range strings.Split(d.Input, "\n") {
+				tw.row(d.Cmd, strings.Fields(line))
+			}
+			return ""
+		case "damage":
+			f := strings.SplitN(d.Input, " ", 3)
+			id, err := strconv.ParseUint(strings.TrimPrefix(f[1], "p"), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Damaged: f[2]}}
+			return ""
+		case "differ":
+			f := strings.SplitN(d.Input, " ", 3)
+			id, err := strconv.ParseUint(strings.TrimPrefix(f[1], "p"), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Differs: f[2]}}
+			return ""
+		case "transfer":
+			tw.transfer(strings.Fields(d.Input))
+			return ""
+		case "cut": // no server can be dialled
+			tw.cut = true
+			return ""
+		case "delete":
+			if _, _, err := tw.store.Commit(t.Context(), nil, []coord.Write{{Key: strings.TrimSpace(d.Input), Delete: true}}); err != nil {
+				t.Fatal(err)
+			}
+			return ""
+		case "write":
+			key, text, _ := strings.Cut(d.Input, " ")
+			tw.write(key, []byte(text))
+			return ""
+		case "spillway":
+			out := ""
+			for _, line := range strings.Split(d.Input, "\n") {
+				time.Sleep(time.Millisecond) // of the bubble: two commands are not of the same moment
+				words := words(strings.ReplaceAll(line, "<token>", token))
+				text := tw.command(words)
+				if m := regexp.MustCompile(`--confirm=([0-9a-f]{8})\b`).FindStringSubmatch(text); m != nil {
+					token = m[1]
+				}
+				out += "$ spillway " + line + "\n" + text
+			}
+			return steady(out)
+		}
+		t.Fatalf("unknown command %s", d.Cmd)
+		return ""
 	})
 }
 
