@@ -181,7 +181,7 @@ func by(ctx context.Context) string {
 // mayAdminister refuses where admin APIs are off, and requests that a form on a foreign page makes a browser send.
 func (a *API) mayAdminister(c *call) error {
 	if !a.settings.Admin {
-		return &apiError{500, typeUnavailable, fmt.Errorf("admin APIs disabled")}
+		return &apiError{500, typeUnavailable, fmt.Errorf("admin APIs disabled: start the process with --enable-delete (api.admin)")}
 	}
 	if err := http.NewCrossOriginProtection().Check(c.Request); err != nil {
 		return &apiError{http.StatusForbidden, "forbidden", errors.New("pages of other origins may not delete series")}

@@ -10,7 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// influx1 serves POST /write?db=&rp=&precision=&consistency=. The retention policy is ignored.
+// influx1 serves POST /write?db=&rp=&precision=&consistency=. A table has one retention policy, so that of the request names nothing: clients send the one that
+// they made as the default of their database, or found in SHOW RETENTION POLICIES. docs/influx.md lists the parameters of all three flavours.
 func (f *Front) influx1(ctx context.Context, c *call) Response {
 	w := lineWrite{flavour: lineproto.V1, partial: true}
 	err := missing(c, "database is required")

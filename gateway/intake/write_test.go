@@ -244,6 +244,49 @@ func TestTelegrafKeepsTheBatchWhenWeAreOverloaded(t *testing.T) {
 	}
 }
 
+// TestTheParametersOfInfluxAreAsTheirPageSays: docs/influx.md lists what each path reads, and what names nothing there.
+func TestTheParametersOfInfluxAreAsTheirPageSays(t *testing.T) {
+	f := start(t)
+	sec := strconv.FormatInt(now.Unix(), 10)
+	good, half := "m,n=%d v=1 "+sec, "m,n=%d v=1 "+sec+"\nm v=x"
+	n := 0
+	doors := [3]string{"/write?db=d&precision=s", "/api/v2/write?bucket=d&precision=s", "/api/v3/write_lp?db=d&precision=s"}
+	f.memory.table("d")
+	for _, c := range []struct {
+		parameter string
+		body      string
+		status    [3]int
+		kept      [3]int // rows that are new with it
+	}{
+		{"", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"rp=month", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"rp=autogen", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"rp=a&rp=b", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"org=o&orgID=1", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"precison=m", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"precision=ms", good, [3]int{400, 400, 400}, [3]int{}}, // two that differ
+		{"bucket=d", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"db=e", good, [3]int{400, 400, 400}, [3]int{}},
+		{"bucket=d/month", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"consistency=one", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"consistency=much", good, [3]int{400, 204, 204}, [3]int{0, 1, 1}},
+		{"accept_partial=false", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"accept_partial=false", half, [3]int{400, 422, 400}, [3]int{1, 1, 0}},
+		{"accept_partial=no", good, [3]int{204, 204, 400}, [3]int{1, 1, 0}},
+		{"no_sync=true", good, [3]int{204, 204, 204}, [3]int{1, 1, 1}},
+		{"no_sync=perhaps", good, [3]int{204, 204, 400}, [3]int{1, 1, 0}},
+	} {
+		for i, door := range doors {
+			before := f.memory.table("d").count()
+			n++ // each request has a series of its own
+			a := f.do(t, "POST "+door+"&"+c.parameter, fmt.Appendf(nil, c.body, n))
+			if kept := f.memory.table("d").count() - before; a.status != c.status[i] || kept != c.kept[i] {
+				t.Errorf("%s with %s: %d, %d rows kept, want %d and %d: %s", door, c.parameter, a.status, kept, c.status[i], c.kept[i], a.body)
+			}
+		}
+	}
+}
+
 func TestInflux2(t *testing.T) {
 	f := start(t, func(s *intake.Settings) { s.BodyBytesMax = 64 << 10 })
 	sec := strconv.FormatInt(now.Unix(), 10)
