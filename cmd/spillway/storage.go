@@ -131,6 +131,7 @@ type storage struct {
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
 	self     selfWriter
+	life     life
 	writes   lane.Writes   // that use a processor
 	tracer   *trace.Tracer // nil: there are no spans
 	frozen   string        // why the store is on an overlay and accepts no writes; "": it is not
@@ -296,16 +297,6 @@ func byHand(w coord.Write, conditions []coord.Condition) bool {
 	return false
 }
 
-// register registers the address of this server in the cluster.
-func (p *storage) register(ctx context.Context, replace bool) error {
-	addr, err := p.cfg.Peer.Advertised(p.listener.Addr())
-	if err != nil {
-		return err
-	}
-	return registry.Register(ctx, p.view.coord, registry.Server{ID: p.id, Addr: addr, Host: p.cfg.Server.Host, Zone: p.cfg.Server.Zone,
-		Store: lease.StoreID(p.brick.ID().String()), Version: p.cfg.Build.Version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}, replace, p.stagedLost)
-}
-
 // reach returns a storage server; this one is called directly.
 func (p *storage) reach(id topology.ServerID) (peer.Storage, bool) {
 	if id == p.id {
@@ -340,6 +331,7 @@ func (p *storage) run(ctx context.Context) error {
 	if p.staging != nil {
 		g.Add(actor(ctx, p.staging.Run))
 	}
+	g.Add(actor(ctx, p.followLife))
 	g.Add(actor(ctx, p.drain))
 	if p.frozen != "" {
 		g.Add(actor(ctx, p.cfg.untilRoom))

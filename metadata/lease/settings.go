@@ -38,10 +38,13 @@ type Settings struct {
 	LoadMax float64
 }
 
+// TakeAfterDefault is the default of Settings.TakeAfter.
+const TakeAfterDefault = 4 * time.Second
+
 func (s *Settings) setDefaults() {
 	def(&s.RenewEvery, time.Second)
 	def(&s.ValidFor, 3*time.Second)
-	def(&s.TakeAfter, 4*time.Second)
+	def(&s.TakeAfter, TakeAfterDefault)
 	def(&s.TurnStep, 250*time.Millisecond)
 	def(&s.OverWait, 2*time.Second)
 	def(&s.CoolDown, time.Minute)

@@ -29,6 +29,8 @@ type Server struct {
 	Zone string `json:"zone,omitempty"`
 	// Store is its store directory; a new one means that all its rows are gone (C72).
 	Store lease.StoreID `json:"store"`
+	// Life is that of the store directory which uses the name (Begin).
+	Life Life `json:"life,omitzero"`
 	// Version is the binary's.
 	Version string `json:"version,omitempty"`
 	// Copies is CopiesOn if it keeps copies of partitions that others lead (storage.copies), else CopiesOff; "": its build does not say.

@@ -1,0 +1,46 @@
+package registry
+
+import (
+	"context"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+const silenceLook = 250 * time.Millisecond
+
+// AwaitSilence waits until the heartbeat row of a server was not renewed for as long as takers wait for it. A process that acquires the leases of its
+// predecessor at once must not have one that still lives. Two renewals show a process that lives: one can come after its end. Errors are
+// Unavailable (one lives), the context's, or the store's.
+func AwaitSilence(ctx context.Context, store coord.Store, s Server, silence time.Duration) error {
+	var last coord.Revision
+	began, renewals := time.Now(), -1
+	for {
+		row, there, err := store.Get(ctx, lease.BeatKey(s.ID))
+		if err != nil {
+			return fault.Annotate(err, "look whether server %q runs", s.ID)
+		}
+		if !there {
+			return nil
+		}
+		if b, err := lease.DecodeBeat(row.Value); err == nil && b.Missing {
+			return nil
+		}
+		if row.Revision != last {
+			began, last = time.Now(), row.Revision
+			if renewals++; renewals > 1 {
+				return fault.Errorf(fault.Unavailable, "server %q runs already, at %s, and renews its heartbeat: two processes must not have one name, nor copies of one store directory; stop the other, or start this one with another --id and an empty directory", s.ID, s.Addr)
+			}
+		}
+		if time.Since(began) >= silence {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(silenceLook):
+		}
+	}
+}
