@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,8 +26,24 @@ type life struct {
 	dir registry.Directory // guarded by mu; changed by one goroutine alone: register, then followLife
 }
 
-// register registers the address of this server in the cluster, unless another process runs as this server, or ran on a newer copy of its directory.
+// register registers the server when the coordination store answers: it is asked several times, and a busy one may be late.
 func (p *storage) register(ctx context.Context, replace bool) error {
+	for {
+		err := p.registerOnce(ctx, replace)
+		if !fault.Is(err, fault.Unavailable) || errors.Is(err, registry.ErrRuns) {
+			return err
+		}
+		p.log.Warn("the server is not registered; tried again", "error", err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// registerOnce registers the address of this server in the cluster, unless another process runs as this server, or ran on a newer copy of its directory.
+func (p *storage) registerOnce(ctx context.Context, replace bool) error {
 	addr, err := p.cfg.Peer.Advertised(p.listener.Addr())
 	if err != nil {
 		return err
