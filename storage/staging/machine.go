@@ -44,6 +44,20 @@ func (f *Frame) from() time.Time {
 	return f.Since
 }
 
+// WaitMax bounds how long a smeared frame waits until it is due: the longest window there is. A gateway whose clock is ahead names a moment that is as far ahead.
+const WaitMax = 10 * time.Minute
+
+// Bound puts the times of a frame in relation to now, which is when it was accepted, or found on the disk. It is due at most WaitMax later. By the clock of a
+// process that does not jump, if now has it: else frames would wait for an hour more where a wall clock is set back by an hour.
+func (f *Frame) Bound(now time.Time) {
+	if f.Since.After(now) {
+		f.Since = now
+	}
+	if f.Due.After(now) {
+		f.Due = now.Add(min(f.Due.Sub(now), WaitMax))
+	}
+}
+
 // Before reports whether the frame was written by a map below a sequence number.
 func (f *Frame) Before(seq uint64) bool { return f.MapSeq > 0 && f.MapSeq < seq }
 

@@ -96,6 +96,7 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 		if after > 0 {
 			f.Due = s.now.Add(after)
 		}
+		f.Bound(s.now)
 		return f
 	}
 	switch cmd {

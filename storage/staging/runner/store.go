@@ -132,7 +132,9 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b *held) int { return a.ID.Compare(b.ID) })
+	now := time.Now()
 	for _, h := range all {
+		h.Bound(now)
 		st.mu.machine.Restore(h.Frame)
 	}
 	if len(all) > 0 {
@@ -155,9 +157,11 @@ func (s *Store) Lost(announced bool) bool {
 // Stage keeps a frame durably until its leader has it; mapSeq is of the map of its table that the gateway knew. The frame is the caller's. Errors are Unavailable (no room, or the disk or the
 // coordination store failed) and Invalid.
 func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, g *frame.Frame) error {
-	f := staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, MapSeq: mapSeq, Since: time.Now()}
+	now := time.Now()
+	f := staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, MapSeq: mapSeq, Since: now}
 	if of.Due != 0 {
 		f.Due = time.Unix(0, of.Due)
+		f.Bound(now)
 	}
 	for _, h := range of.Holders {
 		f.Holders = append(f.Holders, topology.ServerID(strings.Clone(h)))
