@@ -163,6 +163,28 @@ func TestAClockYearsAheadForAMinuteLeavesNothingBehind(t *testing.T) {
 	}
 }
 
+// TestAMedianThatLagsSendsNoInsertBack: all heartbeats come seconds late, so that the servers' clocks seem slow. A gateway that was refused for it stamped rows seconds
+// early, and staged ones lost to those that another gateway had staged before.
+func TestAMedianThatLagsSendsNoInsertBack(t *testing.T) {
+	s := openSpread(t, 1, true, time.Hour, 1)
+	defer func() { s.must(s.close()) }()
+	s.fast.Store(int64(-3 * time.Second))
+	s.latest = func() point.Nanos { return time.Now().UnixNano() }
+	s.restart("n1")
+	g := s.gateway(1, 0)
+	for i := range 3 {
+		s.must(g.put(5e9, float64(i)))
+	}
+	if n := g.restamped(); n != 0 {
+		t.Errorf("%v inserts were sent back", n)
+	}
+	fast := s.gateway(2, 2*time.Second)
+	s.must(fast.put(5e9, 7))
+	if n := fast.restamped(); n != 1 {
+		t.Errorf("of a gateway whose clock is 2 s ahead %v inserts were sent back, want 1", n)
+	}
+}
+
 // TestALeaderWhoseClockIsSetBackGoesOn: gateways use its time, and its partitions count on from where they were.
 func TestALeaderWhoseClockIsSetBackGoesOn(t *testing.T) {
 	s := openSpread(t, 1, true, time.Hour, 1)

@@ -61,7 +61,8 @@ type spread struct {
 	stop    context.CancelFunc
 	ended   chan error
 	fast    atomic.Int64 // how far the servers' clocks are ahead, in nanoseconds
-	copies  int          // of each partition; 1: it lies on one server
+	latest  func() point.Nanos
+	copies  int // of each partition; 1: it lies on one server
 }
 
 // now is the servers' time.
@@ -177,7 +178,7 @@ func (s *spread) open(p *part) {
 	p.staged, err = stagings.Open(stagings.Deps{FS: p.fs, Dir: "staging", Room: func(int64) error { return nil }, Announce: func(context.Context, []string) error { return nil }, Ways: noWays{}, Log: log},
 		staging.Settings{Server: p.id})
 	s.must(err)
-	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Log: log, Registerer: prometheus.NewRegistry()},
+	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Latest: s.latest, Log: log, Registerer: prometheus.NewRegistry()},
 		server.Settings{Server: p.id})
 	s.must(err)
 }

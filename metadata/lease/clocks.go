@@ -104,6 +104,9 @@ func (m *Machine) clockWhy() string {
 // Clock returns the time by the median of the servers' clocks, for a time of the process's own; false before the first Tick.
 func (m *Machine) Clock(now Time) (point.Nanos, bool) { return int64(now) + m.clock, m.clockKnown }
 
+// ClockOff reports whether our wall clock is so far off the median that leases are released.
+func (m *Machine) ClockOff() bool { return m.clockOff }
+
 // ClockAhead is how far our own wall clock was ahead of the median at the last Tick.
 func (m *Machine) ClockAhead() time.Duration {
 	if !m.clockKnown {

@@ -251,6 +251,9 @@ func (l *Lead) Unloaded(p lease.Partition, epoch point.Epoch) {
 // Now is the time by the median of the servers' clocks.
 func (l *Lead) Now() point.Nanos { return l.keeper.Now() }
 
+// Latest is the latest time that it may be, as keeper.Latest.
+func (l *Lead) Latest() point.Nanos { return l.keeper.Latest() }
+
 // Status is this server's view of its leases, for people.
 func (l *Lead) Status() lease.Status { return l.keeper.Status() }
 

@@ -8,9 +8,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// timely refuses a stamp that is too far ahead of the servers' clocks: once accepted, it stays.
+// timely refuses a stamp that is too far ahead of the servers' clocks: once accepted, it stays. The later of their median and our own clock counts, since a gateway that
+// is refused sets its stamps back: those of rows that it stages then would be behind the stamps of rows that others staged before.
 func (s *Server) timely(stamp point.Stamp) error {
-	now := s.now()
+	now := s.latest()
 	if !rank.Ahead(stamp, now) {
 		return nil
 	}

@@ -49,6 +49,8 @@ type Deps struct {
 	Unloads Unloads
 	// Now is the time by the median of the servers' clocks. Nil: this server's clock.
 	Now func() point.Nanos
+	// Latest is the latest time that it may be: stamps up to rank.AheadMax ahead of it are accepted. Nil: Now.
+	Latest func() point.Nanos
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.
 	Weight func(table string) int64
 	// Lane leaves processors to writes; compactions and evaluations wait for turns there, beside the queries of the process. Nil: they do not.
@@ -149,6 +151,7 @@ type Server struct {
 	settings   Settings
 	leases     Leases
 	now        func() point.Nanos
+	latest     func() point.Nanos
 	cache      *segment.Cache
 	metrics    *metrics
 	partition  *partition.Metrics
@@ -193,6 +196,9 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	}
 	if srv.now = d.Now; srv.now == nil {
 		srv.now = func() point.Nanos { return time.Now().UnixNano() }
+	}
+	if srv.latest = d.Latest; srv.latest == nil {
+		srv.latest = srv.now
 	}
 	srv.capacity.processors = d.Processors
 	srv.heads = share.New(s.HeadBytesMax)
