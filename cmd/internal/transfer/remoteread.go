@@ -44,7 +44,7 @@ func (r *Reader) remoteRead(ctx context.Context, lo, hi int64, give func(*Line) 
 	}
 	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, r.server.path("/api/v1/read"), bytes.NewReader(snappy.Encode(nil, b)))
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "the address of the server")
+		return fault.Wrap(err, fault.Invalid, "the address of the server must be as http://HOST:PORT")
 	}
 	rq.Header.Set("Content-Type", "application/x-protobuf")
 	rq.Header.Set("Content-Encoding", "snappy")

@@ -65,7 +65,7 @@ func failed(resp *http.Response) error {
 func (s *Server) get(ctx context.Context, route string, query url.Values, v any) error {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, s.path(route)+"?"+query.Encode(), nil)
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "the address of the server")
+		return fault.Wrap(err, fault.Invalid, "the address of the server must be as http://HOST:PORT")
 	}
 	resp, err := s.Do(rq)
 	if err != nil {
@@ -93,7 +93,7 @@ type Reader struct {
 func NewReader(ctx context.Context, s *Server, match string) (*Reader, error) {
 	if match != "" {
 		if _, err := parser.NewParser(parser.Options{}).ParseMetricSelector(match); err != nil {
-			return nil, fault.Errorf(fault.Invalid, "--match %s is no selector: %v", match, err)
+			return nil, fault.Errorf(fault.Invalid, "%s is no selector of series: %v", match, err)
 		}
 	}
 	r := &Reader{server: s, match: match}
@@ -173,7 +173,7 @@ func (r *Reader) export(ctx context.Context, lo, hi int64, give func(*Line) erro
 	}
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, r.server.path("/api/v1/export")+"?"+q.Encode(), nil)
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "the address of the server")
+		return fault.Wrap(err, fault.Invalid, "the address of the server must be as http://HOST:PORT")
 	}
 	resp, err := r.server.Do(rq)
 	if err != nil {

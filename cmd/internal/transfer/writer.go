@@ -193,7 +193,7 @@ func (w *writer) attempt(ctx context.Context, route string, query url.Values, he
 	}
 	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
 	if err != nil {
-		return 0, fault.Wrap(err, fault.Invalid, "the address of the server")
+		return 0, fault.Wrap(err, fault.Invalid, "the address of the server must be as http://HOST:PORT")
 	}
 	rq.Header = header.Clone()
 	resp, err := w.server.Do(rq)

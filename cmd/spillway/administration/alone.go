@@ -39,7 +39,7 @@ func (f *StatusFlags) status(table string) (*ui.Status, error) {
 	defer stop()
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(f.URL, "/")+"/api/v1/status/cluster?"+url.Values{"table": {table}}.Encode(), nil)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "--url")
+		return nil, fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
 	}
 	resp, err := f.Client.Send(rq, f.Timeout)
 	if err != nil {

@@ -104,7 +104,7 @@ func (f *TableFlags) ask(method, path string, query url.Values, body any, v any)
 	}
 	rq, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(f.URL, "/")+path+"?"+query.Encode(), bytes.NewReader(text))
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "--url")
+		return fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
 	}
 	rq.Header.Set("Content-Type", "application/json")
 	resp, err := f.Client.Send(rq, f.Timeout)

@@ -75,7 +75,7 @@ func (c *tableTopCmd) print(w io.Writer, uses []limits.TableUse) error {
 func fetchTableUse(ctx context.Context, flags client.Flags, url string, n int) ([]limits.TableUse, error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?limit=%d", strings.TrimRight(url, "/"), TableUsePath, n), nil)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "--url")
+		return nil, fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
 	}
 	resp, err := flags.Do(rq)
 	if err != nil {

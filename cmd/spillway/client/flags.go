@@ -59,6 +59,9 @@ func (c Flags) Sender(within time.Duration, keep bool) (func(*http.Request) (*ht
 	}
 	client := &http.Client{Timeout: within, Transport: transport}
 	return func(rq *http.Request) (*http.Response, error) {
+		if s := rq.URL.Scheme; s != "http" && s != "https" || rq.URL.Host == "" { // "localhost:8428" has the scheme localhost
+			return nil, fault.Errorf(fault.Invalid, "%s is no address of a process: it must be as http://HOST:PORT", rq.URL.Redacted())
+		}
 		if authorization != "" {
 			rq.Header.Set("Authorization", authorization)
 		}

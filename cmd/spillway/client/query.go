@@ -79,7 +79,7 @@ func (c *Query) Run() error {
 	}
 	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Server.path(route), strings.NewReader(form.Encode()))
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "--url")
+		return fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
 	}
 	rq.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	resp, err := c.Server.Client.Send(rq, c.Within+5*time.Second)
@@ -93,7 +93,7 @@ func (c *Query) Run() error {
 	}
 	var answer queryAnswer
 	if err := json.Unmarshal(b, &answer); err != nil {
-		return fault.Errorf(fault.Unavailable, "%s answered %s: %.200s", c.Server.URL, resp.Status, b)
+		return fault.Errorf(fault.Unavailable, "%s answered %s: %.400s", c.Server.URL, resp.Status, bytes.TrimSpace(b))
 	}
 	if answer.Error != "" {
 		return fault.Errorf(fault.Invalid, "%s (%s)", answer.Error, answer.ErrorType)
