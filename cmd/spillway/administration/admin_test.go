@@ -321,6 +321,14 @@ func playTown(t *testing.T, path string) {
 	})
 }
 
+// TestASetOfNothingIsRefused: it changed nothing, and said that the table was set.
+func TestASetOfNothingIsRefused(t *testing.T) {
+	err := (&TableSet{Table: "cpu", TableFlags: TableFlags{URL: "http://127.0.0.1:1"}}).Run()
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "nothing to set") {
+		t.Error(err)
+	}
+}
+
 // words cuts a line at spaces, but not within quotes.
 func words(line string) []string {
 	var out []string

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"reflect"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -381,6 +382,9 @@ type TableSet struct {
 
 // Run changes a table's settings. Shortening the retention deletes rows: the master does it.
 func (c *TableSet) Run() error {
+	if reflect.ValueOf(c.TableSettings).IsZero() {
+		return fault.Errorf(fault.Invalid, "nothing to set: give --retention, or another of the settings that `spillway table set --help` lists")
+	}
 	if !c.alone() {
 		return c.with(c.run)
 	}
