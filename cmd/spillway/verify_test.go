@@ -76,7 +76,7 @@ func TestVerifyTellsWhatIsWrong(t *testing.T) {
 		{"a bit of the settings", filepath.Join(data, "settings.yaml"), func() error { return os.WriteFile(filepath.Join(data, "settings.yaml"), []byte(": :"), 0o600) }, 1, "suspect"},
 		{"a segment that was not finished", segments[0] + ".tmp", func() error { return os.WriteFile(segments[0]+".tmp", nil, 0o600) }, 1, "unused"},
 		{"no identity", filepath.Join(data, "STORE"), func() error { return os.Remove(filepath.Join(data, "STORE")) }, 2, ""},
-		{"another kind of store", "", func() error { return os.RemoveAll(data) }, 3, ""},
+		{"no store", "", func() error { return os.RemoveAll(data) }, 4, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			whole := filepath.Join(t.TempDir(), "whole")
@@ -97,7 +97,7 @@ func TestVerifyTellsWhatIsWrong(t *testing.T) {
 			if !slices.Equal(before, (&corruptTrial{dir: data}).sums()) {
 				t.Error("the store changed")
 			}
-			if c.code == 3 {
+			if c.code == 4 {
 				return
 			}
 			var told struct{ Findings []verify.File }
