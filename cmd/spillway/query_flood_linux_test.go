@@ -26,7 +26,7 @@ func TestBystanderSurvivesAFloodOfHeavyQueries(t *testing.T) {
 	p.start()
 	now := time.Now()
 	manyHosts(p, 30_000, 10, now)
-	flood := &queryFlood{p: p, now: now, until: now.Add(10 * time.Second), codes: map[int]int{}}
+	flood := &queryFlood{p: p, now: now, over: func() bool { return time.Since(now) > 10*time.Second }, codes: map[int]int{}}
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() { flood.ask(rand.New(rand.NewPCG(1, uint64(i)))) })
@@ -39,19 +39,8 @@ func TestBystanderSurvivesAFloodOfHeavyQueries(t *testing.T) {
 	if got := flood.count("count(count_over_time(bystander_v[1h]))"); got != acked {
 		t.Errorf("%d series of the bystander are there, %d rows of them were acked", got, acked)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	peak := 0
-	for line := range strings.Lines(string(status)) {
-		if f := strings.Fields(line); f[0] == "VmHWM:" {
-			if peak, err = strconv.Atoi(f[1]); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if peak <<= 10; peak > memory/10*11 {
+	peak := peakOf(t, p.cmd.Process.Pid)
+	if peak > memory/10*11 {
 		t.Errorf("%d MiB of memory were taken of 512", peak>>20)
 	}
 	t.Logf("peak %d MiB, answers %v, %d rows of the bystander", peak>>20, flood.codes, acked)
@@ -60,6 +49,26 @@ func TestBystanderSurvivesAFloodOfHeavyQueries(t *testing.T) {
 			t.Errorf("%d answers of %d", flood.codes[code], code)
 		}
 	}
+}
+
+// peakOf returns the most bytes of memory that a process ever had.
+func peakOf(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if f := strings.Fields(line); f[0] == "VmHWM:" {
+			kib, err := strconv.Atoi(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Fatalf("no peak in %s", status)
+	return 0
 }
 
 // manyHosts writes rows of so many hosts into the default table.
@@ -84,8 +93,9 @@ func manyHosts(p *process, hosts, rows int, now time.Time) {
 }
 
 type queryFlood struct {
-	p          *process
-	now, until time.Time
+	p    *process
+	now  time.Time
+	over func() bool // when to end
 
 	mu    sync.Mutex
 	codes map[int]int
@@ -103,7 +113,7 @@ var heavy = []string{
 // ask sends heavy queries until the time is over.
 func (f *queryFlood) ask(r *rand.Rand) {
 	at := func(ago time.Duration) string { return strconv.FormatInt(f.now.Add(-ago).Unix(), 10) }
-	for time.Now().Before(f.until) {
+	for !f.over() {
 		form := url.Values{"query": {heavy[r.IntN(len(heavy))]}, "timeout": {"5s"}}
 		path := "/api/v1/query?"
 		switch r.IntN(5) {
@@ -130,7 +140,7 @@ func (f *queryFlood) ask(r *rand.Rand) {
 
 // bystand writes a new series at a time until the time is over, reads them back, and returns how many were acked.
 func (f *queryFlood) bystand() (acked int) {
-	for time.Now().Before(f.until) {
+	for !f.over() {
 		line := fmt.Sprintf("bystander,n=%d v=1 %d\n", acked, f.now.UnixNano())
 		code, text, err := f.p.do(http.MethodPost, "/write?db=bystander", nil, []byte(line))
 		if err != nil || code != http.StatusNoContent {
