@@ -226,7 +226,12 @@ func TestABombOfAnyCodecTakesLittleMemory(t *testing.T) {
 			t.Errorf("letter %v", l.Headers)
 		}
 	}
-	if n > 48<<20 {
+	most := int64(48 << 20) // inflated
+	if raceEnabled {
+		// It has pools drop a quarter of what is put into them, at random, and the codecs' blocks of 4 MiB and windows lie in pools: 31 to 54 MiB instead of 10 to 14.
+		most *= 2
+	}
+	if n > most {
 		t.Errorf("%d bombs took %d MiB", len(bombs), n>>20)
 	}
 	t.Logf("%d bombs took %d MiB", len(bombs), n>>20)
