@@ -14,6 +14,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/fleet"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/budget"
@@ -100,11 +101,22 @@ const benchHosts = 200
 
 func fill(b *testing.B, p *standalone, end time.Time, hours int) {
 	ctx := context.Background()
-	f := fleet.New(benchHosts, 1)
 	t, err := p.forward.Table(ctx, tablename.Default)
 	if err != nil {
 		b.Fatal(err)
 	}
+	scrapes := hours * 360
+	writeScrapes(b, t, fleet.New(benchHosts, 1), scrapes, func(s int) int64 { return end.Add(time.Duration(s+1-scrapes) * 10 * time.Second).UnixNano() }, func(s int) {
+		if s%360 == 324 {
+			if err := p.server.FlushAll(ctx, s > scrapes-360); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// writeScrapes writes a row of each series of the fleet at each scrape's time, and calls after behind each.
+func writeScrapes(b *testing.B, t *forward.Table, f *fleet.Fleet, scrapes int, at func(scrape int) int64, after func(scrape int)) {
 	dict, batch := t.Dict(), point.GetBatch(t.Dict())
 	var ids []point.SeriesID
 	for i := range f.Hosts {
@@ -112,25 +124,20 @@ func fill(b *testing.B, p *standalone, end time.Time, hours int) {
 			ids = append(ids, internPairs(b, dict, fleet.Pairs(nil, &f.Hosts[i], m, fd)))
 		})
 	}
-	scrapes := hours * 360
 	for s := range scrapes {
-		at, n := end.Add(time.Duration(s+1-scrapes)*10*time.Second).UnixNano(), 0
+		n := 0
 		for i := range f.Hosts {
 			f.Each(&f.Hosts[i], func(_ *fleet.Measurement, _ *fleet.Field, v float64) {
-				batch.Append(ids[n], at, v)
+				batch.Append(ids[n], at(s), v)
 				n++
 			})
 		}
-		if err := t.Write(ctx, batch, point.All); err != nil {
+		if err := t.Write(context.Background(), batch, point.All); err != nil {
 			b.Fatal(err)
 		}
 		batch.Put()
 		batch = point.GetBatch(dict)
-		if s%360 == 324 {
-			if err := p.server.FlushAll(ctx, s > scrapes-360); err != nil {
-				b.Fatal(err)
-			}
-		}
+		after(s)
 	}
 }
 
