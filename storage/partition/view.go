@@ -298,7 +298,7 @@ func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap, timed b
 // Read reads the rows in [lo, hi] of the named series, each merged over heads and segments, deletions applied. It calls f in the
 // order of ss, for each series that has rows, with the index into ss; f may keep the run.
 func (v *View) Read(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
-	return v.read(new(Memory), ss, lo, hi, f)
+	return v.read(new(Memory), ss, lo, hi, 0, f)
 }
 
 // Memory is reusable memory for rows that are read. For one goroutine. Close it.
@@ -316,10 +316,10 @@ type Memory struct {
 
 // ReadRanked is Read with the rank of each row: its own, or where a segment does not have that the highest of its chunk.
 func (v *View) ReadRanked(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
-	return v.read(&Memory{ranked: true}, ss, lo, hi, f)
+	return v.read(&Memory{ranked: true}, ss, lo, hi, 0, f)
 }
 
-// Memory returns memory for reads of views of this and similar partitions.
+// Memory returns memory for reads of views of this and other partitions of a server.
 func (v *View) Memory() *Memory {
 	return &Memory{segments: v.p.deps.Cache.Memory(), heads: headMemories.Get().(*headMemory)}
 }
@@ -341,18 +341,38 @@ func (m *Memory) Close() {
 	m.heads = nil
 }
 
-// ReadInto is Read into m, in any order of the series. Runs stay good until m is reset.
+// ReadInto is Read into m, in any order of the series. Runs of all views that were read into m stay good until it is reset.
 func (v *View) ReadInto(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
-	return v.read(m, ss, lo, hi, f)
+	return v.read(m, ss, lo, hi, 0, f)
 }
 
-func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
+// ReadBehind is ReadInto, but appends the rows of series i to into[i], where those of views before it are, with room for spare more, which come from later
+// views. ok is false if some did not follow them, or were
+// histograms: then into is of no use, and ReadInto is to be called for all.
+func (v *View) ReadBehind(m *Memory, ss []Series, lo, hi point.Nanos, spare int, into []*rows.Gathered) (ok bool, err error) {
+	if g := v.only(lo, hi); g != nil {
+		m.name(ss)
+		ok, err = g.reader.ReadBehind(m.segments, m.want, m.places(v), lo, hi, spare, into)
+		return ok, v.failed(err, g)
+	}
+	// Runs are copied behind rows that are there: only the first need room of their own.
+	ok, own := true, 0
+	if len(into) > 0 && into[0].Empty() {
+		own = spare
+	}
+	err = v.read(m, ss, lo, hi, own, func(i int, r rows.Run) error {
+		ok = into[i].AddRun(&r, spare) && ok
+		return nil
+	})
+	return ok, err
+}
+
+func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, spare int, f func(i int, r rows.Run) error) error {
 	if g := v.only(lo, hi); g != nil && m.segments != nil {
 		m.name(ss)
-		return v.failed(g.reader.ReadInto(m.segments, m.want, m.places(v), lo, hi, 0, f), g)
+		return v.failed(g.reader.ReadInto(m.segments, m.want, m.places(v), lo, hi, spare, f), g)
 	}
 	m.found, m.recent = emptyRuns(m.found, len(ss)), emptyRuns(m.recent, len(ss))
-	spare := 0
 	for n, h := range v.heads {
 		hlo, hhi, ok := h.head.TimeBounds()
 		if !ok || hlo > hi || hhi < lo {
@@ -609,13 +629,14 @@ func (v *View) Rows(lo, hi point.Nanos) int {
 	return n
 }
 
-// rows guesses how many rows a series has in [lo, hi], and a few more.
+// rows guesses how many rows a series has in [lo, hi], and a few more: of a narrow partition, which has few, no more than as many.
 func (g *segmentRef) rows(lo, hi point.Nanos) int {
 	part := share(lo, hi, g.info.TimeLo, g.info.TimeHi)
 	if g.info.Rows == 0 || part == 0 {
 		return 0
 	}
-	return int(part*float64(g.info.Rows)/float64(max(1, g.info.Series))) + 8
+	n := int(part * float64(g.info.Rows) / float64(max(1, g.info.Series)))
+	return n + min(n/8+1, 8)
 }
 
 // share is the part of [from, to] that lies in [lo, hi].

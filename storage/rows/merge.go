@@ -199,17 +199,22 @@ func (m *Merger) remember(runs []Run, out *Run) {
 		}
 		parts = append(parts, r.Times)
 	}
-	out.Times = slices.Clip(out.Times)
+	out.Times = m.keep(parts, slices.Clip(out.Times))
+}
+
+// keep remembers what columns are when they are joined, and returns that, or an equal column that is remembered.
+func (m *Merger) keep(parts [][]point.Nanos, times []point.Nanos) []point.Nanos {
 	for _, j := range m.joins {
-		if sameTimes(j.times, out.Times) {
-			out.Times = j.times
+		if sameTimes(j.times, times) {
+			times = j.times
 			break
 		}
 	}
 	if len(m.joins) == joinsMax {
 		m.joins = slices.Delete(m.joins, 0, 1)
 	}
-	m.joins = append(m.joins, joined{parts, out.Times})
+	m.joins = append(m.joins, joined{parts, times})
+	return times
 }
 
 // grow allocates memory for that many rows; the run is new.

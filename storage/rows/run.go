@@ -30,6 +30,14 @@ type Run struct {
 	spare int // values that fit behind Values in memory of the run's own, if that is its capacity still: see room.go
 }
 
+// Cover widens the bounds of the run's stamps to those of rows that are added next.
+func (r *Run) Cover(lo, hi point.Stamp) {
+	if r.Len() == 0 {
+		r.StampLo, r.StampHi = lo, hi
+	}
+	r.StampLo, r.StampHi = min(r.StampLo, lo), max(r.StampHi, hi)
+}
+
 // Rank assigns the n rows that come next, floats or histograms, a rank.
 func (r *Run) Rank(hists bool, n int, s point.Stamp) {
 	if hists {
@@ -80,6 +88,10 @@ func (r *Run) Bounds() (lo, hi point.Nanos, ok bool) {
 
 // Cut narrows the run to [lo, hi] without copying; the run is empty when lo > hi. One that loses rows at its end has no room (Extend).
 func (r *Run) Cut(lo, hi point.Nanos) {
+	// Of narrow partitions nearly every run is inside, and has few rows.
+	if n := len(r.Times); n > 0 && len(r.Hists) == 0 && lo <= r.Times[0] && r.Times[n-1] <= hi {
+		return
+	}
 	from := sort.Search(len(r.Times), func(i int) bool { return r.Times[i] >= lo })
 	to := from + sort.Search(len(r.Times)-from, func(i int) bool { return r.Times[from+i] > hi })
 	r.Times, r.Values = r.Times[from:to], r.Values[from:to]

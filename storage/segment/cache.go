@@ -16,7 +16,7 @@ import (
 )
 
 // Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded parts: columns of times, definitions,
-// series of blocks of which few were asked for. It also holds the decoder that they share. Safe for concurrent use; close it after its
+// series of blocks of which few were asked for, blocks of short chunks. It also holds the decoder that they share. Safe for concurrent use; close it after its
 // readers.
 //
 //	blocks  pebble's cache, three quarters of the size: blocks as they lie in the file, after their checksum was compared
@@ -39,6 +39,7 @@ type Cache struct {
 		// Blocks and definitions are bulk, the rest is small; front: used last. Definitions of narrow partitions that do not all stay would push
 		// out the answers to selectors, which are a hundredth of their size and without which each query needs all definitions again.
 		bulk, small *list.List
+		refused     uint64 // parts; see admits
 		uses        uint64 // of all parts, to compare the ends of the two lists
 		bytes       int64
 		bulkBytes   int64                // of bytes, those of bulk, and of the labels of definitions
@@ -106,6 +107,7 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 //	page of times    its group          number          0
 //	ranks            its group          block           1
 //	block            its group          2^32-1          lowest time
+//	plain block      its group          2^32-3          lowest time
 //	definitions      definitionsGroup   first id        0
 //	names            namesGroup         0               0
 //	record of a group its group         2^32-2          0
@@ -131,6 +133,7 @@ const (
 	foundGroup       = groupsMax + 4
 	blockPage        = 1<<32 - 1
 	recordPage       = 1<<32 - 2
+	plainPage        = 1<<32 - 3
 	ranksAt          = 1 // of a page of times it is 0
 )
 
@@ -140,6 +143,7 @@ type cached struct {
 	cols   [][]point.Nanos
 	defs   *definitions
 	block  *openBlock
+	plain  *plainBlock
 	record *groupRecord
 	ranks  *openRanks
 	names  []labelName
@@ -186,7 +190,15 @@ func (c *Cache) listLocked(k pageKey) *list.List {
 }
 
 // isBulk reports whether the key is of a block or of definitions.
-func (k *pageKey) isBulk() bool { return k.page == blockPage || k.group == definitionsGroup }
+func (k *pageKey) isBulk() bool {
+	return k.page == blockPage || k.page == plainPage || k.group == definitionsGroup
+}
+
+// plainKey is the key under which a block is plain.
+func plainKey(k pageKey) pageKey {
+	k.page = plainPage
+	return k
+}
 
 func (c *Cache) useLocked(p *cached) {
 	c.mu.uses++
@@ -238,6 +250,30 @@ func (c *Cache) putBlock(k pageKey, b *openBlock) {
 		c.dropLocked(e)
 	}
 	c.putLocked(&cached{key: k, block: b, bytes: 320 + b.bytes()})
+}
+
+// admits reports whether a part is to be kept that is larger than what it is made from, and of which a query may need more than there is room for: always while
+// there is room, else one of eight. If each were kept, a query over more than fits would find none of those that it left the last time.
+func (c *Cache) admits(bytes int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.bytes+bytes <= c.pagesMax {
+		return true
+	}
+	c.mu.refused++
+	return c.mu.refused%8 == 0
+}
+
+// putPlain keeps a block in the place of one that lacks some of its series.
+func (c *Cache) putPlain(k pageKey, b *plainBlock, bytes int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := k
+	open.page = blockPage
+	if e, ok := c.mu.pages[open]; ok {
+		c.dropLocked(e)
+	}
+	c.putLocked(&cached{key: k, plain: b, bytes: 320 + bytes})
 }
 
 func (c *Cache) putRecord(k pageKey, g *groupRecord) {

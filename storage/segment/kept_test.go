@@ -74,16 +74,111 @@ func TestABlockIsKeptWithTheSeriesThatWereAskedFor(t *testing.T) {
 	r := openSegment(t, fs, "seg", s.write(t, fs, "seg"), cache)
 	for n, id := range []point.DenseID{7, 7, 70, 8} { // the second and the last find theirs
 		check(t, r.Read([]point.DenseID{id}, math.MinInt64, math.MaxInt64, func(point.DenseID, rows.Run) error { return nil }))
-		p, ok := cache.page(pageKey{r, 0, blockPage, 0})
-		if !ok {
-			t.Fatal("the block is not kept")
+		k := pageKey{r, 0, blockPage, 0}
+		open, some := cache.page(k)
+		plain, all := cache.page(plainKey(k))
+		if some != (n < 2) || all != (n >= 2) {
+			t.Fatalf("read %d: kept open %v, with values %v", n, some, all)
 		}
-		if want := []int{1, 1, 120, 120}[n]; len(p.block.chunks) != want || p.block.all != 120 {
-			t.Errorf("read %d: %d series of %d are kept, want %d of 120", n, len(p.block.chunks), p.block.all, want)
+		if some && (len(open.block.chunks) != 1 || open.block.all != 120 || open.bytes > 1400) {
+			t.Errorf("read %d: %d series of %d are kept, in %d bytes", n, len(open.block.chunks), open.block.all, open.bytes)
 		}
-		if n < 2 && p.bytes > 1400 {
-			t.Errorf("one series needs %d bytes", p.bytes)
+		if all && len(plain.plain.chunks) != 120 {
+			t.Errorf("read %d: %d series of 120 are kept", n, len(plain.plain.chunks))
 		}
+	}
+}
+
+// TestReadsOfPlainBlocksAreThoseOfOpenedOnes compares reads of many series, whose blocks are opened first and plain then, in ranges that cut chunks, and with room that
+// is too little and more than that. A walk of a compaction keeps none.
+func TestReadsOfPlainBlocksAreThoseOfOpenedOnes(t *testing.T) {
+	for _, rowsEach := range []int{1, 10, chunkRowsKept - 1, chunkRowsKept} {
+		fs, cache := vfs.NewMem(), openCache(t, 0)
+		s := mixture(rand.New(rand.NewPCG(4, uint64(rowsEach))), 150, rowsEach)
+		r := openSegment(t, fs, "seg", s.write(t, fs, "seg"), cache)
+		kept := func() (n int) {
+			for k := range cache.mu.pages {
+				if k.page == plainPage {
+					n++
+				}
+			}
+			return n
+		}
+		c, err := r.Cursor()
+		check(t, err)
+		check(t, c.each(func(point.DenseID, rows.Run) error { return nil }))
+		if n := kept(); n > 0 {
+			t.Fatalf("%d rows a series: a walk kept %d blocks", rowsEach, n)
+		}
+		for range 2 {
+			check(t, r.Read(s.order, math.MinInt64, math.MaxInt64, func(id point.DenseID, got rows.Run) error {
+				s.compareIn(t, id, got, math.MinInt64, math.MaxInt64)
+				return nil
+			}))
+		}
+		if n := kept(); n > 0 != (rowsEach < chunkRowsKept) {
+			t.Fatalf("%d rows a series: %d blocks are plain", rowsEach, n)
+		}
+		m := cache.Memory()
+		for lo := range point.Nanos(10*rowsEach + 1) {
+			for _, hi := range []point.Nanos{lo - 1, lo, lo + 9, lo + 25} {
+				m.Reset()
+				got := make([]rows.Gathered, len(s.order))
+				into := make([]*rows.Gathered, len(s.order))
+				for i := range got {
+					into[i] = &got[i]
+				}
+				ok, err := r.ReadBehind(m, s.order, nil, lo, hi, int(lo%3), into)
+				if err != nil || !ok {
+					t.Fatal(ok, err)
+				}
+				var merger rows.Merger
+				for i, id := range s.order {
+					s.compareIn(t, id, merger.Gather(&got[i]), lo, hi)
+				}
+				check(t, r.ReadInto(m, s.order, nil, lo, hi, int(lo%3), func(i int, run rows.Run) error {
+					s.compareIn(t, s.order[i], run, lo, hi)
+					return nil
+				}))
+			}
+		}
+		m.Close()
+	}
+}
+
+// TestRowsThatDoNotFollowAreRefused: of two segments with rows of one time neither may win by its place.
+func TestRowsThatDoNotFollowAreRefused(t *testing.T) {
+	fs, cache := vfs.NewMem(), openCache(t, 0)
+	s := mixture(rand.New(rand.NewPCG(5, 5)), 40, 10)
+	r := openSegment(t, fs, "seg", s.write(t, fs, "seg"), cache)
+	m := cache.Memory()
+	defer m.Close()
+	for range 2 { // opened, then plain
+		got := make([]rows.Gathered, len(s.order))
+		into := make([]*rows.Gathered, len(s.order))
+		for i := range got {
+			into[i] = &got[i]
+		}
+		for n, want := range []bool{true, true, false} {
+			lo := []point.Nanos{0, 45, 75}[n]
+			hi := []point.Nanos{44, 89, 95}[n]
+			if ok, err := r.ReadBehind(m, s.order, nil, lo, hi, 0, into); err != nil || ok != want {
+				t.Fatalf("rows of %d to %d: %v, %v", lo, hi, ok, err)
+			}
+		}
+	}
+}
+
+// compareIn fails unless got is what the series has in [lo, hi], with bounds of its stamps.
+func (s *source) compareIn(t *testing.T, id point.DenseID, got rows.Run, lo, hi point.Nanos) {
+	t.Helper()
+	want := s.runs[id]
+	want.Cut(lo, hi)
+	if !slices.Equal(got.Times, want.Times) || !slices.EqualFunc(got.Values, want.Values, func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }) {
+		t.Fatalf("series %d in [%d, %d]: %v, want %v", id, lo, hi, got, want)
+	}
+	if len(want.Times) > 0 && (got.StampLo > want.StampLo || got.StampHi < want.StampHi) {
+		t.Fatalf("series %d: stamps %d to %d, want %d to %d", id, got.StampLo, got.StampHi, want.StampLo, want.StampHi)
 	}
 }
 

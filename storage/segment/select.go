@@ -3,6 +3,7 @@ package segment
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
@@ -49,7 +50,8 @@ type readState struct {
 	record groupRecord
 	block  blockReader
 	opened blockReader  // reads a cached one
-	b      *blockReader // the one of the two that is read
+	b      *blockReader // the one of the two that is read; nil: plain is
+	plain  *plainBlock
 	times  timesReader
 
 	// Of the group being read.
@@ -61,6 +63,7 @@ type readState struct {
 	values     arena[float64]
 	nanos      arena[point.Nanos]
 	keep       bool       // runs live on after the group: a ReadNew
+	once       bool       // what is read is not read again soon: by a Cursor
 	ranked     bool       // runs have the stamp of each row
 	number     uint32     // of the block that is read, in its group
 	ranks      *openRanks // its ranks, only if ranked; nil: it has none
@@ -69,6 +72,13 @@ type readState struct {
 	level      int        // blocks of the group read before this one
 	places     []wanted
 	joins      [][joinsKept]join // by level
+
+	// Of a read behind the rows of other segments; see ReadBehind.
+	into    []*rows.Gathered // by index; nil: rows become runs
+	group   []wanted         // of the group being read
+	lo, hi  point.Nanos
+	refused bool
+	part    []float64 // a chunk of which a part is in the range
 
 	// The page of times used last.
 	pageKey pageKey
@@ -148,6 +158,7 @@ func (c *Cache) putState(s *readState) {
 	clear(s.joins)
 	s.runs, s.pageKey, s.page, s.spare, s.ranked = s.runs[:0], pageKey{}, nil, 0, false
 	s.ranks, s.rankedRows = nil, 0
+	s.plain, s.once = nil, false
 	// After a ReadNew the memory belongs to the caller.
 	if s.keep || len(s.values.mem) > arenaKept {
 		s.values, s.nanos = arena[float64]{}, arena[point.Nanos]{}
@@ -226,6 +237,16 @@ func (r *Reader) ReadInto(m *Memory, ids []point.DenseID, at []Place, lo, hi poi
 	return r.read(m.state, ids, at, lo, hi, f)
 }
 
+// ReadBehind is ReadInto, but appends the rows of series i to into[i], where those of earlier segments are. ok is false if some did not follow them, or were
+// histograms: then into is of no use, and the segments are to be read as runs.
+func (r *Reader) ReadBehind(m *Memory, ids []point.DenseID, at []Place, lo, hi point.Nanos, spare int, into []*rows.Gathered) (ok bool, err error) {
+	s := m.state
+	s.spare, s.into, s.lo, s.hi, s.refused = spare, into, lo, hi, false
+	err = r.read(s, ids, at, lo, hi, nil)
+	s.into, s.group = nil, nil
+	return !s.refused, err
+}
+
 // read goes through the file once: places come in file order, so that the wanted series of a group are decoded together, from blocks that are read once,
 // and groups without any are not touched. f gets a group's rows when all of it is decoded: a damaged block ends the read before a part of its group was used.
 func (r *Reader) read(s *readState, ids []point.DenseID, at []Place, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
@@ -245,7 +266,7 @@ func (r *Reader) read(s *readState, ids []point.DenseID, at []Place, lo, hi poin
 			n++
 		}
 		err = r.readGroup(t, s, places[:n], lo, hi)
-		if err == nil {
+		if err == nil && f != nil {
 			err = hand(places[:n], s.runs, lo, hi, f)
 		}
 		if err != nil {
@@ -385,6 +406,7 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 		}
 	}
 	s.wantOnly(ps)
+	s.group = ps
 	s.few = isFew(len(ps), len(record.ids))
 	// Block ranges rise in lo, not in hi: rates of a group's series may differ. Blocks are cut off at the front up to the first that
 	// reaches lo; blocks behind it that end before lo are read for nothing, and Cut removes their rows.
@@ -436,21 +458,39 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 
 // openBlock finds block k in the cache or opens it. Of a block of which few series are wanted these are kept open: decompressing it is most of the work, and a
 // query for some hosts is usually repeated. Where others are wanted while those are kept, the next query may be for others again: then all of it is kept.
+// One of short chunks of which many are wanted is kept with its values, if there is room.
 func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
-	if !s.few {
+	s.plain = nil
+	if s.once {
 		return r.loadBlock(t, s, k)
 	}
-	of := s.of
-	if p, ok := r.cache.page(k); ok {
-		if p.block.of.hasAll(&of) {
-			s.opened.use(p.block)
-			s.b = &s.opened
-			return nil
+	of, plain := s.of, plainKey(k)
+	if s.few {
+		if p, ok := r.cache.page(k); ok {
+			if p.block.of.hasAll(&of) {
+				s.opened.use(p.block)
+				s.b = &s.opened
+				return nil
+			}
+			of = everySlot
 		}
-		of = everySlot
+	}
+	if p, ok := r.cache.page(plain); ok && !s.ranked {
+		s.b, s.plain = nil, p.plain
+		return nil
 	}
 	if err := r.loadBlock(t, s, k); err != nil {
 		return err
+	}
+	if (!s.few || of == everySlot) && !s.ranked && s.block.short() {
+		if bytes := s.block.plainBytes(); s.few || r.cache.admits(bytes) {
+			s.b, s.plain = nil, s.block.plain()
+			r.cache.putPlain(plain, s.plain, bytes)
+		}
+		return nil
+	}
+	if !s.few {
+		return nil
 	}
 	if b := s.block.keep(of); b != nil {
 		r.cache.putBlock(k, b)
@@ -481,9 +521,17 @@ func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left in
 	if err := r.openBlock(t, s, k); err != nil {
 		return err
 	}
-	b := s.b
-	if b.rows != total {
+	b, all := s.b, 0
+	if b != nil {
+		all = b.rows
+	} else {
+		all = len(s.plain.values)
+	}
+	if all != total {
 		return r.corrupt(s.key, errForm("block: its rows are not as many as the group's record says"))
+	}
+	if b == nil {
+		return r.takePlain(s, s.plain, left)
 	}
 	if s.ranked {
 		if err := r.openRanks(s, k.group); err != nil {
@@ -500,6 +548,8 @@ func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left in
 		// A slot that the group's record does not have is passed over, as only a malformed file has one.
 		if w := s.want[ch.slot]; w < 0 || int(w) >= len(s.runs) {
 			err = b.skip(i)
+		} else if s.into != nil {
+			err = r.addChunk(s, i, s.into[s.group[w].index], left)
 		} else {
 			err = r.takeChunk(s, i, &s.runs[w], left)
 		}
@@ -530,10 +580,7 @@ func (r *Reader) takeChunk(s *readState, i int, run *rows.Run, left int) error {
 	if len(ts) != ch.rows {
 		return errForm("block: a chunk and its times differ in length")
 	}
-	if run.Len() == 0 {
-		run.StampLo, run.StampHi = ch.lo, ch.hi
-	}
-	run.StampLo, run.StampHi = min(run.StampLo, ch.lo), max(run.StampHi, ch.hi)
+	run.Cover(ch.lo, ch.hi)
 	if s.ranked {
 		if err := r.rank(s, i, run); err != nil {
 			return err
@@ -547,23 +594,71 @@ func (r *Reader) takeChunk(s *readState, i int, run *rows.Run, left int) error {
 		run.Hists = append(run.Hists, hs...)
 		return err
 	}
-	return s.takeFloats(i, ts, run, left)
+	place, err := s.place(ts, run, left)
+	if err == nil {
+		s.b.values(i, place)
+	}
+	return err
 }
 
-// takeFloats decodes chunk i behind the values that run has: into memory taken for all of its blocks.
-func (s *readState) takeFloats(i int, ts []point.Nanos, run *rows.Run, left int) error {
+// place appends times to a run, and returns the place of their values behind those that it has: in memory taken for all of its blocks.
+func (s *readState) place(ts []point.Nanos, run *rows.Run, left int) ([]float64, error) {
 	n, more := len(run.Times), len(ts)
 	switch {
 	case n == 0:
 		run.Times = ts
 		run.Reserve(s.values.take(more*left+s.spare, !s.keep))
 	case run.Times[n-1] >= ts[0]:
-		return errForm("block: times of a series do not rise")
+		return nil, errForm("block: times of a series do not rise")
 	default:
 		run.Times = s.join(run.Times, ts, left)
 	}
-	s.b.values(i, run.Extend(more, more*(left-1)+s.spare))
+	return run.Extend(more, more*(left-1)+s.spare), nil
+}
+
+// addChunk decodes the rows of chunk i that are in the range behind those of other segments.
+func (r *Reader) addChunk(s *readState, i int, to *rows.Gathered, left int) error {
+	ch := &s.b.chunks[i]
+	if ch.form == formHist || s.refused {
+		s.refused = true
+		return s.b.skip(i)
+	}
+	ts, err := r.column(s, ch.times)
+	if err != nil {
+		return err
+	}
+	if len(ts) != ch.rows {
+		return errForm("block: a chunk and its times differ in length")
+	}
+	from, end := within(ts, s.lo, s.hi)
+	if from == end {
+		return s.b.skip(i)
+	}
+	if !to.Follows(ts[from]) {
+		s.refused = true
+		return s.b.skip(i)
+	}
+	if to.Empty() {
+		to.Reserve(s.values.take(ch.rows*left+s.spare, !s.keep))
+	}
+	place := to.Add(ts[from:end:end], ch.lo, ch.hi, ch.rows*(left-1)+s.spare)
+	if len(place) == len(ts) {
+		s.b.values(i, place)
+		return nil
+	}
+	s.part = slices.Grow(s.part[:0], len(ts))[:len(ts)]
+	s.b.values(i, s.part)
+	copy(place, s.part[from:end])
 	return nil
+}
+
+// within returns where the times in [lo, hi] are: of narrow partitions mostly all.
+func within(ts []point.Nanos, lo, hi point.Nanos) (from, end int) {
+	if end = len(ts); end > 0 && lo <= ts[0] && ts[end-1] <= hi {
+		return 0, end
+	}
+	from, _ = slices.BinarySearch(ts, lo)
+	return from, from + sort.Search(end-from, func(k int) bool { return ts[from+k] > hi })
 }
 
 // column finds a column of times. Shared and read-only; its capacity is its length.
@@ -625,7 +720,7 @@ func (r *Reader) Cursor() (*Cursor, error) {
 		return nil, err
 	}
 	s := r.cache.getState()
-	s.keep = false
+	s.keep, s.once = false, true
 	return &Cursor{r: r, t: t, s: s, at: -1}, nil
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -390,12 +391,21 @@ func (sn *snapshot) series(batch []found, lo, hi point.Nanos) ([]peer.Series, er
 // reader reads batches of a snapshot. For one goroutine.
 type reader struct {
 	sn *snapshot
-	// Each view's rows lie in memory of its own until the merge, since the batches of all views are held at once.
-	memory []*partition.Memory // by view; nil: rows may be kept
+	// The rows of all views lie in one memory until the next batch. With one for each view, 72 partitions took 72 times the memory of one, more than the
+	// pool keeps from one query to the next.
+	memory *partition.Memory // nil: rows may be kept
+	ahead  []int             // by view: rows of a series in the views behind it, about; counted for the time of the first batch
 
 	wants  [][]want // of the batch, by list
 	series []partition.Series
 	back   []int // their places in the batch
+
+	// Views mostly follow each other in time. Once they did not, runs are merged.
+	tangled  bool
+	gathered []rows.Gathered // of the batch
+	into     []*rows.Gathered
+	columns  [][]point.Nanos // memory of gathered
+
 	runs   [][]rows.Run
 	merger rows.Merger
 	out    []peer.Series
@@ -405,35 +415,117 @@ func newReader(sn *snapshot) *reader { return &reader{sn: sn} }
 
 // reuse makes rows valid only until the next batch.
 func (r *reader) reuse() {
-	r.memory = make([]*partition.Memory, len(r.sn.views))
-	for i, v := range r.sn.views {
-		r.memory[i] = v.Memory()
+	if len(r.sn.views) > 0 {
+		r.memory = r.sn.views[0].Memory()
 	}
 }
 
 func (r *reader) close() {
-	for _, m := range r.memory {
-		m.Close()
+	if r.memory != nil {
+		r.memory.Close()
 	}
 	r.memory = nil
 }
 
+// room is how many values come behind those of a view in later ones, about.
+// The rows of the first view are read with room for all others, so that each value is written once and nothing moves.
+func (r *reader) room(view int, lo, hi point.Nanos) int {
+	if r.ahead == nil {
+		r.ahead = make([]int, len(r.sn.views))
+		for i := len(r.sn.views) - 2; i >= 0; i-- {
+			r.ahead[i] = r.ahead[i+1] + r.sn.views[i+1].Rows(lo, hi)
+		}
+	}
+	return r.ahead[view]
+}
+
 // read gives the series of a batch that have rows.
 func (r *reader) read(batch []found, lo, hi point.Nanos) ([]peer.Series, error) {
-	r.runs = slices.Grow(r.runs[:0], len(batch))[:len(batch)]
-	for i := range r.runs {
-		r.runs[i] = r.runs[i][:0]
+	if r.memory != nil && !r.sn.ranked && !r.tangled && len(r.sn.views) > 1 {
+		ok, err := r.gather(batch, lo, hi)
+		if ok || err != nil {
+			return r.out, err
+		}
+		r.tangled = true
 	}
+	return r.readRuns(batch, lo, hi)
+}
+
+// gather reads a batch from views that follow each other in time: of each series the rows of one view are put behind those of the view before. ok is false if
+// some view does not follow.
+// A run of each series and view, and merging them, took as long as decoding ten rows of each: rate-sum over 72 partitions 10.0 → 7.6 ms of
+// processor time (BenchmarkQueryNarrow, 2026-11-27).
+func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) {
+	r.memory.Reset()
 	r.want(batch)
+	views := len(r.sn.views)
+	r.columns = slices.Grow(r.columns[:0], views*len(batch))[:views*len(batch)]
+	r.gathered = slices.Grow(r.gathered[:0], len(batch))[:len(batch)]
+	for i := range r.gathered {
+		r.gathered[i].Reset(r.columns[i*views : i*views : (i+1)*views])
+	}
+	err = r.eachView(func(parts []part) error {
+		r.name(parts, batch)
+		if len(r.series) == 0 {
+			return nil
+		}
+		r.into = r.into[:0]
+		for _, i := range r.back {
+			r.into = append(r.into, &r.gathered[i])
+		}
+		view := parts[0].view
+		follows, err := r.sn.views[view].ReadBehind(r.memory, r.series, lo, hi, r.room(view, lo, hi), r.into)
+		if err == nil && !follows {
+			return errTangled
+		}
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, errTangled) {
+			err = nil
+		}
+		return false, err
+	}
+	r.merger = rows.Merger{}
+	r.out = slices.Grow(r.out[:0], len(batch))
+	for i := range batch {
+		if run := r.merger.Gather(&r.gathered[i]); run.Len() > 0 {
+			r.out = append(r.out, peer.Series{Labels: batch[i].labels, Times: run.Times, Values: run.Values})
+		}
+	}
+	return true, nil
+}
+
+// errTangled ends a walk over views that do not follow each other in time.
+var errTangled = errors.New("views overlap in time")
+
+// eachView calls f with the parts of each view, in order.
+func (r *reader) eachView(f func(parts []part) error) error {
 	for parts := r.sn.parts; len(parts) > 0; {
 		n := 1
 		for n < len(parts) && parts[n].view == parts[0].view {
 			n++
 		}
-		if err := r.readView(parts[:n], batch, lo, hi); err != nil {
-			return nil, err
+		if err := f(parts[:n]); err != nil {
+			return err
 		}
 		parts = parts[n:]
+	}
+	return nil
+}
+
+// readRuns gives the series of a batch that have rows, merged by their stamps where views overlap.
+func (r *reader) readRuns(batch []found, lo, hi point.Nanos) ([]peer.Series, error) {
+	r.runs = slices.Grow(r.runs[:0], len(batch))[:len(batch)]
+	for i := range r.runs {
+		r.runs[i] = r.runs[i][:0]
+	}
+	r.want(batch)
+	if r.memory != nil {
+		r.memory.Reset()
+	}
+	if err := r.eachView(func(parts []part) error { return r.readView(parts, batch, lo, hi) }); err != nil {
+		return nil, err
 	}
 	// A new one for each batch where rows may be kept: the merged columns are its memory.
 	r.merger = rows.Merger{}
@@ -469,10 +561,8 @@ func (r *reader) want(batch []found) {
 	}
 }
 
-// readView appends the rows that the parts of a view have, as one run a series.
-// take may be called in any order of series; back leads from the place in the request to the batch. Runs of a series
-// are appended view by view, in the order of the views, which merging needs to let the later one win.
-func (r *reader) readView(parts []part, batch []found, lo, hi point.Nanos) error {
+// name lists the series of the batch that are in the parts of a view.
+func (r *reader) name(parts []part, batch []found) {
 	r.series, r.back = r.series[:0], r.back[:0]
 	for k := range parts {
 		for _, w := range r.wants[parts[k].list] {
@@ -480,6 +570,13 @@ func (r *reader) readView(parts []part, batch []found, lo, hi point.Nanos) error
 			r.back = append(r.back, int(w.of))
 		}
 	}
+}
+
+// readView appends the rows that the parts of a view have, as one run a series.
+// take may be called in any order of series; back leads from the place in the request to the batch. Runs of a series
+// are appended view by view, in the order of the views, which merging needs to let the later one win.
+func (r *reader) readView(parts []part, batch []found, lo, hi point.Nanos) error {
+	r.name(parts, batch)
 	if len(r.series) == 0 {
 		return nil
 	}
@@ -487,14 +584,12 @@ func (r *reader) readView(parts []part, batch []found, lo, hi point.Nanos) error
 		r.runs[r.back[k]] = append(r.runs[r.back[k]], run)
 		return nil
 	}
-	i := parts[0].view
-	v := r.sn.views[i]
-	if r.sn.ranked {
+	v := r.sn.views[parts[0].view]
+	switch {
+	case r.sn.ranked:
 		return v.ReadRanked(r.series, lo, hi, take)
-	}
-	if r.memory == nil {
+	case r.memory == nil:
 		return v.Read(r.series, lo, hi, take)
 	}
-	r.memory[i].Reset()
-	return v.ReadInto(r.memory[i], r.series, lo, hi, take)
+	return v.ReadInto(r.memory, r.series, lo, hi, take)
 }

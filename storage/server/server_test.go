@@ -133,17 +133,47 @@ func read(t fataler, s *server.Server, q *peer.Select) string {
 	defer set.Close()
 	var b strings.Builder
 	for set.Next() {
-		x := set.At()
-		fmt.Fprintf(&b, "%v", x.Labels)
-		for i, at := range x.Times {
-			fmt.Fprintf(&b, " %d:%x", at, math.Float64bits(x.Values[i]))
-		}
-		b.WriteByte('\n')
+		writeSeries(&b, set.At())
 	}
 	if set.Err() != nil {
 		t.Fatal(set.Err())
 	}
 	return b.String()
+}
+
+func writeSeries(b *strings.Builder, x *peer.Series) {
+	fmt.Fprintf(b, "%v", x.Labels)
+	for i, at := range x.Times {
+		fmt.Fprintf(b, " %d:%x", at, math.Float64bits(x.Values[i]))
+	}
+	b.WriteByte('\n')
+}
+
+// readPaged is read by pages of two series; twice: as where partitions do not follow each other in time.
+func readPaged(t fataler, s *server.Server, q *peer.Select, twice bool) string {
+	set, err := s.Select(context.Background(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	if twice {
+		server.ReadTwice(set)
+	}
+	in := set.(peer.PagedSet).Pager(2)
+	defer in.Close()
+	var b strings.Builder
+	for {
+		page, ok, err := in.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return b.String()
+		}
+		for i := range page.Series {
+			writeSeries(&b, &page.Series[i])
+		}
+	}
 }
 
 // TestRowsAreWhatWasWrittenLast runs random histories of inserts, flushes, compactions, deletions, restarts and power
@@ -197,6 +227,12 @@ func TestRowsAreWhatWasWrittenLast(t *testing.T) {
 			lo, hi := at.Draw(t, "lo"), at.Draw(t, "hi")
 			if got, want := read(t, p.server, &peer.Select{Table: "t", Lo: lo, Hi: hi}), truth.String(lo, hi, func(point.Labels) bool { return true }); got != want {
 				t.Fatalf("read\n%swant\n%s", got, want)
+			} else {
+				for _, twice := range []bool{false, true} {
+					if got := readPaged(t, p.server, &peer.Select{Table: "t", Lo: lo, Hi: hi}, twice); got != want {
+						t.Fatalf("twice %v: read by pages\n%swant\n%s", twice, got, want)
+					}
+				}
 			}
 		}
 		odd := []peer.Matcher{{Type: peer.MatchRegexp, Name: "i", Value: "1|3"}}

@@ -1,0 +1,69 @@
+package rows_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+)
+
+// TestGatheredRowsAreMergedOnes gathers runs of several series that follow each other, columns shared or not, some of them with room, and compares with Merge. Where
+// a run does not follow, or has histograms, it must be refused.
+func TestGatheredRowsAreMergedOnes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var merger rows.Merger
+		var shared [][]point.Nanos
+		for range rapid.IntRange(1, 6).Draw(t, "series") {
+			var g rows.Gathered
+			g.Reset(make([][]point.Nanos, 0, rapid.IntRange(0, 4).Draw(t, "memory")))
+			var all []rows.Run
+			from := point.Nanos(0)
+			for k := range rapid.IntRange(0, 5).Draw(t, "runs") {
+				n := rapid.IntRange(0, 3).Draw(t, "rows")
+				ts := make([]point.Nanos, n)
+				for i := range ts {
+					from += rapid.Int64Range(1, 2).Draw(t, "step")
+					ts[i] = from
+				}
+				for _, other := range shared { // a column of another series, by its address
+					if slices.Equal(other, ts) {
+						ts = other
+					}
+				}
+				shared = append(shared, ts)
+				r := rows.Run{Times: ts, StampLo: point.Stamp(rapid.IntRange(1, 9).Draw(t, "stamp"))}
+				r.StampHi = r.StampLo
+				r.Reserve(make([]float64, 0, n+rapid.IntRange(0, 9).Draw(t, "room")))
+				for i, into := 0, r.Extend(n, 0); i < n; i++ {
+					into[i] = float64(100*k + i)
+				}
+				copied := r
+				copied.Values = slices.Clone(r.Values)
+				all = append(all, copied)
+				if n > 0 && rapid.Bool().Draw(t, "in place") {
+					if g.Empty() {
+						g.Reserve(make([]float64, 0, rapid.IntRange(0, 9).Draw(t, "reserved")))
+					}
+					copy(g.Add(ts, r.StampLo, r.StampHi, 2), r.Values)
+				} else if !g.AddRun(&r, k%3) {
+					t.Fatal("a run that follows was refused")
+				}
+			}
+			if len(all) > 0 && from > 0 {
+				late := rows.Run{Times: []point.Nanos{from}, Values: []float64{1}, StampLo: 1, StampHi: 1}
+				hists := rows.Run{Hists: []peer.Hist{{Time: from + 1, H: []byte{1}}}, StampLo: 1, StampHi: 1}
+				if g.AddRun(&late, 0) || g.AddRun(&hists, 0) || g.Follows(from) {
+					t.Fatal("rows that do not follow were added")
+				}
+			}
+			got, want := merger.Gather(&g), rows.Merge(all)
+			if !slices.Equal(got.Times, want.Times) || !slices.Equal(got.Values, want.Values) || got.StampLo != want.StampLo || got.StampHi != want.StampHi {
+				t.Fatalf("gathered %v, want %v", got, want)
+			}
+		}
+	})
+}
