@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/access"
 )
 
@@ -41,7 +42,7 @@ func TestABadTokensFileRefusesTheStartAndStopsNoRunningProcess(t *testing.T) {
 	refused := exec.Command(p.bin, "standalone", "--data-dir="+filepath.Join(p.dir, "never"), "--http.listen=127.0.0.1:0", "--admin.listen=")
 	refused.Env = p.env
 	out, err := refused.CombinedOutput()
-	if refused.ProcessState.ExitCode() != exitUsage || !bytes.Contains(out, []byte(file)) || !bytes.Contains(out, []byte("mya")) || bytes.Contains(out, []byte("goroutine")) {
+	if refused.ProcessState.ExitCode() != terminal.ExitUsage || !bytes.Contains(out, []byte(file)) || !bytes.Contains(out, []byte("mya")) || bytes.Contains(out, []byte("goroutine")) {
 		t.Errorf("a bad file at the start: %v\n%s", err, out)
 	}
 

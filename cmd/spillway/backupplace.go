@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -67,5 +68,5 @@ func (c *config) notBackups(fs vfs.FS) error {
 	if err != nil || !held {
 		return err
 	}
-	return usageError{fault.Errorf(fault.Invalid, "%s holds backups and no store; `spillway restore --from %[1]s --data-dir NEW` makes a store of the newest, and --data-dir NEW starts it", c.DataDir)}
+	return terminal.UsageError{Err: fault.Errorf(fault.Invalid, "%s holds backups and no store; `spillway restore --from %[1]s --data-dir NEW` makes a store of the newest, and --data-dir NEW starts it", c.DataDir)}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -71,7 +72,7 @@ func TestAStartInADirectoryOfBackupsNamesTheRestore(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	if _, err := openStandalone(t.Context(), &cfg, slog.New(slog.DiscardHandler), registry); err == nil || !strings.Contains(err.Error(), "spillway restore --from "+dir) {
 		t.Errorf("the start: %v", err)
-	} else if code := exitCode(err); code != exitUsage || !fault.Is(err, fault.Invalid) {
+	} else if code := exitCode(err); code != terminal.ExitUsage || !fault.Is(err, fault.Invalid) {
 		t.Errorf("the start ends with %d for %v", code, err)
 	}
 	if after := tree(t, dir); after != before {
@@ -95,7 +96,7 @@ func TestAProcessWithoutCoordinationMakesNoStore(t *testing.T) {
 	t.Setenv("SPILLWAY_DATA_DIR", dir)
 	c := newCLI()
 	for name, start := range map[string]func() error{"storage": c.Storage.Run, "gateway": c.Gateway.Run} {
-		if err := start(); err == nil || !strings.Contains(err.Error(), "--coord is missing") || exitCode(err) != exitUsage {
+		if err := start(); err == nil || !strings.Contains(err.Error(), "--coord is missing") || exitCode(err) != terminal.ExitUsage {
 			t.Errorf("the start of %s: %v", name, err)
 		}
 	}
@@ -109,7 +110,7 @@ func TestAGatewayWithoutCertificatesIsNotStartedAgain(t *testing.T) {
 	noSettings(t)
 	t.Setenv("SPILLWAY_COORD_URL", "etcd://127.0.0.1:1")
 	c := newCLI()
-	if err := c.Gateway.Run(); err == nil || !strings.Contains(err.Error(), "settings of peers") || exitCode(err) != exitUsage {
+	if err := c.Gateway.Run(); err == nil || !strings.Contains(err.Error(), "settings of peers") || exitCode(err) != terminal.ExitUsage {
 		t.Errorf("the start: %v", err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/cmd/spillway/findings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/mapcache"
 	"github.com/spillwaydb/spillway/gateway/peers"
@@ -54,7 +55,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	}
 	dial := rpc.DialSettings{TLS: cfg.Peer.TLS(is), Metrics: rpc.NewDialMetrics(registerer), Log: log}
 	if err := dial.Validate(); err != nil {
-		return usageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	rpc.RegisterExpiry(registerer, dial.TLS)
 	if v.coord == nil {

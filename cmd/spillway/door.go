@@ -19,6 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/follow/runner"
@@ -107,7 +108,7 @@ func (d *door) listen() (err error) {
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(d.cfg.Build))
 	d.backups = newBackupMetrics(d.registry)
 	if d.guard, err = access.Open(access.Deps{Log: d.log, Registerer: d.registry}, access.Settings{WebFile: d.cfg.HTTP.WebConfigFile, TokensFile: d.cfg.HTTP.TokensFile}); err != nil {
-		return usageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	if d.listener, err = net.Listen("tcp", d.cfg.HTTP.Listen); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "http.listen")

@@ -33,7 +33,7 @@ func live(run, close func() error, stores ...fence) error {
 // notAgain gives an error the exit code at which systemd starts no process again, if the store is gone: the start would make an empty one in its place.
 func notAgain(err error) error {
 	if errors.Is(err, brick.ErrGone) {
-		return usageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	return err
 }

@@ -86,7 +86,7 @@ func TestAProcessThatIsNotFencedClosesItsStore(t *testing.T) {
 // that came meanwhile.
 func TestAProcessWhoseDirectoryIsGoneIsNotStartedAgain(t *testing.T) {
 	for err, want := range map[error]int{
-		fault.Wrap(brick.ErrGone, fault.Unavailable, "the store"):                 exitUsage,
+		fault.Wrap(brick.ErrGone, fault.Unavailable, "the store"):                 terminal.ExitUsage,
 		fault.Errorf(fault.Unavailable, "the store is fenced after a disk error"): 1,
 	} {
 		if code := terminal.Fail(notAgain(err)); code != want {

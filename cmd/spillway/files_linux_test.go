@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 )
 
 // TestFourHundredPartitionsWithThreeHundredFiles writes to 400 partitions, so that each has a segment, in a process that may
@@ -95,8 +97,8 @@ func TestTooFewFilesAreSaidAtOnce(t *testing.T) {
 	p := newProcess(t)
 	p.in = []string{"sh", "-c", `ulimit -n 100; exec "$@"`, "sh"}
 	p.spawn()
-	if code := p.exit(); code != exitUsage {
-		t.Errorf("exit code %d, want %d: systemd must not start it again", code, exitUsage)
+	if code := p.exit(); code != terminal.ExitUsage {
+		t.Errorf("exit code %d, want %d: systemd must not start it again", code, terminal.ExitUsage)
 	}
 	if said := p.log.String(); !strings.Contains(said, "100 files") || !strings.Contains(said, "ulimit -n") || strings.Count(said, "\n") > 2 {
 		t.Errorf("it said %q", said)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/query/fanout"
 	"github.com/spillwaydb/spillway/gateway/scrape"
@@ -48,7 +49,7 @@ func (g *gatewayCmd) Run() error {
 		err = set.Coord.Check()
 	}
 	if err != nil {
-		return usageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(0)

@@ -6,9 +6,9 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
-)
 
-const exitUsage = 80 // the exit code of a command line that is not understood, and of a process with wrong settings: a restart does not mend it
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+)
 
 // parse reads a command line in the steps of kong's own Parse, which looks for hooks between them. Hooks are methods that
 // it finds by their names at run time, and the linker keeps every exported method of every type in a program that does so:
@@ -18,10 +18,10 @@ const exitUsage = 80 // the exit code of a command line that is not understood, 
 func parse(k *kong.Kong, help kong.HelpOptions, args []string) (*kong.Context, error) {
 	ctx, err := kong.Trace(k, args)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, terminal.UsageError{Err: err}
 	}
 	if ctx.Error != nil {
-		return ctx, usageError{ctx.Error}
+		return ctx, terminal.UsageError{Err: ctx.Error}
 	}
 	for _, p := range ctx.Path {
 		if p.Flag != nil && p.Flag == k.Model.HelpFlag {
@@ -39,16 +39,10 @@ func parse(k *kong.Kong, help kong.HelpOptions, args []string) (*kong.Context, e
 		return ctx, err
 	}
 	if err := ctx.Validate(); err != nil {
-		return ctx, usageError{err}
+		return ctx, terminal.UsageError{Err: err}
 	}
 	return ctx, nil
 }
-
-// usageError is a command line that cannot be understood, or settings of a process that are wrong, the files of access and certificates that they name among them.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-func (usageError) ExitCode() int   { return exitUsage }
 
 // failUsage prints the usage of the command and the error, and returns the exit code of the process.
 func failUsage(k *kong.Kong, help kong.HelpOptions, ctx *kong.Context, err error) int {
@@ -57,7 +51,7 @@ func failUsage(k *kong.Kong, help kong.HelpOptions, ctx *kong.Context, err error
 		fmt.Fprintln(os.Stdout)
 	}
 	k.Errorf("%s", err.Error())
-	var usage usageError
+	var usage terminal.UsageError
 	if errors.As(err, &usage) {
 		return usage.ExitCode()
 	}

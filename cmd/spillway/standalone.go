@@ -21,6 +21,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/scrape"
 	"github.com/spillwaydb/spillway/gateway/tablename"
@@ -63,7 +64,7 @@ func (s *standaloneCmd) config() (settings.Config, error) {
 func (s *standaloneCmd) Run() error {
 	set, err := s.config()
 	if err != nil {
-		return usageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)

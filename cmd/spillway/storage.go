@@ -23,6 +23,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/administration"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -80,7 +81,7 @@ func (s *storageCmd) Run() error {
 		err = set.Coord.Check() // before a store is made
 	}
 	if err != nil {
-		return usageError{err}
+		return terminal.UsageError{Err: err}
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
