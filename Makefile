@@ -37,16 +37,16 @@ any = $(subst $(none) $(none),|,$(strip $(1)))
 # without the race detector, five times faster.
 UNRACED := metadata/topology metadata/lease storage/chain storage/replica storage/staging storage/gate storage/lead/rules gateway/follow gateway/ha
 
-# Where goroutines meet.
+# Where goroutines meet. Not main, which reads command lines, and the tests that start processes, into which the race detector does not see.
 # The longest package goes first: at the end it would run alone.
-RACED = $$(go list ./cmd/spillway/... ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... | grep -vE '/($(call any,$(UNRACED)))$$')
+RACED = $$(go list ./cmd/pathtest ./cmd/spillway/... ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... | grep -vE '/($(call any,cmd/spillway $(UNRACED)))$$')
 
 # One goroutine that inflates megabytes, compares large values, flips every bit, or asks large queries or thousands of them one after the
 # other: minutes of the race detector's time for nothing. They run without it.
 RACED_NOT := TestBodiesOfEverySizeArriveWhole TestBombsStaySmall TestPromQL.* \
 	TestMemoryOfOthersSurvives(AQueryThatWantsTooMuch|ShortSeriesOverManySteps) TestEveryFieldTravels \
-	TestNarrowPartitionsLieOnTheServersInTurn TestALoadIsReplayedFromAFileAndFromPrometheus TestCommandLinesAreReadAsKongReadsThem \
-	TestEveryCommandThatAPageShowsIsUnderstood TestPiecesFitIntoFrames TestSegmentEqualsTheMapOfItsRuns TestSegmentsHoldWhatTheBoundsAllow \
+	TestNarrowPartitionsLieOnTheServersInTurn TestALoadIsReplayedFromAFileAndFromPrometheus \
+	TestPiecesFitIntoFrames TestSegmentEqualsTheMapOfItsRuns TestSegmentsHoldWhatTheBoundsAllow \
 	TestFlippedBitsAreDamageAndNotTheEnd TestTruncatedAtEveryByteAnOpenFileGivesItsExactPrefix TestADamagedMirrorOfMetadataGivesAStateThatWas
 
 # Tests that run in parallel wait most of their time.
@@ -55,7 +55,7 @@ PARALLEL := -parallel=4
 # With TEST_SEED random tests draw the same in every run; without, each run draws anew.
 SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
 
-# A test that hangs is ended after that, package by package. On two cores cmd/spillway takes a sixth of it.
+# A test that hangs is ended after that, package by package. On two cores no package takes a sixth of it.
 LIMIT ?= 25m
 
 # go vet is a part of check. go test would run it again, on a package and on all that it imports, for each way of compiling them.
@@ -99,8 +99,9 @@ test-clients: ## real Telegraf, Prometheus and libraries of PyPI and npm against
 has = (cd $(lastword $(1)) && grep -hoE '^func Test[A-Za-z0-9_]*' $$(go list -f '{{join .TestGoFiles " "}} {{join .XTestGoFiles " "}}' $(filter-out ./%,$(1)) .) | grep -qE '$(2)') || { echo "$(1) has no test that matches $(2)"; exit 1; }
 
 kill: ## a process under load, killed again and again: what was acked is there; KILL_COUNT=20
-	@$(call has,./cmd/spillway,Kill)
-	KILL_COUNT=$${KILL_COUNT:-20} $(TEST) -count=1 -timeout=15m -run Kill ./cmd/spillway
+	@$(call has,./cmd/clustertest,Kill)
+	@$(call has,./cmd/standalonetest,Kill)
+	KILL_COUNT=$${KILL_COUNT:-20} $(TEST) -count=1 -timeout=15m -run Kill ./cmd/clustertest ./cmd/standalonetest
 
 crash: ## power cuts at every moment, on disks that lose what was not synced; CRASH_IMAGES=1000
 	@$(call has,./storage/brick,LoseNothingAcked$$)
@@ -108,8 +109,8 @@ crash: ## power cuts at every moment, on disks that lose what was not synced; CR
 	CRASH_IMAGES=$${CRASH_IMAGES:-1000} $(TEST) -count=1 -timeout=60m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
 
 corrupt: ## a store's files corrupted again and again, closed and under a running process: no row is lost in silence; N=500 TEST_SEED= CORRUPT_WORLD=dir CORRUPT_CASE=
-	@$(call has,./cmd/spillway,CorruptionsLoseNothing)
-	CORRUPT_N=$${N:-500} $(TEST) -count=1 -v -timeout=120m -run 'CorruptionsLoseNothing' ./cmd/spillway
+	@$(call has,./cmd/spillway/process,CorruptionsLoseNothing)
+	CORRUPT_N=$${N:-500} $(TEST) -count=1 -v -timeout=120m -run 'CorruptionsLoseNothing' ./cmd/spillway/process
 
 sim: ## a cluster's life in one goroutine, by a seed; SEED=0x2f9c31 EVENTS=1000000 FAULTS=all or all,restore or partition,crash,… ARGS=-v or "-runs 20" or "-partitions 2000 -copies 3"
 	go run ./cmd/sim -seed $(SEED) -events $(EVENTS) -faults $(FAULTS) $(ARGS)
@@ -130,24 +131,24 @@ bench: ## benchmarks; NAME=Merge COUNT=6 PKG=./storage/rows
 	go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG)
 
 bench-smear: build etcd ## CPU of rows that wait against rows that do not, in turns in one cluster of three servers; 8 min; SMEAR_WINDOW=20s (a third table with this window), SMEAR_RATE=80000 (rows a second), SMEAR_TAGS=,os=linux (more tags of each row), SMEAR_PROFILE=DIR (profiles of all processes in the first round)
-	@$(call has,./cmd/spillway,TestClusterSmearCost$$)
-	SMEAR_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=30m -run 'TestClusterSmearCost$$' ./cmd/spillway
+	@$(call has,./cmd/clustertest,TestClusterSmearCost$$)
+	SMEAR_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=30m -run 'TestClusterSmearCost$$' ./cmd/clustertest
 
 bench-unload: build etcd ## CPU of rows that move from a partition to its halves against that of writing them, three copies on three servers; 3 min; UNLOAD_FOR=30s (how long rows are written), SMEAR_RATE=80000, SMEAR_PROFILE=DIR
-	@$(call has,./cmd/spillway,TestClusterUnloadCost$$)
-	UNLOAD_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=20m -run 'TestClusterUnloadCost$$' ./cmd/spillway
+	@$(call has,./cmd/clustertest,TestClusterUnloadCost$$)
+	UNLOAD_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=20m -run 'TestClusterUnloadCost$$' ./cmd/clustertest
 
 bench-edges: build etcd ## how long rows wait for their acks across edges of partitions, beside a table that has none, in turn; p99.9 within 10 ms; 4 min; EDGES=100
-	@$(call has,./cmd/spillway,TestClusterEdgesCost$$)
-	EDGES_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=20m -run 'TestClusterEdgesCost$$' ./cmd/spillway
+	@$(call has,./cmd/clustertest,TestClusterEdgesCost$$)
+	EDGES_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=20m -run 'TestClusterEdgesCost$$' ./cmd/clustertest
 
 bench-moves: build etcd ## how long rows wait for their acks while their partition is split, and while a server is drained, and how many bytes a second leave it; 6 min; MOVE_BYTES=300000000 (of the partition, of the server), MOVE_RATE=200000 (rows a second), MOVE_COPY=64MiB (storage.copy_bytes_per_second), NAME=Split or Drain
-	@$(call has,./cmd/spillway,TestClusterSplitCost$$)
-	MOVE_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=30m -run 'TestCluster($(or $(filter-out .,$(NAME)),Split|Drain))Cost$$' ./cmd/spillway
+	@$(call has,./cmd/clustertest,TestClusterSplitCost$$)
+	MOVE_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=30m -run 'TestCluster($(or $(filter-out .,$(NAME)),Split|Drain))Cost$$' ./cmd/clustertest
 
 plot-smear: build etcd ## the load of three servers over time, without smearing and with it, drawn into docs/proofs/smear.svg
-	@$(call has,./cmd/spillway,TestClusterSmearSpreadsTheLoad$$)
-	SMEAR_SVG=$(CURDIR)/docs/proofs/smear.svg CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=10m -run 'TestClusterSmearSpreadsTheLoad$$' ./cmd/spillway
+	@$(call has,./cmd/clustertest,TestClusterSmearSpreadsTheLoad$$)
+	SMEAR_SVG=$(CURDIR)/docs/proofs/smear.svg CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=10m -run 'TestClusterSmearSpreadsTheLoad$$' ./cmd/clustertest
 
 bench-narrow: ## a million series in partitions 10 s wide, a row of each, against one partition with the same rows; SERIES=1000000 SCRAPES=12 PERIOD=1s
 	@for width in 24h 10s; do \
@@ -241,15 +242,15 @@ demo: build etcd ## a cluster as above, with a load by line protocol, remote wri
 	@bin/cluster -demo -demo-rate $${DEMO_RATE:-1500} -demo-kafka "$${DEMO_KAFKA:-}" -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/demo} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
 test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd, upgraded from an earlier build and rolled back; PREVIOUS=commit CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTERS=4 at once
-	@$(call has,./cmd/spillway,TestCluster)
+	@$(call has,./cmd/clustertest,TestCluster)
 	@$(call has,./cmd/cluster,TestCluster)
 	.ci/previous bin/spillway-previous $(PREVIOUS)
-	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway CLUSTER_PREVIOUS=$(CURDIR)/bin/spillway-previous $(TEST) -count=1 -v -timeout=60m -parallel=$(CLUSTERS) -run 'TestCluster' ./cmd/spillway ./cmd/cluster
+	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway CLUSTER_PREVIOUS=$(CURDIR)/bin/spillway-previous $(TEST) -count=1 -v -timeout=60m -parallel=$(CLUSTERS) -run 'TestCluster' ./cmd/clustertest ./cmd/spillway/process ./cmd/cluster
 
 chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
-	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)
+	@$(call has,./cmd/clustertest,ChaosLosesNothingAcked$$)
 	.ci/faults bin/spillway-faults $(VERSION)
-	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults $(TEST) -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
+	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults $(TEST) -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/clustertest
 
 test-s3: ## backups in a real S3 server that checks signatures: versitygw, built into .cache; S3_SERVER=path of another build of it
 	@test -n "$${S3_SERVER:-}" || GOBIN=$(CURDIR)/.cache/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || { echo "make test-s3: SKIPPED: versitygw cannot be built here, the reason stands above"; exit 0; }; \
@@ -261,5 +262,5 @@ test-docker: ## the image and the services of docker/, in an engine of its own (
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \
-	$(call has,-tags kafka ./cmd/spillway,RealKafka); set -x; \
-	KAFKA_LIBS=$${KAFKA_LIBS:-$(CURDIR)/.cache/kafka/libs} go test -tags kafka -count=1 -timeout=30m -v -run RealKafka ./cmd/spillway
+	$(call has,-tags kafka ./cmd/standalonetest,RealKafka); set -x; \
+	KAFKA_LIBS=$${KAFKA_LIBS:-$(CURDIR)/.cache/kafka/libs} go test -tags kafka -count=1 -timeout=30m -v -run RealKafka ./cmd/standalonetest

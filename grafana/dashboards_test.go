@@ -12,9 +12,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// metricsLists are the lists that cmd/spillway's tests compare with running processes, alone, gateway and storage server: a
+// metricsLists are the lists that cmd/spillway/process's tests compare with running processes, alone, gateway and storage server: a
 // name and a type a line.
-const metricsLists = "../cmd/spillway/testdata/metrics*.txt"
+const metricsLists = "../cmd/spillway/process/testdata/metrics*.txt"
 
 // fromLibraries are metrics of client_golang, as it names them.
 var fromLibraries = regexp.MustCompile(`^(go|process)_`)

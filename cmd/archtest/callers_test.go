@@ -20,7 +20,7 @@ import (
 
 // uncalled are exported functions and methods that only tests call, each with the reason why it stays.
 var uncalled = map[string]string{
-	"(*gateway/api.API).Routes":           "one test in cmd/spillway lists the routes of all packages with the permission that each needs",
+	"(*gateway/api.API).Routes":           "one test in cmd/spillway/process lists the routes of all packages with the permission that each needs",
 	"gateway/intake.Routes":               "the same",
 	"(*gateway/query.Engine).Waiting":     "a test of gateway/api waits until a query is queued",
 	"(*metadata/mapstore.Server).Map":     "tests of storage/metafile read the map of one server",
@@ -29,7 +29,7 @@ var uncalled = map[string]string{
 	"(*metadata/tables.Tables).Dropped":   "tests of a cluster wait until a process knows that a table is gone",
 	"(*metadata/tables.Tables).SetConfig": "tests of gateway/forward change tables",
 	"(*metadata/topology.Map).Cover":      "tests of eight packages make maps by it",
-	"(*protocols/budget.Account).Free":    "tests of gateway/query and cmd/spillway measure what is lent",
+	"(*protocols/budget.Account).Free":    "tests of gateway/query and cmd/spillway/process measure what is lent",
 	"(*protocols/budget.Account).Used":    "the same",
 	"(*protocols/lane.Lane).InUse":        "tests of gateway/query and storage/partition wait until a turn is in use",
 	"protocols/peer/rpc.JoinLinks":        "tests of storage/chain and storage/replica link two servers of one process",

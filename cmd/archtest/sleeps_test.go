@@ -16,7 +16,9 @@ import (
 // something is measured or must not happen.
 var sleepsLeft = map[string]int{
 	"cmd/clienttest":       7,
-	"cmd/spillway":         25,
+	"cmd/clustertest":      22,
+	"cmd/pathtest":         1,
+	"cmd/standalonetest":   2,
 	"gateway/forward":      2,
 	"gateway/intake":       1,
 	"gateway/intake/kafka": 4,

@@ -17,6 +17,7 @@ import (
 // is needed no more is a violation.
 var variables = map[string]string{
 	"cmd/spillway.version":           "the linker sets it",
+	"cmd/internal/processtest.built": "the program is linked once for all tests of a package, which hand each other nothing",
 	"protocols/peer/peerpb.*":        "protoc writes them",
 	"gateway/intake.door*":           "rows of the table of routes, known by their addresses and never written",
 	"cmd/spillway/diagram.glyphText": "letters as they are embedded: never written",

@@ -36,7 +36,7 @@ build() {
 
 # jars fetches the jars that a pom.xml names, all or none of them.
 jars() {
-	pom=$root/cmd/spillway/testdata/kafka/pom.xml
+	pom=$root/cmd/standalonetest/testdata/kafka/pom.xml
 	libs=${KAFKA_LIBS:-$root/.cache/kafka/libs}
 	if ! command -v java >/dev/null; then
 		echo "install.sh: Kafka needs Java 17 or newer, and there is no java here" >&2

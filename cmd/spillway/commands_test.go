@@ -8,34 +8,35 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
 // TestCommandsOfTheFirstHour: write, look, ask, in the ways that docs/commands.md shows, with its exit codes.
 func TestCommandsOfTheFirstHour(t *testing.T) {
-	p := newProcess(t)
-	url := "--url=http://" + p.addr
-	if _, said, code := p.run("health", url); code != 2 || !strings.Contains(said, "no answer") {
+	p := processtest.New(t)
+	url := "--url=http://" + p.Addr
+	if _, said, code := p.Run("health", url); code != 2 || !strings.Contains(said, "no answer") {
 		t.Errorf("%d %s", code, said)
 	}
-	if out, said, code := p.run("health", "-q", url); code != 2 || out+said != "" {
+	if out, said, code := p.Run("health", "-q", url); code != 2 || out+said != "" {
 		t.Errorf("%d %s%s", code, out, said)
 	}
-	p.start()
+	p.Start()
 	wants := func(code int, want string, args ...string) {
 		t.Helper()
-		out, said := p.must(code, args...)
+		out, said := p.Must(code, args...)
 		if !strings.Contains(out+said, want) {
 			t.Errorf("spillway %s:\n%s%swant %q", strings.Join(args, " "), out, said, want)
 		}
 	}
-	rows := filepath.Join(p.dir, "rows")
+	rows := filepath.Join(p.Dir, "rows")
 	if err := os.WriteFile(rows, []byte("cpu,host=a usage=42 1790000000000000000\ncpu,host=b usage=4x\ncpu,host=c usage=1 1790000000000000000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	wants(0, "200 OK: ", "health", url)
 	wants(1, "unable to parse", "write", rows, url)
-	wants(0, "", "write", "--format=prometheus", "--table=other", url, mustWrite(t, p.dir, "up{job=\"x\"} 1 1790000000000\n"))
+	wants(0, "", "write", "--format=prometheus", "--table=other", url, mustWrite(t, p.Dir, "up{job=\"x\"} 1 1790000000000\n"))
 	wants(0, `cpu_usage{host="a"}  2026-09-21T14:13:20Z  42`, "query", "cpu_usage", "--time=1790000000", url)
 	wants(0, "__name__,host,time,value\ncpu_usage,a,2026-09-21T14:13:20Z,42\ncpu_usage,c,2026-09-21T14:13:20Z,1\n", "query", "cpu_usage", "--time=1790000000", "--output=csv", url)
 	wants(0, `"resultType":"matrix"`, "query", "sum(cpu_usage)", "--start=1790000000", "--end=1790000060", "--step=30s", "--output=json", url)
@@ -69,7 +70,7 @@ func mustWrite(t *testing.T, dir, text string) string {
 
 // TestVariablesOfCommandsStopNoProcess: a shell may have them set when a process is started from it.
 func TestVariablesOfCommandsStopNoProcess(t *testing.T) {
-	noSettings(t)
+	processtest.NoSettings(t)
 	c := newCLI()
 	k, err := kong.New(&c)
 	if err != nil {

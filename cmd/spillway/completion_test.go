@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
 // completed are words of a line behind `spillway`, and the words that may follow: of a choice, all of them.
@@ -24,19 +26,19 @@ var completed = map[string]string{
 
 // TestCompletion asks the shells themselves, each of which the test skips where it is not installed.
 func TestCompletion(t *testing.T) {
-	p := newProcess(t)
+	p := processtest.New(t)
 	lines := slices.Sorted(maps.Keys(completed))
 	for i := range lines {
 		lines[i] = "spillway " + lines[i]
 	}
 	for shell, ask := range map[string]func(t *testing.T, bin, script string, lines []string) []string{"bash": askBash, "zsh": askZsh, "fish": askFish} {
 		t.Run(shell, func(t *testing.T) {
-			script, _ := p.must(0, "completion", shell)
+			script, _ := p.Must(0, "completion", shell)
 			bin, err := exec.LookPath(shell)
 			if err != nil {
 				t.Skipf("%s is not installed, so that its script was made and not run; on Debian: apt-get install %s", shell, shell)
 			}
-			file := mustWrite(t, p.dir, script)
+			file := mustWrite(t, p.Dir, script)
 			if out, err := exec.Command(bin, "-n", file).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}

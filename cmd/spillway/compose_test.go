@@ -16,6 +16,8 @@ import (
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
+	"github.com/spillwaydb/spillway/cmd/spillway/process"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
@@ -135,10 +137,10 @@ func TestComposeFilesKeepDataAndAreOpenToThisMachineAlone(t *testing.T) {
 // checkOurService: the program understands the service's command and variables, and has the time to stop.
 func checkOurService(t *testing.T, where string, s composeService) {
 	t.Helper()
-	if stops := time.Duration(settings.Default().HTTP.ShutdownTimeout) + leaveTimeout + copiesTimeout + endMax; s.Grace <= stops {
+	if stops := time.Duration(settings.Default().HTTP.ShutdownTimeout) + process.LeaveTimeout + process.CopiesTimeout + process.EndMax; s.Grace <= stops {
 		t.Errorf("%s is killed after %s, and may need %s to stop", where, s.Grace, stops)
 	}
-	noSettings(t)
+	processtest.NoSettings(t)
 	for key, value := range s.Environment {
 		t.Setenv(key, value)
 	}
@@ -150,7 +152,7 @@ func checkOurService(t *testing.T, where string, s composeService) {
 	if _, err := parse(k, kong.HelpOptions{}, s.Command); err != nil {
 		t.Errorf("%s: %v: %v", where, s.Command, err)
 	}
-	if out, err := exec.Command(program(t), "config", "check").CombinedOutput(); err != nil {
+	if out, err := exec.Command(processtest.Program(t), "config", "check").CombinedOutput(); err != nil {
 		t.Errorf("%s: %v: %v\n%s", where, s.Environment, err, out)
 	}
 	for _, arg := range s.Command {
@@ -256,9 +258,9 @@ func TestSecretsOfComposeLetItsProgramsIn(t *testing.T) {
 		return string(text)
 	}
 	secret("grafana_admin_password")
-	p := newProcess(t)
-	p.more = []string{"--tokens.file=" + filepath.Join(dir, "tokens.yml")}
-	p.start()
+	p := processtest.New(t)
+	p.More = []string{"--tokens.file=" + filepath.Join(dir, "tokens.yml")}
+	p.Start()
 	for _, ask := range []struct {
 		method, path, scheme, token string
 		want                        int
@@ -276,7 +278,7 @@ func TestSecretsOfComposeLetItsProgramsIn(t *testing.T) {
 		if ask.token != "" {
 			header.Set("Authorization", fmt.Sprintf("%s %s", ask.scheme, secret(ask.token)))
 		}
-		if got, body, err := p.do(ask.method, ask.path, header, []byte("cpu,host=a usage=42")); err != nil || got != ask.want {
+		if got, body, err := p.Do(ask.method, ask.path, header, []byte("cpu,host=a usage=42")); err != nil || got != ask.want {
 			t.Errorf("%s %s with %s: %d %s %v, want %d", ask.method, ask.path, ask.token, got, body, err, ask.want)
 		}
 	}

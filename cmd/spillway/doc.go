@@ -5,20 +5,13 @@
 //	spillway doctor         what is wrong with a cluster, and what to do
 //	spillway kafka status   the lag of the topics that a running process reads
 //
-// Main is a list of actors: each part is opened in the order in which it is needed, run beside the others, and stopped
-// in the opposite order.
+// Main has the command line: which command there is, and how its line is read. Everything else is in packages below this one:
 //
-//	listen ─▶ intake (writes) ─▶ forward ─▶ server ─▶ brick        data directory:  log/ segments/ catalogue/
-//	       └▶ api (PromQL) ────▶ query ───▶ server                                  coord/
-//	kafka ─▶ intake/kafka (topics) ─▶ forward
-//	admin.listen ─▶ pprof, metrics
-//
-// Commands that need no process of their own are packages below this one, and import it never:
-//
+//	main ─▶ process ─▶ view, settings, administration (its orders and pages), connect
 //	main ─▶ settings ─▶ verify, connect
 //	main ─▶ administration ─▶ findings, figures, diagram, connect, client, settings
 //	main ─▶ backups, repair ─▶ settings
 //	main ─▶ backups, exchange, topics ─▶ client
-//	main ─▶ administration, backups, exchange, repair, verify, client, connect ─▶ terminal
+//	main ─▶ process, administration, backups, exchange, repair, verify, client, connect ─▶ terminal
 //	main ─▶ credentials, completion
 package main

@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/completion"
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
 	"github.com/spillwaydb/spillway/cmd/spillway/exchange"
+	"github.com/spillwaydb/spillway/cmd/spillway/process"
 	"github.com/spillwaydb/spillway/cmd/spillway/repair"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
@@ -26,9 +27,9 @@ import (
 var version = "dev"
 
 type cli struct {
-	Standalone standaloneCmd            `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
-	Gateway    gatewayCmd               `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
-	Storage    storageCmd               `cmd:"" help:"Run a storage server of a cluster."`
+	Standalone process.Standalone       `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
+	Gateway    process.Gateway          `cmd:"" help:"Run a gateway of a cluster: accepts writes and queries, keeps nothing."`
+	Storage    process.Storage          `cmd:"" help:"Run a storage server of a cluster."`
 	Query      client.Query             `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
 	Write      exchange.Write           `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
 	Tail       client.Tail              `cmd:"" help:"Print rows as they come."`
@@ -59,7 +60,7 @@ func newCLI() (c cli) {
 	c.Standalone.Flags = settings.NewFlags(settings.Standalone, b)
 	c.Gateway.Flags = settings.NewFlags(settings.Gateway, b)
 	c.Storage.Flags = settings.NewFlags(settings.Storage, b)
-	c.Verify.Program = rehearsal{}
+	c.Verify.Program = process.Rehearsal{}
 	return c
 }
 

@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
+	"github.com/spillwaydb/spillway/cmd/spillway/process"
 )
 
 // Command lines mean the same as to kong's own Parse: parse is its steps without the hooks, which no command has.
 func TestCommandLinesAreReadAsKongReadsThem(t *testing.T) {
-	noSettings(t)
+	processtest.NoSettings(t)
 	type result struct {
 		out, command, err string
 		code              int
@@ -79,7 +82,7 @@ func TestVersionIsAFlagToo(t *testing.T) {
 
 // stripPointers leaves the commands that hold no pointers, which print as addresses.
 func stripPointers(c cli) any {
-	c.Standalone, c.Gateway, c.Storage = standaloneCmd{}, gatewayCmd{}, storageCmd{}
+	c.Standalone, c.Gateway, c.Storage = process.Standalone{}, process.Gateway{}, process.Storage{}
 	return c
 }
 

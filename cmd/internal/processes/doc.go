@@ -1,6 +1,6 @@
 // Package processes runs a cluster of real processes on this machine: etcd members, storage servers and gateways of one
 // built binary, each with a port and a directory that it keeps through all its lives. `make cluster` is this package in
-// the foreground; the process tests of cmd/spillway kill, pause and restart its processes.
+// the foreground; the tests of cmd/clustertest kill, pause and restart its processes.
 //
 //	Plan ──Layout──▶ Cluster{Etcd, Storage, Gateways} ──Start──▶ every process answers "ready"
 //	                                                     │

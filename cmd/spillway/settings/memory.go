@@ -22,11 +22,11 @@ import (
 // Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Where rows are staged,
 // the share of rows that are not flushed leaves storage.staging_bytes_max to them: 1/16.
 //
-// Values that a user sets stay. The collector's limit is what the rows in heads leave of the budget (cmd/spillway/heap.go): it works harder when that runs
+// Values that a user sets stay. The collector's limit is what the rows in heads leave of the budget (cmd/spillway/process/heap.go): it works harder when that runs
 // short, and does not let garbage grow to the size of the live heap.
 
 const (
-	MemoryParts   = 32        // of the budget: the unit of the floors of accounts (cmd/spillway/accounts.go)
+	MemoryParts   = 32        // of the budget: the unit of the floors of accounts (cmd/spillway/process/accounts.go)
 	memoryShare   = 60        // of the machine or the control group, in percent, unless set
 	MemoryLeast   = 320 << 20 // below this a single request of the largest size would not fit beside the rest
 	inFlightLeast = 96 << 20  // one request, packed and unpacked

@@ -15,7 +15,7 @@ import (
 )
 
 // memory is a storage of one table "t" that can be set to fail, to wait and to count. Its answers are set by the test;
-// cmd/spillway tests how a real one answers.
+// cmd/clustertest tests how a real one answers.
 type memory struct {
 	noRoom bool // for series of odd numbers that are offered
 

@@ -1,0 +1,91 @@
+package clustertest
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// TestClusterOfAThousandPartitions has 1,000 active partitions on five servers. It measures their cost for etcd in the
+// idle state, and the time until others lead the partitions of a lost server. CLUSTER_STEADY is how long is measured.
+func TestClusterOfAThousandPartitions(t *testing.T) {
+	needsCluster(t)
+	const n = 1000
+	steady := processtest.EnvDuration(t, "CLUSTER_STEADY", 6*time.Second)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 5, Gateways: 1, Env: []string{unmerged}})
+	c.table("many", time.Second, 3)
+	began, from := time.Now(), time.Now().Truncate(time.Hour).Add(-time.Hour)
+	ps := c.cover("many", from, time.Second, n)
+	t.Logf("%d partitions made and led within %v", len(ps), time.Since(began).Round(time.Millisecond))
+
+	lost := c.leadsAbout(ps, n/5)
+	led := c.led(ps, lost)
+	began = time.Now()
+	c.server(lost).Kill()
+	took := c.moves(led, lost, began)
+	t.Logf("%s is lost: all that it led are led by others: %s", lost, spreadOf(took))
+	if last := took[len(took)-1]; last > 12*time.Second { // leases promise 6 s, on a machine that has the time
+		t.Errorf("the last of %d was led after %v", len(led), last)
+	}
+	c.start(c.server(lost))
+
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "m,i=%d v=%d %d\n", i, i, from.Add(time.Duration(i)*time.Second).UnixMilli())
+	}
+	began = time.Now()
+	c.within(processtest.Patience, "a row in each partition is acked", func() bool {
+		status, text, err := processtest.PutLine(c.doors[0], "many", b.String())
+		if err != nil || status != http.StatusNoContent && status/100 != 5 {
+			t.Fatalf("%d %.300s %v", status, text, err)
+		}
+		return status == http.StatusNoContent
+	})
+	t.Logf("a row in each of them acked after %v", time.Since(began).Round(time.Millisecond))
+	if got := c.doors[0].RowsOf("many", "m_v", "3h", from.Add(time.Hour)); len(got) != n {
+		t.Errorf("%d series are there", len(got))
+	}
+
+	c.within(processtest.Patience, "nothing is staged", func() bool { return c.waiting() == 0 })
+	time.Sleep(2 * time.Second) // the effects of the rows are over
+	_, rev, err := c.view.Coord.List(t.Context(), "nothing/")
+	c.must(err)
+	cpu, puts := processtest.Metric(t, c.EtcdClients[0], "process_cpu_seconds_total"), processtest.Metric(t, c.EtcdClients[0], "etcd_mvcc_put_total")
+	began = time.Now()
+	time.Sleep(steady) // what an idle cluster costs in this time is measured
+	seconds := time.Since(began).Seconds()
+	_, rev2, err := c.view.Coord.List(t.Context(), "nothing/")
+	c.must(err)
+	writes := float64(rev2-rev) / seconds
+	core := (processtest.Metric(t, c.EtcdClients[0], "process_cpu_seconds_total") - cpu) / seconds
+	t.Logf("steady over %.0f s: %.1f transactions/s, %.1f rows/s written to etcd, which takes %.2f%% of a core", seconds, writes,
+		(processtest.Metric(t, c.EtcdClients[0], "etcd_mvcc_put_total")-puts)/seconds, 100*core)
+	if writes > 10 {
+		t.Errorf("%.1f store writes/s: 10 is the bound", writes)
+	}
+	if core > 0.1 { // docs/proofs/cluster.md has the figure for an otherwise idle machine
+		t.Errorf("etcd takes %.2f%% of a core for six small writes a second", 100*core)
+	}
+	if n := len(c.unled(ps)); n > 0 {
+		t.Errorf("%d partitions are led by nobody", n)
+	}
+}
+
+// leadsAbout returns the server with the number of partitions nearest to n.
+func (c *crowd) leadsAbout(ps []lease.Partition, n int) (best topology.ServerID) {
+	off := len(ps) + 1
+	for _, p := range c.Storage {
+		s := topology.ServerID(p.Name)
+		if d := len(c.led(ps, s)) - n; max(d, -d) < off {
+			best, off = s, max(d, -d)
+		}
+	}
+	return best
+}

@@ -1,0 +1,108 @@
+package processtest
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// SmallDisk is a separate file system for a process's data: a tmpfs in a mount namespace that a helper keeps alive, so
+// that it outlives the process.
+type SmallDisk struct {
+	Dir  string   // as seen by the test
+	In   []string // a command that runs another, with the disk in its place
+	fill string
+}
+
+// NewSmallDisk mounts one of so many bytes at dir. The test is skipped where there are no mount namespaces.
+func NewSmallDisk(t *testing.T, dir string, bytes int) *SmallDisk {
+	holder := exec.Command("unshare", "-Urm", "sh", "-c", fmt.Sprintf("mount -t tmpfs -o size=%d tmpfs %s && echo ready && exec sleep 600", bytes, dir))
+	out, err := holder.StdoutPipe()
+	if err == nil {
+		err = holder.Start()
+	}
+	if err != nil {
+		t.Skipf("no mount namespaces: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = holder.Process.Kill()
+		_ = holder.Wait()
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+		t.Skip("no mount namespaces here")
+	}
+	pid := strconv.Itoa(holder.Process.Pid)
+	seen := filepath.Join("/proc", pid, "root", dir)
+	return &SmallDisk{Dir: seen, fill: filepath.Join(seen, "fill"), In: []string{"nsenter", "-t", pid, "-U", "-m", "--preserve-credentials"}}
+}
+
+// Use allocates space until left bytes are free.
+func (d *SmallDisk) Use(t *testing.T, left uint64) {
+	t.Helper()
+	free := FreeBytes(t, d.Dir)
+	if free <= left || free > 1<<30 {
+		t.Fatalf("%d bytes are free; is this the small disk?", free)
+	}
+	if err := os.WriteFile(d.fill, make([]byte, free-left), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FillUp allocates the last byte.
+func (d *SmallDisk) FillUp(t *testing.T) {
+	t.Helper()
+	for size := uint64(4 << 20); size > 0; size /= 2 {
+		f, err := os.OpenFile(d.fill, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = f.Write(make([]byte, size))
+		}
+		_ = f.Close()
+	}
+	if free := FreeBytes(t, d.Dir); free != 0 {
+		t.Fatalf("%d bytes are free", free)
+	}
+}
+
+// Clear gives back what Use and FillUp allocated.
+func (d *SmallDisk) Clear(t *testing.T) {
+	if err := os.Remove(d.fill); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FreeBytes is the free space of the file system of a directory.
+func FreeBytes(t *testing.T, dir string) uint64 {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Bavail * uint64(st.Bsize)
+}
+
+// TreeOf lists the files of a store with their sizes, except the locks and the file that fills the disk.
+func TreeOf(t *testing.T, dir string) string {
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && d.Name() != "LOCK" && d.Name() != "fill" {
+			st, serr := d.Info()
+			if serr != nil {
+				return serr
+			}
+			fmt.Fprintln(&b, path, st.Size(), st.ModTime())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}

@@ -1,0 +1,163 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/protocols/setting"
+)
+
+// reloader reads the settings of a running process again, at SIGHUP and for POST /-/reload: the configuration file and the
+// files that it names.
+type reloader struct {
+	cfg *config
+	log *slog.Logger
+	// apply puts what may change into force. Its error is Invalid, and then nothing has changed.
+	apply func(c *settings.Config) error
+	// failed counts a reload that failed; nil: nothing does.
+	failed func()
+}
+
+// reload applies all or nothing: a mistake anywhere leaves the settings in force unchanged. The error is Invalid.
+func (r *reloader) reload() error {
+	c, err := r.readAgain()
+	if err == nil {
+		err = r.apply(c)
+	}
+	if err != nil {
+		if r.failed != nil {
+			r.failed()
+		}
+		r.log.Error("settings could not be read anew; those in force stay", "file", r.cfg.File, "error", err)
+		return err
+	}
+	if r.cfg.File == "" {
+		return nil
+	}
+	for _, key := range changedForRestart(&r.cfg.Config, c) {
+		r.log.Warn("a setting has changed that needs a restart", "key", key)
+	}
+	r.log.Info("settings are read anew", "file", r.cfg.File, "tables", len(c.Limits.Tables))
+	r.cfg.Level.Set(c.Level.Level())
+	return nil
+}
+
+// readAgain reads and checks the whole configuration, flags and variables with it.
+func (r *reloader) readAgain() (*settings.Config, error) {
+	if r.cfg.File == "" || r.cfg.Again == nil {
+		return &r.cfg.Config, nil
+	}
+	c, err := r.cfg.Again()
+	return &c, err
+}
+
+// catchHangups has SIGHUP, which would end the process, wait in the configuration until the process runs and reloads.
+// A process may start for long: it opens a large log, or waits for the coordination store.
+func (c *config) catchHangups() (stop func()) {
+	c.hangups = make(chan os.Signal, 1)
+	signal.Notify(c.hangups, syscall.SIGHUP)
+	return func() { signal.Stop(c.hangups) }
+}
+
+// onHangup reloads at each SIGHUP.
+func (r *reloader) onHangup(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.cfg.hangups:
+			_ = r.reload() // logged and counted
+		}
+	}
+}
+
+// page reloads, and answers with the mistakes in the files if it cannot.
+func (r *reloader) page(w http.ResponseWriter, _ *http.Request) {
+	if err := r.reload(); err != nil {
+		http.Error(w, "What was in force stays in force: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, "Reloaded.\n")
+}
+
+func (d *door) reloader() *reloader {
+	return &reloader{cfg: d.cfg, log: d.log, apply: d.apply, failed: d.limits.ReloadFailed}
+}
+
+// apply puts users, tokens, limits, rules of labels and pairs of replicas into force.
+func (d *door) apply(c *settings.Config) error {
+	if err := d.guard.Reload(); err != nil || d.cfg.File == "" {
+		return err
+	}
+	if err := d.limits.Reload(c.Limits); err != nil {
+		return err
+	}
+	// These were checked with the rest of the file.
+	return errors.Join(d.relabel.Reload(c.Relabel), d.replicas.Reload(c.HA))
+}
+
+// reloader puts the weights of tables into force, all that a storage server uses of the limits. Certificates and revocations of
+// peers are read again by themselves.
+func (p *storage) reloader() *reloader {
+	return &reloader{cfg: p.cfg, log: p.log, apply: func(c *settings.Config) error {
+		now := c.Limits
+		p.cfg.Weights.Store(&now)
+		return nil
+	}}
+}
+
+// changedForRestart returns the keys of settings that differ and that a running process does not reload.
+func changedForRestart(old, now *settings.Config) (keys []string) {
+	before := map[string]string{}
+	for _, s := range setting.List(old) {
+		before[s.Key] = s.Text()
+	}
+	for _, s := range setting.List(now) {
+		if !s.Reload && before[s.Key] != s.Text() {
+			keys = append(keys, s.Key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// settings is the configuration in force, as YAML.
+func (d *door) settings() string {
+	c := d.cfg.Config
+	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
+	return c.String()
+}
+
+// flagValues are the settings in force that are single values, by flag: what Prometheus calls its flags. Their reader need not
+// administer the process, so that a password in the coordination store's URL is left out.
+func (d *door) flagValues() map[string]string {
+	c := d.cfg.Config
+	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
+	if u, err := url.Parse(c.Coord.URL); err == nil {
+		c.Coord.URL = u.Redacted()
+	} else {
+		c.Coord.URL = ""
+	}
+	out := map[string]string{"config.file": c.File}
+	for _, s := range setting.List(&c) {
+		if s.Scalar() && s.Is(d.role) {
+			out[s.Flag] = s.Text()
+		}
+	}
+	return out
+}
+
+// exists reports whether there is a table of that name.
+func (d *door) exists(table string) bool {
+	_, ok := d.behind.tables.Get(table)
+	return ok
+}

@@ -1,0 +1,136 @@
+package process
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/gateway/api"
+)
+
+// configured is a file of settings that a storage server of a test has read.
+func configured(t *testing.T, yaml string) (*storage, *processtest.Log, func(yaml string)) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "spillway.yaml")
+	write := func(yaml string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(yaml)
+	cmd := &Storage{Flags: settings.NewFlags(settings.Storage, api.Build{})}
+	cmd.ConfigFile = file
+	set, err := cmd.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config{Config: set}
+	admin, err := net.Listen("tcp", cfg.Admin.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = admin.Close() })
+	said, registry := new(processtest.Log), prometheus.NewRegistry()
+	return &storage{cfg: &cfg, log: newLog(said, "", cfg.Level, registry), registerer: registry, admin: admin}, said, write
+}
+
+// TestAStorageServerReloadsAllOrNothing by POST /-/reload, which pages of other origins cannot send.
+func TestAStorageServerReloadsAllOrNothing(t *testing.T) {
+	const on = "admin: {listen: '127.0.0.1:0'}\n"
+	p, said, write := configured(t, on+"limits: {tables: {m: {weight: 2}}}\n")
+	h := p.pages()
+	ask := func(want int, method string, header ...string) string {
+		t.Helper()
+		rq := httptest.NewRequest(method, "http://"+p.admin.Addr().String()+"/-/reload", nil)
+		for i := 0; i < len(header); i += 2 {
+			rq.Header.Set(header[i], header[i+1])
+		}
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, rq)
+		if rec.Code != want {
+			t.Errorf("%s %v: %d %s, want %d", method, header, rec.Code, rec.Body, want)
+		}
+		return rec.Body.String()
+	}
+	ask(405, "GET")
+	ask(403, "POST", "Origin", "https://evil.example")
+	ask(403, "POST", "Sec-Fetch-Site", "cross-site")
+
+	write(on + "limits: {tables: {m: {weight: 5}}}\nlog_level: loud\n")
+	if text := ask(500, "POST"); !strings.Contains(text, "stays in force") || !strings.Contains(text, "log_level") {
+		t.Errorf("a mistake: %s", text)
+	}
+	if w := p.weight("m"); w != 2 {
+		t.Errorf("a file with a mistake changed the weight to %d", w)
+	}
+	write(on + "limits: {tables: {m: {weight: 5}}}\nlog_level: error\nlog_format: json\nstorage: {minors_max: 7}\n")
+	ask(200, "POST")
+	if w := p.weight("m"); w != 5 {
+		t.Errorf("the weight is %d after the reload", w)
+	}
+	for _, key := range []string{"log_format", "storage.minors_max"} {
+		if !strings.Contains(said.String(), "needs a restart\" key="+key) {
+			t.Errorf("that %s needs a restart was not said:\n%s", key, said)
+		}
+	}
+	if strings.Count(said.String(), "needs a restart") != 2 {
+		t.Errorf("more needs a restart than has changed:\n%s", said)
+	}
+	before := len(said.String())
+	ask(200, "POST")
+	if more := said.String()[before:]; more != "" {
+		t.Errorf("log_level is error, and this was logged: %s", more)
+	}
+}
+
+// TestAStorageServerIsReloadedByItsHostAlone: it knows no tokens.
+func TestAStorageServerIsReloadedByItsHostAlone(t *testing.T) {
+	p, said, _ := configured(t, "admin: {listen: '0.0.0.0:0'}\n")
+	rec := httptest.NewRecorder()
+	p.pages().ServeHTTP(rec, httptest.NewRequest("POST", "http://10.0.0.1:8429/-/reload", nil))
+	if rec.Code != 403 || !strings.Contains(rec.Body.String(), "SIGHUP") || strings.Contains(said.String(), "read anew") {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+}
+
+// TestAHangupDoesNotEndAStorageServerThatStarts: it waits for the coordination store, as long as that takes.
+func TestAHangupDoesNotEndAStorageServerThatStarts(t *testing.T) {
+	p := processtest.New(t)
+	away, err := processes.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Cmd = exec.Command(p.Bin, "storage", "--id=s1", "--data-dir="+filepath.Join(p.Dir, "data"), "--peer.listen=127.0.0.1:0", "--admin.listen="+p.Addr, "--coord=etcd://"+away, "--dev.insecure-peers", "--memory=512MiB")
+	p.Cmd.Env, p.Cmd.Stderr = append(p.Env, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1"), &p.Log
+	if err := p.Cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.Done = make(chan struct{})
+	go func() {
+		p.Err = p.Cmd.Wait()
+		close(p.Done)
+	}()
+	t.Cleanup(p.Kill)
+	alive := func() bool {
+		status, _, err := p.Get("/-/healthy")
+		return err == nil && status == http.StatusOK
+	}
+	p.Eventually("it waits for the coordination store", func() bool { return alive() && strings.Contains(p.Log.String(), "waiting for it") })
+	for i := range 50 {
+		if err := p.Cmd.Process.Signal(syscall.SIGHUP); err != nil || !alive() {
+			t.Fatalf("after %d hangups: %v\n%s", i+1, err, &p.Log)
+		}
+	}
+}

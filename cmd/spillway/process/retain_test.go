@@ -1,0 +1,135 @@
+package process
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/local"
+)
+
+// TestAClockThatJumpsDropsNothing starts a process on a host with a clock a hundred days ahead of the last trusted one:
+// every partition is older than the retention, and none is dropped until a person confirms the clock.
+func TestAClockThatJumpsDropsNothing(t *testing.T) {
+	t.Parallel() // it waits until rows are older than the retention
+	p := processtest.New(t, "SPILLWAY_TABLES_RETENTION=20s", "SPILLWAY_TABLES_PARTITION_WIDTH=1s", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	p.Start()
+	now := time.Now()
+	const rows = 6
+	var lines strings.Builder
+	for i := range rows {
+		fmt.Fprintf(&lines, "old,i=a x=%d %d\n", i, now.Add(time.Duration(-i)*time.Second).UnixMilli())
+	}
+	if status, text := p.Line(lines.String()); status != http.StatusNoContent {
+		t.Fatalf("%d %s", status, text)
+	}
+	if code := p.Stop(); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, &p.Log)
+	}
+	moveClock(t, p, -100*24*time.Hour)
+	for time.Since(now) < 25*time.Second { // until all rows are older than the retention
+		time.Sleep(100 * time.Millisecond)
+	}
+	kept := func() int {
+		return len(p.Rows("old_x", "1h", now.Add(time.Second))["old_x/a"])
+	}
+	held := func() bool {
+		_, text, err := p.Get("/api/v1/status/cluster")
+		return err == nil && strings.Contains(string(text), "Retention holds")
+	}
+	p.Start()
+	p.Eventually("the status page says what is held", held)
+	if n := kept(); n != rows {
+		t.Errorf("%d rows of %d are left", n, rows)
+	}
+	if said := p.Log.String(); strings.Contains(said, "partition dropped") || !strings.Contains(said, "--retention.confirmed") {
+		t.Errorf("it said\n%s", said)
+	}
+	p.Stop()
+	p.Start() // a restart is no confirmation
+	p.Eventually("the status page says what is held", held)
+	if n := kept(); n != rows {
+		t.Errorf("%d rows of %d are left after a restart", n, rows)
+	}
+	p.Stop()
+	p.Env = append(p.Env, "SPILLWAY_TABLES_RETENTION_CONFIRMED="+now.Add(time.Hour).UTC().Format(time.RFC3339))
+	p.Start()
+	p.Eventually("what was confirmed is dropped", func() bool { return kept() == 0 })
+}
+
+// moveClock changes the clock that a stopped process has stored.
+func moveClock(t *testing.T, p *processtest.Process, by time.Duration) {
+	t.Helper()
+	s, err := local.Open(vfs.Default, filepath.Join(p.Dir, "data", "coord"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, ok, err := s.Get(t.Context(), clockRow)
+	if err != nil || !ok {
+		t.Fatalf("the clock is not remembered: %v", err)
+	}
+	at, err := strconv.ParseInt(string(row.Value), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Commit(t.Context(), nil, []coord.Write{{Key: clockRow, Value: strconv.AppendInt(nil, at+int64(by), 10)}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestARetentionOfTheStartNamesTheTablesThatKeepTheirs: a start with --retention=7d looked as if all tables kept their
+// rows that long; one of them was named.
+func TestARetentionOfTheStartNamesTheTablesThatKeepTheirs(t *testing.T) {
+	t.Parallel()
+	p := processtest.New(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	const warning = "the retention that is set is that of new tables"
+	p.Start()
+	for _, q := range []string{"CREATE DATABASE hosts WITH DURATION 30d", "CREATE DATABASE week WITH DURATION 7d", "CREATE DATABASE kept"} {
+		if status, text, err := p.Get("/query?q=" + url.QueryEscape(q)); err != nil || status != http.StatusOK || strings.Contains(string(text), "error") {
+			t.Fatalf("%s: %d %s %v", q, status, text, err)
+		}
+	}
+	file := filepath.Join(p.Dir, "spillway.yaml")
+	if err := os.WriteFile(file, []byte("tables: {retention: 30d}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, start := range []struct {
+		flag, tables, command string
+	}{
+		{"", "", ""}, // none is set
+		{"--retention=7d", "default (for ever), hosts (30d), kept (for ever)", "spillway table set default --retention=1w"},
+		{"--retention=0", "hosts (30d), week (1w)", "spillway table set hosts --retention=0s"},
+		{"--config.file=" + file, "default (for ever), kept (for ever), week (1w)", "spillway table set default --retention=30d"},
+	} {
+		p.Stop()
+		p.More = nil
+		if start.flag != "" {
+			p.More = []string{start.flag}
+		}
+		p.Start()
+		said := p.Log.String()
+		if start.tables == "" {
+			if strings.Contains(said, warning) {
+				t.Errorf("no retention is set, and it said\n%s", said)
+			}
+			continue
+		}
+		if strings.Count(said, warning) != 1 || !strings.Contains(said, fmt.Sprintf("tables=%q command=%q", start.tables, start.command)) {
+			t.Errorf("%s: %q and %q are missing in\n%s", start.flag, start.tables, start.command, said)
+		}
+	}
+}
