@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
 // TestClusterGatewayNamesTheTablesThatKeepTheirRetention: it ignored what it was started with.
@@ -17,7 +18,9 @@ func TestClusterGatewayNamesTheTablesThatKeepTheirRetention(t *testing.T) {
 	g := c.Gateways[0]
 	g.Kill()
 	c.start(g)
-	if said := g.Said(); !strings.Contains(said, "the retention that is set is that of new tables") || !strings.Contains(said, "tables=\"hosts (") || strings.Contains(said, "week (") {
+	const warns = "the retention that is set is that of new tables"
+	c.within(processtest.Patience, "the gateway says which retention counts", func() bool { return strings.Contains(g.Said(), warns) }) // its output may be read after its answer
+	if said := g.Said(); !strings.Contains(said, "tables=\"hosts (") || strings.Contains(said, "week (") {
 		t.Errorf("it said\n%s", said)
 	}
 }
