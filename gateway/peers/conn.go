@@ -104,6 +104,16 @@ func (s *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	return err
 }
 
+// InsertTogether implements peer.Together.
+func (s *stream) InsertTogether(ctx context.Context, all []*peer.Insert) error {
+	ctx, span := trace.Client(ctx, "peer Insert")
+	span.Text("server.address", s.c.addr)
+	span.Count("spillway.rows", peer.RowsOf(all))
+	err := s.c.write(answered, func() error { return peer.InsertTogether(ctx, s.inner, all) })
+	span.End(err)
+	return err
+}
+
 // answered reports whether the Unavailable of an insert is the server's own word.
 func answered(err error) bool {
 	return fault.Is(err, fault.Unavailable) && !errors.Is(err, peer.ErrStreamBroken) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)

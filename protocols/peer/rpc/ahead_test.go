@@ -53,7 +53,7 @@ func TestAGatewayOfBeforeIsStampedByTheServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := &inserts{s: srv, ss: ofContext{ctx: t.Context()}, stream: &memoryStream{m}, version: version}
-		err = in.insert(job{1, rec[recordLen:], mem.SliceBuffer(nil)})
+		err = in.do(job{1, rec[recordLen:], mem.SliceBuffer(nil), false})
 		if len(m.got) != want || (err == nil) != (want == 1) {
 			t.Errorf("a gateway of version %d an hour ahead: %v, %d inserts are kept", version, err, len(m.got))
 		}
@@ -75,7 +75,7 @@ func TestAGatewayLearnsTheStampThatItIsBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := &inserts{s: srv, ss: ofContext{ctx: t.Context()}, stream: &memoryStream{m}, version: version}
-		err = in.insert(job{1, rec[recordLen:], mem.SliceBuffer(nil)})
+		err = in.do(job{1, rec[recordLen:], mem.SliceBuffer(nil), false})
 		if len(m.got) != kept || (err == nil) != (kept == 1) {
 			t.Errorf("a gateway of version %d an hour behind: %v, %d inserts are kept", version, err, len(m.got))
 		}

@@ -91,7 +91,7 @@ func examples() map[string][]byte {
 	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
 		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer, "late": late, "offer": offer, "refused": refused,
-		"batch": batch, "ranked": ranked, "staged": staged, "traced": tracedExample(),
+		"batch": batch, "ranked": ranked, "staged": staged, "traced": tracedExample(), "together": togetherExample(),
 	}
 }
 
@@ -103,6 +103,26 @@ func stagedExample() []byte {
 		panic(err)
 	}
 	setSeq(b, 5)
+	return b
+}
+
+// togetherExample are two frames of one request, to be staged until two moments.
+func togetherExample() []byte {
+	e := new(insertEncoder)
+	for i := range e.parent {
+		e.parent[i] = byte(0xa0 + i)
+	}
+	staging := func(nonce uint64, due point.Nanos) *peer.Staging {
+		return &peer.Staging{Do: peer.Stage, Nonce: nonce, Holders: []string{"s1", "s2"}, Due: due}
+	}
+	b, err := e.encodeGroup([]*peer.Insert{
+		{MapSeq: 42, Stamp: 1 << 20, Level: point.All, IDs: []point.SeriesID{3}, Times: []point.Nanos{5}, Values: []float64{1}, Staging: staging(77, 1e18)},
+		{MapSeq: 42, Stamp: 3 << 20, Level: point.All, IDs: []point.SeriesID{4, 3}, Times: []point.Nanos{5, 6}, Values: []float64{2, 2.5}, Staging: staging(78, 0)},
+	})
+	if err != nil {
+		panic(err)
+	}
+	setSeq(b, 8)
 	return b
 }
 
@@ -285,6 +305,16 @@ func read(name string, b []byte) string {
 			if d.parent != (trace.Parent{}) {
 				text += fmt.Sprintf("from span %x\n", d.parent)
 			}
+		case recordGroup:
+			var d groupDecoder
+			all, err := d.decode(r.payload)
+			if err != nil {
+				return text + err.Error()
+			}
+			for _, in := range all {
+				text += fmt.Sprintf("%+v\n", *in)
+			}
+			text += fmt.Sprintf("from span %x\n", d.head.parent)
 		case recordAcks:
 			for acks := r.payload; len(acks) > 0; {
 				var seq uint64
@@ -330,6 +360,10 @@ func decodeAll(b []byte) error {
 			_, err = def.decode(rec.payload)
 		case recordInsert:
 			_, err = ins.decode(rec.payload)
+		case recordGroup:
+			var group groupDecoder
+			_, err = group.decode(rec.payload)
+			group.free()
 		case recordAcks:
 			for acks := rec.payload; len(acks) > 0 && err == nil; {
 				_, _, acks, err = cutAck(acks)
@@ -536,14 +570,15 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 10, 9)
+	f(0, 11, 10)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 10, 9)
+	f(2, 11, 10)
+	f(2, 9, 9)
 	f(2, 8, 8)
 	f(2, 7, 7)
 	f(2, 5, 5)
-	f(10, 10, 0)
+	f(11, 11, 0)
 	f(0, 0, 0)
 }
 

@@ -55,6 +55,7 @@ type job struct {
 	seq     uint64
 	payload []byte
 	buf     mem.Buffer
+	group   bool // several inserts that go together
 }
 
 func (s *Server) inserts(ss grpc.ServerStream) error {
@@ -181,8 +182,8 @@ func (in *inserts) take(buf mem.Buffer) error {
 		switch b = rest; r.kind {
 		case recordDefine, recordOffer:
 			in.ack(r.seq, in.defineSeries(r.kind, r.payload))
-		case recordInsert:
-			in.start(job{r.seq, r.payload, buf})
+		case recordInsert, recordGroup:
+			in.start(job{r.seq, r.payload, buf, r.kind == recordGroup})
 		default:
 			return fault.Errorf(fault.Corrupt, "a record of type %d within a stream", r.kind)
 		}
@@ -258,7 +259,7 @@ func (in *inserts) admit(n int64) error {
 func (in *inserts) work(j job) {
 	ok := true
 	for ok {
-		err := in.insert(j)
+		err := in.do(j)
 		n := int64(len(j.payload))
 		in.s.insertBytes.Add(-n)
 		in.mu.Lock()
@@ -273,19 +274,11 @@ func (in *inserts) work(j job) {
 	}
 }
 
-func (in *inserts) insert(j job) error {
-	d := insertDecoders.Get().(*insertDecoder)
-	row, err := d.decode(j.payload)
-	j.buf.Free()
-	if err == nil {
-		err = allowInsert(in.role, in.table, row)
-	}
-	if err == nil {
-		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
-		err = in.keep(row, d.parent)
-	}
-	if d.kept() {
-		insertDecoders.Put(d)
+func (in *inserts) do(j job) (err error) {
+	if j.group {
+		err = in.insertGroup(j)
+	} else {
+		err = in.insert(j)
 	}
 	if _, named := peer.MapOf(err); named && in.version < streamMaps && !isAhead(err) { // that gateway's version has no such ack
 		err = fault.Errorf(fault.KindOf(err), "%v", err)
@@ -293,12 +286,53 @@ func (in *inserts) insert(j job) error {
 	return err
 }
 
-// keep stores the rows of an insert, in a span if it is part of a trace.
-func (in *inserts) keep(row *peer.Insert, parent trace.Parent) error {
+func (in *inserts) insert(j job) error {
+	d := insertDecoders.Get().(*insertDecoder)
+	defer d.put()
+	row, err := d.decode(j.payload)
+	j.buf.Free()
+	if err == nil {
+		err = allowInsert(in.role, in.table, row)
+	}
+	if err != nil {
+		return err
+	}
+	in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
+	return in.keep(row, d.parent)
+}
+
+// insertGroup inserts what goes together.
+func (in *inserts) insertGroup(j job) error {
+	var d groupDecoder
+	defer d.free()
+	all, err := d.decode(j.payload)
+	j.buf.Free()
+	if err == nil {
+		err = allowInsert(in.role, in.table, all[0]) // the others differ in rows and names alone
+	}
+	if err != nil {
+		return err
+	}
+	rows := peer.RowsOf(all)
+	in.s.metrics.rows.Add(float64(rows))
+	ctx, span := in.span(d.head.parent, all[0], rows)
+	err = peer.InsertTogether(ctx, in.stream, all)
+	span.End(err)
+	return err
+}
+
+// span begins the span of an insert, if it is part of a trace.
+func (in *inserts) span(parent trace.Parent, of *peer.Insert, rows int) (context.Context, trace.Span) {
 	ctx, span := in.s.deps.Tracer.Under(in.ss.Context(), "peer Insert", parent)
 	span.Text("spillway.table", in.table)
-	span.Count("spillway.partition", int(row.Partition))
-	span.Count("spillway.rows", len(row.IDs)+len(row.Hists))
+	span.Count("spillway.partition", int(of.Partition))
+	span.Count("spillway.rows", rows)
+	return ctx, span
+}
+
+// keep stores the rows of an insert, in a span if it is part of a trace.
+func (in *inserts) keep(row *peer.Insert, parent trace.Parent) error {
+	ctx, span := in.span(parent, row, len(row.IDs)+len(row.Hists))
 	err := in.stream.Insert(ctx, row)
 	if stamp, anew := in.stampAnew(err); anew {
 		row.Stamp = stamp

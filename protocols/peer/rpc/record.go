@@ -16,19 +16,21 @@ import (
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
 // name the newest map, since the fourth an insert may be one of staging, since
 // the fifth such an insert may say when it is due, since the sixth it may be of rows that another partition had, since the seventh an ack may report
-// a stamp that is late, since the eighth an insert may be part of a trace, and since the ninth series may be offered.
+// a stamp that is late, since the eighth an insert may be part of a trace, since the ninth series may be offered, and since the tenth several inserts of
+// staging may go together.
 const (
 	streamOldest  = 1
-	streamVersion = 9
+	streamVersion = 10
 
-	streamAhead   = 2
-	streamMaps    = 3
-	streamStaging = 4
-	streamDue     = 5
-	streamInherit = 6
-	streamLate    = 7
-	streamTraced  = 8
-	streamOffers  = 9
+	streamAhead    = 2
+	streamMaps     = 3
+	streamStaging  = 4
+	streamDue      = 5
+	streamInherit  = 6
+	streamLate     = 7
+	streamTraced   = 8
+	streamOffers   = 9
+	streamTogether = 10
 )
 
 // recordType is the type of a record.
@@ -41,6 +43,7 @@ const (
 	recordInsert  recordType = 4
 	recordAcks    recordType = 5
 	recordOffer   recordType = 6 // as define, but series may be refused
+	recordGroup   recordType = 7 // several inserts of staging
 )
 
 // recordLen is the length of a record before its payload.
@@ -72,7 +75,7 @@ func cutRecord(b []byte) (r record, rest []byte, err error) {
 		return record{}, nil, fault.Errorf(fault.Corrupt, "a record ends after %d bytes, its header has %d", len(b), recordLen)
 	}
 	r.kind = recordType(b[0])
-	if b[1]|b[2]|b[3] != 0 || r.kind < recordHello || r.kind > recordOffer {
+	if b[1]|b[2]|b[3] != 0 || r.kind < recordHello || r.kind > recordGroup {
 		return record{}, nil, fault.Errorf(fault.Corrupt, "a record begins with % x, which says nothing", b[:4])
 	}
 	n := binary.LittleEndian.Uint32(b[4:])
@@ -174,6 +177,54 @@ const idsEnd = 1<<32 - 1
 
 // encode returns the record of an insert, without its number, in memory of the encoder. Errors are TooLarge and Invalid.
 func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
+	defer e.forget()
+	if err := e.fill(in); err != nil {
+		return nil, err
+	}
+	b, from, err := e.begin(recordInsert, in)
+	if err != nil {
+		return nil, err
+	}
+	if in.Staging != nil {
+		b = appendDue(b, from, in.Staging)
+	}
+	b = e.encoder.Append(e.appendParent(b, from), &e.frame)
+	return e.finish(b, from)
+}
+
+// encodeGroup is encode for inserts that go together.
+func (e *insertEncoder) encodeGroup(all []*peer.Insert) ([]byte, error) {
+	defer e.forget()
+	if err := peer.CheckTogether(all); err != nil {
+		return nil, err
+	}
+	b, from, err := e.begin(recordGroup, all[0])
+	if err != nil {
+		return nil, err
+	}
+	binary.LittleEndian.PutUint64(b[from+atStagingNonce:], 0) // each has its own
+	b = binary.LittleEndian.AppendUint16(e.appendParent(b, from), uint16(len(all)))
+	for _, in := range all {
+		if err := e.fill(in); err != nil {
+			return nil, err
+		}
+		at := len(b)
+		b = binary.LittleEndian.AppendUint64(b, in.Staging.Nonce)
+		b = binary.LittleEndian.AppendUint64(b, uint64(in.Staging.Due))
+		b = e.encoder.Append(append(b, 0, 0, 0, 0), &e.frame)
+		binary.LittleEndian.PutUint32(b[at+16:], uint32(len(b)-at-memberLen))
+		if len(b) > messageBytesMax {
+			break
+		}
+	}
+	return e.finish(b, from)
+}
+
+// memberLen is the length of an insert in a group before its frame: nonce u64, due u64, length of the frame u32.
+const memberLen = 20
+
+// fill makes the frame of an insert. Errors are TooLarge and Invalid.
+func (e *insertEncoder) fill(in *peer.Insert) error {
 	f := &e.frame
 	f.Stamp, f.Kind, f.FirstDef = in.Stamp, frame.Rows, idsEnd
 	f.IDs = slices.Grow(f.IDs[:0], len(in.IDs))[:len(in.IDs)]
@@ -188,26 +239,34 @@ func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 	for _, x := range in.Exemplars {
 		f.Exemplars = append(f.Exemplars, frame.ExemplarRow{ID: point.DenseID(x.ID), Time: x.Time, Value: x.Value, Labels: x.Labels})
 	}
-	defer e.forget()
-	if err := f.Check(); err != nil {
-		return nil, err
-	}
-	b, from := beginRecord(e.out[:0], recordInsert)
+	return f.Check()
+}
+
+// begin begins a record with the fixed part of an insert and its holders. Errors are Invalid.
+func (e *insertEncoder) begin(kind recordType, in *peer.Insert) (b []byte, from int, err error) {
+	b, from = beginRecord(e.out[:0], kind)
 	b = binary.LittleEndian.AppendUint64(b, uint64(in.Partition))
 	b = binary.LittleEndian.AppendUint64(b, in.MapSeq)
 	// Zeros where staging and trace have nothing to say: builds that knew neither wrote and demanded these.
 	b = append(b, byte(in.Level), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 	if in.Staging != nil {
 		if err := in.Staging.Validate(); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		b = appendStaging(b, from, in.Staging)
 	}
-	if e.parent != (trace.Parent{}) {
-		b[from+atTraced] = 1
-		b = append(b, e.parent[:]...)
+	return b, from, nil
+}
+
+func (e *insertEncoder) appendParent(b []byte, from int) []byte {
+	if e.parent == (trace.Parent{}) {
+		return b
 	}
-	b = e.encoder.Append(b, f)
+	b[from+atTraced] = 1
+	return append(b, e.parent[:]...)
+}
+
+func (e *insertEncoder) finish(b []byte, from int) ([]byte, error) {
 	if len(b) > messageBytesMax {
 		return nil, fault.Errorf(fault.TooLarge, "an insert of %d bytes, at most %d travel at once", len(b), messageBytesMax)
 	}
@@ -253,11 +312,16 @@ func appendStaging(b []byte, from int, s *peer.Staging) []byte {
 	for _, h := range s.Holders {
 		b = append(append(b, byte(len(h))), h...)
 	}
-	if s.Due != 0 {
-		b[from+atStagingDue] = 1
-		b = binary.LittleEndian.AppendUint64(b, uint64(s.Due))
-	}
 	return b
+}
+
+// appendDue appends the due time of an insert, behind its holders.
+func appendDue(b []byte, from int, s *peer.Staging) []byte {
+	if s.Due == 0 {
+		return b
+	}
+	b[from+atStagingDue] = 1
+	return binary.LittleEndian.AppendUint64(b, uint64(s.Due))
 }
 
 // cutStaging reads what belongs to staging, and returns the rest: the frame. Errors are Corrupt.
@@ -316,6 +380,15 @@ func (d *insertDecoder) cutParent(traced byte, b []byte) (rest []byte, err error
 
 // decode reads an insert's payload; nothing of b is kept. Errors are Corrupt.
 func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
+	rest, err := d.cutHead(b)
+	if err != nil {
+		return nil, err
+	}
+	return &d.in, d.decodeFrame(rest)
+}
+
+// cutHead reads what comes before the frame, and returns the rest. Errors are Corrupt.
+func (d *insertDecoder) cutHead(b []byte) (rest []byte, err error) {
 	if len(b) < insertLen {
 		return nil, fault.Errorf(fault.Corrupt, "an insert of %d bytes", len(b))
 	}
@@ -326,19 +399,20 @@ func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
 	if in.Level > point.Received {
 		return nil, fault.Errorf(fault.Corrupt, "an insert of %v", in.Level)
 	}
-	f := &d.frame
-	rest, err := d.cutStaging(b)
-	if err != nil {
+	if rest, err = d.cutStaging(b); err != nil {
 		return nil, err
 	}
-	if rest, err = d.cutParent(b[atTraced], rest); err != nil {
-		return nil, err
-	}
-	if err := d.decoder.Decode(rest, f); err != nil {
-		return nil, err
+	return d.cutParent(b[atTraced], rest)
+}
+
+// decodeFrame reads the rows of an insert. Errors are Corrupt.
+func (d *insertDecoder) decodeFrame(b []byte) error {
+	in, f := &d.in, &d.frame
+	if err := d.decoder.Decode(b, f); err != nil {
+		return err
 	}
 	if len(f.Defs) > 0 {
-		return nil, fault.Errorf(fault.Corrupt, "the frame of an insert defines %d series", len(f.Defs))
+		return fault.Errorf(fault.Corrupt, "the frame of an insert defines %d series", len(f.Defs))
 	}
 	in.Stamp = f.Stamp
 	in.IDs = slices.Grow(in.IDs[:0], len(f.IDs))[:len(f.IDs)]
@@ -355,7 +429,60 @@ func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
 	for _, x := range f.Exemplars {
 		in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(x.ID), Time: x.Time, Value: x.Value, Labels: x.Labels})
 	}
-	return in, nil
+	return nil
+}
+
+// groupDecoder decodes inserts that go together.
+type groupDecoder struct {
+	head    insertDecoder
+	members []*insertDecoder // from the pool, until free
+	all     []*peer.Insert   // valid until free
+}
+
+// decode reads the payload of a group; nothing of b is kept. Errors are Corrupt.
+func (d *groupDecoder) decode(b []byte) ([]*peer.Insert, error) {
+	b, err := d.head.cutHead(b)
+	if err != nil {
+		return nil, err
+	}
+	of := d.head.in.Staging
+	if of == nil || of.Nonce != 0 || of.Due != 0 || len(b) < 2 {
+		return nil, fault.Errorf(fault.Corrupt, "inserts that go together are of staging %v, and end early or are named once for all", of)
+	}
+	n := int(binary.LittleEndian.Uint16(b))
+	for b = b[2:]; len(d.all) < n; {
+		if len(b) < memberLen || uint64(len(b)-memberLen) < uint64(binary.LittleEndian.Uint32(b[16:])) {
+			return nil, fault.Errorf(fault.Corrupt, "inserts that go together end early, within number %d of %d", len(d.all)+1, n)
+		}
+		end := memberLen + int(binary.LittleEndian.Uint32(b[16:]))
+		m := insertDecoders.Get().(*insertDecoder)
+		d.members = append(d.members, m)
+		m.in.Partition, m.in.MapSeq, m.in.Level = d.head.in.Partition, d.head.in.MapSeq, d.head.in.Level
+		m.in.Staging = &peer.Staging{Do: of.Do, Holders: of.Holders, Nonce: binary.LittleEndian.Uint64(b), Due: point.Nanos(binary.LittleEndian.Uint64(b[8:]))}
+		if err := m.decodeFrame(b[memberLen:end]); err != nil {
+			return nil, err
+		}
+		d.all, b = append(d.all, &m.in), b[end:]
+	}
+	if len(b) > 0 {
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes follow the last of %d inserts", len(b), n)
+	}
+	return d.all, fault.Wrap(peer.CheckTogether(d.all), fault.Corrupt, "inserts that go together")
+}
+
+// free gives the memory of the inserts back.
+func (d *groupDecoder) free() {
+	for _, m := range d.members {
+		m.put()
+	}
+	d.members, d.all = nil, nil
+}
+
+// put gives a decoder back to the pool.
+func (d *insertDecoder) put() {
+	if d.kept() {
+		insertDecoders.Put(d)
+	}
 }
 
 // kept reports whether the decoder's memory is small enough to keep: one huge insert must not stay for ever.

@@ -101,7 +101,7 @@ func TestAGatewayOfBeforeHearsOfNoMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := &inserts{s: srv, ss: ofContext{ctx: t.Context()}, stream: &memoryStream{m}, version: 2}
-	err = in.insert(job{1, rec[recordLen:], mem.SliceBuffer(nil)})
+	err = in.do(job{1, rec[recordLen:], mem.SliceBuffer(nil), false})
 	if _, ok := peer.MapOf(err); ok || !fault.Is(err, fault.Stale) || err.Error() != "not here" {
 		t.Errorf("to version 2: %v", err)
 	}

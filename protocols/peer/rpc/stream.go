@@ -125,7 +125,10 @@ func (st *stream) greet(table string) error {
 	return err
 }
 
-var _ peer.Offerer = (*stream)(nil)
+var (
+	_ peer.Offerer  = (*stream)(nil)
+	_ peer.Together = (*stream)(nil)
+)
 
 // Define implements peer.Stream. It sends in parts and returns when the peer has accepted all.
 func (st *stream) Define(ctx context.Context, defs []peer.Def) error {
@@ -172,6 +175,20 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	return err
 }
 
+// InsertTogether implements peer.Together. A server of an older version gets the inserts one by one.
+func (st *stream) InsertTogether(ctx context.Context, all []*peer.Insert) error {
+	if st.limits.version < streamTogether {
+		return peer.InsertEach(ctx, st, all)
+	}
+	err := st.encoded(ctx, func(e *insertEncoder) ([]byte, error) { return e.encodeGroup(all) })
+	m := st.p.settings.Metrics
+	m.inserts.WithLabelValues(kindLabel(err)).Inc()
+	if err == nil {
+		m.rows.Add(float64(peer.RowsOf(all)))
+	}
+	return err
+}
+
 // insert refuses what the agreed version of the stream has no record for, before it is encoded: Unavailable ends this insert alone, where a record that the
 // server cannot read would end the stream with all inserts on it.
 func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
@@ -184,11 +201,16 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if in.Staging != nil && in.Staging.Due != 0 && st.limits.version < streamDue {
 		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and smearing begins with %d: upgrade it", st.p.addr, st.limits.version, streamDue)
 	}
+	return st.encoded(ctx, func(e *insertEncoder) ([]byte, error) { return e.encode(in) })
+}
+
+// encoded sends the record that encode makes, and waits for its ack.
+func (st *stream) encoded(ctx context.Context, encode func(*insertEncoder) ([]byte, error)) error {
 	e := insertEncoders.Get().(*insertEncoder)
 	if st.limits.version >= streamTraced {
 		e.parent = trace.ParentOf(ctx)
 	}
-	b, err := e.encode(in)
+	b, err := encode(e)
 	if err != nil {
 		insertEncoders.Put(e)
 		return err
