@@ -64,49 +64,101 @@ type appender struct {
 // many series, log full), TooLarge (more than a frame holds: send it in pieces) or Invalid (columns of unequal length). After an
 // error no row of it is acked.
 func (p *Partition) Append(r *Rows) error {
-	if r.Foreign {
-		return p.appendForeign(r)
+	l, err := p.enter(r)
+	if err != nil {
+		return err
 	}
-	return p.append(r, 0, nil)
+	l.handOn()
+	return l.wait(r)
 }
 
-// append is Append without a look at deletions and at rows that are here. newest is the highest rank of the deletions that foreign rows were compared with, beside
-// the newest head of the rows: errDeleted says that there is a newer deletion, errFrozen that there is a newer head.
-func (p *Partition) append(r *Rows, newest point.Stamp, beside *headRef) error {
-	if len(r.Refs)+len(r.Hists)+len(r.Exemplars) == 0 {
-		return nil // an empty frame would be worth an fsync and a place in the log
+// AppendAll is Append of several frames of rows, in their order, which waits for all at once. Their levels are equal. After an error no row of any is acked.
+func (p *Partition) AppendAll(all []*Rows) (err error) {
+	frames := make([]logged, len(all))
+	n := 0
+	for n < len(all) && err == nil {
+		if frames[n], err = p.enter(all[n]); err == nil {
+			n++
+		}
 	}
-	waits := r.Waits
-	if waits == nil {
-		waits = func() {}
+	last := func(i int) bool { return i == n-1 || frames[i].chain != frames[i+1].chain } // of its chain, which nearly always is one
+	for i := range n {
+		if last(i) {
+			frames[i].handOn() // it sends all that was passed to it, also what came before an error
+		}
+	}
+	for i := range n {
+		if err == nil && last(i) {
+			err = frames[i].wait(all[i]) // for those before it, too
+		}
+	}
+	return err
+}
+
+// enter logs the rows and makes them readable.
+func (p *Partition) enter(r *Rows) (logged, error) {
+	if r.Foreign {
+		return p.enterForeign(r)
+	}
+	return p.enqueueRows(r, 0, nil)
+}
+
+// logged is a frame on its way to the disk and the copies. The zero logged had no rows.
+type logged struct {
+	frame  bool
+	own    brick.Wait
+	serial point.Serial
+	chain  Followers // nil: none
+}
+
+// handOn has the chain send the frame.
+func (l *logged) handOn() {
+	if l.chain != nil {
+		l.chain.HandOn()
+	}
+}
+
+// wait returns when the frame is as safe as the level of its rows says.
+func (l *logged) wait(r *Rows) error {
+	if !l.frame || r.Level == point.Received {
+		return nil
+	}
+	r.waits()
+	switch {
+	case l.chain == nil || r.Level != point.All:
+		return l.own.Wait()
+	case r.Soon:
+		return l.chain.AwaitSoon(context.Background(), l.serial)
+	default:
+		return l.chain.Await(context.Background(), l.serial) // its own fsync is one of those waited for
+	}
+}
+
+func (r *Rows) waits() {
+	if r.Waits != nil {
+		r.Waits()
+	}
+}
+
+// enqueueRows is enter without a look at deletions and at rows that are here. newest is the highest rank of the deletions that foreign rows were compared with, beside
+// the newest head of the rows: errDeleted says that there is a newer deletion, errFrozen that there is a newer head.
+func (p *Partition) enqueueRows(r *Rows, newest point.Stamp, beside *headRef) (logged, error) {
+	if len(r.Refs)+len(r.Hists)+len(r.Exemplars) == 0 {
+		return logged{}, nil // an empty frame would be worth an fsync and a place in the log
 	}
 	a := p.frames.Get().(*appender)
 	a.newest, a.beside = newest, beside
 	wait, err := brick.Wait{}, errCold
 	for err == errCold {
-		if err = p.ready(waits); err == nil {
+		if err = p.ready(r.waits); err == nil {
 			wait, err = p.enqueue(a, r)
 		}
 		a.reset()
 	}
-	serial, chain := a.serial, a.chain
+	l := logged{frame: true, own: wait, serial: a.serial, chain: a.chain}
 	a.chain, a.beside = nil, nil
 	p.frames.Put(a)
-	if err == nil && chain != nil {
-		chain.HandOn()
-	}
-	if err != nil || r.Level == point.Received {
-		return err
-	}
-	waits()
-	switch {
-	case chain == nil || r.Level != point.All:
-		return wait.Wait()
-	case r.Soon:
-		return chain.AwaitSoon(context.Background(), serial)
-	default:
-		return chain.Await(context.Background(), serial) // its own fsync is one of those waited for
-	}
+	return l, err
 }
 
 // errDeleted says that a deletion came after foreign rows were compared with those before.

@@ -234,9 +234,9 @@ func (p *Partition) withoutDeleted(r *Rows) (undeleted, error) {
 	return u, nil
 }
 
-// appendForeign is Append of rows that another server ordered. Rows that a deletion hides are acked when all placements have the deletion: else another
+// enterForeign is enter of rows that another server ordered. Rows that a deletion hides are acked when all placements have the deletion: else another
 // leader might lack both.
-func (p *Partition) appendForeign(r *Rows) error {
+func (p *Partition) enterForeign(r *Rows) (logged, error) {
 	p.warnForgotten(r.Stamp, time.Now())
 	if !r.Missing { // those of another partition are older than what was written here, whatever their ranks
 		p.warnOld(r.Stamp, time.Now())
@@ -244,12 +244,12 @@ func (p *Partition) appendForeign(r *Rows) error {
 	for {
 		u, err := p.withoutDeleted(r)
 		if err != nil {
-			return err
+			return logged{}, err
 		}
 		if u.hidden > 0 {
 			p.log.Info("late rows that a deletion hides were left out", "rows", u.hidden)
 			if err := p.awaitDeletion(r, u.upTo); err != nil {
-				return err
+				return logged{}, err
 			}
 		}
 		rows, beside := u.rows, (*headRef)(nil)
@@ -257,12 +257,12 @@ func (p *Partition) appendForeign(r *Rows) error {
 			if rows, beside, err = p.missing(rows); err == errCold {
 				continue
 			} else if err != nil {
-				return err
+				return logged{}, err
 			}
 		}
-		err = p.append(rows, u.newest, beside)
+		l, err := p.enqueueRows(rows, u.newest, beside)
 		if err != errDeleted && err != errFrozen {
-			return err
+			return l, err
 		}
 	}
 }
