@@ -11,8 +11,8 @@ const (
 	// Groups are the parts of the ring whose series have the same delay: the first 12 bits of a series' ring point choose one.
 	Groups    = 1 << groupBits
 	groupBits = 12
-	// LanesMax bounds how many delays there are: the rows of a request leave in as many frames at most. Frames of several requests never join, for each has another
-	// rank.
+	// LanesMax bounds how many delays there are: the rows of a request leave in as many frames at most. Frames of several requests never become one, for each has another
+	// rank; they go to a leader in one call.
 	LanesMax = 16
 	// Tick is the unit of the times at which rows leave.
 	Tick = point.Nanos(250 * time.Millisecond)

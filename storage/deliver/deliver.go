@@ -3,6 +3,7 @@ package deliver
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -49,36 +50,72 @@ func (d *Deliverer) At(ctx context.Context, server topology.ServerID, table stri
 // Rows inserts all rows of a frame, by partition, with its rank, as peer.Forward or peer.Inherit. Expired are those left out because they are older than their table keeps. Errors are
 // Unavailable (some rows may be inserted; also where partitions had to be made first), and those of a leader that refuses a row for good.
 func (d *Deliverer) Rows(ctx context.Context, table string, m *topology.Map, as peer.StagingDo, s *Scratch) (expired int, err error) {
-	uncovered, expired := s.divide(m, time.Now().UnixNano())
+	return d.Together(ctx, table, m, as, []*Scratch{s})
+}
+
+// Together is Rows for several frames of a table, at most peer.TogetherMax: those rows of all of them that belong to one partition go to its leader in one call.
+func (d *Deliverer) Together(ctx context.Context, table string, m *topology.Map, as peer.StagingDo, frames []*Scratch) (expired int, err error) {
+	var uncovered []point.Nanos
+	for _, s := range frames {
+		none, old := s.divide(m, time.Now().UnixNano())
+		uncovered, expired = append(uncovered, none...), expired+old
+	}
 	if len(uncovered) > 0 {
 		if err := d.ways.Cover(ctx, table, uncovered); err != nil {
 			return 0, err
 		}
 		return 0, fault.Errorf(fault.Unavailable, "partitions were made for rows of table %q", table)
 	}
-	for i := range s.parts {
-		if err := d.insert(ctx, table, as, s, &s.parts[i], m.Seq); err != nil {
+	for _, group := range byPartition(frames) {
+		if err := d.insert(ctx, table, as, group, m.Seq); err != nil {
 			return 0, err
 		}
 	}
 	return expired, nil
 }
 
-func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo, s *Scratch, p *part, seq uint64) error {
-	leader, err := d.ways.Leader(table, p.partition)
+// share is the part of a frame that belongs to a partition.
+type share struct {
+	of *Scratch
+	at *part
+}
+
+// byPartition sorts the parts of frames by their partitions, in the order in which they come.
+func byPartition(frames []*Scratch) (groups [][]share) {
+	for _, s := range frames {
+		for i := range s.parts {
+			p := &s.parts[i]
+			at := slices.IndexFunc(groups, func(g []share) bool { return g[0].at.partition == p.partition })
+			if at < 0 {
+				at, groups = len(groups), append(groups, nil)
+			}
+			groups[at] = append(groups[at], share{s, p})
+		}
+	}
+	return groups
+}
+
+// insert sends shares of one partition to its leader.
+func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo, all []share, seq uint64) error {
+	p := all[0].at.partition
+	leader, err := d.ways.Leader(table, p)
 	if err != nil {
 		return err
 	}
-	in := &p.in
-	in.Partition, in.MapSeq, in.Stamp, in.Level = p.partition.ID, seq, s.Frame.Stamp, point.All
-	in.Staging = &peer.Staging{Do: as}
 	return d.At(ctx, leader, table, func(st *Stream) error {
-		var err error
-		if s.ids, err = st.define(ctx, s.ids[:0], s.Frame.Defs, s.kept); err != nil {
-			return err
+		ins := make([]*peer.Insert, len(all))
+		for i, x := range all {
+			s, in := x.of, &x.at.in
+			in.Partition, in.MapSeq, in.Stamp, in.Level = p.ID, seq, s.Frame.Stamp, point.All
+			in.Staging = &peer.Staging{Do: as}
+			var err error
+			if s.ids, err = st.define(ctx, s.ids[:0], s.Frame.Defs, s.kept); err != nil {
+				return err
+			}
+			Translate(in, s.ids)
+			ins[i] = in
 		}
-		Translate(in, s.ids)
-		return st.Insert(ctx, in)
+		return st.InsertTogether(ctx, ins)
 	})
 }
 

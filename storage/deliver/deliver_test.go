@@ -1,12 +1,15 @@
 package deliver
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -84,5 +87,101 @@ func TestRowsGoToTheirColumns(t *testing.T) {
 	}
 	if rows != len(g.IDs) || len(of.parts) != 3 {
 		t.Errorf("%d of %d rows go to %d partitions", rows, len(g.IDs), len(of.parts))
+	}
+}
+
+// gathering is a cluster of one server that notes what goes together.
+type gathering struct {
+	peer.Storage
+	peer.Stream
+	m     *topology.Map
+	calls [][]peer.Insert
+	defs  map[point.SeriesID]point.Labels
+}
+
+// Cover makes none, as do the other methods what they say.
+func (g *gathering) Cover(context.Context, string, []point.Nanos) error { return nil }
+
+func (g *gathering) Leader(string, *topology.Partition) (topology.ServerID, error) { return "s1", nil }
+
+func (g *gathering) Server(topology.ServerID) (peer.Storage, bool) { return g, true }
+
+func (g *gathering) OpenStream(context.Context, string) (peer.Stream, error) { return g, nil }
+
+func (g *gathering) Close() error { return nil }
+
+func (g *gathering) Define(_ context.Context, defs []peer.Def) error {
+	for _, d := range defs {
+		g.defs[d.ID] = d.Labels
+	}
+	return nil
+}
+
+func (g *gathering) Insert(ctx context.Context, in *peer.Insert) error {
+	return g.InsertTogether(ctx, []*peer.Insert{in})
+}
+
+func (g *gathering) InsertTogether(_ context.Context, all []*peer.Insert) error {
+	var call []peer.Insert
+	for _, in := range all {
+		c := *in
+		c.IDs, c.Times, c.Values = slices.Clone(in.IDs), slices.Clone(in.Times), slices.Clone(in.Values)
+		call = append(call, c)
+	}
+	g.calls = append(g.calls, call)
+	return peer.CheckTogether(all)
+}
+
+// TestRowsOfSeveralFramesReachEachPartitionInOneCall, with the rank of their own frame and as their own series.
+func TestRowsOfSeveralFramesReachEachPartitionInOneCall(t *testing.T) {
+	const hour = int64(time.Hour)
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.Cover([]point.Nanos{0, hour, 2 * hour}, func(point.PartitionID) []topology.Placement { return []topology.Placement{{ID: 1, Server: "s1"}} })
+	g := &gathering{m: m, defs: map[point.SeriesID]point.Labels{}}
+	d := New(g)
+	type row struct {
+		labels point.Labels
+		at     point.Nanos
+		value  float64
+		rank   point.Stamp
+	}
+	var frames []*Scratch
+	want := map[row]bool{}
+	for n := range 5 {
+		s := &Scratch{Frame: frame.Frame{Stamp: point.Stamp(n+1) << 10}}
+		f := &s.Frame
+		for i := range 3 {
+			f.Defs = append(f.Defs, point.MakeLabels(point.MetricName, "m", "host", fmt.Sprint((n+i)%4)))
+			at := hour*int64((n+i)%3) + int64(n)
+			f.IDs, f.Times, f.Values = append(f.IDs, point.DenseID(i)), append(f.Times, at), append(f.Values, float64(10*n+i))
+			want[row{f.Defs[i], at, float64(10*n + i), f.Stamp}] = true
+		}
+		frames = append(frames, s)
+	}
+	if _, err := d.Together(t.Context(), "t", m, peer.Forward, frames); err != nil {
+		t.Fatal(err)
+	}
+	if len(g.calls) != 3 {
+		t.Errorf("%d calls for 3 partitions", len(g.calls))
+	}
+	for _, call := range g.calls {
+		for _, in := range call {
+			for i, id := range in.IDs {
+				r := row{g.defs[id], in.Times[i], in.Values[i], in.Stamp}
+				if !want[r] {
+					t.Errorf("%+v was not sent, or came twice", r)
+				}
+				delete(want, r)
+				if p, _ := m.Find(0, r.at); p.ID != in.Partition {
+					t.Errorf("%+v went to partition %d", r, in.Partition)
+				}
+			}
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("lost: %v", want)
 	}
 }

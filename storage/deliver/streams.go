@@ -35,8 +35,9 @@ type Stream struct {
 
 	mu struct {
 		sync.Mutex
-		ids  map[point.Labels]point.SeriesID
-		kept map[memory.Text]point.SeriesID // of strings that others keep; here they are kept, too
+		ids   map[point.Labels]point.SeriesID
+		kept  map[memory.Text]point.SeriesID // of strings that others keep; here they are kept, too
+		texts []memory.Text                  // by number, a string in kept; zero: none
 	}
 }
 
@@ -126,6 +127,11 @@ func (st *Stream) Insert(ctx context.Context, in *peer.Insert) error {
 	return st.stream.Insert(ctx, in)
 }
 
+// InsertTogether is Insert for several that go together.
+func (st *Stream) InsertTogether(ctx context.Context, all []*peer.Insert) error {
+	return peer.InsertTogether(ctx, st.stream, all)
+}
+
 func (st *Stream) len() int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -143,23 +149,40 @@ func (st *Stream) define(ctx context.Context, ids []point.SeriesID, labels []poi
 	defer st.mu.Unlock()
 	ids = slices.Grow(ids, len(labels))
 	var defs []peer.Def
+	var next point.SeriesID // after the one before: senders write their series in the same order again and again
 	for _, l := range labels {
-		if !kept {
-			ids = append(ids, st.numberLocked(l, false, &defs))
-			continue
+		id := point.SeriesID(0)
+		if kept {
+			id = st.keptLocked(l, next, &defs)
+		} else {
+			id = st.numberLocked(l, false, &defs)
 		}
-		id, ok := st.mu.kept[memory.TextOf(string(l))]
-		if !ok {
-			id = st.numberLocked(l, true, &defs)
-			st.mu.kept[memory.TextOf(string(l))] = id
-		}
-		ids = append(ids, id)
+		ids, next = append(ids, id), id+1
 	}
 	if len(defs) == 0 {
 		return ids, nil
 	}
 	err := st.stream.Define(ctx, defs) // after an error the stream is dropped
 	return ids, fault.Annotate(err, "define %d series", len(defs))
+}
+
+// keptLocked returns the number of a series whose string others keep. It looks first whether that is next: two places in memory that follow those of the series before, where
+// a look into a map of many series is a miss of the processor's cache.
+func (st *Stream) keptLocked(l point.Labels, next point.SeriesID, defs *[]peer.Def) point.SeriesID {
+	text := memory.TextOf(string(l))
+	if int(next) < len(st.mu.texts) && st.mu.texts[next] == text {
+		return next
+	}
+	id, ok := st.mu.kept[text]
+	if !ok {
+		id = st.numberLocked(l, true, defs)
+		st.mu.kept[text] = id
+		for len(st.mu.texts) <= int(id) {
+			st.mu.texts = append(st.mu.texts, memory.Text{})
+		}
+		st.mu.texts[id] = text
+	}
+	return id
 }
 
 // numberLocked returns the number of a series, and adds its definition to defs if it is new.

@@ -88,6 +88,8 @@ func TestASeriesIsDefinedOnceWhereverItsLabelsLie(t *testing.T) {
 	f("other strings", true, []point.SeriesID{0, 1}, series("a"), series("b"))
 	f("decoded", false, []point.SeriesID{1, 2}, series("b"), series("c"))
 	f("kept after it was decoded", true, []point.SeriesID{2, 3}, series("c"), series("d"))
+	f("in the order of before, beside one that is new", true, []point.SeriesID{0, 1, 4, 2}, a, b, series("e"), series("c"))
+	f("in another order", true, []point.SeriesID{1, 1, 0, 0}, b, b, a, a)
 	var defined []point.Labels
 	for i, d := range to.defs {
 		if int(d.ID) != i {
@@ -95,7 +97,7 @@ func TestASeriesIsDefinedOnceWhereverItsLabelsLie(t *testing.T) {
 		}
 		defined = append(defined, d.Labels)
 	}
-	if want := []point.Labels{a, b, series("c"), series("d")}; !slices.Equal(defined, want) {
+	if want := []point.Labels{a, b, series("c"), series("d"), series("e")}; !slices.Equal(defined, want) {
 		t.Errorf("defined: %v, want %v", defined, want)
 	}
 }

@@ -21,7 +21,9 @@ import (
 type Staging interface {
 	// Stage keeps a frame that defines all its series, durably; mapSeq is of the map that the gateway knew. The frame stays the caller's.
 	Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, f *frame.Frame) error
-	Forget(id staging.ID) error
+	// StageAll is Stage of several frames, with one wait for the disk: all of them, or none where it fails before that.
+	StageAll(ctx context.Context, table string, mapSeq uint64, all []runner.Staged) error
+	Forget(ids ...staging.ID) error
 	Read(q *runner.Query) ([]peer.Series, error)
 	// Delete removes rows from the frames held, durably; Take and LabelsOnly are not used.
 	Delete(ctx context.Context, q *runner.Query) error

@@ -141,19 +141,11 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		span.End(err)
 		return err
 	}
-	if err := st.t.heads.admit(); err != nil {
-		st.s.metrics.throttled.Inc()
-		return err
-	}
-	pa, err := st.s.enter(ctx, st.t, in.Partition, in.Level, &st.gated, bytesOf(in))
+	pa, p, err := st.lead(ctx, in, bytesOf(in))
 	if err != nil {
 		return err
 	}
 	defer pa.gate.leave()
-	p, err := st.s.led(ctx, st.t, pa)
-	if err != nil {
-		return err
-	}
 	forwarded := in.Staging != nil // its rank was checked where it was first accepted, and is kept
 	if !forwarded {
 		if err := st.s.timely(in.Stamp); err != nil {
@@ -186,6 +178,23 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	*r = partition.Rows{Refs: r.Refs, HistRefs: r.HistRefs, ExemplarRefs: r.ExemplarRefs} // the columns are the caller's
 	st.scratch.Put(r)
 	return err
+}
+
+// lead enters the partition of an insert of some bytes, whose gate the caller leaves.
+func (st *stream) lead(ctx context.Context, in *peer.Insert, bytes int) (pass, *partition.Partition, error) {
+	if err := st.t.heads.admit(); err != nil {
+		st.s.metrics.throttled.Inc()
+		return pass{}, nil, err
+	}
+	pa, err := st.s.enter(ctx, st.t, in.Partition, in.Level, &st.gated, bytes)
+	if err != nil {
+		return pass{}, nil, err
+	}
+	p, err := st.s.led(ctx, st.t, pa)
+	if err != nil {
+		pa.gate.leave()
+	}
+	return pa, p, err
 }
 
 // translate turns stream numbers into refs.

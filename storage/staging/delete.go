@@ -32,6 +32,7 @@ func (m *Machine) onWay(table string, lo, hi point.Nanos) (onWay []ID) {
 
 // EndDelete records that a deletion is done, or failed.
 func (m *Machine) EndDelete(table string) {
+	m.stir()
 	if m.deleting[table]--; m.deleting[table] == 0 {
 		delete(m.deleting, table)
 	}
@@ -59,7 +60,11 @@ func (m *Machine) Reduced(f Frame) {
 	if !e.Due.IsZero() {
 		m.smeared.bytes -= less
 	}
-	m.tables[e.Table].bytes -= less
+	t := m.tables[e.Table]
+	t.bytes -= less
+	if e.underWay {
+		t.wayRows -= e.Rows - f.Rows
+	}
 	e.Bytes, e.Rows, e.Lo, e.Hi = f.Bytes, f.Rows, f.Lo, f.Hi
 }
 
@@ -106,7 +111,10 @@ func (m *Machine) Holds(now time.Time, id uint64) bool {
 }
 
 // Release ends a hold.
-func (m *Machine) Release(id uint64) { delete(m.holds, id) }
+func (m *Machine) Release(id uint64) {
+	m.stir()
+	delete(m.holds, id)
+}
 
 // heldUp reports whether a frame is not to leave this server now.
 func (m *Machine) heldUp(now time.Time, e *entry) bool {

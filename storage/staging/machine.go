@@ -34,6 +34,7 @@ type Frame struct {
 	Holders []topology.ServerID // in the order in which they forward
 	Since   time.Time           // when this server accepted it
 	Due     time.Time           // when it is forwarded, of a smeared frame; zero: once there is a leader
+	Alone   bool                // it could not be forwarded before: it goes without others, since its leader may be away and theirs not
 }
 
 // from is when the frame may be forwarded.
@@ -73,7 +74,16 @@ type Settings struct {
 	TurnDelay time.Duration
 	// AwayAfter is how long a holder must not answer before others stage its frames again. Default 5 s.
 	AwayAfter time.Duration
+	// GatherFor is how long a smeared frame that is due waits for others of its table, while they have fewer than GatherRows rows together: so they go to their leaders in few
+	// inserts. Default 0: no frame waits.
+	GatherFor time.Duration
 }
+
+// GatherFor and GatherRows are what storage servers use. A frame on its own costs as much as thousands of rows on its way; more than that are not worth the burst.
+const (
+	GatherFor  = 750 * time.Millisecond
+	GatherRows = 1 << 13
+)
 
 // smearedShare is the part of BytesMax, and of FramesMax, that smeared frames may fill: the rest is for leaders that are away.
 const smearedShare = 2
@@ -85,8 +95,13 @@ const ReadableFor = 7 * time.Second
 // FramesMax bounds the frames that one server holds.
 const FramesMax = 1 << 17
 
-// forwardsMax bounds the frames of one table that are on their way to leaders: direct writes come first.
-const forwardsMax = 32
+// Frames of one table that are on their way to leaders are bounded, as direct writes come first: by forwardsMax, or, of frames that go together, by their rows
+// and by smallForwardsMax.
+const (
+	forwardsMax      = 32
+	forwardRowsMax   = 1 << 14
+	smallForwardsMax = 1 << 9
+)
 
 // After frames of a table were postponed the next ones wait: twice as long each time.
 const (
@@ -142,9 +157,12 @@ type table struct {
 	later    laters   // logged, not due yet; some may be gone
 	frames   int      // in both that are not gone
 	underWay int
+	wayRows  int // of those under way
 	bytes    int64
-	pause    time.Duration
-	until    time.Time // paused
+	// quiet is until when none of queue may leave, unless something else happens; zero: it is not known.
+	quiet time.Time
+	pause time.Duration
+	until time.Time // paused
 }
 
 // laters is a heap of frames by the time at which they are due.
@@ -197,7 +215,7 @@ func (t *table) ripen(now time.Time, all bool) {
 }
 
 func (t *table) enqueue(e *entry) {
-	e.queued = true
+	e.queued, t.quiet = true, time.Time{}
 	t.queue = append(t.queue, e)
 }
 
@@ -306,8 +324,16 @@ func (m *Machine) Restore(f Frame) {
 	m.Logged(f.ID)
 }
 
+// stir has Next no longer rely on what Due found: frames may leave that could not.
+func (m *Machine) stir() {
+	for _, t := range m.tables {
+		t.quiet = time.Time{}
+	}
+}
+
 // Answered records which servers answered, or not, at a moment.
 func (m *Machine) Answered(now time.Time, server topology.ServerID, answered bool) {
+	m.stir()
 	if answered {
 		delete(m.away, server)
 	} else if _, ok := m.away[server]; !ok {
@@ -318,6 +344,7 @@ func (m *Machine) Answered(now time.Time, server topology.ServerID, answered boo
 // Began records when a server began with its directory: an earlier one is gone, with the frames in it.
 func (m *Machine) Began(server topology.ServerID, at time.Time) {
 	if !at.IsZero() {
+		m.stir()
 		m.began[server] = at
 	}
 }
@@ -347,6 +374,7 @@ func (m *Machine) Leave(on bool) {
 		return
 	}
 	m.leaving = on
+	m.stir()
 	for _, t := range m.tables {
 		t.pause, t.until = 0, time.Time{}
 		for _, e := range t.queue {
@@ -376,31 +404,110 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 	for _, name := range m.names() {
 		t := m.tables[name]
 		t.ripen(now, m.leaving)
+		t.quiet = time.Time{}
 		if now.Before(t.until) || m.deleting[name] > 0 {
 			continue
 		}
+		if until, gathers := m.gathers(now, t); gathers {
+			t.quiet = until
+			continue
+		}
 		for _, e := range t.queue {
-			if t.underWay >= forwardsMax {
+			if !t.mayForward(e) {
 				break
 			}
-			if e.gone || e.underWay || !m.mine(now, e) && now.Sub(e.from()) < m.settings.TurnDelay || m.heldUp(now, e) {
+			if !m.ready(now, e) || m.heldUp(now, e) {
 				continue
 			}
-			e.underWay = true
-			t.underWay++
+			t.goes(e, 1)
 			due = append(due, e.Frame)
 		}
 	}
 	return due
 }
 
-// Next returns when the first smeared frame that waits is due; zero: none waits. wait is true if there are frames that wait for something else, such as their leader, another holder or the end
-// of a pause: those are to be looked at from time to time. Without them Due returns none before that.
+// ready reports whether a frame of a queue is to be forwarded by this server.
+func (m *Machine) ready(now time.Time, e *entry) bool {
+	return !e.gone && !e.underWay && (m.mine(now, e) || now.Sub(e.from()) >= m.settings.TurnDelay)
+}
+
+// gathers reports whether the frames of a queue that are ready wait for others, and until when. Those that are another holder's turn wait for its forget.
+func (m *Machine) gathers(now time.Time, t *table) (until time.Time, gathers bool) {
+	if m.leaving || m.settings.GatherFor == 0 || len(t.queue) == t.gone {
+		return until, false
+	}
+	rows := 0
+	for _, e := range t.queue {
+		if e.gone || e.underWay {
+			continue
+		}
+		at := m.turn(now, e)
+		if m.ready(now, e) {
+			at = e.Due.Add(m.settings.GatherFor)
+			rows += e.Rows
+		}
+		if e.Due.IsZero() || e.Alone || rows >= GatherRows || !now.Before(at) {
+			return time.Time{}, false
+		}
+		if until.IsZero() || at.Before(until) {
+			until = at
+		}
+	}
+	return until, !until.IsZero()
+}
+
+// turn is when it may be this server's turn to forward a frame, if nothing happens until then.
+func (m *Machine) turn(now time.Time, e *entry) time.Time {
+	at := e.from().Add(m.settings.TurnDelay)
+	for _, h := range e.Holders {
+		since, silent := m.away[h]
+		if away := since.Add(m.settings.AwayAfter); silent && away.After(now) && away.Before(at) {
+			at = away
+		}
+	}
+	return at
+}
+
+// mayForward reports whether one more frame may be on its way.
+func (t *table) mayForward(e *entry) bool {
+	return t.underWay < forwardsMax || !e.Alone && t.wayRows < forwardRowsMax && t.underWay < smallForwardsMax
+}
+
+// goes counts a frame as under way, or no longer with sign -1.
+func (t *table) goes(e *entry, sign int) {
+	e.underWay = sign > 0
+	t.underWay += sign
+	t.wayRows += sign * e.Rows
+}
+
+// Groups cuts frames that are due into those that go together: of one table, at most so many frames and bytes. A frame that could not be forwarded before goes alone.
+func Groups(due []Frame, framesMax int, bytesMax int64) (all [][]Frame) {
+	for len(due) > 0 {
+		n, bytes := 1, due[0].Bytes
+		for n < min(len(due), framesMax) && !due[0].Alone && !due[n].Alone && due[n].Table == due[0].Table && bytes+due[n].Bytes <= bytesMax {
+			bytes += due[n].Bytes
+			n++
+		}
+		all, due = append(all, due[:n:n]), due[n:]
+	}
+	return all
+}
+
+// Next returns when the first frame that waits for its time, or for others, may leave; zero: none waits. wait is true if there are frames that wait for something else, such as their leader
+// or the end of a pause: those are to be looked at from time to time. Without them Due returns none before that.
 func (m *Machine) Next() (at time.Time, wait bool) {
+	first := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
 	for _, t := range m.tables {
-		wait = wait || len(t.queue) > t.gone || m.leaving && len(t.later) > 0
-		if len(t.later) > 0 && (at.IsZero() || t.later[0].Due.Before(at)) {
-			at = t.later[0].Due
+		wait = wait || len(t.queue) > t.gone && t.quiet.IsZero() || m.leaving && len(t.later) > 0
+		if len(t.queue) > t.gone && !t.quiet.IsZero() {
+			first(t.quiet)
+		}
+		if len(t.later) > 0 {
+			first(t.later[0].Due)
 		}
 	}
 	return at, wait
@@ -413,8 +520,8 @@ func (m *Machine) Postponed(now time.Time, id ID) {
 		return
 	}
 	t := m.tables[e.Table]
-	e.underWay, e.tried = false, m.leaving
-	t.underWay--
+	t.goes(e, -1)
+	e.tried, e.Alone, t.quiet = m.leaving, true, time.Time{}
 	if !now.Before(t.until) { // of several that fail together one counts
 		t.pause = min(max(2*t.pause, pauseMin), pauseMax)
 		t.until = now.Add(t.pause)
@@ -472,7 +579,7 @@ func (m *Machine) drop(e *entry) {
 		return
 	}
 	if e.underWay {
-		t.underWay--
+		t.goes(e, -1)
 	}
 	t.bytes -= e.Bytes
 	t.remove(e)

@@ -17,7 +17,7 @@ import (
 
 // TestScripts plays histories of one server, A. Each command draws the frames of A and its requests.
 //
-//	server [bytes=100]          a new machine
+//	server [bytes=100]          a new machine; after=750ms: smeared frames that are due wait for others as long
 //	stage 1 A,B [bytes=10]      a gateway stages frame 1 at holders A and B; it is logged at once
 //	stage 1 A,B after=30s       the same, of a smeared frame that is due in 30 s
 //	restore 1 A,B               frame 1 is found on the disk
@@ -25,6 +25,7 @@ import (
 //	away B | back B             B does not answer, or does
 //	began B                     B begins with another directory
 //	due                         the frames to be forwarded now
+//	next                        when it is to be asked again
 //	postponed 1 | forwarded 1   the outcome
 //	forget 1                    another holder forwarded it
 //	restages B C                what to stage again; B and C are the servers there are
@@ -102,7 +103,7 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 	switch cmd {
 	case "server":
 		s.now, s.restages = time.Unix(1700000000, 0), map[string]Restage{}
-		s.m = New(Settings{Server: "A", BytesMax: bytes})
+		s.m = New(Settings{Server: "A", BytesMax: bytes, GatherFor: after})
 		return ""
 	case "stage":
 		hold, err := s.m.Admit(frame())
@@ -164,6 +165,12 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 			all = append(all, strconv.Itoa(int(f.ID.Stamp)))
 		}
 		return fmt.Sprintf("forward %v\n", all)
+	case "next":
+		at, wait := s.m.Next()
+		if at.IsZero() {
+			return fmt.Sprintf("look from time to time %t\n", wait)
+		}
+		return fmt.Sprintf("look in %v, from time to time %t\n", at.Sub(s.now), wait)
 	case "postponed":
 		s.m.Postponed(s.now, id())
 	case "forwarded":

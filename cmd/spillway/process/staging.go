@@ -34,7 +34,7 @@ func (p *storage) openStaging() (err error) {
 		}
 	}
 	p.staging, err = stagings.Open(stagings.Deps{FS: disk(), Dir: dir, Room: p.stagingRoom, Announce: p.announceStaging, Ways: stagingWays{p}, Log: p.log, Registerer: p.registerer},
-		staging.Settings{Server: p.id, BytesMax: int64(p.cfg.Storage.StagingBytesMax)})
+		staging.Settings{Server: p.id, BytesMax: int64(p.cfg.Storage.StagingBytesMax), GatherFor: staging.GatherFor})
 	return err
 }
 

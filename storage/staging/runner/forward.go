@@ -38,17 +38,19 @@ type Ways interface {
 const (
 	lookPeriod = 50 * time.Millisecond // between looks at frames that wait for a leader; those that are due later are looked at when they are
 	beatPeriod = time.Second           // between looks at the other holders
-	// forwardTimeout bounds one try of one frame.
+	// forwardTimeout bounds one try of one frame, or of some that go together.
 	forwardTimeout = 10 * time.Second
+	// togetherBytesMax bounds frames that go together, by their bytes here: so an insert of them is far below what a message, or the window of a stream, has room for.
+	togetherBytesMax = 2 << 20
 )
 
 // Run forwards frames until ctx ends.
-// One loop looks for work and starts a goroutine for each frame that is forwarded or staged again; the machine bounds
-// them (32 forwards of a table, 64 new restages in a beat). Each gives up its calls after forwardTimeout, or with ctx,
+// One loop looks for work and starts a goroutine for the frames that are forwarded together, and for each that is staged again; the machine bounds
+// them (32 forwards of a table, or 16,384 rows in small frames; 64 new restages in a beat). Each gives up its calls after forwardTimeout, or with ctx,
 // and Run returns when all have ended.
 //
 //	wake (a frame came, a hold ended) ──┐
-//	look (the next frame is due)        ├──▶ endDropped ─▶ Due ─▶ a goroutine each: forward
+//	look (the next frame is due)        ├──▶ endDropped ─▶ Due ─▶ a goroutine for each group: forwardAll
 //	beat (each second: holders, table   │
 //	      announcements) ───────────────┘──▶ Restages ─▶ a goroutine each: restage
 func (s *Store) Run(ctx context.Context) error {
@@ -77,8 +79,8 @@ func (s *Store) Run(ctx context.Context) error {
 		due := s.mu.machine.Due(now)
 		next := s.lookLocked(now)
 		s.mu.Unlock()
-		for i := range due {
-			running.Go(func() { s.forward(ctx, &due[i]) })
+		for _, group := range staging.Groups(due, peer.TogetherMax, togetherBytesMax) {
+			running.Go(func() { s.forwardAll(ctx, group) })
 		}
 		if next > 0 {
 			look.Reset(next)
@@ -172,49 +174,80 @@ func (s *Store) get(id staging.ID) (h held, ok bool) {
 	return h, ok
 }
 
-// forward gives one frame to the leaders of its partitions.
-// forward's steps are ordered for a crash: the leader has the rows on all its copies before the frame is forgotten
+// forwardAll gives frames of one table to the leaders of their partitions, together. If that fails, each goes alone: one whose leader is away, or refuses it for good, keeps back no
+// other.
+// The steps are ordered for a crash: the leader has the rows on all its copies before a frame is forgotten
 // here, and the forget is written before the other holders are asked to forget. A crash between costs one more forward
 // of the frame, which changes nothing since its rows keep their rank.
-func (s *Store) forward(ctx context.Context, f *staging.Frame) {
-	ctx, stop := context.WithTimeout(ctx, forwardTimeout)
-	defer stop()
-	h, ok := s.get(f.ID)
-	var err error
-	if ok {
-		err = s.deliver(ctx, &h)
+func (s *Store) forwardAll(ctx context.Context, all []staging.Frame) {
+	if len(all) > 1 {
+		if err := s.deliverAll(ctx, all); err != nil {
+			s.deps.Log.Debug("staged frames are forwarded one by one", "table", all[0].Table, "frames", len(all), "error", err)
+			var each sync.WaitGroup
+			for i := range all {
+				each.Go(func() { s.forward(ctx, &all[i]) })
+			}
+			each.Wait()
+			return
+		}
+		s.forwarded(ctx, all)
+		return
 	}
+	s.forward(ctx, &all[0])
+}
+
+// forward is forwardAll for one frame.
+func (s *Store) forward(ctx context.Context, f *staging.Frame) {
+	err := s.deliverAll(ctx, []staging.Frame{*f})
 	switch {
 	case err == nil:
 	// Trying again cannot help, and the frame would hold the log's oldest file for ever. Its file beside the log is
 	// durable before the frame is forgotten.
 	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge):
-		if kept := s.setAside(&h, err); kept != nil {
-			s.deps.Log.Error("a staged frame that its leader refuses could not be set aside; it is tried again", "error", kept)
-			s.postpone(f.ID)
-			return
+		if h, ok := s.get(f.ID); ok {
+			if kept := s.setAside(&h, err); kept != nil {
+				s.deps.Log.Error("a staged frame that its leader refuses could not be set aside; it is tried again", "error", kept)
+				s.postpone(f.ID)
+				return
+			}
 		}
 	default:
 		s.deps.Log.Debug("a staged frame waits for its leader", "table", f.Table, "error", err)
 		s.postpone(f.ID)
 		return
 	}
+	s.forwarded(ctx, []staging.Frame{*f})
+}
+
+// forwarded ends the staging of frames of a table that leaders keep.
+func (s *Store) forwarded(ctx context.Context, all []staging.Frame) {
+	gone := make([]staging.ID, 0, len(all))
+	others := map[topology.ServerID][]staging.ID{}
 	s.mu.Lock()
-	others, held := s.mu.machine.Forwarded(f.ID)
+	for i := range all {
+		rest, held := s.mu.machine.Forwarded(all[i].ID)
+		if !held {
+			continue
+		}
+		s.metrics.forwarded.Add(float64(all[i].Rows))
+		gone = append(gone, all[i].ID)
+		for _, o := range rest {
+			others[o] = append(others[o], all[i].ID)
+		}
+	}
 	s.mu.Unlock()
-	if !held {
+	if len(gone) == 0 {
 		return
 	}
-	s.metrics.forwarded.Add(float64(f.Rows))
-	s.note(f.ID)
-	s.tell(ctx, f, others)
+	s.note(gone...)
+	s.tell(ctx, all[0].Table, others)
 	s.rouse()
 }
 
-// note logs that a frame is not held any more.
-func (s *Store) note(id staging.ID) {
-	if err := s.forgotten(id); err != nil {
-		s.deps.Log.Warn("a staged frame that is gone could not be noted as such: it is forwarded again after a start", "error", err)
+// note logs that frames are not held any more.
+func (s *Store) note(ids ...staging.ID) {
+	if err := s.forgotten(ids...); err != nil {
+		s.deps.Log.Warn("staged frames that are gone could not be noted as such: they are forwarded again after a start", "error", err)
 	}
 }
 
@@ -240,34 +273,56 @@ func (s *Store) give(id staging.ID) {
 
 func (s *Store) postpone(id staging.ID) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.mu.machine.Postponed(time.Now(), id)
+	s.mu.Unlock()
+	s.rouse() // to look again once its pause is over
 }
 
-// tell notifies the other holders that they may forget a frame. One that does not get it forwards the frame again, which changes nothing.
-func (s *Store) tell(ctx context.Context, f *staging.Frame, others []topology.ServerID) {
-	for _, id := range others {
-		err := s.out.At(ctx, id, f.Table, func(st *deliver.Stream) error {
-			return st.Insert(ctx, &peer.Insert{Stamp: f.ID.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Forget, Nonce: f.ID.Nonce}})
-		})
+// tell notifies the other holders that they may forget frames. One that does not get it forwards them again, which changes nothing.
+func (s *Store) tell(ctx context.Context, table string, others map[topology.ServerID][]staging.ID) {
+	ctx, stop := context.WithTimeout(ctx, forwardTimeout)
+	defer stop()
+	for server, ids := range others {
+		all := make([]*peer.Insert, 0, len(ids))
+		for _, id := range ids {
+			all = append(all, &peer.Insert{Stamp: id.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Forget, Nonce: id.Nonce}})
+		}
+		err := s.out.At(ctx, server, table, func(st *deliver.Stream) error { return st.InsertTogether(ctx, all) })
 		if err != nil {
-			s.deps.Log.Debug("a holder was not notified to forget a staged frame", "server", id, "error", err)
+			s.deps.Log.Debug("a holder was not notified to forget staged frames", "server", server, "frames", len(ids), "error", err)
 		}
 	}
 }
 
-// deliver inserts all rows of a frame, by partition, with their rank.
-func (s *Store) deliver(ctx context.Context, h *held) error {
-	r := deliver.Get()
-	defer r.Put()
-	if err := r.Decode(h.defs, h.body); err != nil {
-		return err
+// deliverAll inserts all rows of frames of one table, by partition, with their ranks. A frame that is not held any more counts as delivered.
+func (s *Store) deliverAll(ctx context.Context, all []staging.Frame) error {
+	ctx, stop := context.WithTimeout(ctx, forwardTimeout)
+	defer stop()
+	m, begun := s.deps.Ways.Map(all[0].Table)
+	frames := make([]*deliver.Scratch, 0, len(all))
+	defer func() {
+		for _, r := range frames {
+			r.Put()
+		}
+	}()
+	for i := range all {
+		h, ok := s.get(all[i].ID)
+		if !ok {
+			continue
+		}
+		r := deliver.Get()
+		frames = append(frames, r)
+		if err := r.Decode(h.defs, h.body); err != nil {
+			return err
+		}
+		if m == nil || h.Before(begun) {
+			return fault.Errorf(fault.Unavailable, "the map of table %q is not known here, or the table was dropped", h.Table)
+		}
 	}
-	m, begun := s.deps.Ways.Map(h.Table)
-	if m == nil || h.Before(begun) {
-		return fault.Errorf(fault.Unavailable, "the map of table %q is not known here, or the table was dropped", h.Table)
+	if len(frames) == 0 {
+		return nil
 	}
-	expired, err := s.out.Rows(ctx, h.Table, m, peer.Forward, r)
+	expired, err := s.out.Together(ctx, all[0].Table, m, peer.Forward, frames)
 	if err == nil && expired > 0 {
 		s.metrics.expired.Add(float64(expired))
 	}

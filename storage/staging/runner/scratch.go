@@ -42,3 +42,18 @@ func (s *Store) log(f *staging.Frame, body []byte) (in *file, seq uint64, err er
 	w.record = staging.AppendFrame(w.record[:0], f, body)
 	return s.journal.append(w.record, 1)
 }
+
+// logAll appends the records of new frames to the journal at once: they lie in one file.
+func (s *Store) logAll(all []*newcomer) (seq uint64, err error) {
+	w := writers.Get().(*writer)
+	defer w.put()
+	w.record = w.record[:0]
+	for _, n := range all {
+		w.record = staging.AppendFrame(w.record, &n.Frame, n.body)
+	}
+	in, seq, err := s.journal.append(w.record, len(all))
+	for _, n := range all {
+		n.in = in
+	}
+	return seq, err
+}

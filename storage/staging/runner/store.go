@@ -154,11 +154,53 @@ func (s *Store) Lost(announced bool) bool {
 	return s.journal.lost || announced && len(s.mu.held) == 0
 }
 
-// Stage keeps a frame durably until its leader has it; mapSeq is of the map of its table that the gateway knew. The frame is the caller's. Errors are Unavailable (no room, or the disk or the
-// coordination store failed) and Invalid.
+// Staged is a frame to be staged. The frame is the caller's.
+type Staged struct {
+	Of    *peer.Staging
+	Frame *frame.Frame
+}
+
+// Stage is StageAll of one frame.
 func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, g *frame.Frame) error {
+	return s.StageAll(ctx, table, mapSeq, []Staged{{of, g}})
+}
+
+// StageAll keeps frames durably until their leaders have them; mapSeq is of the map of their table that the gateway knew. All wait for one fsync. Errors are Unavailable (no room, or
+// the disk or the coordination store failed) and Invalid: none of them is acked.
+func (s *Store) StageAll(ctx context.Context, table string, mapSeq uint64, all []Staged) error {
+	some := make([]*newcomer, len(all))
+	bytes := int64(0)
+	for i, in := range all {
+		n, err := s.prepare(table, mapSeq, in.Of, in.Frame)
+		if err != nil {
+			return err
+		}
+		some[i], bytes = n, bytes+int64(len(n.body))
+	}
+	// Room on the disk and in the log is asked for before frames are admitted: once one is pending, a failure costs
+	// other requests of the same name an error.
+	if err := s.deps.Room(bytes); err != nil {
+		return err
+	}
+	if logged := s.journal.bytes(); logged+bytes > logShareMax*s.settings.BytesMax {
+		return fault.Errorf(fault.Unavailable, "the log of staged frames takes %d bytes on server %s: an old frame in it waits for the leader of its partition", logged, s.settings.Server)
+	}
+	return s.stage(ctx, table, some)
+}
+
+// newcomer is a frame that is not held yet.
+type newcomer struct {
+	staging.Frame
+	body []byte
+	defs []point.Labels
+	in   *file // once it is logged
+}
+
+// prepare checks and encodes a frame.
+func (s *Store) prepare(table string, mapSeq uint64, of *peer.Staging, g *frame.Frame) (*newcomer, error) {
 	now := time.Now()
-	f := staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, MapSeq: mapSeq, Since: now}
+	n := &newcomer{Frame: staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, MapSeq: mapSeq, Since: now}}
+	f := &n.Frame
 	if of.Due != 0 {
 		f.Due = time.Unix(0, of.Due)
 		f.Bound(now)
@@ -167,26 +209,17 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 		f.Holders = append(f.Holders, topology.ServerID(strings.Clone(h)))
 	}
 	if err := errors.Join(f.Validate(), f.Measure(g)); err != nil {
-		return err
+		return nil, err
 	}
 	if _, begun := s.deps.Ways.Map(table); f.Before(begun) { // it would end at once, as frames that were acked before the table was dropped
-		return fault.Errorf(fault.Unavailable, "table %q was dropped since its map %d", table, mapSeq)
+		return nil, fault.Errorf(fault.Unavailable, "table %q was dropped since its map %d", table, mapSeq)
 	}
 	if err := g.Check(); err != nil {
-		return err
+		return nil, err
 	}
-	// Room on the disk and in the log is asked for before the frame is admitted: once it is pending, a failure costs
-	// other requests of the same name an error.
-	body := encode(g)
-	if err := s.deps.Room(int64(len(body))); err != nil {
-		return err
-	}
-	if logged := s.journal.bytes(); logged+int64(len(body)) > logShareMax*s.settings.BytesMax {
-		return fault.Errorf(fault.Unavailable, "the log of staged frames takes %d bytes on server %s: an old frame in it waits for the leader of its partition", logged, s.settings.Server)
-	}
-	defs := slices.Clone(g.Defs)
-	f.Bytes = int64(len(body)) + int64(len(defs))*defBytes
-	return s.stage(ctx, f, body, defs)
+	n.body, n.defs = encode(g), slices.Clone(g.Defs)
+	f.Bytes = int64(len(n.body)) + int64(len(n.defs))*defBytes
+	return n, nil
 }
 
 // defBytes is the memory of a definition in a list: its labels are the index's, and other frames of the series have the same.
@@ -195,45 +228,66 @@ const defBytes = 16
 // logShareMax is how many times BytesMax the log may use on the disk: an old frame keeps those behind it.
 const logShareMax = 4
 
-// stage keeps a frame: admitted, announced, logged, fsynced, held, in this order. Readers ask only servers that announced staged rows of the table, so
-// an ack before the announcement is a row that no reader finds (the simulator leaves the rule out and sees that). Between admit and the end the frame counts as
+// stage keeps frames: admitted, announced, logged, fsynced, held, in this order. Readers ask only servers that announced staged rows of the table, so
+// an ack before the announcement is a row that no reader finds (the simulator leaves the rule out and sees that). Between admit and the end frames count as
 // pending: otherwise retract could take the announcement back while the log is synced.
-func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte, defs []point.Labels) error {
-	hold, announced, err := s.admit(f)
+func (s *Store) stage(ctx context.Context, table string, all []*newcomer) error {
+	hold, announced, err := s.admit(table, all)
 	if err != nil {
 		return err
 	}
-	if !hold {
-		return s.renamed(f)
+	if len(hold) > 0 {
+		if err := s.keep(ctx, table, hold, announced); err != nil {
+			return err
+		}
 	}
+	for _, n := range all {
+		if !slices.Contains(hold, n) {
+			if err := s.renamed(n.Frame); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keep announces and logs frames that were admitted, and holds them once they are durable.
+func (s *Store) keep(ctx context.Context, table string, all []*newcomer, announced bool) (err error) {
 	if !announced {
-		err = s.announce(ctx, f.Table)
+		err = s.announce(ctx, table)
 	}
-	var in *file
 	if err == nil {
 		var seq uint64
-		if in, seq, err = s.log(&f, body); err == nil {
+		if seq, err = s.logAll(all); err == nil {
 			if err = s.journal.sync(seq); err != nil {
-				s.journal.release(in)
+				for _, n := range all {
+					s.journal.release(n.in)
+				}
 			}
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.pending[f.Table]--; s.mu.pending[f.Table] == 0 {
-		delete(s.mu.pending, f.Table)
+	if s.mu.pending[table] -= len(all); s.mu.pending[table] == 0 {
+		delete(s.mu.pending, table)
 	}
 	if err != nil {
-		s.mu.machine.Abandon(f.ID)
+		for _, n := range all {
+			s.mu.machine.Abandon(n.ID)
+		}
 		return err
 	}
-	s.mu.machine.Logged(f.ID)
-	s.mu.held[f.ID] = &held{Frame: f, body: body, defs: defs, in: in}
-	if _, ok := s.mu.announced[f.Table]; ok {
-		s.mu.announced[f.Table] = time.Now()
+	soon := false
+	for _, n := range all {
+		s.mu.machine.Logged(n.ID)
+		s.mu.held[n.ID] = &held{Frame: n.Frame, body: n.body, defs: n.defs, in: n.in}
+		s.metrics.staged.Add(float64(n.Rows))
+		soon = soon || n.Due.IsZero() || !s.looksBeforeLocked(n.Due)
 	}
-	s.metrics.staged.Add(float64(f.Rows))
-	if f.Due.IsZero() || !s.looksBeforeLocked(f.Due) {
+	if _, ok := s.mu.announced[table]; ok {
+		s.mu.announced[table] = time.Now()
+	}
+	if soon {
 		s.rouse()
 	}
 	return nil
@@ -256,22 +310,31 @@ func (s *Store) renamed(f staging.Frame) error {
 	return nil
 }
 
-// admit reserves the frame's place. From here on its table stays announced, if it was.
-// Errors are Unavailable: the server stops, there is no room, or a request with the same frame is under way.
-func (s *Store) admit(f staging.Frame) (hold, announced bool, err error) {
+// admit reserves the places of frames; hold are those that are not held already. From here on their table stays announced, if it was.
+// Errors are Unavailable: the server stops, there is no room, or a request with the same frame is under way. Then none is admitted.
+func (s *Store) admit(table string, all []*newcomer) (hold []*newcomer, announced bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
-		return false, false, fault.Errorf(fault.Unavailable, "the server is stopping")
+		return nil, false, fault.Errorf(fault.Unavailable, "the server is stopping")
 	}
-	if hold, err = s.mu.machine.Admit(f); err != nil {
-		s.metrics.refused.Inc()
-		return false, false, err
+	for _, n := range all {
+		is, err := s.mu.machine.Admit(n.Frame)
+		if err != nil {
+			s.metrics.refused.Inc()
+			for _, n := range hold {
+				s.mu.machine.Abandon(n.ID)
+			}
+			return nil, false, err
+		}
+		if is {
+			hold = append(hold, n)
+		}
 	}
-	if hold {
-		s.mu.pending[f.Table]++
+	if len(hold) > 0 {
+		s.mu.pending[table] += len(hold)
 	}
-	_, announced = s.mu.announced[f.Table]
+	_, announced = s.mu.announced[table]
 	return hold, announced, nil
 }
 
@@ -367,43 +430,62 @@ func (s *Store) idleLocked(now time.Time) (idle []string) {
 	return idle
 }
 
-// Forget ends the staging of a frame that a leader keeps.
-func (s *Store) Forget(id staging.ID) error {
+// Forget ends the staging of frames that leaders keep.
+func (s *Store) Forget(ids ...staging.ID) error {
 	s.mu.Lock()
-	ok := s.mu.machine.Forget(id)
-	s.mu.Unlock()
-	if !ok {
-		return nil
+	held := make([]staging.ID, 0, len(ids))
+	for _, id := range ids {
+		if s.mu.machine.Forget(id) {
+			held = append(held, id)
+		}
 	}
-	return s.forgotten(id)
+	s.mu.Unlock()
+	return s.forgotten(held...)
 }
 
-// forgotten logs that a frame is not held any more. It is not made durable at once: a frame that comes back after a crash is forwarded again, which
+// forgotten logs that frames are not held any more. It is not made durable at once: a frame that comes back after a crash is forwarded again, which
 // changes nothing.
-// forgetting is held from the removal out of held until the record is in the journal: settle, which acquires it for
-// writing, then sees each frame either in held or with its forget written. The file is released after that: as long
+// forgetting is held from the removal out of held until the records are in the journal: settle, which acquires it for
+// writing, then sees each frame either in held or with its forget written. The files are released after that: as long
 // as no forget is in the log, the frame's record must be.
-func (s *Store) forgotten(id staging.ID) error {
-	s.forgetting.RLock()
-	s.mu.Lock()
-	h := s.mu.held[id]
-	if h != nil {
-		s.mu.filters -= h.filter.bytes()
+func (s *Store) forgotten(ids ...staging.ID) error {
+	if len(ids) == 0 {
+		return nil
 	}
-	delete(s.mu.held, id)
-	s.mu.Unlock()
+	s.forgetting.RLock()
+	in, records := s.unhold(ids)
 	var err error
-	if h != nil {
-		_, _, err = s.journal.append(staging.AppendForget(nil, id), 0)
+	if len(in) > 0 {
+		_, _, err = s.journal.append(records, 0)
 	}
 	s.forgetting.RUnlock()
-	if h == nil || err != nil {
+	if err != nil {
 		return err
 	}
-	if !s.journal.release(h.in) {
+	free := false
+	for _, f := range in {
+		free = s.journal.release(f) || free
+	}
+	if !free {
 		return nil
 	}
 	return s.journal.tidy(false)
+}
+
+// unhold removes frames out of held, and returns the files that they lie in, and the records that forget them.
+func (s *Store) unhold(ids []staging.ID) (in []*file, records []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		h := s.mu.held[id]
+		if h == nil {
+			continue
+		}
+		s.mu.filters -= h.filter.bytes()
+		delete(s.mu.held, id)
+		in, records = append(in, h.in), staging.AppendForget(records, id)
+	}
+	return in, records
 }
 
 // Loads returns the sizes of the frames staged here, by table.
