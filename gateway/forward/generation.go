@@ -29,6 +29,7 @@ type generation struct {
 	replicas      point.ReplicaLabels
 
 	links links
+	rings ringPoints // of series of tables that smear rows
 }
 
 func (t *Table) newGeneration(book *seriesBook) *generation {

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -84,26 +82,17 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 		return
 	}
 	w.m, w.rest = m, rest
-	failed := make([]bool, len(lanes))
-	var g errgroup.Group
-	at := rand.Uint64() // one choice of holders: they log and answer frames that come together at once
-	for i := range lanes {
-		g.Go(func() error {
-			failed[i] = !w.stageLane(ctx, &lanes[i], at)
-			return nil
-		})
-	}
-	_ = g.Wait()
+	staged := w.stageLanes(ctx, lanes)
 	for i, l := range lanes {
 		n := len(l.batch.IDs) + len(l.batch.Hists)
-		if failed[i] {
+		if i < staged {
+			met.rows.Add(float64(n))
+			met.delay.Observe(time.Duration(l.due - now).Seconds())
+		} else {
 			rest.IDs, rest.Times, rest.Values = append(rest.IDs, l.batch.IDs...), append(rest.Times, l.batch.Times...), append(rest.Values, l.batch.Values...)
 			rest.Hists = append(rest.Hists, l.batch.Hists...)
 			met.direct.WithLabelValues(directFull).Add(float64(n))
 			w.t.smearing.full.Store(now + fullFor)
-		} else {
-			met.rows.Add(float64(n))
-			met.delay.Observe(time.Duration(l.due - now).Seconds())
 		}
 		l.batch.Put()
 	}
@@ -117,10 +106,11 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now 
 	var last *topology.Partition
 	of := func(id point.SeriesID, t point.Nanos) *point.Batch {
 		// The delay follows from all labels, whatever the table's ring rule is: series of one prefix would else wait equally long.
-		l := d.Labels(id)
-		row, at := smear.Row{Ring: l.RingPoint(), Time: t, Width: point.Nanos(m.Config.PartitionWidth), Wish: b.Smear}, m.PointOf(l)
-		if last == nil || !last.Contains(at, t) {
-			last, _ = m.Find(at, t)
+		row := smear.Row{Ring: w.g.rings.of(d, id), Time: t, Width: point.Nanos(m.Config.PartitionWidth), Wish: b.Smear}
+		if last == nil || last.PointLo != 0 || last.PointHi != 0 || !last.Contains(0, t) { // of columns, or of another time
+			if at := m.PointOf(d.Labels(id)); last == nil || !last.Contains(at, t) {
+				last, _ = m.Find(at, t)
+			}
 		}
 		if last != nil {
 			row.Width = topology.Width(last)
@@ -151,21 +141,80 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now 
 	return lanes, rest, far
 }
 
-// stageLane makes the rows of one delay durable on as many servers as an ack of all needs. After a failure some of the rows may be staged: they are
-// forwarded with the rank that they have here too. at chooses the servers.
-func (w *attempt) stageLane(ctx context.Context, l *waiting, at uint64) bool {
-	set := &w.t.f.settings
-	b := l.batch
-	rest := pieces{ids: b.IDs, times: b.Times, values: b.Values, hists: b.Hists}
-	for rest.len() > 0 {
-		in := peer.Insert{MapSeq: w.m.Seq, Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64(), Due: l.due}}
-		rest.first(&in, set.InsertRowsMax)
-		shorten(&in, set.InsertBytesMax, labelsBound, w.g.dict)
-		if err := w.hold(ctx, &in, at, holderTimeout, unwanted{}); err != nil {
-			w.t.f.deps.Log.Debug("smeared rows could not be staged: they go to the leaders of their partitions", "table", w.t.name, "error", err)
-			return false
+// stageLanes makes the rows of each delay durable on as many servers as an ack of all needs, and returns how many of the delays, from the first on, it did so for. Of one that it did
+// not, some rows may be staged: they are forwarded with the rank that they have here too.
+//
+// The frames of a request go to the same holders together, as far as an insert has room for them: one message, one wait for the disk and one ack.
+func (w *attempt) stageLanes(ctx context.Context, lanes []waiting) (staged int) {
+	at := rand.Uint64() // chooses the holders
+	var group frames
+	whole := 0 // lanes of which all rows are in group, or staged
+	for i := range lanes {
+		b := lanes[i].batch
+		rest := pieces{ids: b.IDs, times: b.Times, values: b.Values, hists: b.Hists}
+		for rest.len() > 0 {
+			in := w.laneFrame(&lanes[i], &rest)
+			if !group.fits(in, &w.t.f.settings) {
+				if !w.stageGroup(ctx, &group, at) {
+					return staged
+				}
+				staged = whole
+			}
+			group.add(in)
+			rest.drop(in)
 		}
-		rest.drop(&in)
+		whole = i + 1
 	}
-	return true
+	if !w.stageGroup(ctx, &group, at) {
+		return staged
+	}
+	return whole
+}
+
+// laneFrame makes a frame of the first rows that are left of a delay.
+func (w *attempt) laneFrame(l *waiting, rest *pieces) *peer.Insert {
+	set := &w.t.f.settings
+	in := &peer.Insert{MapSeq: w.m.Seq, Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64(), Due: l.due}}
+	rest.first(in, set.InsertRowsMax)
+	shorten(in, set.InsertBytesMax, labelsBound, w.g.dict)
+	return in
+}
+
+func (w *attempt) stageGroup(ctx context.Context, g *frames, at uint64) bool {
+	if len(g.all) == 0 {
+		return true
+	}
+	err := w.hold(ctx, g.all, at, holderTimeout, unwanted{})
+	if err != nil {
+		w.t.f.deps.Log.Debug("smeared rows could not be staged: they go to the leaders of their partitions", "table", w.t.name, "error", err)
+	}
+	*g = frames{}
+	return err == nil
+}
+
+// frames go to their holders together.
+type frames struct {
+	all         []*peer.Insert
+	rows, bytes int
+}
+
+// fits reports whether one more frame may go with them: together they are no larger than an insert may be.
+func (g *frames) fits(in *peer.Insert, set *Settings) bool {
+	rows, bytes := sizeOf(in)
+	return len(g.all) == 0 || len(g.all) < peer.TogetherMax && g.rows+rows <= set.InsertRowsMax && g.bytes+bytes <= set.InsertBytesMax
+}
+
+func (g *frames) add(in *peer.Insert) {
+	rows, bytes := sizeOf(in)
+	g.all, g.rows, g.bytes = append(g.all, in), g.rows+rows, g.bytes+bytes
+}
+
+// sizeOf returns the rows of an insert, and more than the bytes that they have on their way. Its series were defined before.
+func sizeOf(in *peer.Insert) (rows, bytes int) {
+	rows = len(in.IDs) + len(in.Hists)
+	bytes = itemBytes * rows
+	for i := range in.Hists {
+		bytes += len(in.Hists[i].H)
+	}
+	return rows, bytes
 }

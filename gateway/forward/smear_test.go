@@ -19,14 +19,17 @@ import (
 
 // holders chooses the first servers, or none.
 type holders struct {
-	all  []topology.ServerID
-	full bool
+	all   []topology.ServerID
+	full  bool
+	rooms int // so often it chooses some; 0: always
+	asked int
 }
 
 // Holders implements forward.Staging, as do the others.
 func (h *holders) Holders(n int, _ uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
 	free := slices.DeleteFunc(slices.Clone(h.all), func(s topology.ServerID) bool { return slices.Contains(avoid, s) })
-	if h.full || len(free) < n {
+	h.asked++
+	if h.full || h.rooms > 0 && h.asked > h.rooms || len(free) < n {
 		return nil, fault.Errorf(fault.Unavailable, "no room")
 	}
 	return free[:n], nil
@@ -43,8 +46,13 @@ const smearSeries = 200
 // smeared is a cluster with a table of partitions of ten seconds and three replicas, so that two servers hold a staged frame.
 func smeared(t *testing.T, rule smear.Rule, h *holders) *cluster {
 	t.Helper()
+	return smearedWith(t, rule, h, forward.Settings{Smear: true})
+}
+
+func smearedWith(t *testing.T, rule smear.Rule, h *holders, set forward.Settings) *cluster {
+	t.Helper()
 	h.all = []topology.ServerID{"n1", "n2", "n3"}
-	c := newClusterWith(t, func(d *forward.Deps) { d.Staging = h }, forward.Settings{Smear: true}, h.all...)
+	c := newClusterWith(t, func(d *forward.Deps) { d.Staging = h }, set, h.all...)
 	if _, err := c.forward.Table(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +77,7 @@ func (c *cluster) put(at time.Time, change func(*point.Batch)) (direct int, ids 
 	change(b)
 	c.mu.Lock()
 	clear(c.inserts)
-	c.staged = nil
+	c.staged, c.together = nil, 0
 	c.mu.Unlock()
 	err = table.Write(c.t.Context(), b, point.All)
 	b.Put()
@@ -113,6 +121,9 @@ func TestRowsWaitByTheirSeries(t *testing.T) {
 					}
 				}
 			}
+			if c.together != 2 {
+				t.Errorf("the frames of a request came in %d calls to two holders", c.together)
+			}
 			for nonce, n := range frames {
 				if n != 2 {
 					t.Errorf("frame %d is staged on %d servers", nonce, n)
@@ -125,6 +136,59 @@ func TestRowsWaitByTheirSeries(t *testing.T) {
 		}
 		if got := c.counted("spillway_forward_smeared_rows_total", ""); int(got) != 2*len(delays) {
 			t.Errorf("%v rows are counted, want %d", got, 2*len(delays))
+		}
+	})
+}
+
+// TestRequestsLargerThanAnInsertWaitToo: their frames go to the holders in several calls, each no larger than an insert may be.
+func TestRequestsLargerThanAnInsertWaitToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rowsMax = 25
+		c := smearedWith(t, smear.Rule{Mode: smear.Fixed, Window: point.Nanos(30 * time.Second)}, &holders{}, forward.Settings{Smear: true, InsertRowsMax: rowsMax})
+		direct, ids, err := c.put(time.Now(), func(*point.Batch) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[point.SeriesID]int{}
+		for _, s := range c.staged {
+			if len(s.ids) > rowsMax {
+				t.Errorf("a frame of %d rows", len(s.ids))
+			}
+			for _, id := range s.ids {
+				seen[id]++
+			}
+		}
+		for id, n := range seen {
+			if n != 2 {
+				t.Errorf("series %d is staged %d times, for two holders", id, n)
+			}
+		}
+		if direct+len(seen) != len(ids) || len(seen) < smearSeries/2 {
+			t.Errorf("%d rows are staged and %d not, of %d", len(seen), direct, len(ids))
+		}
+	})
+}
+
+// TestRowsOfLaterCallsGoToTheirLeadersIfTheRoomEnds: what was staged before is not written again.
+func TestRowsOfLaterCallsGoToTheirLeadersIfTheRoomEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &holders{rooms: 2}
+		c := smearedWith(t, smear.Rule{Mode: smear.Fixed, Window: point.Nanos(160 * time.Second)}, h, forward.Settings{Smear: true, InsertRowsMax: 30})
+		direct, ids, err := c.put(time.Now(), func(*point.Batch) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		staged := map[point.SeriesID]bool{}
+		for _, s := range c.staged {
+			for _, id := range s.ids {
+				staged[id] = true
+			}
+		}
+		if len(staged) == 0 || len(staged) > 60 {
+			t.Errorf("%d rows are staged in two calls of at most 30", len(staged))
+		}
+		if both := direct + len(staged) - len(ids); both < 0 || both > 30 {
+			t.Errorf("of %d rows %d are staged, %d are not", len(ids), len(staged), direct)
 		}
 	})
 }

@@ -132,7 +132,7 @@ func (w *attempt) stage(ctx context.Context, not unwanted) error {
 		in := peer.Insert{MapSeq: w.m.Seq, Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64()}}
 		rest.first(&in, set.InsertRowsMax)
 		shorten(&in, set.InsertBytesMax, labelsBound, w.g.dict)
-		if err := w.hold(ctx, &in, in.Staging.Nonce, holderSoon, not); err != nil {
+		if err := w.hold(ctx, []*peer.Insert{&in}, in.Staging.Nonce, holderSoon, not); err != nil {
 			if w.restamp(err, &w.ranks, &rest) {
 				continue
 			}
@@ -144,9 +144,9 @@ func (w *attempt) stage(ctx context.Context, not unwanted) error {
 	return nil
 }
 
-// hold puts one frame on its holders, which at chooses. One that fails is replaced; the frame keeps its name, so that those that have it keep it once, and
-// are sent it again with the new list: each holder looks after the others. soon is how long one may need while there are others.
-func (w *attempt) hold(ctx context.Context, in *peer.Insert, at uint64, soon time.Duration, not unwanted) error {
+// hold puts frames on their holders, which at chooses: the same for all. One that fails is replaced; the frames keep their names, so that those that have them keep them once, and
+// are sent them again with the new list: each holder looks after the others. soon is how long one may need while there are others.
+func (w *attempt) hold(ctx context.Context, all []*peer.Insert, at uint64, soon time.Duration, not unwanted) error {
 	n := w.m.Config.MinInSync()
 	var have []topology.ServerID
 	var failed error
@@ -155,9 +155,12 @@ func (w *attempt) hold(ctx context.Context, in *peer.Insert, at uint64, soon tim
 		if err != nil {
 			return errors.Join(failed, err)
 		}
-		in.Staging.Holders = in.Staging.Holders[:0]
+		holders := make([]string, 0, n)
 		for _, s := range slices.Concat(have, more) {
-			in.Staging.Holders = append(in.Staging.Holders, string(s))
+			holders = append(holders, string(s))
+		}
+		for _, in := range all {
+			in.Staging.Holders = holders
 		}
 		more, have = slices.Concat(have, more), nil
 		errs := make([]error, len(more))
@@ -168,7 +171,7 @@ func (w *attempt) hold(ctx context.Context, in *peer.Insert, at uint64, soon tim
 				timeout = holderTimeout
 			}
 			g.Go(func() error {
-				errs[i] = w.holdAt(ctx, s, in, timeout)
+				errs[i] = w.holdAt(ctx, s, all, timeout)
 				return nil
 			})
 		}
@@ -209,7 +212,7 @@ func (w *attempt) holders(n int, at uint64, not *unwanted, have []topology.Serve
 	return nil, err
 }
 
-func (w *attempt) holdAt(ctx context.Context, id topology.ServerID, in *peer.Insert, timeout time.Duration) error {
+func (w *attempt) holdAt(ctx context.Context, id topology.ServerID, all []*peer.Insert, timeout time.Duration) error {
 	// Not by a deadline: a server that is slow for a second, as one that makes many partitions, would count as one that does not answer, and reads would pass it over.
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -220,10 +223,12 @@ func (w *attempt) holdAt(ctx context.Context, id topology.ServerID, in *peer.Ins
 		return fault.Errorf(fault.Unavailable, "storage server %q is not known here", id)
 	}
 	err := w.on(ctx, id, storage, func(l *link) error {
-		if err := l.define(ctx, w.g.dict, in); err != nil {
-			return err
+		for _, in := range all {
+			if err := l.define(ctx, w.g.dict, in); err != nil {
+				return err
+			}
 		}
-		return l.stream.Insert(ctx, in)
+		return peer.InsertTogether(ctx, l.stream, all)
 	})
 	if err != nil && errors.Is(context.Cause(ctx), errHolderSlow) {
 		w.t.f.slow.note(time.Now(), id)

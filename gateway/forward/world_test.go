@@ -35,13 +35,14 @@ type cluster struct {
 	forward  *forward.Forwarder
 	registry *prometheus.Registry
 
-	mu      sync.Mutex
-	servers map[topology.ServerID]*server
-	leads   map[point.PartitionID]topology.ServerID
-	offline string // why no server leads anything
-	changed chan struct{}
-	inserts map[point.PartitionID]int
-	staged  []staged
+	mu       sync.Mutex
+	servers  map[topology.ServerID]*server
+	leads    map[point.PartitionID]topology.ServerID
+	offline  string // why no server leads anything
+	changed  chan struct{}
+	inserts  map[point.PartitionID]int
+	staged   []staged
+	together int // calls with several inserts
 }
 
 // staged is a frame that a server was asked to stage.
@@ -227,6 +228,17 @@ func (st *stream) Offer(ctx context.Context, defs []peer.Def) (refused peer.Refu
 		refused.IDs, refused.Reason = append(refused.IDs, d.ID), "no room"
 	}
 	return refused, st.Define(ctx, kept)
+}
+
+// InsertTogether implements peer.Together.
+func (st *stream) InsertTogether(ctx context.Context, all []*peer.Insert) error {
+	if err := peer.CheckTogether(all); err != nil {
+		return err
+	}
+	st.s.c.mu.Lock()
+	st.s.c.together++
+	st.s.c.mu.Unlock()
+	return peer.InsertEach(ctx, st, all)
 }
 
 func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
