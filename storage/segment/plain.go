@@ -9,7 +9,7 @@ import (
 )
 
 // plainBlock is a block of short chunks with its values decoded. A block of a narrow partition has few rows of each of its series: two frames and 128 heads are
-// opened for ten rows each, which takes ten times as long as copying them. Many may read it, and nothing of it changes.
+// opened for ten rows each, a third of the time of a query over 72 partitions. Many may read it, and nothing of it changes.
 //
 //	chunks   slot 0, 10 rows │ slot 1, 10 rows │ slot 3, 9 rows
 //	values   10 doubles      │ 10 doubles      │ 9 doubles
@@ -39,7 +39,7 @@ func (b *plainBlock) find(slot uint8) *plainChunk {
 	return &b.chunks[i]
 }
 
-// short reports whether the chunks of the block that was just opened are so short that their values are kept, and not what they are decoded from; false if it
+// short reports whether the chunks of the block that was just opened are so short that their values are kept, and not their encoded form; false if it
 // holds histograms.
 func (r *blockReader) short() bool {
 	if r.rows >= chunkRowsKept*len(r.chunks) {

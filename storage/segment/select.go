@@ -63,7 +63,7 @@ type readState struct {
 	values     arena[float64]
 	nanos      arena[point.Nanos]
 	keep       bool       // runs live on after the group: a ReadNew
-	once       bool       // what is read is not read again soon: by a Cursor
+	once       bool       // the blocks are not read again soon: those of a Cursor
 	ranked     bool       // runs have the stamp of each row
 	number     uint32     // of the block that is read, in its group
 	ranks      *openRanks // its ranks, only if ranked; nil: it has none
