@@ -174,3 +174,56 @@ func TestClusterCopiesOutliveKillsAndPauses(t *testing.T) {
 	}
 	c.report(senders)
 }
+
+// TestClusterLateHeartbeatsSetNoStampsBack stops the coordination store for seconds again and again while a follower is dead and rows are staged: heartbeats are late, and
+// seemed to say that the servers' clocks were slow. A gateway that was refused for it stamped rows earlier, and those lost to rows that were staged before them.
+func TestClusterLateHeartbeatsSetNoStampsBack(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	seed := uint64(processtest.EnvInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d", seed)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
+	c.table("default", 24*time.Hour, 3)
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
+	c.acks("default", fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()))
+	for round := range 2 {
+		var leader topology.ServerID
+		c.within(2*processtest.Patience, "all partitions are led, with three in sync", func() bool {
+			for _, p := range c.partitions("default") {
+				if leader, _ = c.leader(p); leader == "" || len(c.inSync(p)) < 3 {
+					return false
+				}
+			}
+			return true
+		})
+		victim := c.Storage[0]
+		if victim.Name == string(leader) {
+			victim = c.Storage[1]
+		}
+		stop := c.load(senders)
+		time.Sleep(500 * time.Millisecond)
+		victim.Kill()
+		time.Sleep(6 * time.Second) // it does not count any more: of two clocks the slower does
+		for range 4 {
+			c.must(c.Etcd[0].Pause())
+			time.Sleep(1700 * time.Millisecond)
+			c.must(c.Etcd[0].Resume())
+			time.Sleep(400 * time.Millisecond)
+		}
+		for i, addr := range c.Admin {
+			if c.Storage[i] == victim {
+				continue
+			}
+			if n := processtest.Metric(t, addr, "spillway_server_ahead_inserts_total"); n != 0 {
+				t.Errorf("%s sent %v inserts back, as if gateways' clocks were fast", c.Storage[i].Name, n)
+			}
+		}
+		c.start(victim)
+		c.acks("default", fmt.Sprintf("warm,i=%d v=1 %d", round, time.Now().UnixMilli()))
+		stop()
+		for _, s := range senders {
+			c.answers("default", s.metric)
+			s.check()
+		}
+	}
+}

@@ -109,22 +109,3 @@ func (r *Reader) takePlain(s *readState, b *plainBlock, left int) error {
 	}
 	return nil
 }
-
-// addPlain is addChunk of a plain one.
-func (s *readState) addPlain(ch *plainChunk, ts []point.Nanos, values []float64, w, left int) {
-	if s.refused {
-		return
-	}
-	to := s.into[s.group[w].index]
-	from, end := within(ts, s.lo, s.hi)
-	switch {
-	case from == end:
-	case !to.Follows(ts[from]):
-		s.refused = true
-	default:
-		if to.Empty() {
-			to.Reserve(s.values.take(len(ts)*left+s.spare, !s.keep))
-		}
-		copy(to.Add(ts[from:end:end], ch.lo, ch.hi, len(ts)*(left-1)+s.spare), values[from:end])
-	}
-}
