@@ -184,6 +184,9 @@ func TestMistakesInYAMLAreInTheUsersWords(t *testing.T) {
 	f("number: a\n\ncount: b\nnumbr: 1", "line 1: \"a\" stands where a whole number is expected\nline 3: \"b\" stands where a whole number that is not negative is expected\nline 4: the key \"numbr\" is not known here")
 	f("number: 1\nnumber: 2", `line 2: the key "number" stands here twice; first in line 1`)
 	f("number: x\nuntil: soon", "line 1: \"x\" stands where a whole number is expected\nline 2: \"soon\" is no time; write 2026-12-31, or 2026-12-31T12:00:00Z")
+	f("number: 1e3\nmap: {a: 2.0}\nshare: 0.5", "")
+	f("number: 1.5\ninside: {a: 2.5}\nmap: {a: 3, b: 0.1}",
+		"line 1: \"1.5\" stands where a whole number is expected\nline 2: \"2.5\" stands where a whole number is expected\nline 3: \"0.1\" stands where a whole number is expected")
 	f("number: 1\n---\nnumber: 2", "more than one YAML document: nothing behind the line --- would be read")
 	f("a: b: c", "mapping values are not allowed in this context")
 }

@@ -2,10 +2,14 @@ package setting
 
 import (
 	"bytes"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +23,9 @@ func DecodeYAML(text []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	err := d.Decode(into)
+	if err == nil {
+		err = fractions(text, reflect.TypeOf(into))
+	}
 	if errors.Is(err, io.EOF) {
 		return nil // empty
 	}
@@ -34,6 +41,75 @@ var (
 	wrongKey   = regexp.MustCompile(`(?s)^(line [0-9]+: )field (.*) not found in type .+$`)
 	twice      = regexp.MustCompile(`(?s)^(line [0-9]+: )(?:mapping key "(.*)" already defined at (line [0-9]+)|field (.*) already set in type .+)$`)
 )
+
+// fractions returns the numbers with a fraction that stand where whole ones are expected: the package yaml cuts it off.
+func fractions(text []byte, into reflect.Type) error {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil || len(doc.Content) == 0 {
+		return err
+	}
+	var found []error
+	eachFraction(doc.Content[0], into, func(n *yaml.Node) {
+		found = append(found, fmt.Errorf("line %d: %q stands where a whole number is expected", n.Line, n.Value))
+	})
+	return errors.Join(found...)
+}
+
+var byText = reflect.TypeFor[encoding.TextUnmarshaler]()
+
+func eachFraction(n *yaml.Node, t reflect.Type, f func(*yaml.Node)) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	switch pointer := reflect.PointerTo(t); {
+	case pointer.Implements(byText) || pointer.Implements(reflect.TypeFor[yaml.Unmarshaler]()):
+	case n.Kind == yaml.ScalarNode && n.Tag == "!!float" && t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr:
+		if v, err := strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64); err != nil || v != math.Trunc(v) {
+			f(n)
+		}
+	case n.Kind == yaml.SequenceNode && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array):
+		for _, c := range n.Content {
+			eachFraction(c, t.Elem(), f)
+		}
+	case n.Kind == yaml.MappingNode && t.Kind() == reflect.Map:
+		for i := 1; i < len(n.Content); i += 2 {
+			eachFraction(n.Content[i], t.Elem(), f)
+		}
+	case n.Kind == yaml.MappingNode && t.Kind() == reflect.Struct:
+		for i := 1; i < len(n.Content); i += 2 {
+			if in := fieldOf(t, n.Content[i-1].Value); in != nil {
+				eachFraction(n.Content[i], in, f)
+			}
+		}
+	}
+}
+
+// fieldOf returns the type of the field that a key of YAML names; nil: there is none.
+func fieldOf(t reflect.Type, key string) reflect.Type {
+	for i := range t.NumField() {
+		field := t.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		switch {
+		case strings.Contains(options, "inline"):
+			in := field.Type
+			for in.Kind() == reflect.Pointer {
+				in = in.Elem()
+			}
+			if in.Kind() != reflect.Struct {
+				continue
+			}
+			if found := fieldOf(in, key); found != nil {
+				return found
+			}
+		case name == key, name == "" && strings.ToLower(field.Name) == key:
+			return field.Type
+		}
+	}
+	return nil
+}
 
 func inWords(err error) error {
 	var types *yaml.TypeError
