@@ -74,22 +74,25 @@ func (p *Partition) Append(r *Rows) error {
 
 // AppendAll is Append of several frames of rows, in their order, which waits for all at once. Their levels are equal. After an error no row of any is acked.
 func (p *Partition) AppendAll(all []*Rows) (err error) {
-	frames := make([]logged, len(all))
-	n := 0
-	for n < len(all) && err == nil {
-		if frames[n], err = p.enter(all[n]); err == nil {
-			n++
+	frames, of := make([]logged, 0, len(all)), make([]*Rows, 0, len(all)) // without those of which no row was logged: there is nothing to wait for
+	for _, r := range all {
+		l, failed := p.enter(r)
+		if err = failed; err != nil {
+			break
+		}
+		if l.frame {
+			frames, of = append(frames, l), append(of, r)
 		}
 	}
-	last := func(i int) bool { return i == n-1 || frames[i].chain != frames[i+1].chain } // of its chain, which nearly always is one
-	for i := range n {
+	last := func(i int) bool { return i == len(frames)-1 || frames[i].chain != frames[i+1].chain } // of its chain, which nearly always is one
+	for i := range frames {
 		if last(i) {
 			frames[i].handOn() // it sends all that was passed to it, also what came before an error
 		}
 	}
-	for i := range n {
+	for i := range frames {
 		if err == nil && last(i) {
-			err = frames[i].wait(all[i]) // for those before it, too
+			err = frames[i].wait(of[i]) // for those before it, too
 		}
 	}
 	return err

@@ -51,6 +51,28 @@ func TestFramesThatComeTogetherKeepTheirRanks(t *testing.T) {
 	b.want("a 5:3; b 5:8; c 1:1")
 }
 
+// TestFramesBeforeAHiddenOneAreFsyncedBeforeTheAck: all rows of the last frame are hidden by a deletion, so that it is not logged. Those before it were acked, and forgotten by
+// the servers that staged them, before they were on the disk.
+func TestFramesBeforeAHiddenOneAreFsyncedBeforeTheAck(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.must(b.put("c", 1, 1))
+	low := b.highest()
+	b.RankAbove(low + deletedMargin)
+	b.must(b.forward(low, "gone", 5, 9))
+	b.must(b.Delete(t.Context(), 0, only("gone"), 0, 100))
+	for i := range point.Stamp(50) {
+		high := b.highest()
+		b.must(b.forwardAll(ordered{high + 10, "a", point.Nanos(i), 1}, ordered{low, "gone", 5, 9}))
+		b.mu.Lock()
+		done := b.mu.wait.Done()
+		b.mu.Unlock()
+		if !done {
+			t.Fatal("acked before the fsync")
+		}
+	}
+}
+
 // askedFor is a chain that counts what it is asked for.
 type askedFor struct {
 	*byHand
