@@ -51,10 +51,10 @@ const WaitMax = 10 * time.Minute
 // Bound puts the times of a frame in relation to now, which is when it was accepted, or found on the disk. It is due at most WaitMax later. By the clock of a
 // process that does not jump, if now has it: else frames would wait for an hour more where a wall clock is set back by an hour.
 func (f *Frame) Bound(now time.Time) {
-	if f.Since.After(now) {
-		f.Since = now
+	if !f.Since.IsZero() {
+		f.Since = now.Add(min(f.Since.Sub(now), 0))
 	}
-	if f.Due.After(now) {
+	if !f.Due.IsZero() {
 		f.Due = now.Add(min(f.Due.Sub(now), WaitMax))
 	}
 }
@@ -414,6 +414,9 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 		}
 		for _, e := range t.queue {
 			if !t.mayForward(e) {
+				if e.Alone { // those that may go together need not wait for it
+					continue
+				}
 				break
 			}
 			if !m.ready(now, e) || m.heldUp(now, e) {

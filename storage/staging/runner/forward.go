@@ -174,20 +174,18 @@ func (s *Store) get(id staging.ID) (h held, ok bool) {
 	return h, ok
 }
 
-// forwardAll gives frames of one table to the leaders of their partitions, together. If that fails, each goes alone: one whose leader is away, or refuses it for good, keeps back no
-// other.
+// forwardAll gives frames of one table to the leaders of their partitions, together. If that fails, each goes alone after a pause: one whose leader is away, or refuses it for
+// good, keeps back no other. Not at once: that many inserts, beside each other, would go to a leader that has just refused one.
 // The steps are ordered for a crash: the leader has the rows on all its copies before a frame is forgotten
 // here, and the forget is written before the other holders are asked to forget. A crash between costs one more forward
 // of the frame, which changes nothing since its rows keep their rank.
 func (s *Store) forwardAll(ctx context.Context, all []staging.Frame) {
 	if len(all) > 1 {
 		if err := s.deliverAll(ctx, all); err != nil {
-			s.deps.Log.Debug("staged frames are forwarded one by one", "table", all[0].Table, "frames", len(all), "error", err)
-			var each sync.WaitGroup
+			s.deps.Log.Debug("staged frames are forwarded one by one from now on", "table", all[0].Table, "frames", len(all), "error", err)
 			for i := range all {
-				each.Go(func() { s.forward(ctx, &all[i]) })
+				s.postpone(all[i].ID)
 			}
-			each.Wait()
 			return
 		}
 		s.forwarded(ctx, all)

@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"golang.org/x/sync/errgroup"
 	"log/slog"
 	"math"
 	"slices"
@@ -241,14 +242,13 @@ func (s *Store) stage(ctx context.Context, table string, all []*newcomer) error 
 			return err
 		}
 	}
+	var others errgroup.Group // beside each other: they share fsyncs
 	for _, n := range all {
 		if !slices.Contains(hold, n) {
-			if err := s.renamed(n.Frame); err != nil {
-				return err
-			}
+			others.Go(func() error { return s.renamed(n.Frame) })
 		}
 	}
-	return nil
+	return others.Wait()
 }
 
 // keep announces and logs frames that were admitted, and holds them once they are durable.
