@@ -104,8 +104,18 @@ func (m *Machine) clockWhy() string {
 // Clock returns the time by the median of the servers' clocks, for a time of the process's own; false before the first Tick.
 func (m *Machine) Clock(now Time) (point.Nanos, bool) { return int64(now) + m.clock, m.clockKnown }
 
-// ClockOff reports whether our wall clock is so far off the median that leases are released.
-func (m *Machine) ClockOff() bool { return m.clockOff }
+// Latest is the latest time that it may be by the servers' clocks: by the median, or by our own clock if that is later and not known to be off. Where all heartbeats are late the
+// median is behind, by less than TakeAfter: later ones are of servers that do not live.
+func (m *Machine) Latest(now Time, wall point.Nanos) point.Nanos {
+	median, ok := m.Clock(now)
+	switch {
+	case !ok:
+		return wall
+	case m.clockOff:
+		return median
+	}
+	return max(median, min(wall, median+point.Nanos(m.set.TakeAfter)))
+}
 
 // ClockAhead is how far our own wall clock was ahead of the median at the last Tick.
 func (m *Machine) ClockAhead() time.Duration {

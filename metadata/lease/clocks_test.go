@@ -88,6 +88,26 @@ func TestTheServersMedianIsOfThoseThatAreAlive(t *testing.T) {
 	w.want("our clock was set back: of two the slower", -time.Minute)
 }
 
+// TestTheLatestTimeIsOurOwnClocksWithinBounds: a clock that jumped is no reason to accept stamps of years ahead until it is known to be off, and with two servers it never is.
+func TestTheLatestTimeIsOurOwnClocksWithinBounds(t *testing.T) {
+	w := newClockWorld(t)
+	latest := func(what string, own, want time.Duration) {
+		t.Helper()
+		if got := time.Duration(w.m.Latest(w.now, w.true().Add(own).UnixNano()) - w.true().UnixNano()); got != want {
+			t.Errorf("%s: %v ahead, want %v", what, got, want)
+		}
+	}
+	latest("before any clock was read", time.Hour, time.Hour)
+	w.off["s2"] = -2 * time.Second // its heartbeats are late
+	w.seconds(5, 0)
+	latest("all heartbeats are late", 0, 0)
+	latest("our clock jumped", time.Hour, -2*time.Second+TakeAfterDefault)
+	w.off["s2"], w.off["s3"] = 0, 0
+	w.seconds(60, 2*time.Second)
+	w.isOff("two seconds ahead", true)
+	latest("our clock is known to be off", 2*time.Second, 0)
+}
+
 // TestHeartbeatsTellTheTimeTheyAreSent, not that of the last tick.
 func TestHeartbeatsTellTheTimeTheyAreSent(t *testing.T) {
 	w := newClockWorld(t)

@@ -23,13 +23,16 @@ func TestSignsOfLife(t *testing.T) {
 	f("b1", 6, false)
 	f("b1", 9, true)
 	f("b2", 1, true) // started anew
-	f("b1", 10, false)
+	f("b1", 9, false)
+	f("b1", 10, true) // it goes on: b2 was a row of a backup
 	f("b2", 1, false)
 	f("b2", 2, true)
+	f("b2", 2, false)
+	f("b2", 3, true)
 	for i := range 3 * pastBootsMax {
 		f(lease.Boot(fmt.Sprintf("c%d", i)), 1, true)
 	}
-	f("c40", 2, false)
+	f("c40", 1, false)
 	if len(s.past) != pastBootsMax {
 		t.Errorf("%d runs are remembered", len(s.past))
 	}

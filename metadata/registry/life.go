@@ -131,7 +131,7 @@ func Begin(ctx context.Context, store coord.Store, d *Directory) (begun bool, er
 
 func older(s Server, l Lives) error {
 	return fault.Errorf(fault.Invalid, "this directory is an older copy of the store of server %q: life %d is the last it had, and life %d ran at %s since, on the directory itself or another copy of it; "+
-		"rows that were acked since are not in this one: start with the directory that ran last, or, if that is gone for good, once with --replace-store, on an empty directory where tables have copies", s.ID, l.Known.N, s.Life.N, s.Addr)
+		"rows that were acked since are not in this one: start with the directory that ran last; if that is gone for good, start once with --replace-store, on an empty directory where tables have copies, else on this one, without those rows", s.ID, l.Known.N, s.Life.N, s.Addr)
 }
 
 // Superseded returns an Invalid error if a row shows that another process runs as the server, with a copy of the directory or in its place; nil otherwise.

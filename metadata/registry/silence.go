@@ -22,6 +22,7 @@ func AwaitSilence(ctx context.Context, store coord.Store, s Server, silence time
 	var last coord.Revision
 	began, renewals := time.Now(), -1
 	for {
+		asked := time.Now() // a pause of this process is no silence of the other
 		row, there, err := store.Get(ctx, lease.BeatKey(s.ID))
 		if err != nil {
 			return fault.Annotate(err, "look whether server %q runs", s.ID)
@@ -38,7 +39,7 @@ func AwaitSilence(ctx context.Context, store coord.Store, s Server, silence time
 				return fault.Wrap(ErrRuns, fault.Unavailable, "server %q runs already, at %s, and renews its heartbeat; stop it, or start this one with another --id and an empty directory", s.ID, s.Addr)
 			}
 		}
-		if time.Since(began) >= silence {
+		if asked.Sub(began) >= silence {
 			return nil
 		}
 		select {

@@ -187,6 +187,9 @@ func TestMistakesInYAMLAreInTheUsersWords(t *testing.T) {
 	f("number: 1e3\nmap: {a: 2.0}\nshare: 0.5", "")
 	f("number: 1.5\ninside: {a: 2.5}\nmap: {a: 3, b: 0.1}",
 		"line 1: \"1.5\" stands where a whole number is expected\nline 2: \"2.5\" stands where a whole number is expected\nline 3: \"0.1\" stands where a whole number is expected")
+	f("number: 1\n---\n", "")
+	f("---\nnumber: 1\n--- # end\n---\n", "")
+	f("number: 1\n---\n# more\n---\nnumber: 2", "more than one YAML document: nothing behind the line --- would be read")
 	f("number: 1\n---\nnumber: 2", "more than one YAML document: nothing behind the line --- would be read")
 	f("a: b: c", "mapping values are not allowed in this context")
 }

@@ -29,8 +29,15 @@ func DecodeYAML(text []byte, into any) error {
 	if errors.Is(err, io.EOF) {
 		return nil // empty
 	}
-	if err == nil && !errors.Is(d.Decode(new(yaml.Node)), io.EOF) {
-		err = errors.New("more than one YAML document: nothing behind the line --- would be read")
+	for err == nil {
+		var next yaml.Node
+		failed := d.Decode(&next)
+		if errors.Is(failed, io.EOF) {
+			break
+		}
+		if failed != nil || len(next.Content) != 1 || next.Content[0].Tag != "!!null" { // templates end files with --- and nothing behind it
+			err = errors.New("more than one YAML document: nothing behind the line --- would be read")
+		}
 	}
 	return inWords(err)
 }

@@ -98,8 +98,10 @@ func Examine(d Deps, s Settings) (_ *Remains, err error) {
 		}
 	}()
 	// Before anything is written, be it a lock: the directory may be another program's.
-	if found, err := Exists(d.FS, s.DataDir); err != nil || !found {
-		return nil, errors.Join(err, noStore(d.FS, s))
+	if found, err := Exists(d.FS, s.DataDir); err != nil {
+		return nil, err
+	} else if !found {
+		return nil, noStore(d.FS, s)
 	}
 	for _, dir := range []string{s.DataDir, s.LogDir} {
 		if _, err := r.fs.Stat(dir); err != nil {

@@ -26,6 +26,9 @@ func (g *Gathered) Reset(columns [][]point.Nanos) { *g = Gathered{columns: colum
 // Empty reports whether there are no rows yet.
 func (g *Gathered) Empty() bool { return len(g.columns) == 0 }
 
+// Len is the number of rows.
+func (g *Gathered) Len() int { return len(g.run.Values) }
+
 // Follows reports whether rows from a time on can follow those that are there.
 func (g *Gathered) Follows(first point.Nanos) bool {
 	if len(g.columns) == 0 {

@@ -31,7 +31,7 @@ func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partit
 		if other.ID == at.ID || !at.SharesRing(other) {
 			continue
 		}
-		p.RankAbove(rank.At(s.now() + int64(rank.AheadMax)))
+		p.RankAbove(rank.At(s.latest() + int64(rank.AheadMax)))
 		if q, here := t.get(other.ID); here {
 			p.RankAbove(q.HighestRank())
 		}

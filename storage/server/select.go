@@ -464,6 +464,8 @@ func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) 
 	for i := range r.gathered {
 		r.gathered[i].Reset(r.columns[i*views : i*views : (i+1)*views])
 	}
+	// Series that have rows in one view alone, as those of pods, need no room, and nobody booked it: no more than a page's, or as much as there is.
+	most := pageRows / len(batch)
 	err = r.eachView(func(parts []part) error {
 		r.name(parts, batch)
 		if len(r.series) == 0 {
@@ -472,9 +474,10 @@ func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) 
 		r.into = r.into[:0]
 		for _, i := range r.back {
 			r.into = append(r.into, &r.gathered[i])
+			most = max(most, r.gathered[i].Len())
 		}
 		view := parts[0].view
-		follows, err := r.sn.views[view].ReadBehind(r.memory, r.series, lo, hi, r.room(view, lo, hi), r.into)
+		follows, err := r.sn.views[view].ReadBehind(r.memory, r.series, lo, hi, min(r.room(view, lo, hi), most), r.into)
 		if err == nil && !follows {
 			return errTangled
 		}

@@ -137,7 +137,7 @@ func noBlocks(dir string) error {
 	}
 	for _, entry := range entries {
 		if _, err := ulid.ParseStrict(entry.Name()); err == nil && entry.IsDir() {
-			return fault.Errorf(fault.Invalid, "--to %s has blocks already, such as %s, and there is no note of an unfinished run to go on with; choose another directory, or remove them", dir, entry.Name())
+			return fault.Errorf(fault.Invalid, "--to %s has blocks already, such as %s, and there is no note of an unfinished run to go on with; choose another directory", dir, entry.Name())
 		}
 	}
 	return nil

@@ -58,8 +58,16 @@ func (p *storage) registerOnce(ctx context.Context, replace bool) error {
 	d := &p.life.dir
 	*d = registry.Directory{Server: p.id, Store: self.Store, Lives: lives, Older: replace, Save: p.saveLives,
 		Name: func() string { return fmt.Sprintf("%016x", newRand().Uint64()) }}
+	if replace && p.frozen != "" {
+		return forGood(fault.Errorf(fault.Invalid, "--replace-store stores which life of the directory begins, and the disk is full (%s): make room first", p.frozen))
+	}
 	if err := registry.Newest(ctx, p.view.Coord, d); err != nil {
 		return forGood(err)
+	}
+	if replace {
+		if err := p.takeOver(ctx, self); err != nil {
+			return err
+		}
 	}
 	if err := p.awaitPredecessor(ctx, self); err != nil {
 		return err
@@ -76,7 +84,27 @@ func (p *storage) registerOnce(ctx context.Context, replace bool) error {
 	return err
 }
 
-// awaitPredecessor waits until the process that was registered with this directory is silent. At its own address nothing else listens.
+// takeOver notes, before a directory is registered in another's place or although it is an older copy, that it is to go on from the row's life: a process that ends before its own
+// first life has begun would leave a directory that the next start takes for an older copy.
+func (p *storage) takeOver(ctx context.Context, self registry.Server) error {
+	row, there, err := p.view.Coord.Get(ctx, registry.Key(p.id))
+	if err != nil || !there {
+		return err
+	}
+	was, err := registry.Decode(row)
+	if err != nil {
+		return err
+	}
+	lives, newest := p.life.dir.Lives.After(was.Life)
+	if newest && (was.Store == self.Store || was.Life.N <= lives.Known.N) {
+		return nil
+	}
+	p.log.Warn("this directory takes the place of the one that ran last as this server (--replace-store): rows that were acked there alone are not in it",
+		"server", string(p.id), "ran_at", was.Addr, "its_store", string(was.Store), "this_store", string(self.Store))
+	return p.saveLives(registry.Lives{Known: was.Life})
+}
+
+// awaitPredecessor waits until the process that was registered with this directory is silent. At its own address nothing else listens, mostly: a name of a host may be that of two.
 func (p *storage) awaitPredecessor(ctx context.Context, self registry.Server) error {
 	row, there, err := p.view.Coord.Get(ctx, registry.Key(p.id))
 	if err != nil || !there {
@@ -137,6 +165,7 @@ func (p *storage) superseded() error {
 func (p *storage) followLife(ctx context.Context) error {
 	tick := time.NewTicker(lifeEvery)
 	defer tick.Stop()
+	failing := false
 	for {
 		changed := p.view.Registry.Changed() // fetched before looking
 		if err := p.superseded(); err != nil {
@@ -148,9 +177,14 @@ func (p *storage) followLife(ctx context.Context) error {
 			return nil
 		case <-changed:
 		case <-tick.C:
-			if _, err := p.beginLife(ctx); fault.Is(err, fault.Invalid) {
+			_, err := p.beginLife(ctx)
+			switch {
+			case fault.Is(err, fault.Invalid):
 				return err
+			case err != nil && !failing:
+				p.log.Warn("no life of the store directory was begun: a copy of it that is made now is not told from it; it is tried again each minute", "error", err)
 			}
+			failing = err != nil
 		}
 	}
 }

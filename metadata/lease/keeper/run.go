@@ -93,16 +93,12 @@ func (k *Keeper) Now() point.Nanos {
 	return time.Now().UnixNano()
 }
 
-// Latest is the latest time that it may be: Now, or by our own clock if that is later and not known to be off. Where all heartbeats are late the median is behind.
+// Latest is the latest time that it may be by the servers' clocks, as lease.Machine.Latest.
 func (k *Keeper) Latest() point.Nanos {
 	wall := time.Now().UnixNano()
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	now, ok := k.mu.machine.Clock(k.deps.Clock())
-	if !ok || wall > now && !k.mu.machine.ClockOff() {
-		return wall
-	}
-	return now
+	return k.mu.machine.Latest(k.deps.Clock(), wall)
 }
 
 // Placed returns the live placements of a partition, with their directories, as this process sees them; its own first.

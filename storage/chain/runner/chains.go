@@ -193,8 +193,12 @@ func (c *Chains) look(ctx context.Context, here Partitions) {
 	c.forget(here)
 }
 
-// outsideLogEvery is how often copies that are not in sync are logged, and for how long they must have been outside.
-const outsideLogEvery = 30 * time.Second
+const (
+	// outsideLogEvery is how often copies that are not in sync are logged, and for how long they must have been outside.
+	outsideLogEvery = 30 * time.Second
+	// outsideLogged bounds how many are named each time.
+	outsideLogged = 20
+)
 
 // logOutside logs why copies of partitions that are led here are not in sync.
 func (c *Chains) logOutside() {
@@ -203,11 +207,20 @@ func (c *Chains) logOutside() {
 		return
 	}
 	c.outsideLooked = now
+	n := 0
+	defer func() {
+		if n > outsideLogged {
+			c.deps.Log.Info("more copies of partitions are not in sync", "copies", n-outsideLogged)
+		}
+	}()
 	for _, x := range c.all() {
 		x.mu.Lock()
 		all := x.mu.machine.Outside(c.deps.Clock(), outsideLogEvery)
 		x.mu.Unlock()
 		for _, o := range all {
+			if n++; n > outsideLogged {
+				continue
+			}
 			c.deps.Log.Info("a copy of a partition is not in sync", "partition", x.key.String(), "server", string(o.Member.Server), "reason", o.Why)
 		}
 	}
