@@ -62,8 +62,6 @@ func fractions(text []byte, into reflect.Type) error {
 	return errors.Join(found...)
 }
 
-var byText = reflect.TypeFor[encoding.TextUnmarshaler]()
-
 func eachFraction(n *yaml.Node, t reflect.Type, f func(*yaml.Node)) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -72,7 +70,7 @@ func eachFraction(n *yaml.Node, t reflect.Type, f func(*yaml.Node)) {
 		n = n.Alias
 	}
 	switch pointer := reflect.PointerTo(t); {
-	case pointer.Implements(byText) || pointer.Implements(reflect.TypeFor[yaml.Unmarshaler]()):
+	case pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || pointer.Implements(reflect.TypeFor[yaml.Unmarshaler]()):
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!float" && t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr:
 		if v, err := strconv.ParseFloat(strings.ReplaceAll(n.Value, "_", ""), 64); err != nil || v != math.Trunc(v) {
 			f(n)
