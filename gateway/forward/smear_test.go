@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,15 +22,15 @@ import (
 type holders struct {
 	all   []topology.ServerID
 	full  bool
-	rooms int // so often it chooses some; 0: always
-	asked int
+	rooms int64 // so often it chooses some; 0: always
+	asked int64 // atomic
 }
 
 // Holders implements forward.Staging, as do the others.
 func (h *holders) Holders(n int, _ uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
 	free := slices.DeleteFunc(slices.Clone(h.all), func(s topology.ServerID) bool { return slices.Contains(avoid, s) })
-	h.asked++
-	if h.full || h.rooms > 0 && h.asked > h.rooms || len(free) < n {
+	asked := atomic.AddInt64(&h.asked, 1)
+	if h.full || h.rooms > 0 && asked > h.rooms || len(free) < n {
 		return nil, fault.Errorf(fault.Unavailable, "no room")
 	}
 	return free[:n], nil

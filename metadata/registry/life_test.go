@@ -201,13 +201,16 @@ func TestAProcessThatRunsIsNotJoinedByASecond(t *testing.T) {
 			t.Errorf("it was killed: %v %v", d, err)
 		}
 		// Its last renewal comes late.
+		renewed := make(chan struct{})
 		go func() {
 			time.Sleep(time.Second)
 			rev = beat(t, store, rev, lease.Beat{Boot: "b1", N: 2})
+			close(renewed)
 		}()
 		if d, err := wait(t, store); err != nil || d < 5*time.Second || d > 6*time.Second {
 			t.Errorf("it was killed a moment ago: %v %v", d, err)
 		}
+		<-renewed
 		lives := make(chan struct{})
 		go func() {
 			defer close(lives)
