@@ -2,7 +2,6 @@ package pathtest
 
 import (
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -57,16 +56,11 @@ func BenchmarkQueryFar(b *testing.B) {
 				ratios = append(ratios, float64(pair[1])/float64(max(pair[0], 1)))
 			}
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(float64(median(took[0]).Microseconds()), "near-cpu-µs")
-			b.ReportMetric(float64(median(took[1]).Microseconds()), "far-cpu-µs")
-			b.ReportMetric(median(ratios), "ratio")
+			b.ReportMetric(float64(processtest.Median(took[0]).Microseconds()), "near-cpu-µs")
+			b.ReportMetric(float64(processtest.Median(took[1]).Microseconds()), "far-cpu-µs")
+			b.ReportMetric(processtest.Median(ratios), "ratio")
 		})
 	}
-}
-
-func median[T float64 | time.Duration](of []T) T {
-	slices.Sort(of)
-	return of[len(of)/2]
 }
 
 // fillSpread writes the fleet's rows through the gateway, and flushes all but the newest tenth.

@@ -170,7 +170,7 @@ func TestRequestsLargerThanAnInsertWaitToo(t *testing.T) {
 	})
 }
 
-// TestRowsOfLaterCallsGoToTheirLeadersIfTheRoomEnds: what was staged before is not written again.
+// TestRowsOfLaterCallsGoToTheirLeadersIfTheRoomEnds: rows that the first calls staged are not written again.
 func TestRowsOfLaterCallsGoToTheirLeadersIfTheRoomEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &holders{rooms: 2}

@@ -70,7 +70,7 @@ func TestASilentServerIsNotTakenForLive(t *testing.T) {
 	at(2*s, true, true, watch(beat(s1, "a", 101, 1002)))
 	at(5*s, true, false, watch(beat(s1, "a", 102, 1003))) // s2 is silent
 	at(5*s+1, true, false, read(beat(s1, "a", 101, 1002), beat(s2, "b", 50, 1001)))
-	at(9*s, false, false, read(beat(s1, "a", 100, 1000), beat(s2, "b", 49, 999))) // older than all: nobody lives
+	at(9*s, false, false, read(beat(s1, "a", 100, 1000), beat(s2, "b", 49, 999))) // older than all that were seen: no server is live
 	at(10*s, true, false, watch(beat(s1, "a", 103, 1004)))
 
 	// Restored from a backup: revisions are those of long ago, and so are the rows.

@@ -8,6 +8,6 @@
 // The row changes rarely; a server's heartbeat row (package lease) shows that it is live, not this one. A server that is
 // gone keeps its row until a person removes it: placements may still name it.
 //
-// The row also shows which of several copies of a store directory ran last (Life): a process with another one is refused, and one in whose place another was
-// started ends.
+// The row also shows which of several copies of a store directory was used last (Life). A process with an older copy is refused; a process ends when another
+// one is started in its place.
 package registry

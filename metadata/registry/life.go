@@ -38,7 +38,7 @@ type Lives struct {
 	Tried []Life
 }
 
-// After returns the lives of a directory whose server's row has a life, and whether the directory is the newest: it has that life, or has seen a later one,
+// After compares a directory with the life in its server's row. It returns the lives that the directory has then, and whether it is the newest: it has the row's life, or a later one,
 // which a coordination store that was restored from a backup does not have.
 func (l Lives) After(row Life) (Lives, bool) {
 	switch {

@@ -89,7 +89,7 @@ func (s *Servers) Offset(steady point.Nanos) (int64, bool) {
 	return s.median(steady, (*offset).fastest)
 }
 
-// Newest is Offset by the newest heartbeats, late ones too: clocks whose rates differ do not differ by it.
+// Newest is Offset by the newest heartbeat of each server, even if it is late. Where the rates of clocks differ, an old heartbeat is off by more than a late one.
 func (s *Servers) Newest(steady point.Nanos) (int64, bool) {
 	return s.median(steady, func(o *offset) int64 { return o.newest })
 }

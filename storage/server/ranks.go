@@ -20,8 +20,8 @@ func (s *Server) timely(stamp point.Stamp) error {
 }
 
 // rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For a
-// partition on this server that is its highest rank. On other servers no accepted rank is further ahead of the servers' clocks than
-// AheadMax, unless most of these clocks were set back since.
+// partition on this server that is its highest rank. On other servers no accepted rank is further ahead than AheadMax of the latest time
+// by their clocks: by ours that may be later, if our clock is behind theirs, or if most clocks were set back since.
 func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partition) {
 	m, ok := s.deps.Maps.Get(t.name)
 	if !ok {

@@ -152,7 +152,7 @@ func (l *Log) Reset() {
 	l.text.Reset()
 }
 
-// client is one whose requests end: a process that hangs fails its test, with the test's own words.
+// client has a time-out: a process that hangs fails the test that asks it, and not the whole run by its time limit.
 func client() *http.Client { return &http.Client{Timeout: 5 * time.Minute} }
 
 // Get asks for a path: status and body.

@@ -1,6 +1,7 @@
 package processtest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -44,4 +45,10 @@ func InternPairs(b *testing.B, d *point.Dict, pairs [][2]string) point.SeriesID 
 		b.Fatal(err)
 	}
 	return id
+}
+
+// Median returns the median of some figures, at least one, and sorts them.
+func Median[T float64 | time.Duration](of []T) T {
+	slices.Sort(of)
+	return of[len(of)/2]
 }

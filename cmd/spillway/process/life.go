@@ -104,7 +104,8 @@ func (p *storage) takeOver(ctx context.Context, self registry.Server) error {
 	return p.saveLives(registry.Lives{Known: was.Life})
 }
 
-// awaitPredecessor waits until the process that was registered with this directory is silent. At its own address nothing else listens, mostly: a name of a host may be that of two.
+// awaitPredecessor waits until the process that was registered with this directory at another address is silent. At the same address it has ended, since this process listens there;
+// only a host name that two machines have does not prove that.
 func (p *storage) awaitPredecessor(ctx context.Context, self registry.Server) error {
 	row, there, err := p.view.Coord.Get(ctx, registry.Key(p.id))
 	if err != nil || !there {
@@ -150,7 +151,7 @@ func forGood(err error) error {
 	return err
 }
 
-// superseded returns the error of a process in whose place another was started.
+// superseded returns an Invalid error if another process was started in the place of this one, else nil.
 func (p *storage) superseded() error {
 	row, ok := p.view.Registry.Get(p.id)
 	if !ok {

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/cmd/internal/fleet"
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
@@ -68,9 +68,9 @@ func BenchmarkQueryNarrow(b *testing.B) {
 				ratios = append(ratios, float64(pair[1])/float64(max(pair[0], 1)))
 			}
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(float64(middle(took[0]).Microseconds()), "day-cpu-µs")
-			b.ReportMetric(float64(middle(took[1]).Microseconds()), "narrow-cpu-µs")
-			b.ReportMetric(middle(ratios), "ratio")
+			b.ReportMetric(float64(processtest.Median(took[0]).Microseconds()), "day-cpu-µs")
+			b.ReportMetric(float64(processtest.Median(took[1]).Microseconds()), "narrow-cpu-µs")
+			b.ReportMetric(processtest.Median(ratios), "ratio")
 		})
 	}
 }
@@ -124,10 +124,4 @@ func fillEvery(b *testing.B, p *standalone, end time.Time, hosts, scrapes int, e
 			}
 		}
 	})
-}
-
-// middle returns the median of some figures, and sorts them.
-func middle[T float64 | time.Duration](of []T) T {
-	slices.Sort(of)
-	return of[len(of)/2]
 }

@@ -45,7 +45,7 @@ func TestADirectoryThatIsNoStoreIsSaidToBeNone(t *testing.T) {
 	if exitNoStore == exitUnseen || exitNoStore == terminal.Broken || exitNoStore == terminal.Degraded {
 		t.Error("the exit code says something else, too")
 	}
-	// What is left of a store is examined, whatever is missing.
+	// A store that lacks some of its files is examined.
 	for _, left := range []string{"STORE", "segments/0000000000000001/a.seg", "log/0000000001.log", "log/STORE", "catalogue/MANIFEST-000001", "staging/x", "cluster/map", "kafka-dead-letters-1", "WITNESS", "catalogue.mirror"} {
 		v := &Verification{dir: within(left), Files: map[string]*File{}}
 		if err := v.find(); err != nil || v.Files[left] == nil {

@@ -228,7 +228,7 @@ func TestABombOfAnyCodecTakesLittleMemory(t *testing.T) {
 	}
 	most := int64(48 << 20) // inflated
 	if raceEnabled {
-		// It has pools drop a quarter of what is put into them, at random, and the codecs' blocks of 4 MiB and windows lie in pools: 31 to 54 MiB instead of 10 to 14.
+		// Under the race detector a sync.Pool drops a quarter of its values at random. The codecs keep blocks of 4 MiB and windows in pools: 31 to 54 MiB instead of 10 to 14.
 		most *= 2
 	}
 	if n > most {
