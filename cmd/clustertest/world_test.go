@@ -3,6 +3,7 @@ package clustertest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/view"
 	"github.com/spillwaydb/spillway/gateway/peers"
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -39,6 +41,7 @@ type crowd struct {
 	dir   string // of all processes
 
 	failure string // why the test ended
+	setBack bool   // etcd is restored from a backup, and the view ends
 }
 
 // needsCluster leaves long tests to `make test-cluster`.
@@ -136,7 +139,7 @@ func (c *crowd) look() {
 	go func() { ended <- g.Run() }()
 	c.t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := <-ended; err != nil && !(c.setBack && errors.Is(err, coord.ErrSetBack)) {
 			c.t.Error(err)
 		}
 		_ = c.view.Close()

@@ -281,6 +281,8 @@ func (s *server) perform(e lease.Effect) {
 		s.stops(e)
 	case lease.EverLed:
 		s.decide(rules.EverLed{EverLed: e})
+	case lease.SetBack:
+		s.w.fail("%s says that the store was set back while it ran", s.self.Boot)
 	case lease.InSyncSet:
 		s.listed[e.Partition] = e.Lease
 		s.decide(rules.InSyncAnswered{InSyncSet: e})

@@ -18,6 +18,9 @@ type heartbeat struct {
 	found    bool           // rev is our row's, or 0: there is none
 	rev      coord.Revision // compared by the next renewal
 	n        uint64         // of the last renewal sent
+	shown    uint64         // the highest n that a row of ours was seen to have
+	before   Beat           // the row that the first renewal replaced
+	setBack  bool           // the store was: nothing is renewed, and nothing led, until the process ends
 	// sent holds when each renewal without an answer was sent. A row that shows N proves that renewal good.
 	sent      map[uint64]Time
 	next      Time
@@ -88,7 +91,7 @@ func (m *Machine) alive(s topology.ServerID) bool {
 func (m *Machine) planBeat() {
 	b := &m.beat
 	switch {
-	case b.inFlight:
+	case b.inFlight, b.setBack:
 		return
 	case m.left && b.ever && b.draining: // the row stays as it is: it says that we drain
 		return
@@ -172,6 +175,7 @@ func (m *Machine) proved(n uint64) {
 		b.goodUntil = max(b.goodUntil, sent+m.set.ValidFor)
 		b.ever = true
 	}
+	b.shown = max(b.shown, n)
 	for k := range b.sent {
 		if k <= n {
 			delete(b.sent, k)
@@ -200,11 +204,15 @@ func (m *Machine) foundBeat(a Answer) {
 		if b.ever {
 			m.lostBeat(beatDeleted)
 		}
+	case row.beat.Boot == m.self.Boot && row.beat.N < b.shown, b.ever && row.beat.Boot == b.before.Boot && row.beat.N <= b.before.N:
+		b.setBack = true
+		m.lostBeat(storeSetBack)
+		m.out = append(m.out, SetBack{})
 	case row.beat.Boot == m.self.Boot:
 		b.rev = row.rev
 		m.proved(row.beat.N)
 	case !b.ever: // an earlier process, or one that we replace
-		b.rev = row.rev
+		b.rev, b.before = row.rev, row.beat
 	default:
 		m.lostBeat("another process runs as server " + string(m.self.Server))
 		b.rev = row.rev
@@ -213,6 +221,9 @@ func (m *Machine) foundBeat(a Answer) {
 		}
 	}
 }
+
+// storeSetBack: the store has lost a renewal that it acked. What was read of it since need not be true any more.
+const storeSetBack = "the coordination store was set back to an older state"
 
 const beatDeleted = "its heartbeat row was deleted"
 

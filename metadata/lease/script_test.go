@@ -139,6 +139,17 @@ func (w *world) command(cmd string, args []string) error {
 		w.delete(RowKey(w.part(args[0])))
 	case "delete-beat":
 		w.delete(BeatKey(topology.ServerID(args[0])))
+	case "backup": // as it is now, of heartbeats
+		rows, _, err := w.store.List(context.Background(), BeatPrefix)
+		w.backup = rows
+		return err
+	case "restore": // as etcdutl does it with --bump-revision: the revisions go on
+		w.tracef("heartbeats are those of the backup")
+		var writes []coord.Write
+		for _, row := range w.backup {
+			writes = append(writes, coord.Write{Key: row.Key, Value: row.Value})
+		}
+		w.commit(nil, writes)
 	case "late":
 		d, err := time.ParseDuration(args[1])
 		p := w.procs[w.index(args[0])]

@@ -33,6 +33,7 @@ type world struct {
 	seq     uint64
 
 	store   coord.Store
+	backup  []coord.Row
 	txn     uint64                             // of the table's map
 	placed  map[Partition][]topology.Placement // where not on all servers
 	parents map[Partition][]point.PartitionID  // whose rows go to them
@@ -333,6 +334,8 @@ func (p *process) perform(e Effect) {
 	case Stops:
 		w.tracef("%s stops %s: %s", p.self.Server, e.Partition, e.Why)
 		w.after(w.delay(), func() { p.do(func() { p.step(Stopped{Partition: e.Partition}) }) })
+	case SetBack:
+		w.tracef("%s says that the store was set back", p.self.Server)
 	case InSyncSet:
 		delete(p.want, e.Partition)
 		if len(w.placed) > 0 {

@@ -27,7 +27,11 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 	}
 	t, ok := s.table(name)
 	if !ok {
-		return &peer.Stats{LostFound: lost, Staged: s.stagedStats(name), Capacity: s.Capacity()}, nil
+		st := &peer.Stats{LostFound: lost, Staged: s.stagedStats(name), Capacity: s.Capacity()}
+		if name == "" {
+			st.Unmapped = s.unmapped()
+		}
+		return st, nil
 	}
 	st := t.index.Stats(topN)
 	st.LostFound, st.Staged, st.Capacity = lost, s.stagedStats(name), s.Capacity()
@@ -158,3 +162,17 @@ func (s *Server) CompactingBytes() int64 { return s.compacting.Load() }
 
 // OnCompactingGrowth has f called with CompactingBytes before a compaction allocates its memory.
 func (s *Server) OnCompactingGrowth(f func(to int64)) { s.compacting.OnGrowth(f) }
+
+// unmappedMax bounds the tables that Stats names.
+const unmappedMax = 100
+
+// unmapped returns the tables with partitions here that have no map.
+func (s *Server) unmapped() (names []string) {
+	for _, t := range s.tables() {
+		if _, ok := s.deps.Maps.Get(t.name); !ok && len(t.all()) > 0 {
+			names = append(names, t.name)
+		}
+	}
+	slices.Sort(names)
+	return names[:min(len(names), unmappedMax)]
+}

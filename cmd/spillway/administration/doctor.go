@@ -195,10 +195,20 @@ func (e *examination) hosts() int {
 func (e *examination) damaged(ctx context.Context) {
 	rows := map[string]map[point.PartitionID]uint64{}
 	defer func() { e.uneven(ctx, rows) }()
+	unmapped := map[string][]topology.ServerID{}
+	defer func() {
+		for _, table := range slices.Sorted(maps.Keys(unmapped)) {
+			e.broken("set back", table, joinIDs(unmapped[table])+" have partitions of it, and the coordination store knows no such table: the store was restored from an older backup, or lost it",
+				"`spillway table repair "+table+" --reason restored`; until then its rows are not read")
+		}
+	}()
 	for _, srv := range e.s.Servers {
 		st, ok := e.peers.Server(srv.ID)
 		if !srv.Live || !ok {
 			continue
+		}
+		for _, table := range e.unmapped(ctx, st) {
+			unmapped[table] = append(unmapped[table], srv.ID)
 		}
 		reported := false
 		for _, m := range e.s.Tables {
@@ -297,6 +307,44 @@ func (e *examination) metadata(ctx context.Context) error {
 		case have < few:
 			e.degraded("few metadata servers", table, fmt.Sprintf("%d servers keep its METADATA file, %d could", have, few), "wait: the master has others keep it, at once or 10 minutes after one died; `spillway master plan` shows what is coming")
 		}
+		if err := e.setBack(ctx, row, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmapped asks a server for the tables that it has partitions of, and no map; those that are being dropped are none.
+func (e *examination) unmapped(ctx context.Context, st peer.Storage) []string {
+	ctx, cancel := context.WithTimeout(ctx, fetchMax)
+	defer cancel()
+	held, err := st.Stats(ctx, "", 0)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(held.Unmapped, func(table string) bool {
+		_, there, err := e.store.Get(ctx, mapstore.Key(table))
+		return there || err != nil
+	})
+}
+
+// setBack reports a table whose row is older than a map that servers acted by: the coordination store was restored from a backup. A row that changes meanwhile is not.
+func (e *examination) setBack(ctx context.Context, row coord.Row, r mapstore.Row) error {
+	table := mapstore.TableOf(row.Key)
+	if r.Seq == 0 || r.Dropped {
+		return nil
+	}
+	n, err := e.newest(ctx, table, r, "")
+	if err != nil || n.File.Seq <= r.Seq || n.Witness == "" { // what no server acted by may be on its way
+		return nil
+	}
+	now, there, err := e.store.Get(ctx, row.Key)
+	if err != nil {
+		return err
+	}
+	if there && now.Revision == row.Revision {
+		e.broken("set back", table, fmt.Sprintf("the coordination store names transaction %d of its map, and %s acted by %d: the store was restored from an older backup", r.Seq, n.Witness, n.File.Seq),
+			"`spillway table repair "+table+" --reason restored`; until then it gets no new partitions")
 	}
 	return nil
 }

@@ -134,9 +134,11 @@ func (v *Cluster) remember(cfg *settings.Config, log *slog.Logger, registerer pr
 	return cache, nil
 }
 
-// Actors adds the actors that follow the cluster while the process runs.
+// Actors adds the actors that follow the cluster while the process runs. They end with coord.ErrSetBack where the coordination store is restored from a
+// backup meanwhile.
 func (v *Cluster) Actors(ctx context.Context, g *run.Group) {
-	loops := []func(context.Context) error{v.Registry.Run, v.Peers.Run, v.Leaders.Run, v.Tables.Run}
+	probe := func(ctx context.Context) error { return coord.Probe(ctx, v.Coord) }
+	loops := []func(context.Context) error{v.Registry.Run, v.Peers.Run, v.Leaders.Run, v.Tables.Run, probe}
 	if v.rows != nil {
 		loops = slices.Insert(loops, 0, v.rows.Run)
 	}

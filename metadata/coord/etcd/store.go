@@ -3,11 +3,13 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -19,7 +21,7 @@ import (
 )
 
 // Store is a coord.Store on etcd. Errors have the Kinds Unavailable and Canceled, as coord.Store has them, and TooLarge
-// for transactions beyond etcd's own limits (1.5 MiB, 128 operations by default).
+// for transactions beyond etcd's own limits (1.5 MiB, 128 operations by default). Once the store has been set back all are coord.ErrSetBack.
 type Store struct {
 	// Constant after Open.
 	client   *clientv3.Client
@@ -28,6 +30,9 @@ type Store struct {
 	life     context.Context // ends with Close: so do watches
 	end      context.CancelFunc
 	closed   atomic.Bool
+
+	seen    atomic.Int64          // the highest revision of an answer
+	setBack atomic.Pointer[error] // coord.ErrSetBack, from when it was noticed
 }
 
 var _ coord.Store = (*Store)(nil)
@@ -73,11 +78,18 @@ const window = 1 << 20
 
 // Get implements coord.Store.
 func (s *Store) Get(ctx context.Context, key string) (coord.Row, bool, error) {
+	if err := s.wasSetBack(); err != nil {
+		return coord.Row{}, false, err
+	}
 	req, cancel := context.WithTimeout(ctx, s.settings.RequestTimeout)
 	defer cancel()
+	seen := s.seen.Load()
 	resp, err := s.client.Get(req, s.prefix+key)
 	if err != nil {
 		return coord.Row{}, false, s.failed(ctx, err, "read %s", key)
+	}
+	if err := s.saw(seen, resp.Header); err != nil {
+		return coord.Row{}, false, err
 	}
 	if len(resp.Kvs) == 0 {
 		return coord.Row{}, false, nil
@@ -91,6 +103,9 @@ const pageMax = 1000
 
 // List implements coord.Store. It reads pages, all as of the first one's revision.
 func (s *Store) List(ctx context.Context, prefix string) ([]coord.Row, coord.Revision, error) {
+	if err := s.wasSetBack(); err != nil {
+		return nil, 0, err
+	}
 	from := s.prefix + prefix
 	end := clientv3.GetPrefixRangeEnd(from)
 	var rows []coord.Row
@@ -101,10 +116,14 @@ func (s *Store) List(ctx context.Context, prefix string) ([]coord.Row, coord.Rev
 			opts = append(opts, clientv3.WithRev(rev))
 		}
 		req, cancel := context.WithTimeout(ctx, s.settings.RequestTimeout)
+		seen := s.seen.Load()
 		resp, err := s.client.Get(req, from, opts...)
 		cancel()
 		if err != nil {
 			return nil, 0, s.failed(ctx, err, "list %s", prefix)
+		}
+		if err := s.saw(seen, resp.Header); err != nil {
+			return nil, 0, err
 		}
 		if rev == 0 {
 			rev = resp.Header.Revision
@@ -121,6 +140,9 @@ func (s *Store) List(ctx context.Context, prefix string) ([]coord.Row, coord.Rev
 
 // Commit implements coord.Store. A transaction of conditions alone gets the revision as of which they held.
 func (s *Store) Commit(ctx context.Context, conditions []coord.Condition, writes []coord.Write) (coord.Revision, bool, error) {
+	if err := s.wasSetBack(); err != nil {
+		return 0, false, err
+	}
 	cmps := make([]clientv3.Cmp, 0, len(conditions))
 	for _, c := range conditions {
 		cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(s.prefix+c.Key), "=", int64(c.Revision)))
@@ -140,14 +162,39 @@ func (s *Store) Commit(ctx context.Context, conditions []coord.Condition, writes
 	}
 	req, cancel := context.WithTimeout(ctx, s.settings.RequestTimeout)
 	defer cancel()
+	seen := s.seen.Load()
 	resp, err := s.client.Txn(req).If(cmps...).Then(ops...).Commit()
 	if err != nil {
 		return 0, false, s.failed(ctx, err, "commit %d rows", len(writes))
+	}
+	if err := s.saw(seen, resp.Header); err != nil {
+		return 0, false, err
 	}
 	if !resp.Succeeded {
 		return 0, false, nil
 	}
 	return coord.Revision(resp.Header.Revision), true, nil
+}
+
+// saw notes the revision of an answer. Every request here is linearizable: an answer of a lower revision than the highest seen before it was
+// sent is that of a store that was set back. From then on every method fails, and nothing is sent.
+func (s *Store) saw(before int64, h *etcdserverpb.ResponseHeader) error {
+	if h.Revision < before {
+		err := coord.SetBack(fmt.Sprintf("from revision %d to %d", before, h.Revision))
+		if s.setBack.CompareAndSwap(nil, &err) {
+			s.end()
+		}
+	}
+	for was := s.seen.Load(); was < h.Revision && !s.seen.CompareAndSwap(was, h.Revision); was = s.seen.Load() {
+	}
+	return s.wasSetBack()
+}
+
+func (s *Store) wasSetBack() error {
+	if err := s.setBack.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Watch implements coord.Store. The client resumes it at the next revision when a connection is lost, on any member
@@ -164,6 +211,8 @@ func (s *Store) Watch(ctx context.Context, prefix string, after coord.Revision, 
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case s.wasSetBack() != nil:
+			return s.wasSetBack()
 		case s.closed.Load():
 			return errClosed
 		case !again:
@@ -184,6 +233,9 @@ func (s *Store) follow(ctx context.Context, prefix string, after *coord.Revision
 			return true, nil
 		case resp.Err() != nil:
 			return false, s.failed(ctx, resp.Err(), "watch %s", prefix)
+		}
+		if err := s.saw(0, resp.Header); err != nil {
+			return false, err
 		}
 		events := make([]coord.Event, 0, len(resp.Events))
 		for _, e := range resp.Events {
@@ -222,6 +274,8 @@ var errClosed = fault.Errorf(fault.Unavailable, "the coordination store is close
 // failed gives an error its Kind: Canceled where the caller went away, Unavailable where etcd did.
 func (s *Store) failed(ctx context.Context, err error, format string, args ...any) error {
 	switch {
+	case s.wasSetBack() != nil:
+		return s.wasSetBack()
 	case s.closed.Load():
 		return errClosed
 	case ctx.Err() != nil:

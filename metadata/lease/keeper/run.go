@@ -139,7 +139,7 @@ func (k *Keeper) Leave(ctx context.Context) error {
 	}
 }
 
-// Run keeps leases until ctx ends. It does not release them: call Leave first for that.
+// Run keeps leases until ctx ends. It does not release them: call Leave first for that. The error is coord.ErrSetBack where the store was set back.
 func (k *Keeper) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	answers := make(chan lease.Answer)
@@ -233,6 +233,10 @@ func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect,
 		k.deps.Handler.EverLed(e)
 	case lease.Left:
 		close(k.left)
+	case lease.SetBack:
+		g.Go(func() error {
+			return coord.SetBack("it has an older heartbeat of this server than it had before")
+		})
 	}
 }
 

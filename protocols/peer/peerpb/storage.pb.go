@@ -1017,6 +1017,7 @@ type Stats struct {
 	LostFound     string                 `protobuf:"bytes,15,opt,name=lost_found,json=lostFound,proto3" json:"lost_found,omitempty"` // of the server, whatever the table
 	Staged        []*StagedStats         `protobuf:"bytes,16,rep,name=staged,proto3" json:"staged,omitempty"`
 	Capacity      *Capacity              `protobuf:"bytes,17,opt,name=capacity,proto3" json:"capacity,omitempty"` // of the server, whatever the table
+	Unmapped      []string               `protobuf:"bytes,18,rep,name=unmapped,proto3" json:"unmapped,omitempty"` // tables with partitions on the server and no map; asked for by an empty table name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1166,6 +1167,13 @@ func (x *Stats) GetStaged() []*StagedStats {
 func (x *Stats) GetCapacity() *Capacity {
 	if x != nil {
 		return x.Capacity
+	}
+	return nil
+}
+
+func (x *Stats) GetUnmapped() []string {
+	if x != nil {
+		return x.Unmapped
 	}
 	return nil
 }
@@ -1625,7 +1633,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x03top\x18\x02 \x01(\x03R\x03top\"5\n" +
 	"\tNameCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xf8\x05\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x94\x06\n" +
 	"\x05Stats\x12\x16\n" +
 	"\x06series\x18\x01 \x01(\x04R\x06series\x12\x1b\n" +
 	"\thead_rows\x18\x02 \x01(\x04R\bheadRows\x12!\n" +
@@ -1648,7 +1656,8 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\n" +
 	"lost_found\x18\x0f \x01(\tR\tlostFound\x125\n" +
 	"\x06staged\x18\x10 \x03(\v2\x1d.spillway.peer.v1.StagedStatsR\x06staged\x126\n" +
-	"\bcapacity\x18\x11 \x01(\v2\x1a.spillway.peer.v1.CapacityR\bcapacity\"L\n" +
+	"\bcapacity\x18\x11 \x01(\v2\x1a.spillway.peer.v1.CapacityR\bcapacity\x12\x1a\n" +
+	"\bunmapped\x18\x12 \x03(\tR\bunmapped\"L\n" +
 	"\bCapacity\x12&\n" +
 	"\x0frows_per_second\x18\x01 \x01(\x01R\rrowsPerSecond\x12\x18\n" +
 	"\aminutes\x18\x02 \x01(\x03R\aminutes\"\xd5\x01\n" +

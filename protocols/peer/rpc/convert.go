@@ -156,8 +156,8 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		Partitions: int64(s.Partitions), Segments: int64(s.Segments), MinTime: s.MinTime, MaxTime: s.MaxTime,
 		SeriesByName: toNameCounts(s.SeriesByName), ValuesByLabel: toNameCounts(s.ValuesByLabel),
 		BytesByLabel: toNameCounts(s.BytesByLabel), SeriesByPair: toNameCounts(s.SeriesByPair),
-		LostFound: s.LostFound,
-		Capacity:  &peerpb.Capacity{RowsPerSecond: s.Capacity.RowsPerSecond, Minutes: int64(s.Capacity.Minutes)},
+		LostFound: s.LostFound, Unmapped: s.Unmapped,
+		Capacity: &peerpb.Capacity{RowsPerSecond: s.Capacity.RowsPerSecond, Minutes: int64(s.Capacity.Minutes)},
 		Staged: mapped(s.Staged, func(x peer.StagedStats) *peerpb.StagedStats {
 			return &peerpb.StagedStats{Server: strings.ToValidUTF8(x.Server, "?"), Frames: int64(x.Frames), Rows: int64(x.Rows), Bytes: x.Bytes, LaterRows: int64(x.Later), SoleRows: int64(x.Sole), Oldest: x.Oldest, Overdue: x.Overdue}
 		}),
@@ -177,8 +177,8 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		Partitions: int(p.GetPartitions()), Segments: int(p.GetSegments()), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
 		SeriesByName: ofNameCounts(p.GetSeriesByName()), ValuesByLabel: ofNameCounts(p.GetValuesByLabel()),
 		BytesByLabel: ofNameCounts(p.GetBytesByLabel()), SeriesByPair: ofNameCounts(p.GetSeriesByPair()),
-		LostFound: p.GetLostFound(),
-		Capacity:  peer.Capacity{RowsPerSecond: p.GetCapacity().GetRowsPerSecond(), Minutes: int(p.GetCapacity().GetMinutes())},
+		LostFound: p.GetLostFound(), Unmapped: p.GetUnmapped(),
+		Capacity: peer.Capacity{RowsPerSecond: p.GetCapacity().GetRowsPerSecond(), Minutes: int(p.GetCapacity().GetMinutes())},
 		Staged: mapped(p.GetStaged(), func(x *peerpb.StagedStats) peer.StagedStats {
 			return peer.StagedStats{Server: x.GetServer(), Frames: int(x.GetFrames()), Rows: int(x.GetRows()), Bytes: x.GetBytes(), Later: int(x.GetLaterRows()), Sole: int(x.GetSoleRows()), Oldest: x.GetOldest(), Overdue: x.GetOverdue()}
 		}),
