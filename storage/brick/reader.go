@@ -191,8 +191,8 @@ func (r *reader) chunk(start int64, first bool) (payload []byte, kind byte, err 
 	return c[chunkHeaderSize:], kind, nil
 }
 
-// scan looks for whole chunks that begin a record at or behind offset from, wherever they stand, and calls f with the content of
-// their header until f returns false. It finds records behind garbage. The tag depends on the store's secret UUID, so a client
+// scan looks for whole chunks that begin a record at or behind offset from, wherever they stand, and calls f with the record's
+// header until f returns false. It finds records behind garbage. The tag depends on the store's secret UUID, so a client
 // cannot send bytes that look like a chunk.
 func (r *reader) scan(from int64, f func(start int64, h header) bool) error {
 	var tag [4]byte
@@ -209,29 +209,49 @@ func (r *reader) scan(from int64, f func(start int64, h header) bool) error {
 				break
 			}
 			i += j
-			n, h, ok := beginning(b[i:])
+			payload, ok := firstPiece(b[i:])
 			if !ok {
 				i++
 				continue
 			}
-			if !f(off+int64(i), h) {
+			start, end := off+int64(i), i+chunkHeaderSize+len(payload)
+			if b[i+6] == chunkFirst && len(payload) < headerSize {
+				end = len(b) // such a chunk fills its block, and the next read may replace the bytes of b
+				if payload, err = r.withSecond(payload, start); err != nil {
+					return err
+				}
+			}
+			if h, _, err := decodeRecord(payload); err == nil && !f(start, h) {
 				return nil
 			}
-			i += n
+			i = end
 		}
 	}
 	return nil
 }
 
-// beginning decodes the header of a record with its first chunk at the start of b, within one block.
-func beginning(b []byte) (n int, h header, ok bool) {
-	if len(b) < chunkHeaderSize+headerSize || b[6] != chunkFull && b[6] != chunkFirst {
-		return 0, h, false
+// firstPiece returns the payload of the chunk at the start of b if it is whole and begins a record. b ends with its block.
+func firstPiece(b []byte) (payload []byte, ok bool) {
+	if len(b) < chunkHeaderSize || b[6] != chunkFull && b[6] != chunkFirst {
+		return nil, false
 	}
-	n = chunkHeaderSize + int(binary.LittleEndian.Uint16(b[4:]))
-	if n > len(b) || n < chunkHeaderSize+headerSize || chunkSum(b[6:n]) != binary.LittleEndian.Uint32(b) {
-		return 0, h, false
+	n := chunkHeaderSize + int(binary.LittleEndian.Uint16(b[4:]))
+	if n > len(b) || chunkSum(b[6:n]) != binary.LittleEndian.Uint32(b) {
+		return nil, false
 	}
-	h, _, err := decodeRecord(b[chunkHeaderSize:n])
-	return n, h, err == nil
+	return b[chunkHeaderSize:n], true
+}
+
+// withSecond returns the first piece of the record at start joined with its second one: a record that starts 11 to 50 bytes before
+// the end of a block has the rest of its header in the next. If the second piece is unreadable, the first is returned alone.
+func (r *reader) withSecond(piece []byte, start int64) ([]byte, error) {
+	joined := bytes.Clone(piece)
+	pos := r.pos
+	defer func() { r.pos = pos }()
+	r.pos = start&^(blockSize-1) + blockSize
+	payload, _, err := r.chunk(start, false)
+	if err != nil && !isBadChunk(err) {
+		return nil, err
+	}
+	return append(joined, payload...), nil
 }

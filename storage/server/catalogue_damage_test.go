@@ -325,6 +325,26 @@ func TestARepairedCatalogueGivesAllRowsBack(t *testing.T) {
 	}
 }
 
+// TestARepairOfAWholeStoreLeavesItsRowsReadable: a repair of a store that was killed, and lacked nothing, took frames for lost, closed their
+// partition and gave the store a new identity.
+func TestARepairOfAWholeStoreLeavesItsRowsReadable(t *testing.T) {
+	fs, maps, truth := vfs.NewCrashableMem(), newMap(t), model{}
+	p := start(t, fs, maps, 1)
+	w, stamp := newWriter(t, p.server), point.Stamp(1024)
+	for i := range int64(2000) { // enough records that some start at the end of a block
+		stamp += 1024
+		w.insert(t, stamp, []row{{int(i % 7), i * 1e7, float64(i)}}, truth)
+	}
+	image := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+	p.stop(t)
+	if r := repair(t, image, false); r.Changed || r.Lossy() || r.NewStore {
+		t.Errorf("there was something to repair: %+v", r)
+	}
+	if what, why := ask(t, image, maps, truth); what != whole {
+		t.Fatal(what, why)
+	}
+}
+
 // warned opens a store and checks whether it reports an inexact rebuild.
 func warned(t *testing.T, fs vfs.FS, maps oneMap, want bool) {
 	t.Helper()

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,7 @@ type Repaired struct {
 	// NoMaps: nothing is left of the partition maps (METADATA files). A cluster has them on other servers.
 	NoMaps bool
 	sites  map[point.PlacementID]metafile.Site // of placements, by the partition maps
+	sound  bool                                // a start would accept the entries and the log as they are
 
 	// Unknown are directories of segments, and placements in the log, without any record of their partition.
 	Unknown []string
@@ -73,6 +75,10 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 	if err != nil {
 		return nil, err
 	}
+	if out.Exact {
+		out.LogTrouble = r.CheckLog(entries)
+		out.sound = out.LogTrouble == nil
+	}
 	if err := out.placements(r, entries); err != nil {
 		return nil, err
 	}
@@ -92,7 +98,9 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 			return nil, err
 		}
 	}
-	out.LogTrouble = r.CheckLog(entries)
+	if !out.Exact { // entries were changed since
+		out.LogTrouble = r.CheckLog(entries)
+	}
 	return out, nil
 }
 
@@ -162,7 +170,12 @@ func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id poi
 	log := r.Logs()[id]
 	dir := r.FS().PathJoin(r.SegmentsDir(), id.String())
 	// log may be nil: After of none is that no frame is in the log.
-	made := partition.Rebuild(r.FS(), dir, id, known, r.Exact(), cache, log.After)
+	after := log.After
+	if o.sound {
+		// A start reads every frame, and closes the partition if one is missing. Closing it here would cost the store's identity too.
+		after = func(uint64) (to, last uint64) { return math.MaxUint64, 0 }
+	}
+	made := partition.Rebuild(r.FS(), dir, id, known, r.Exact(), cache, after)
 	if site, ok := o.sites[id]; made.State == nil && !made.Found && log != nil && !o.Exact && ok {
 		p := &site.Partition // all its rows are in the log, and its table's map says to which server they belong
 		made = partition.Rebuild(r.FS(), dir, id, &partition.State{Identity: partition.Identity{
