@@ -61,7 +61,11 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 		return err
 	}
 	if fr.chain != nil {
-		if err := fr.chain.Await(ctx, fr.last); err != nil {
+		await := fr.chain.AwaitSoon
+		if why.wanted() {
+			await = fr.chain.Await
+		}
+		if err := await(ctx, fr.last); err != nil {
 			return fault.Annotate(err, "flush partition %s/%d", p.ident.Table, p.ident.Partition)
 		}
 	}

@@ -123,6 +123,10 @@ const (
 	ByCopies Reason = "copies" // followers have many rows in their logs alone
 )
 
+// wanted reports whether a caller waits for the flush, and has no later try: it waits for a placement that is away until that comes back or is
+// taken off the list. Any other flush is tried again, and would keep those of other partitions waiting.
+func (r Reason) wanted() bool { return r == ByDelete || r == ByRequest || r == ByStop }
+
 // Reasons to compact, besides BySize.
 const (
 	ByCount     Reason = "count"     // too many minors to read

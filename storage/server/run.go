@@ -131,11 +131,14 @@ func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
 }
 
 // flusher flushes several partitions at once where they are small: such a flush is a few waits for the disk, which it does
-// for several as fast as for one. A large one runs alone, because its columns need memory.
+// for several as fast as for one. Of large ones one at a time is flushed beside them, because its columns need memory.
 type flusher struct {
-	s      *Server
-	group  errgroup.Group
-	mu     sync.Mutex
+	s     *Server
+	small errgroup.Group
+	large errgroup.Group
+	later []func() error // large ones that wait for another
+	mu    sync.Mutex
+	// Guarded by mu.
 	failed []*partition.Partition
 }
 
@@ -146,11 +149,12 @@ const (
 
 func (s *Server) newFlusher() *flusher {
 	f := &flusher{s: s}
-	f.group.SetLimit(smallFlushes)
+	f.small.SetLimit(smallFlushes)
+	f.large.SetLimit(1)
 	return f
 }
 
-// run runs flush, in the background if the partition is small. A partition with an empty head costs nothing.
+// run runs flush in the background. A partition with an empty head costs nothing.
 func (f *flusher) run(p *partition.Partition, flush func() error) {
 	job := func() error {
 		if err := flush(); !f.s.report(p, "flush", err) {
@@ -161,15 +165,21 @@ func (f *flusher) run(p *partition.Partition, flush func() error) {
 		return nil
 	}
 	switch n := p.HeadBytes(); {
-	// Go waits while smallFlushes run, so a round of thousands of partitions does not start thousands of goroutines.
-	case n > 0 && n < smallFlush:
-		f.group.Go(job)
-	default:
+	case n == 0:
 		_ = job() // reported
+	case n < smallFlush:
+		f.small.Go(job) // waits while smallFlushes run: a round of thousands of partitions does not start thousands of goroutines
+	case !f.large.TryGo(job):
+		f.later = append(f.later, job) // no small one waits for it
 	}
 }
 
-func (f *flusher) wait() { _ = f.group.Wait() }
+func (f *flusher) wait() {
+	for _, job := range f.later {
+		f.large.Go(job)
+	}
+	_, _ = f.large.Wait(), f.small.Wait()
+}
 
 // coolUnderPressure makes partitions forget their series while all together hold too much, the longest idle first.
 func (s *Server) coolUnderPressure(ctx context.Context, now time.Time) {
