@@ -108,10 +108,7 @@ func (s *Server) Copy(key lease.Partition, placement point.PlacementID) (*partit
 	}
 	// Epoch 0: the placement has promised nothing. Its chain raises the epoch of the leader durably before it accepts a
 	// frame.
-	if p, err = s.create(t, at, pl, 0); err != nil {
-		return nil, err
-	}
-	return p, p.FollowLeader(0)
+	return s.create(t, at, pl, 0)
 }
 
 // placedOrJoining is placed, for a placement that may still be joining.

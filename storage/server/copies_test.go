@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/server"
 )
@@ -99,4 +100,49 @@ func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
 	maps.m = m
 	f("being split", copied{kept: true, sure: true, once: true}, 1, peer.UnsureCopies, false, false)
 	f("being split, at the leader", copied{leads: true, kept: true}, 1, peer.SureCopies, true, false)
+}
+
+// passedOn is a chain whose copies have everything at once; it counts the frames.
+type passedOn struct{ frames int }
+
+func (c *passedOn) Pass(_, _ point.Serial, _ []byte, _ brick.Wait)      { c.frames++ }
+func (c *passedOn) HandOn()                                             {}
+func (c *passedOn) Await(context.Context, point.Serial) error           { return nil }
+func (c *passedOn) AwaitSoon(ctx context.Context, s point.Serial) error { return c.Await(ctx, s) }
+
+// beginning is a server's chains, of which one takes its time to lead.
+type beginning struct {
+	copied
+	chain     passedOn
+	meanwhile func() // nil: it leads at once
+}
+
+func (b *beginning) Lead(_ context.Context, _ lease.Partition, p *partition.Partition, epoch point.Epoch) error {
+	if f := b.meanwhile; f != nil {
+		b.meanwhile = nil
+		f()
+	}
+	return p.LeadChain(epoch, &b.chain)
+}
+
+// TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads: a deletion that came between the first row and the start of its chain was on the leader's disk
+// alone, and so was every row of that epoch.
+func TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads(t *testing.T) {
+	state := &beginning{copied: copied{leads: true, kept: true}}
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	defer p.stop(t)
+	state.meanwhile = func() {
+		must(t, p.server.DeleteSeries(t.Context(), &peer.Select{Table: "t", Lo: 0, Hi: 10, Matchers: []peer.Matcher{{Name: "i", Value: "1"}}}))
+		if state.chain.frames != 1 {
+			t.Errorf("the deletion is acked, and the chain has %d frames", state.chain.frames)
+		}
+	}
+	st := openStream(t, p.server)
+	for i := range 2 {
+		must(t, st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: point.Stamp(1024 + i), Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}}))
+		if state.chain.frames != 2+i {
+			t.Errorf("row %d is acked, and the chain has %d frames", i, state.chain.frames)
+		}
+	}
+	must(t, st.Close())
 }

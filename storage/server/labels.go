@@ -178,6 +178,11 @@ func (s *Server) deleteHere(ctx context.Context, t *table, p *partition.Partitio
 	if !ok {
 		return s.notLed(t.name, id)
 	}
+	if s.kept(t.name, id) && !p.Leads(epoch) { // its chain begins the epoch: one that a deletion began would have no copies
+		if _, err := s.led(ctx, t, pass{g, id, epoch, point.All}); err != nil {
+			return err
+		}
+	}
 	del := p.Delete
 	if late || s.deps.Staging != nil || s.kept(t.name, id) { // of copies: what a former leader set aside comes back to the one that leads
 		del = p.DeleteLate

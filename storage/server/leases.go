@@ -298,6 +298,8 @@ func (s *Server) placed(t *table, id point.PartitionID) (*topology.Partition, to
 	return at, pl, nil
 }
 
+// create makes a partition that leads in an epoch. Epoch 0: its chain decides, and until then it follows no leader yet; were it to lead
+// meanwhile, a deletion could begin an epoch of which no copy hears.
 func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement, epoch point.Epoch) (*partition.Partition, error) {
 	return t.create(at.ID, func() (*partition.Partition, error) {
 		ident := partition.Identity{Table: t.name, Partition: at.ID, Placement: pl.ID, TimeLo: at.TimeLo, TimeHi: at.TimeHi,
@@ -306,6 +308,9 @@ func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement,
 			return nil, err
 		}
 		p, err := partition.Create(s.partitionDeps(t), s.settings.Partition, ident, epoch)
+		if err == nil && epoch == 0 {
+			err = p.FollowLeader(0)
+		}
 		if err == nil {
 			s.deps.Log.Info("partition created", "table", t.name, "partition", at.ID, "placement", pl.ID, "epoch", epoch)
 		}
