@@ -8,6 +8,7 @@ import (
 
 	"github.com/RoaringBitmap/roaring/v2"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/series"
 )
@@ -269,16 +270,27 @@ func (x *ids) loadQuiet(g *segmentRef) error {
 
 // labelsOf returns a series' labels, for messages: "" if they cannot be read.
 func (p *Partition) labelsOf(x *ids, id point.DenseID) point.Labels {
+	l, _ := p.readLabels(x, id)
+	return l
+}
+
+// readLabels returns a series' labels, of a quiet one from the segment that defines it. Errors: Corrupt, Unavailable.
+func (p *Partition) readLabels(x *ids, id point.DenseID) (point.Labels, error) {
 	if ref, live := x.ref(id); live {
-		return p.deps.Index.Labels(ref)
+		return p.deps.Index.Labels(ref), nil
 	}
 	p.mu.Lock()
 	segments := p.mu.segments
 	p.mu.Unlock()
+	why := fault.Errorf(fault.Corrupt, "no segment defines it")
 	for _, g := range segments {
-		if l, ok, err := g.reader.Labels(id); ok && err == nil {
-			return l
+		l, ok, err := g.reader.Labels(id)
+		if ok && err == nil {
+			return l, nil
+		}
+		if err != nil {
+			why = err
 		}
 	}
-	return ""
+	return "", fault.Annotate(why, "partition %s/%d: the labels of series %d", p.ident.Table, p.ident.Partition, id)
 }

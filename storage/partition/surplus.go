@@ -76,10 +76,14 @@ func (p *Partition) setAside(after point.Serial) (*Surplus, error) {
 	return s, b.SyncSegmentDir(p.ident.Placement)
 }
 
-// nameSurplus gives a file its name: the first of those behind its serial that is free, or has the same content.
+// nameSurplus gives a file its name, once it was read back as its reader will: the first of those behind its serial that is free, or has the
+// same content.
 func (p *Partition) nameSurplus(s *Surplus, tmp string) error {
 	fs := p.deps.Brick.FS()
 	b, err := readAll(fs, tmp)
+	if err == nil {
+		err = p.eachSurplus(b, s.After, func(*frame.Frame) error { return nil })
+	}
 	for ; err == nil; s.No++ {
 		s.Path = p.surplusPath(s.After, s.No)
 		var there []byte
@@ -154,8 +158,11 @@ func (p *Partition) selfContained(f *frame.Frame, put func(*frame.Frame) error) 
 	if f.Kind == frame.Delete {
 		return put(f)
 	}
-	g := p.defining(f)
-	err := g.Check()
+	g, err := p.defining(f)
+	if err != nil {
+		return err
+	}
+	err = g.Check()
 	if err == nil {
 		return put(g)
 	}
@@ -174,8 +181,9 @@ func (p *Partition) selfContained(f *frame.Frame, put func(*frame.Frame) error) 
 	return p.selfContained(&hi, put)
 }
 
-// defining returns f with its series defined and numbered by their order in it.
-func (p *Partition) defining(f *frame.Frame) *frame.Frame {
+// defining returns f with its series defined and numbered by their order in it. Without the labels of one of them nothing may be cut: its rows
+// would be lost, and those beside them, since nobody could read the file.
+func (p *Partition) defining(f *frame.Frame) (_ *frame.Frame, err error) {
 	x := p.ids.Load()
 	g := &frame.Frame{Kind: f.Kind, Serial: f.Serial, Prev: f.Prev, Stamp: f.Stamp, Foreign: true, Times: f.Times, Values: f.Values}
 	numbers := map[point.DenseID]point.DenseID{}
@@ -184,7 +192,11 @@ func (p *Partition) defining(f *frame.Frame) *frame.Frame {
 		if !ok {
 			n = point.DenseID(len(g.Defs))
 			numbers[id] = n
-			g.Defs = append(g.Defs, p.labelsOf(x, id))
+			l, failed := p.readLabels(x, id)
+			if failed != nil {
+				err = failed
+			}
+			g.Defs = append(g.Defs, l)
 		}
 		return n
 	}
@@ -199,7 +211,7 @@ func (p *Partition) defining(f *frame.Frame) *frame.Frame {
 		e.ID = number(e.ID)
 		g.Exemplars = append(g.Exemplars, e)
 	}
-	return g
+	return g, err
 }
 
 // SurplusFiles lists the surplus files that were not removed, also those from before the process started.

@@ -56,3 +56,39 @@ func TestSurplusThatWaitsIsNotReplaced(t *testing.T) {
 		t.Errorf("%v, %v are left", files, err)
 	}
 }
+
+// TestRowsOfASeriesWhoseLabelsCannotBeReadAreNotCut: the labels of a quiet series could not be read, its file had none, and the log was cut: nobody
+// could read the file, and the rows of all series in it were lost.
+func TestRowsOfASeriesWhoseLabelsCannotBeReadAreNotCut(t *testing.T) {
+	h, _ := leading(t, vfs.NewMem(), 1)
+	defer h.close()
+	m := followingWith(t, vfs.NewMem(), 1, hushed)
+	defer m.close()
+	for _, name := range []string{"a", "b", "c"} {
+		h.must(h.put(name, 1, 1))
+	}
+	m.must(m.catchUp(h, 1))
+	h.must(h.Flush(t.Context(), ByAge))
+	m.must(m.catchUp(h, 1))
+	m.must(m.fetch(h, 1))
+	h.must(h.put("a", 2, 2))
+	m.must(m.catchUp(h, 1))
+	v, err := m.View() // the row is applied
+	m.must(err)
+	v.Close()
+	m.must(m.FollowLeader(2))
+	if m.ids.Load().quiet == nil {
+		m.mu.Lock()
+		m.mu.warm = false
+		m.mu.Unlock()
+		m.must(m.warm())
+	}
+	last := m.Last()
+	m.must(m.mu.segments[0].reader.Close()) // as an error of the disk at each read
+	if s, err := m.Cut(m.Flushed()); err == nil || m.Last() != last {
+		t.Errorf("cut off is %+v (%v), and the log ends at %v, not at %v", s, err, m.Last(), last)
+	}
+	if files, err := m.SurplusFiles(); len(files) > 0 || err != nil {
+		t.Errorf("set aside are %v, %v", files, err)
+	}
+}
