@@ -59,6 +59,8 @@ func (p *Partition) beginToFollow(epoch point.Epoch) (led bool, err error) {
 		return false, p.notLed(epoch, epoch) // this placement leads it
 	case epoch < p.mu.leader:
 		return false, p.notLed(epoch, p.mu.leader)
+	case epoch != 0 && epoch < p.mu.epoch: // it began while this waited for the brick
+		return false, p.notLed(epoch, p.mu.epoch)
 	}
 	led = !p.mu.follows
 	p.mu.follows, p.mu.leader = true, epoch

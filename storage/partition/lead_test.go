@@ -126,3 +126,20 @@ func TestSeriesOfAnotherColumnAreStale(t *testing.T) {
 	b.must(b.put(in, 2, 2))
 	b.want(in + " 1:1 2:2")
 }
+
+// TestAnOlderLeaderDoesNotEndALaterEpochHere: the message of an older leader passed its check, waited for the brick while the placement began to
+// lead the next epoch, and then ended that: its rows were refused until there was another.
+func TestAnOlderLeaderDoesNotEndALaterEpochHere(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 0)
+	defer b.close()
+	b.must(b.FollowLeader(0))
+	b.must(b.LeadChain(6, &byHand{}))
+	if _, err := b.beginToFollow(5); !fault.Is(err, fault.Stale) { // the rest of FollowLeader(5), which came before LeadChain(6)
+		t.Errorf("the leader of epoch 5 is followed behind epoch 6: %v", err)
+	}
+	if !b.Leads(6) || b.Follows() {
+		t.Error("epoch 6 is over")
+	}
+	b.must(b.under(6, "a", 1))
+	b.must(b.FollowLeader(7))
+}
