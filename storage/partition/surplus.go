@@ -318,5 +318,21 @@ func (p *Partition) ForgetSurplus(s *Surplus) error {
 	return b.SyncSegmentDir(p.ident.Placement)
 }
 
+// PutSurplusAside moves the surplus files of a closed placement to lost+found. It is for one that leaves the map while its partition goes on elsewhere:
+// they hold rows that only it had, and no map says any more where those belong.
+func (p *Partition) PutSurplusAside() error {
+	files, err := p.SurplusFiles()
+	if err != nil {
+		return err
+	}
+	for _, s := range files {
+		why := fmt.Sprintf("rows that only this copy of partition %s/%d had, and that had not reached its leader when the copy was removed", p.ident.Table, p.ident.Partition)
+		if err := p.deps.Brick.PutAside(s.Path, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // isSurplus reports whether a file in the directory of a placement is one that Cut wrote.
 func isSurplus(path string) bool { return strings.HasSuffix(path, SurplusSuffix) }

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -145,4 +146,33 @@ func TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads(t *testing.T) {
 		}
 	}
 	must(t, st.Close())
+}
+
+// TestRowsThatOnlyARemovedCopyHadAreInLostAndFound: they went with the copy, without a word, if it left the map before they were at the leader.
+func TestRowsThatOnlyARemovedCopyHadAreInLostAndFound(t *testing.T) {
+	fs := vfs.NewMem()
+	p := start(t, fs, newMap(t), 1)
+	defer p.stop(t)
+	w := newWriter(t, p.server)
+	w.insert(t, 1024, []row{{1, 1e9, 1}}, model{})
+	w.insert(t, 409600, []row{{1, 150e9, 1}}, model{})
+	for id := range point.PartitionID(2) {
+		at, _ := p.server.Placement(lease.Partition{Table: "t", ID: id + 1})
+		must(t, at.FollowLeader(2))
+		if s, err := at.Cut(point.Serial{}); s == nil || err != nil {
+			t.Fatalf("nothing is set aside: %v", err)
+		}
+		if id == 0 {
+			must(t, p.server.RemovePlacement("t", 1, at.Identity().Placement, false))
+		} else {
+			must(t, p.server.DropPartition("t", 2)) // its rows are to go
+		}
+		if _, err := fs.Stat(p.brick.SegmentDir(at.Identity().Placement)); err == nil {
+			t.Errorf("files of partition %d are left", id+1)
+		}
+	}
+	names, err := fs.List("data/lost+found")
+	if must(t, err); len(names) != 1 || !strings.HasSuffix(names[0], "0-0.surplus") {
+		t.Errorf("lost+found has %q", names)
+	}
 }

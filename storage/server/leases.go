@@ -434,7 +434,7 @@ func (s *Server) Forget(name string, id point.PartitionID) {
 	}
 }
 
-// RemovePlacement removes a placement and all its rows; another placement of the partition may come after it. A
+// RemovePlacement removes a placement and all its rows but those that it alone has (surplus): these are put in lost+found. Another placement of the partition may come after it. A
 // placement that is not here is no error. After an error it can be called again. IfEmpty: one with rows by now stays, and the error is Stale.
 func (s *Server) RemovePlacement(name string, id point.PartitionID, placement point.PlacementID, ifEmpty bool) error {
 	t, ok := s.table(name)

@@ -136,8 +136,13 @@ func (t *table) remove(id point.PartitionID, placement point.PlacementID, ifEmpt
 	if !ok || p.Identity().Placement != placement {
 		return nil
 	}
-	if ifEmpty && !p.CloseEmpty() {
+	if !ifEmpty {
+		p.Close()
+	} else if !p.CloseEmpty() {
 		return fault.Errorf(fault.Stale, "partition %d took rows meanwhile", id)
+	}
+	if err := p.PutSurplusAside(); err != nil { // closed: nothing more is cut off
+		return err
 	}
 	return t.dropLocked(p)
 }
