@@ -2,7 +2,6 @@ package partition
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -141,7 +140,7 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	next.Segments = append(next.Segments, st)
 	for _, d := range p.deletionsLocked() { // of frames behind it
 		if next.Flushed.Less(d.at) {
-			_, _ = hide(next.Segments, tombstoneOf(&d.Deletion, d.at), math.MaxInt)
+			_, _ = hide(next.Segments, tombstoneOf(&d.Deletion, d.at), false)
 		}
 	}
 	p.mu.nextSeg = max(p.mu.nextSeg, info.ID.Seq+1)

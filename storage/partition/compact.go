@@ -46,6 +46,7 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 		c.Segments = append(c.Segments, g.Info)
 		c.Deletions = max(c.Deletions, len(g.Tombstones))
 	}
+	c.DeletionBytes = tombstoneBytes(p.mu.state.Segments)
 	p.mu.clean = p.mu.clean && c.Deletions > 0 // else the deleted rows are gone
 	c.Clean = p.mu.clean
 	from := p.settings.ranksFrom(now)

@@ -2,7 +2,6 @@ package partition
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -69,7 +68,7 @@ func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher,
 	if err != nil || !known && !late {
 		return err
 	}
-	next, hit, err := p.hidden(t, deletionsMax)
+	next, hit, err := p.hidden(t, true)
 	if err != nil || !hit && !late {
 		return err
 	}
@@ -87,13 +86,13 @@ func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher,
 	return nil
 }
 
-// hidden returns the state with one deletion more; hit is false when it changes nothing.
-func (p *Partition) hidden(t Tombstone, most int) (next *State, hit bool, err error) {
+// hidden returns the state with one deletion more; hit is false when it changes nothing. bounded: as in hide.
+func (p *Partition) hidden(t Tombstone, bounded bool) (next *State, hit bool, err error) {
 	p.mu.Lock()
 	st := *p.mu.state
 	p.mu.Unlock()
 	st.Segments = slices.Clone(st.Segments)
-	hit, err = hide(st.Segments, t, most)
+	hit, err = hide(st.Segments, t, bounded)
 	return &st, hit, err
 }
 
@@ -238,7 +237,7 @@ func (p *Partition) redeleteOrdered(again []deletion) error {
 	for i := range again {
 		// A tombstone that a segment has already, or whose rows are gone, changes nothing: hit is false, and nothing is committed.
 		t := tombstoneOf(&again[i].Deletion, again[i].at)
-		next, hit, err := p.hidden(t, math.MaxInt)
+		next, hit, err := p.hidden(t, false)
 		hit = err == nil && next.remember(t, again[i].rank) || hit
 		if err == nil && hit && p.isDropped() {
 			return p.gone() // an entry would bring the partition back
@@ -285,21 +284,39 @@ func defineAny(chain []*segmentRef, ms []*labels.Matcher) (bool, error) {
 	return false, nil
 }
 
-// hide adds t to each segment in which it may hide rows that its earlier tombstones do not.
-func hide(states []SegmentState, t Tombstone, most int) (hit bool, err error) {
+// hide adds t to each segment in which it may hide rows that its earlier tombstones do not. bounded: where as many wait as may, the error is
+// Throttled.
+func hide(states []SegmentState, t Tombstone, bounded bool) (hit bool, err error) {
+	bytes := tombstoneBytes(states)
 	for i := range states {
 		g := &states[i]
 		if g.Rows == 0 || g.TimeLo > t.Hi || g.TimeHi < t.Lo || slices.ContainsFunc(g.Tombstones, t.equal) {
 			continue
 		}
-		if len(g.Tombstones) >= most {
+		switch {
+		case bounded && len(g.Tombstones) >= deletionsMax:
 			return false, fault.Errorf(fault.Throttled, "%d deletions wait to be carried out, at most %d may; try again when compaction has caught up",
-				len(g.Tombstones), most)
+				len(g.Tombstones), deletionsMax)
+		case bounded && bytes >= deletionsBytesMax:
+			return false, fault.Errorf(fault.Throttled, "deletions with %d bytes of matchers wait to be carried out in %d segments, at most %d may; "+
+				"try again when compaction has caught up", bytes, len(states), deletionsBytesMax)
 		}
 		g.Tombstones = append(slices.Clone(g.Tombstones), t)
 		hit = true
 	}
 	return hit, nil
+}
+
+// tombstoneBytes returns the bytes of the matchers of all deletions that wait. One that waits in several segments counts in each, as it does in the entry.
+func tombstoneBytes(states []SegmentState) (n int) {
+	for i := range states {
+		for j := range states[i].Tombstones {
+			for _, m := range states[i].Tombstones[j].Matchers {
+				n += len(m.Name) + len(m.Value)
+			}
+		}
+	}
+	return n
 }
 
 func (t Tombstone) equal(o Tombstone) bool {

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/series"
@@ -245,5 +246,33 @@ func TestRowBeforeADeletedOneIsTheNewest(t *testing.T) {
 	v.heads[0].hide(Tombstone{Matchers: only("a"), Lo: 2, Hi: 100})
 	if got := text(t, v); got != "a 1:10; b 2:20" {
 		t.Errorf("read %q", got)
+	}
+}
+
+// TestOthersCommitWhileOneTableDeletesWithLongMatchers: deletions were bounded in number alone. The entry that each commit writes while the commits of
+// all partitions wait had 23 MB after 40 of them.
+func TestOthersCommitWhileOneTableDeletesWithLongMatchers(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	for i := range 10 {
+		b.must(b.put("a", point.Nanos(i+1), 1))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	long := func(i int) []peer.Matcher {
+		return []peer.Matcher{{Type: peer.MatchRegexp, Name: "i", Value: fmt.Sprintf("a|%d%s", i, strings.Repeat("b", 60_000))}}
+	}
+	var err error
+	n := 0
+	for ; err == nil && n < 40; n++ {
+		err = b.Delete(t.Context(), 0, long(n), 0, 100)
+	}
+	// The last one accepted may be in each of the ten segments.
+	if size, most := len(b.State().encode()), 2*deletionsBytesMax; !fault.Is(err, fault.Throttled) || size > most {
+		t.Fatalf("after %d deletions (%v) the entry has %d bytes, more than %d", n, err, size, most)
+	}
+	b.must(b.CompactIfDue(t.Context(), time.Now()))
+	b.must(b.Delete(t.Context(), 0, long(n), 0, 100)) // there is room again
+	if got := len(b.Segments()); got != 1 {
+		t.Errorf("%d segments after a compaction", got)
 	}
 }

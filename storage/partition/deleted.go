@@ -3,7 +3,6 @@ package partition
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -89,7 +88,7 @@ func (s *State) bring(info *segment.Info, below []SegmentState) {
 	for i := range info.Deletions {
 		d := &info.Deletions[i]
 		t := tombstoneOf(&d.Deletion, point.Serial{})
-		_, _ = hide(below, t, math.MaxInt) // without a bound it cannot fail
+		_, _ = hide(below, t, false) // without a bound it cannot fail
 		s.remember(t, cmp.Or(d.Rank, highest))
 	}
 	for i := range info.Remembered {

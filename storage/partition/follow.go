@@ -2,7 +2,6 @@ package partition
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -285,7 +284,7 @@ func (p *Partition) payDeletions(now time.Time) error {
 
 func (p *Partition) carryOutOrdered(f *frame.Frame) error {
 	t := tombstoneOf(&f.Deletion, f.Serial)
-	next, hit, err := p.hidden(t, math.MaxInt)
+	next, hit, err := p.hidden(t, false)
 	if err != nil || !next.remember(t, f.Stamp) && !hit {
 		return err
 	}

@@ -553,7 +553,7 @@ func TestDeletionsAreBounded(t *testing.T) {
 	}
 	f := func(what string, s SegmentState, t1 Tombstone, wantHit bool, want fault.Kind) {
 		t.Helper()
-		hit, err := hide([]SegmentState{s}, t1, deletionsMax)
+		hit, err := hide([]SegmentState{s}, t1, true)
 		if hit != wantHit || err != nil && fault.KindOf(err) != want || err == nil && want != fault.Internal {
 			t.Errorf("%s: %t %v", what, hit, err)
 		}
