@@ -57,6 +57,7 @@ type Decoder struct {
 	itemBase int            // items in the batch before this body
 	refusals int            // lines of this body refused so far
 	flaw     flaw           // why the line in hand is bad
+	searched int            // bytes of bad lines that were searched for their end: the work must be linear
 
 	// Scratch, of the line in hand.
 	tags        []tag
@@ -124,7 +125,7 @@ func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 		d.Settings.Separator = SeparatorDefault
 	}
 	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
-	d.line, d.itemBase, d.refusals = 1, len(b.ItemRows), 0
+	d.line, d.itemBase, d.refusals, d.searched = 1, len(b.ItemRows), 0, 0
 	d.naming = d.hashNaming()
 }
 
@@ -230,15 +231,22 @@ func (d *Decoder) take(p int) int {
 // body.
 func (d *Decoder) skipBad(p int) int {
 	s := d.body
+	lineEnd := -1
 	for p < len(s) {
-		n := bytes.IndexByte(s[p:], '\n')
-		if n < 0 {
-			return len(s)
+		// A line may hold a string in every five bytes: its end is looked for again only where a string reaches beyond it.
+		if lineEnd < p {
+			n := bytes.IndexByte(s[p:], '\n')
+			if n < 0 {
+				d.searched += len(s) - p
+				return len(s)
+			}
+			d.searched += n
+			lineEnd = p + n
 		}
-		q := bytes.Index(s[p:p+n], []byte(`="`))
+		q := bytes.Index(s[p:lineEnd], []byte(`="`))
 		if q < 0 {
 			d.line++
-			return p + n + 1
+			return lineEnd + 1
 		}
 		end := stringEnd(s, p+q+2)
 		if end < 0 {

@@ -328,11 +328,32 @@ func TestMalformedBodiesCostLinearWork(t *testing.T) {
 	work("m f=", "1")
 	work("m f=0.", "1")
 	work("m f=1 ", "1")
+	work("x ", `="",`)
 	for _, piece := range []string{
 		"m f=1,f=2\n", "a\n", "\n", "#\n", "a,", "a=\"", "m f=\"", "m f=1,", "m f=\\", "\\", "m,a=b", "m,a=b,a=c f=1\n", "m f=x,s=\"\n", " ",
 		"m f=1 1\n", "m f=x\n", "m f=1,f=2,", "\"", "m,t=\\ ",
 	} {
 		work("", piece)
+	}
+}
+
+// TestABadLineOfManyStringsTakesNoProcessorForMinutes: the end of the line was looked for again after each of its strings, 42 s for a body of
+// 2 MiB. Strings that hold ends of lines are as cheap, and the line behind is read.
+func TestABadLineOfManyStringsTakesNoProcessorForMinutes(t *testing.T) {
+	for _, piece := range []string{`="",`, `="a` + "\n" + `b",`, `="\"",`} {
+		body := []byte("x " + strings.Repeat(piece, 20_000) + "\nm f=1\n")
+		b := point.GetBatch(point.NewDict(0))
+		d := Decoder{Settings: Settings{Partial: true}}
+		if err := d.Decode(body, caseNow, b); err != nil {
+			t.Fatal(err)
+		}
+		if d.searched > len(body) {
+			t.Errorf("%q: a body of %d bytes was searched for ends of lines over %d bytes", piece, len(body), d.searched)
+		}
+		if n := bytes.Count(body, newline); b.RefusedRows != 1 || b.Rows() != 1 || b.Item(0) != n {
+			t.Errorf("%q: %d refused, %d rows, line %d of %d", piece, b.RefusedRows, b.Rows(), b.Item(0), n)
+		}
+		b.Put()
 	}
 }
 
