@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -95,6 +96,24 @@ func TestBombsAreRefusedCheaply(t *testing.T) {
 
 	span := []byte(`{"resourceMetrics":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"a"}},{"key":"b","value":{"stringValue":"c"}}]},"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":[{"timeUnixNano":"1","asInt":"1"},{"timeUnixNano":"9000000000000000000","asInt":"1"}]}}]}]}]}`)
 	f("target_info for 285 years", span, otlp.JSON, none, 4<<20)
+}
+
+// TestTimesAtTheEndOfNanosecondsAreStored: the time of target_info wrapped around to 1677 and never came to the last data point, so the
+// whole request was refused as too large after seconds of work.
+func TestTimesAtTheEndOfNanosecondsAreStored(t *testing.T) {
+	for _, before := range []int64{0, 1, int64(otlp.TargetInfoIntervalDefault) - 1, int64(otlp.TargetInfoIntervalDefault), math.MaxInt64 - 1} {
+		body := fmt.Sprintf(`{"resourceMetrics":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"a"}},{"key":"b","value":{"stringValue":"c"}}]},`+
+			`"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":[{"timeUnixNano":"%d","asInt":"1"},{"timeUnixNano":"%d","asInt":"1"}]}}]}]}]}`,
+			math.MaxInt64-before, int64(math.MaxInt64))
+		b := point.GetBatch(point.NewDict(0))
+		if err := newDecoder(t, otlp.Settings{}).Decode([]byte(body), otlp.JSON, b); err != nil {
+			t.Errorf("%d ns before the last: %v", before, err)
+		}
+		if info := b.Rows() - 2; b.RefusedRows > 0 || info < 1 || info > otlp.TargetInfoSamplesMax+1 || b.Times[len(b.Times)-1] != math.MaxInt64 {
+			t.Errorf("%d ns before the last: %d samples of target_info, %d refused", before, info, b.RefusedRows)
+		}
+		b.Put()
+	}
 }
 
 func TestDeepValuesRefuseTheirPoint(t *testing.T) {

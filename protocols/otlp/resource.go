@@ -268,6 +268,9 @@ func (d *Decoder) targetInfo() error {
 		if err := d.targetSample(id, t); err != nil {
 			return err
 		}
+		if r.last-t <= step { // t + step could wrap, and there would be no end
+			break
+		}
 	}
 	return d.targetSample(id, r.last)
 }
