@@ -113,13 +113,10 @@ func (k kept) and(d point.Dropped) kept {
 
 func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.Exemplars)} }
 
-// A row of a batch needs this many bytes while it waits for its ack.
-const rowBytes = 20
-
 // store checks a decoded batch against the limits and writes the accepted rows. Without partial, nothing is written if
 // anything was refused. The error is for the whole batch; single refusals are in b.
 func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, partial bool) (kept, error) {
-	c.charge.note(int64(rowBytes * b.Rows()))
+	c.charge.note(int64(b.Bytes()))
 	received := b.Rows()
 	var twice point.Dropped
 	if f.replicas != nil {

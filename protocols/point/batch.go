@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -70,6 +71,10 @@ type HistRow struct {
 // ExemplarLabelsMax bounds the labels of an exemplar, in bytes of their canonical form. Prometheus accepts 128 characters,
 // which are less than 600 bytes; some senders write more.
 const ExemplarLabelsMax = 4 << 10
+
+// ExemplarsRequestMax bounds the labels of all exemplars of one request: in remote write 2.0 any number of exemplars can refer to
+// one symbol.
+const ExemplarsRequestMax = 16 << 20
 
 // ExemplarRow is one exemplar of a series. Labels may lack a metric name.
 type ExemplarRow struct {
@@ -165,6 +170,30 @@ func (b *Batch) Truncate(n int) {
 
 // Rows counts float and histogram samples.
 func (b *Batch) Rows() int { return len(b.IDs) + len(b.Hists) }
+
+// Memory of a row in bytes, without what it points to.
+const (
+	FloatBytes    = int(unsafe.Sizeof(SeriesID(0)) + unsafe.Sizeof(Nanos(0)) + unsafe.Sizeof(float64(0)))
+	itemBytes     = int(unsafe.Sizeof(uint32(0)))
+	histBytes     = int(unsafe.Sizeof(HistRow{}))
+	exemplarBytes = int(unsafe.Sizeof(ExemplarRow{}))
+	metadataBytes = int(unsafe.Sizeof(MetadataRow{}))
+)
+
+// Bytes is the memory that the rows of the batch need, of all kinds. It walks over histograms, exemplars and metadata.
+func (b *Batch) Bytes() int {
+	n := FloatBytes*len(b.IDs) + itemBytes*len(b.ItemRows) + histBytes*len(b.Hists) + exemplarBytes*len(b.Exemplars) + metadataBytes*len(b.Metadata)
+	for i := range b.Hists {
+		n += len(b.Hists[i].H)
+	}
+	for i := range b.Exemplars {
+		n += len(b.Exemplars[i].Labels)
+	}
+	for i := range b.Metadata {
+		n += b.Metadata[i].Bytes()
+	}
+	return n
+}
 
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {

@@ -115,3 +115,27 @@ func TestExemplarsAreInTheOrderOfTimeThenValue(t *testing.T) {
 		}
 	}
 }
+
+// TestBytesCountRowsOfEveryKind: exemplars, histograms and metadata were not counted in the memory of requests, so that no bound held for them.
+func TestBytesCountRowsOfEveryKind(t *testing.T) {
+	var b point.Batch
+	before := b.Bytes()
+	grows := func(what string, by int) {
+		t.Helper()
+		if n := b.Bytes() - before; n != by {
+			t.Errorf("%s: %d bytes, want %d", what, n, by)
+		}
+		before = b.Bytes()
+	}
+	grows("nothing", 0)
+	b.BeginItem()
+	grows("an item", 4)
+	b.Append(1, 2, 3)
+	grows("a sample", 20)
+	b.Hists = append(b.Hists, point.HistRow{H: make([]byte, 100)})
+	grows("a histogram", 140)
+	b.Exemplars = append(b.Exemplars, point.ExemplarRow{Labels: point.MakeLabels(point.MetricName, "m")})
+	grows("an exemplar", 40+1+len(point.MetricName)+1+1)
+	b.Metadata = append(b.Metadata, point.MetadataRow{Metric: "m", Type: "gauge", Help: "h"})
+	grows("metadata", 64+7)
+}

@@ -77,3 +77,43 @@ func TestALabelDoesNotMultiply(t *testing.T) {
 		b.Put()
 	}
 }
+
+// TestExemplarsOfOneSymbolDoNotTakeTheProcessMemory: a body of 790 KB, 37 KB as sent, held 517 MiB, as each of its exemplars got a copy of
+// one symbol. Those beyond the bound are refused with the name of their series; samples and exemplars before them are kept.
+func TestExemplarsOfOneSymbolDoNotTakeTheProcessMemory(t *testing.T) {
+	const exemplars, series, long = 131_072, 1024, 4000
+	w := writev2.Request{Symbols: []string{"", "__name__", "trace", strings.Repeat("v", long)}}
+	for i := range series {
+		w.Symbols = append(w.Symbols, fmt.Sprintf("m%d", i))
+		s := writev2.TimeSeries{LabelsRefs: []uint32{1, uint32(4 + i)}, Samples: []writev2.Sample{{Value: 1, Timestamp: 1000}}}
+		for range exemplars / series {
+			s.Exemplars = append(s.Exemplars, writev2.Exemplar{LabelsRefs: []uint32{2, 3}, Value: 1, Timestamp: 1000})
+		}
+		w.Timeseries = append(w.Timeseries, s)
+	}
+	body, err := w.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d DecoderV2
+	for range 2 {
+		b := point.GetBatch(point.NewDict(0))
+		if err := d.Decode(body, b); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for i := range b.Exemplars {
+			n += len(b.Exemplars[i].Labels)
+		}
+		if most := point.ExemplarsRequestMax * 11 / 10; n > most || n < point.ExemplarsRequestMax-long {
+			t.Errorf("%d exemplars have labels of %d bytes", len(b.Exemplars), n)
+		}
+		if len(b.IDs) != series || b.RefusedRows != 0 || d.Taken().Exemplars != len(b.Exemplars) {
+			t.Errorf("%d samples, %d refused, %+v", len(b.IDs), b.RefusedRows, d.Taken())
+		}
+		if r := b.Refused; len(r) != point.RefusalsMax || !strings.Contains(r[0].Text, `__name__="m`) || !strings.Contains(r[0].Reason, fmt.Sprint(point.ExemplarsRequestMax)) {
+			t.Errorf("%d reasons, %+v", len(r), r[0])
+		}
+		b.Put()
+	}
+}

@@ -25,8 +25,9 @@ type DecoderV2 struct {
 	families  families
 	described []metadataMessage // by name symbol: the metadata this request gave for it
 
-	metadataRoom int // bytes of metadata that this request may still bring
-	labelsRoom   int // bytes of labels of unknown series that it may still write out
+	metadataRoom  int // bytes of metadata that this request may still bring
+	labelsRoom    int // bytes of labels of unknown series that it may still write out
+	exemplarsRoom int // bytes of labels of exemplars that it may still bring
 
 	// The series being read, beside the fields of common.
 	samples, histograms, exemplars int
@@ -67,6 +68,7 @@ func (d *DecoderV2) Decode(body []byte, b *point.Batch) error {
 	d.symbols.reset(body)
 	d.families.begin()
 	d.described, d.metadataRoom, d.labelsRoom = d.described[:0], point.MetadataRequestMax, LabelsRequestMax
+	d.exemplarsRoom = point.ExemplarsRequestMax
 	err := d.request(body)
 	d.symbols.body = nil
 	return d.end(err)
@@ -497,10 +499,34 @@ func (d *DecoderV2) exemplar(m []byte) error {
 		i = next
 	}
 	if d.accept {
-		d.addExemplar(e, d.addRefs())
+		d.addExemplar(e, d.exemplarLabels())
 	}
 	return nil
 }
+
+// exemplarLabels puts the labels that d.refs names into the builder, unless they are more than an exemplar may have, or than is left
+// for those of the request: so nothing is written out that will not be kept. Errors are Invalid.
+func (d *DecoderV2) exemplarLabels() error {
+	if err := d.symbols.refsFault(d.refs); err != nil {
+		return err
+	}
+	n := 0
+	for i := 0; i < len(d.refs); i += 2 {
+		if value := d.symbols.at(d.refs[i+1]); len(value) > 0 { // without a value it is no label
+			n += len(d.symbols.at(d.refs[i])) + len(value)
+		}
+	}
+	switch {
+	case n > point.ExemplarLabelsMax:
+		return fault.Errorf(fault.Invalid, "labels of %d bytes, of an exemplar at most %d are taken", n, point.ExemplarLabelsMax)
+	case n > d.exemplarsRoom:
+		return errExemplars
+	}
+	d.exemplarsRoom -= n
+	return d.addRefs()
+}
+
+var errExemplars = fault.Errorf(fault.Invalid, "the exemplars of one request have labels of more than %d bytes: send fewer at once", point.ExemplarsRequestMax)
 
 // read decodes the message; repeated messages of one series are merged, as protobuf has it.
 func (md *metadataMessage) read(m []byte) error {
