@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -117,9 +118,9 @@ func (f *Front) readDeletion(ctx context.Context, c *call) (d deletion, err erro
 	if len(body.b) > queryBytesMax {
 		return d, tooLarge(queryBytesMax)
 	}
-	var rq deleteRequest
-	if err := json.Unmarshal(body.b, &rq); err != nil {
-		return d, fault.Wrap(err, fault.Invalid, "the body is not the JSON of a deletion")
+	rq, err := readDeleteRequest(body.b)
+	if err != nil {
+		return d, err
 	}
 	lo, err := wallTime("start", rq.Start)
 	if err != nil {
@@ -137,6 +138,17 @@ func (f *Front) readDeletion(ctx context.Context, c *call) (d deletion, err erro
 	}
 	d.lo, d.hi = lo, hi
 	return d, nil
+}
+
+// readDeleteRequest reads one object. A key that is not known is an error, though InfluxDB ignores it: a mistyped predicate would delete the rows of all
+// series. The error is Invalid.
+func readDeleteRequest(body []byte) (rq deleteRequest, err error) {
+	in := json.NewDecoder(bytes.NewReader(body))
+	in.DisallowUnknownFields()
+	if err = in.Decode(&rq); err == nil && in.InputOffset() < int64(len(bytes.TrimRight(body, " \t\r\n"))) {
+		err = fmt.Errorf("something follows the object, at byte %d", in.InputOffset())
+	}
+	return rq, fault.Wrap(err, fault.Invalid, "the body is not the JSON of a deletion, which has start, stop and predicate")
 }
 
 // wallTime reads a time in RFC 3339. One beyond the times that rows can have is the nearest such time, since clients send

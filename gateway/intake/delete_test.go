@@ -104,6 +104,8 @@ func TestADeletionThatIsNotUnderstoodRemovesNothing(t *testing.T) {
 		{"?bucket=d", `{"start":"yesterday","stop":"2100-01-01T00:00:00Z"}`, "invalid start", 400},
 		{"?bucket=d", `{"start":"2100-01-01T00:00:00Z","stop":"1970-01-01T00:00:00Z"}`, "is after stop", 400},
 		{"?bucket=d", `{"start":`, "not the JSON", 400},
+		{"?bucket=d", `{"start":"1970-01-01T00:00:00Z","stop":"2100-01-01T00:00:00Z","predicat":"host=\"a\""}`, `unknown field \"predicat\"`, 400},
+		{"?bucket=d", `{"start":"1970-01-01T00:00:00Z","stop":"2100-01-01T00:00:00Z"} {"predicate":"host=\"a\""}`, "something follows the object", 400},
 		{"", `{"start":"1970-01-01T00:00:00Z","stop":"2100-01-01T00:00:00Z"}`, "bucket is required", 400},
 		{"?bucket=nowhere", `{"start":"1970-01-01T00:00:00Z","stop":"2100-01-01T00:00:00Z"}`, `bucket \"nowhere\" not found`, 404},
 	} {
