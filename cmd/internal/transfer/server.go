@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -86,7 +87,10 @@ func (s *Server) get(ctx context.Context, route string, query url.Values, v any)
 type Reader struct {
 	server *Server
 	match  string // "": everything
-	remote bool   // it has no export route, but remote read
+
+	// Constant after NewReader; both false: it has the export route of Spillway.
+	victoria bool // it has that of VictoriaMetrics, whose answers have no last line that says they are whole
+	remote   bool // it has no export route, but remote read
 }
 
 // NewReader finds out how a server can be read. match is a selector as in PromQL, or "".
@@ -101,24 +105,34 @@ func NewReader(ctx context.Context, s *Server, match string) (*Reader, error) {
 	switch {
 	case err == nil:
 		return r, nil
-	case !fault.Is(err, fault.NotFound):
+	case !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Invalid): // Invalid: VictoriaMetrics without match[]
 		return nil, err
 	case s.Table != "":
 		return nil, err // the table is not there
 	}
-	r.remote = true
+	r.victoria = true
+	switch verr := r.export(ctx, 1000, 1000, func(*Line) error { return nil }); { // 0 would be no bound to it
+	case verr == nil:
+		return r, nil
+	case !fault.Is(err, fault.NotFound):
+		return nil, err
+	}
+	r.victoria, r.remote = false, true
 	if rerr := r.remoteRead(ctx, 0, 0, func(*Line) error { return nil }); rerr != nil {
-		return nil, fault.Annotate(rerr, "the server has neither the route /api/v1/export of Spillway nor a remote read that answers")
+		return nil, fault.Annotate(rerr, "the server has neither the route /api/v1/export, of Spillway or VictoriaMetrics, nor a remote read")
 	}
 	return r, nil
 }
 
 // Exact reports whether rows come as they are stored; else they come in milliseconds.
-func (r *Reader) Exact() bool { return !r.remote }
+func (r *Reader) Exact() bool { return !r.remote && !r.victoria }
 
 // Range is the time that the server has rows of, in milliseconds, as far as it says so. ok is false where nothing is known;
 // empty where there is no row.
 func (r *Reader) Range(ctx context.Context, now time.Time) (lo, hi int64, empty, ok bool) {
+	if r.victoria {
+		return 0, 0, false, false
+	}
 	if !r.remote {
 		var status struct {
 			HeadStats struct{ MinTime, MaxTime int64 }
@@ -143,6 +157,9 @@ func (r *Reader) Range(ctx context.Context, now time.Time) (lo, hi int64, empty,
 
 // Empty reports whether the server has nothing in a range; false where that is not known.
 func (r *Reader) Empty(ctx context.Context, lo, hi int64) bool {
+	if r.victoria {
+		return false
+	}
 	q := url.Values{"start": {seconds(lo)}, "end": {seconds(hi)}, "limit": {"1"}}
 	if r.match != "" {
 		q.Set("match[]", r.match)
@@ -171,6 +188,11 @@ func (r *Reader) export(ctx context.Context, lo, hi int64, give func(*Line) erro
 	if r.match != "" {
 		q.Set("match[]", r.match)
 	}
+	if r.victoria {
+		q.Set("match[]", cmp.Or(r.match, `{__name__!=""}`))
+		q.Set("max_rows_per_line", strconv.Itoa(victoriaLineRows))
+		q.Set("reduce_mem_usage", "1") // it sends blocks as they come off its disk, and gathers no series
+	}
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, r.server.path("/api/v1/export")+"?"+q.Encode(), nil)
 	if err != nil {
 		return fault.Wrap(err, fault.Invalid, "the address of the server must be as http://HOST:PORT")
@@ -183,14 +205,22 @@ func (r *Reader) export(ctx context.Context, lo, hi int64, give func(*Line) erro
 	if resp.StatusCode != http.StatusOK {
 		return failed(resp)
 	}
-	if t := resp.Header.Get("Content-Type"); !strings.Contains(t, "ndjson") {
+	kind := "ndjson"
+	if r.victoria {
+		kind = "stream+json"
+	}
+	if t := resp.Header.Get("Content-Type"); !strings.Contains(t, kind) {
 		return fault.Errorf(fault.NotFound, "%s answers with %q", rq.URL.Redacted(), t)
 	}
-	return readAnswer(resp.Body, give)
+	return readAnswer(resp.Body, !r.victoria, give)
 }
 
-// readAnswer reads the lines of an answer of the export route to its end.
-func readAnswer(body io.Reader, give func(*Line) error) error {
+// victoriaLineRows bounds the rows of a line of VictoriaMetrics, so that a line is far below LineBytesMax.
+const victoriaLineRows = 10_000
+
+// readAnswer reads the lines of an answer of an export route to its end. ends says that its last line is one: without it the answer is not
+// whole. An answer of VictoriaMetrics has none; where it could not go on, it leaves out the last chunk, which is an error of the body.
+func readAnswer(body io.Reader, ends bool, give func(*Line) error) error {
 	var p jsonrows.Parser
 	var rows int64
 	lines := bufio.NewScanner(body)
@@ -212,6 +242,9 @@ func readAnswer(body io.Reader, give func(*Line) error) error {
 	}
 	if err := lines.Err(); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "the answer broke off")
+	}
+	if !ends {
+		return nil
 	}
 	return fault.Errorf(fault.Unavailable, "the answer broke off")
 }

@@ -353,3 +353,61 @@ func TestASecondExportOfBlocksIsRefused(t *testing.T) {
 		t.Errorf("%d blocks, %d before", got, n)
 	}
 }
+
+// victoria answers as VictoriaMetrics 1.79 does: 400 without match[], and lines of JSON without a line that ends them.
+func victoria(t *testing.T, broken bool) *Server {
+	at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch q := r.URL.Query(); {
+		case r.URL.Path != "/api/v1/export":
+			http.NotFound(w, r)
+		case q.Get("match[]") == "":
+			http.Error(w, "missing `match[]` arg", http.StatusBadRequest)
+		case q.Get("start") == "1.000":
+			w.Header().Set("Content-Type", "application/stream+json; charset=utf-8")
+		default:
+			w.Header().Set("Content-Type", "application/stream+json; charset=utf-8")
+			fmt.Fprintf(w, `{"metric":{"__name__":"up","job":%q},"values":[1,0.5],"timestamps":[1790000000000,1790000060000]}`+"\n", q.Get("match[]"))
+			if broken {
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			}
+		}
+	}))
+	t.Cleanup(at.Close)
+	return &Server{URL: at.URL, Do: at.Client().Do}
+}
+
+// TestTheRowsOfAVictoriaMetricsCanBeMovedIn: the first question to it, which has no match[], was answered 400, and that was the end.
+func TestTheRowsOfAVictoriaMetricsCanBeMovedIn(t *testing.T) {
+	for match, job := range map[string]string{"": `{__name__!=""}`, `up{job="api"}`: `up{job="api"}`} {
+		r, err := NewReader(t.Context(), victoria(t, false), match)
+		if err != nil {
+			t.Fatalf("match %q: %v", match, err)
+		}
+		rows := 0
+		err = r.Read(t.Context(), 1_790_000_000_000, 1_790_000_100_000, func(l *Line) error {
+			if l.Labels[1].Value != job || l.Times[1] != 1_790_000_060_000*nanosPerMilli {
+				t.Errorf("match %q: %v at %v", match, l.Labels, l.Times)
+			}
+			rows += l.Rows()
+			return nil
+		})
+		if err != nil || rows != 2 {
+			t.Errorf("match %q: %d rows, %v", match, rows, err)
+		}
+		if _, _, _, known := r.Range(t.Context(), time.Now()); known || r.Exact() {
+			t.Error("it says neither how old its rows are nor their nanoseconds")
+		}
+	}
+}
+
+// TestAnAnswerOfVictoriaMetricsThatBreaksOffIsNotWhole: the rows behind the break would be lost in silence.
+func TestAnAnswerOfVictoriaMetricsThatBreaksOffIsNotWhole(t *testing.T) {
+	r, err := NewReader(t.Context(), victoria(t, true), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Read(t.Context(), 1_790_000_000_000, 1_790_000_100_000, func(*Line) error { return nil }); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("%v", err)
+	}
+}

@@ -20,7 +20,7 @@ import (
 // Import writes rows of a file, of a directory of Prometheus, or of another server to a server.
 type Import struct {
 	Source string `arg:"" optional:"" help:"File, compressed by gzip or zstd or not; - for standard input; or a directory of Prometheus, stopped, with its blocks and its write-ahead log; or a snapshot of one, or a single block."`
-	From   string `name:"from" help:"Instead: URL of another server to read from, a Spillway or any with Prometheus' remote read."`
+	From   string `name:"from" help:"Instead: URL of another server to read from, a Spillway, a VictoriaMetrics, or any with Prometheus' remote read."`
 
 	FromTable     string `name:"from-table" help:"Table to read there, if it is a Spillway."`
 	FromTokenFile string `name:"from-token-file" help:"File with a token for it." type:"path"`
