@@ -117,7 +117,7 @@ function RefusalTable({ rows }: { rows: Refusal[] }) {
       <thead><tr><th>last</th><th class="n">requests</th><th>table</th><th>protocol</th><th class="n">answer</th><th>reason of the last</th></tr></thead>
       <tbody>{rows.slice(0, SHOWN).map((r) => (
         <tr key={r.first + r.table + r.protocol + r.status + r.reason}>
-          <td class="t">{time(Date.parse(r.last), utc).slice(0, 19)}</td><td class="n">{count(r.requests)}</td><td>{r.table || <span class="dim">(no credentials)</span>}</td>
+          <td class="t">{time(Date.parse(r.last), utc).slice(0, 19)}</td><td class="n">{count(r.requests)}</td><td>{r.table || <span class="dim">none named</span>}</td>
           <td class="t">{PROTOCOLS[r.protocol] ?? r.protocol}</td><td class="n">{r.status < 300 ? 'in part' : r.status}</td><td class="text">{r.reason}</td>
         </tr>
       ))}</tbody>

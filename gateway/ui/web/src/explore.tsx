@@ -358,17 +358,22 @@ export function GrafanaSettings({ onDone }: { onDone: () => void }) {
   );
 }
 
+const NAMES = 200; // metrics to pick from at once
+
 function Start({ table, onPick }: { table: string; onPick: (expr: string) => void }) {
   const [names, set] = useState<string[] | null>(null);
+  const [part, setPart] = useState('');
   const epoch = useValue(reloads);
+  useEffect(() => set(null), [table, epoch]);
   useEffect(() => {
     const ended = new AbortController();
-    set(null);
-    get<string[]>(ofTable(table, 'label/__name__/values'), { limit: '200' }, ended.signal).then((a) => set(a.data), () => set([]));
-    return () => ended.abort();
-  }, [table, epoch]);
+    const query: Record<string, string> = { limit: String(NAMES + 1) };
+    if (part) query['match[]'] = `{__name__=~${JSON.stringify(`(?i).*${part.replace(/[\\^$.|?*+()[\]{}]/g, '\\$&')}.*`)}}`;
+    const timer = setTimeout(() => get<string[]>(ofTable(table, 'label/__name__/values'), query, ended.signal).then((a) => set(a.data), () => ended.signal.aborted || set([])), part ? 150 : 0);
+    return () => { clearTimeout(timer); ended.abort(); };
+  }, [table, epoch, part]);
   if (names === null) return <section class="card"><Loading what="Looking for metrics" /></section>;
-  if (names.length === 0) {
+  if (names.length === 0 && !part) {
     return (
       <section class="card">
         <Empty title={`There is nothing in table ${table} yet`}>
@@ -383,7 +388,10 @@ function Start({ table, onPick }: { table: string; onPick: (expr: string) => voi
     <section class="card">
       <h2>Metrics of table {table}</h2>
       <p class="dim">Pick one, or write a query above. Enter runs it, Ctrl-Space completes.</p>
-      <div class="chips">{names.map((n) => <button type="button" class="chip" key={n} onClick={() => onPick(/_(total|sum|count|bucket)$/.test(n) ? `rate(${n}[5m])` : plain(n))}>{n}</button>)}</div>
+      <label class="search"><Icon name="search" /><input type="search" value={part} placeholder="part of a name" aria-label="Search metrics" onInput={(e) => setPart(e.currentTarget.value.trim())} /></label>
+      {names.length === 0 && <p class="dim">No metric has this in its name.</p>}
+      <div class="chips">{names.slice(0, NAMES).map((n) => <button type="button" class="chip" key={n} onClick={() => onPick(/_(total|sum|count|bucket)$/.test(n) ? `rate(${n}[5m])` : plain(n))}>{n}</button>)}</div>
+      {names.length > NAMES && <p class="dim">These are the first {NAMES}; a part of its name finds any other.</p>}
     </section>
   );
 }

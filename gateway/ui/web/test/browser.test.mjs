@@ -127,6 +127,18 @@ describe('explore', () => {
     assert.deepEqual(rows, data.result.map((s) => [`{host="${s.metric.host}"}`, s.value[1]]));
   });
 
+  check('of more metrics than are listed, each is found by a part of its name', async () => {
+    assert.equal((await write(one.base, 'many', Array.from({ length: 205 }, (_, i) => `many m${String(i).padStart(3, '0')}=1 ${now}`))).status, 204);
+    const { page: p, open } = await page();
+    await open(hash('explore', { table: 'many' }));
+    await shown(p, 'main', /many_m199[\s\S]*These are the first 200/);
+    assert.ok(!/many_m204/.test(await p.locator('main').innerText()));
+    await p.getByLabel('Search metrics').fill('Y_M204');
+    await p.waitForFunction(() => [...document.querySelectorAll('.chip')].map((e) => e.textContent).join() === 'many_m204');
+    await p.getByLabel('Search metrics').fill('m.204');
+    await shown(p, 'main', /No metric has this in its name/);
+  });
+
   check('queries are written with completion and run by keyboard alone', async () => {
     const { page: p, open } = await page();
     await open('');
