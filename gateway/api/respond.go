@@ -74,7 +74,7 @@ const retryAfterSeconds = 1
 // fail answers an error.
 func (a *API) fail(w http.ResponseWriter, err error) {
 	ans := answerTo(err)
-	if ans.status == http.StatusInternalServerError {
+	if ans.status == http.StatusInternalServerError && ans.typ != typeUnavailable { // deletions that are switched off are no failure
 		a.log.Warn("request failed", "kind", fault.KindOf(err), "error", err)
 	}
 	e := encoders.Get().(*encoder)

@@ -39,11 +39,11 @@ func (f *StatusFlags) status(table string) (*ui.Status, error) {
 	defer stop()
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(f.URL, "/")+"/api/v1/status/cluster?"+url.Values{"table": {table}}.Encode(), nil)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
+		return nil, client.NoURL(f.URL)
 	}
 	resp, err := f.Client.Send(rq, f.Timeout)
 	if err != nil {
-		return nil, fault.Annotate(err, "%s (--url names a standalone or a gateway, --servers a storage server of a cluster)", f.URL)
+		return nil, fault.Annotate(err, "--url (SPILLWAY_URL) names a standalone or a gateway, --servers a storage server of a cluster")
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

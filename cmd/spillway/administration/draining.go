@@ -88,7 +88,7 @@ func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil || fault.Is(err, fault.Unavailable) && pause(ctx, drainLookEvery) != nil:
-			return fault.Errorf(fault.Unavailable, "server %s has %v; the drain goes on: `spillway master plan` says what comes next, and `spillway server show %s` what is left", id, last, id)
+			return fault.Errorf(fault.Unavailable, "server %s has %v; the drain goes on: `spillway doctor` says what it waits for (other servers must have room for each copy), and `spillway master plan` what comes next", id, last)
 		case fault.Is(err, fault.Unavailable):
 			continue
 		default:

@@ -342,7 +342,7 @@ func (c *PartitionSplit) Run() error {
 
 func (c *PartitionSplit) run(ctx context.Context, a *admin) error {
 	if c.Cancel != (c.At == "") {
-		return fault.Errorf(fault.Invalid, "--at says where the partition is split, --cancel ends a split: give one of them")
+		return fault.Errorf(fault.Invalid, "--at says where the partition is split (time-middle, ring-middle, a time as 2026-03-01T12:00:00Z, or a ring point as 0x8000000000000000), --cancel ends a split: give one of them")
 	}
 	m, p, err := a.partition(c.PartitionArg)
 	if err != nil {

@@ -104,12 +104,12 @@ func (f *TableFlags) ask(method, path string, query url.Values, body any, v any)
 	}
 	rq, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(f.URL, "/")+path+"?"+query.Encode(), bytes.NewReader(text))
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
+		return client.NoURL(f.URL)
 	}
 	rq.Header.Set("Content-Type", "application/json")
 	resp, err := f.Client.Send(rq, f.Timeout)
 	if err != nil {
-		return fault.Annotate(err, "%s (--url names the admin.listen of a standalone process or a gateway, --servers storage servers of a cluster)", f.URL)
+		return fault.Annotate(err, "--url (SPILLWAY_ADMIN_URL) names the admin.listen of a standalone process or a gateway, --servers storage servers of a cluster")
 	}
 	defer resp.Body.Close()
 	var answer struct {

@@ -75,7 +75,7 @@ func (c *tableTopCmd) print(w io.Writer, uses []limits.TableUse) error {
 func fetchTableUse(ctx context.Context, flags client.Flags, url string, n int) ([]limits.TableUse, error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?limit=%d", strings.TrimRight(url, "/"), TableUsePath, n), nil)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
+		return nil, client.NoURL(url)
 	}
 	resp, err := flags.Do(rq)
 	if err != nil {
@@ -93,7 +93,7 @@ func fetchTableUse(ctx context.Context, flags client.Flags, url string, n int) (
 // printTableUse prints a table for people.
 func printTableUse(w io.Writer, uses []limits.TableUse) error {
 	if len(uses) == 0 {
-		_, err := fmt.Fprintln(w, "no table was written to or read since the process started")
+		_, err := fmt.Fprintln(w, "no table that you may read was written to or read since the process started")
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

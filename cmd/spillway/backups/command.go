@@ -138,7 +138,7 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 	}
 	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(at, "/")+path, bytes.NewReader(order))
 	if err != nil {
-		return news, fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
+		return news, client.NoURL(at)
 	}
 	rq.Header.Set("Content-Type", "application/json")
 	resp, err := by.Send(rq, 0)

@@ -4,8 +4,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -66,8 +68,24 @@ func (c Flags) Sender(within time.Duration, keep bool) (func(*http.Request) (*ht
 			rq.Header.Set("Authorization", authorization)
 		}
 		resp, err := client.Do(rq)
-		return resp, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
+		if err != nil {
+			var call *url.Error // names the method and the whole address, with parameters that nobody typed
+			if errors.As(err, &call) {
+				err = call.Err
+			}
+			var unverified *tls.CertificateVerificationError
+			if errors.As(err, &unverified) {
+				return resp, fault.Wrap(err, fault.Invalid, "--ca-file must name the authority of the certificate of %s", rq.URL.Host)
+			}
+			return resp, fault.Wrap(err, fault.Unavailable, "no answer from %s://%s; is spillway running there?", rq.URL.Scheme, rq.URL.Host)
+		}
+		return resp, nil
 	}, nil
+}
+
+// NoURL is the error for a --url that is no address of a process, as 127.0.0.1:8428.
+func NoURL(url string) error {
+	return fault.Errorf(fault.Invalid, "--url must be as http://HOST:PORT, not %q", url)
 }
 
 // Refused makes an error of an answer that is no success, of the process at a URL for writes and queries.

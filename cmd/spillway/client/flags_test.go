@@ -2,6 +2,7 @@ package client
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -22,5 +23,30 @@ func TestAnAddressWithoutItsSchemeIsSaidToLackIt(t *testing.T) {
 	}
 	if _, err := (Flags{}).Do(rq); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("a process that does not run: %v", err)
+	}
+}
+
+// TestAProcessThatDoesNotRunIsNamedOnce: the message had the address twice, and parameters that nobody typed.
+func TestAProcessThatDoesNotRunIsNamedOnce(t *testing.T) {
+	rq, err := http.NewRequest(http.MethodDelete, "http://127.0.0.1:1/api/v1/admin/tables/hosts?by=me%40here&dry_run=false", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (Flags{}).Do(rq)
+	if err == nil || !strings.HasPrefix(err.Error(), "no answer from http://127.0.0.1:1; is spillway running there?: dial tcp 127.0.0.1:1: ") || strings.Contains(err.Error(), "dry_run") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestACertificateOfAnUnknownAuthorityAsksForItsFile: the command asked whether spillway runs there.
+func TestACertificateOfAnUnknownAuthorityAsksForItsFile(t *testing.T) {
+	at := httptest.NewTLSServer(http.NotFoundHandler())
+	defer at.Close()
+	rq, err := http.NewRequest(http.MethodGet, at.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Flags{}).Do(rq); !fault.Is(err, fault.Invalid) || !strings.HasPrefix(err.Error(), "--ca-file must name the authority of the certificate of 127.0.0.1:") {
+		t.Errorf("%v", err)
 	}
 }

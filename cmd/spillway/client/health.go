@@ -31,7 +31,7 @@ func (c *Health) Run() error {
 	}
 	rq, err := http.NewRequest(http.MethodGet, strings.TrimRight(c.URL, "/")+"/-/ready", nil)
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
+		return NoURL(c.URL)
 	}
 	resp, err := c.Client.Send(rq, c.Within)
 	if err != nil {

@@ -79,7 +79,7 @@ func (c *Query) Run() error {
 	}
 	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, c.Server.path(route), strings.NewReader(form.Encode()))
 	if err != nil {
-		return fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
+		return NoURL(c.Server.URL)
 	}
 	rq.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	resp, err := c.Server.Client.Send(rq, c.Within+5*time.Second)

@@ -112,13 +112,13 @@ func (d *door) listen() (err error) {
 		return terminal.UsageError{Err: err}
 	}
 	if d.listener, err = net.Listen("tcp", d.cfg.HTTP.Listen); err != nil {
-		return fault.Wrap(err, fault.Unavailable, "http.listen")
+		return fault.Wrap(err, fault.Unavailable, "cannot listen at --http.listen %s; if another program does, give another address", d.cfg.HTTP.Listen)
 	}
 	gate := handshake.New(handshake.Deps{Processors: d.cfg.processors, Registerer: d.registry})
 	d.listener = d.secured(d.listener, gate, "http")
 	if d.cfg.Admin.Listen != "" {
 		if d.admin, err = net.Listen("tcp", d.cfg.Admin.Listen); err != nil {
-			return fault.Wrap(err, fault.Unavailable, "admin.listen")
+			return fault.Wrap(err, fault.Unavailable, "cannot listen at --admin.listen %s; if another program does, give another address", d.cfg.Admin.Listen)
 		}
 		if !isLoopback(d.admin.Addr()) {
 			d.admin = d.secured(d.admin, gate, "admin")

@@ -19,7 +19,7 @@ func (p *gateway) administer() administration.Orders {
 	d := administration.Cluster{Store: p.view.Coord, Servers: p.view.Registry, Tables: p.view.Tables, Peers: p.view.Peers, Log: p.log}
 	return administration.OrdersOfCluster(d, func() error {
 		if p.guard.Open() && !p.cfg.Peer.Insecure {
-			return fault.Errorf(fault.Denied, "peers of this cluster show certificates, and this gateway knows no administrators: set --tokens.file (http.tokens_file), or name a storage server with --servers and show an administrator's certificate")
+			return fault.Errorf(fault.Denied, "peers of this cluster show certificates, and this gateway knows no administrators: start it with --tokens.file (http.tokens_file) and send a token that has admin on \"*\"; all but backup and restore can also ask a storage server, named by --servers, with an administrator's certificate")
 		}
 		return nil
 	})

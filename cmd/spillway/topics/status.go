@@ -48,7 +48,7 @@ func (k *statusCmd) Run() error {
 func Fetch(ctx context.Context, flags client.Flags, url string) (s kafka.Status, err error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafka.StatusPath, nil)
 	if err != nil {
-		return s, fault.Wrap(err, fault.Invalid, "--url must be as http://HOST:PORT")
+		return s, client.NoURL(url)
 	}
 	resp, err := flags.Do(rq)
 	if err != nil {

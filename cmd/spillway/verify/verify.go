@@ -377,7 +377,7 @@ func (v *Verification) print(out io.Writer, asJSON, all bool) error {
 	}
 	found := map[string]any{"status": status, "files": len(v.Files), "kinds": kinds, "staged_rows": v.staged, "surplus_rows": v.surplus, "findings": shown}
 	err := terminal.Print(out, asJSON, found, func(w io.Writer) {
-		fmt.Fprintf(w, "the store in %s is %s; %d files, %.1f MiB of segments read\n", v.dir, status, len(v.Files), float64(v.bytes.Load())/(1<<20))
+		fmt.Fprintf(w, "the store in %s is %s; %d files, %s of segments read\n", v.dir, status, len(v.Files), terminal.SizeText(v.bytes.Load()))
 		v.printOutside(w, kinds)
 		if len(shown) > 0 {
 			fmt.Fprintln(w, "FILE\tKIND\tSTATE\tWHAT\tWHAT TO DO")
