@@ -40,9 +40,10 @@ func (c *Config) descriptors(limit uint64) error {
 	return nil
 }
 
-// NoteDescriptors logs the limit if it holds the process back.
+// NoteDescriptors warns of a limit that leaves less than half of the usual connections or segments. It is the first line of the log, and
+// few senders come near the usual numbers.
 func (c *Config) NoteDescriptors(log *slog.Logger) {
-	if c.Intake.ConnsMax < intake.ConnsMax || c.Storage.OpenFilesMax < segment.FilesMax {
+	if c.Intake.ConnsMax < intake.ConnsMax/2 || c.Storage.OpenFilesMax < segment.FilesMax/2 {
 		log.Warn("few files may be open: connections and open segments are bounded below their defaults; raise the limit of open files (ulimit -n)",
 			"limit", fileLimit(), "conns_max", c.Intake.ConnsMax, "open_files_max", c.Storage.OpenFilesMax)
 	}

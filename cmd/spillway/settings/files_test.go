@@ -1,6 +1,8 @@
 package settings
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -31,5 +33,20 @@ func TestDescriptorsAreShared(t *testing.T) {
 	var c Config
 	if err := c.descriptors(191); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("a limit of 191 gives %v", err)
+	}
+}
+
+// TestALimitOfFilesThatIsEnoughIsNoWarning: with 20,000 files, and 9,936 connections of them, the log began with a warning.
+func TestALimitOfFilesThatIsEnoughIsNoWarning(t *testing.T) {
+	for limit, warned := range map[uint64]bool{1_048_576: false, 20_000: false, 4096: true, 1024: true} {
+		var c Config
+		if err := c.descriptors(limit); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		c.NoteDescriptors(slog.New(slog.NewTextHandler(&log, nil)))
+		if (log.Len() > 0) != warned {
+			t.Errorf("limit %d: %d connections, %d segments, log %q", limit, c.Intake.ConnsMax, c.Storage.OpenFilesMax, &log)
+		}
 	}
 }
