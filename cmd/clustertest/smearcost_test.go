@@ -31,7 +31,8 @@ func TestClusterSmearCost(t *testing.T) {
 		c.table(costTable(i), 10*time.Second, 1)
 		c.command("table", "set", costTable(i), "--smear="+window)
 	}
-	const run, rest = 10 * time.Second, 36 * time.Second // rest: the rows of the longest delay leave
+	const rest = 36 * time.Second // the rows of the longest delay leave
+	run := processtest.EnvDuration(t, "SMEAR_RUN", 10*time.Second)
 	var idle consumed
 	spent := make([]consumed, len(windows))
 	for round := range processtest.EnvInt(t, "SMEAR_ROUNDS", 3) {
@@ -71,6 +72,9 @@ func (c *crowd) profile(name string, d time.Duration) {
 			_, _ = io.Copy(f, answer.Body)
 			_ = f.Close()
 		}
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		c.t.Fatal(err)
 	}
 	for who, addrs := range map[string][]string{"storage": c.Admin, "gateway": c.GatewayAdmin} {
 		for i, addr := range addrs {
