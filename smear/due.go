@@ -42,16 +42,9 @@ func (d Delays) Of(ring uint64) point.Nanos {
 	if d.Lanes == 0 {
 		return 0
 	}
-	return d.at(d.lane(ring))
+	lane := bits.Reverse64(ring) & (Groups - 1) * uint64(d.Lanes) >> groupBits
+	return point.Nanos(lane) * d.Window / point.Nanos(d.Lanes)
 }
-
-// lane returns the lane of a series; there is one at least.
-func (d Delays) lane(ring uint64) int {
-	return int(bits.Reverse64(ring) & (Groups - 1) * uint64(d.Lanes) >> groupBits)
-}
-
-// at is how long the rows of a lane wait.
-func (d Delays) at(lane int) point.Nanos { return point.Nanos(lane) * d.Window / point.Nanos(d.Lanes) }
 
 // longer is by how much the delay of any series is longer than in other delays; 0 if none is.
 func (d Delays) longer(than Delays) (most point.Nanos) {
@@ -73,58 +66,17 @@ type Row struct {
 // Due returns when a row that was received now is forwarded, a multiple of Tick. wait is false for rows that are forwarded at once. Opting out always wins; opting
 // in never overrules the table (C41).
 func (r Rule) Due(row Row, in InForce, now point.Nanos) (due point.Nanos, wait bool) {
-	if !r.smears(&row, now) {
-		return now, false
-	}
-	return leaves(now, in.Of(row.Ring))
-}
-
-// smears reports whether a row waits if its series has a delay.
-func (r *Rule) smears(row *Row, now point.Nanos) bool {
 	switch {
 	case r.Mode == Off, row.Wish == point.SmearOff, row.Width >= r.Threshold:
-		return false
+		return now, false
 	case row.Time < now-r.Near, row.Time > now+r.Near: // C42
-		return false
+		return now, false
 	}
-	return true
-}
-
-// leaves returns when a row with a delay that was received now is forwarded.
-func leaves(now, delay point.Nanos) (due point.Nanos, wait bool) {
-	if due = (now + delay) / Tick * Tick; due <= now {
+	due = (now + in.Of(row.Ring)) / Tick * Tick
+	if due <= now {
 		return now, false
 	}
 	return due, true
-}
-
-// Dues is Due for many rows that were received at one moment: it computes when a lane leaves once, and not for each row.
-type Dues struct {
-	rule  Rule
-	in    InForce
-	now   point.Nanos
-	lanes [LanesMax]point.Nanos // when the rows of each leave; now: at once
-}
-
-// DuesOf returns the Dues of a moment.
-func (r Rule) DuesOf(in InForce, now point.Nanos) *Dues {
-	d := &Dues{rule: r, in: in, now: now}
-	for i := range in.delays.Lanes {
-		d.lanes[i], _ = leaves(now, in.delays.at(i))
-	}
-	return d
-}
-
-// Due is Rule.Due.
-func (d *Dues) Due(row Row) (due point.Nanos, wait bool) {
-	switch {
-	case !d.rule.smears(&row, d.now):
-		return d.now, false
-	case d.in.before.Lanes > 0 || d.in.delays.Lanes == 0: // delays that fade are of any length
-		return leaves(d.now, d.in.Of(row.Ring))
-	}
-	due = d.lanes[d.in.delays.lane(row.Ring)]
-	return due, due > d.now
 }
 
 // InForce are the delays of a moment: the present ones, or, where they are longer, the ones before, less half of the time since.

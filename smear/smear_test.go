@@ -79,31 +79,6 @@ func TestWhichRowsWait(t *testing.T) {
 	f("the group without a delay", rule, with(func(r *Row) { r.Ring = 0 }), false)
 }
 
-// TestManyRowsWaitAsLongAsOne: what is computed once for a moment is what each row would get, also while delays shrink.
-func TestManyRowsWaitAsLongAsOne(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var c Change
-		rule := Rule{Mode: Mode(rapid.IntRange(0, 2).Draw(t, "mode"))}.WithDefaults()
-		now := 1000*second + point.Nanos(rapid.Int64Range(0, int64(second)).Draw(t, "now"))
-		for range rapid.IntRange(0, 3).Draw(t, "changes") {
-			c.Step(now, DelaysOf(point.Nanos(rapid.Int64Range(0, 12).Draw(t, "window"))*5*second, 10*second))
-			now += point.Nanos(rapid.Int64Range(0, int64(20*second)).Draw(t, "pause"))
-		}
-		in := c.Step(now, DelaysOf(point.Nanos(rapid.Int64Range(0, 12).Draw(t, "window"))*5*second, 10*second))
-		many := rule.DuesOf(in, now)
-		for range 30 {
-			row := Row{
-				Ring: rapid.Uint64().Draw(t, "ring"), Time: now + point.Nanos(rapid.Int64Range(-6, 6).Draw(t, "minutes"))*60*second,
-				Width: point.Nanos(rapid.SampledFrom([]int{10, 60}).Draw(t, "width")) * second, Wish: point.Smear(rapid.IntRange(0, 2).Draw(t, "wish")),
-			}
-			due, wait := rule.Due(row, in, now)
-			if got, waits := many.Due(row); got != due || waits != wait {
-				t.Fatalf("%+v at %d, %+v: due %d (%t), of many %d (%t)", row, now, in, due, wait, got, waits)
-			}
-		}
-	})
-}
-
 func TestAWindowIsReadAsItIsWritten(t *testing.T) {
 	f := func(text string, want Rule, wrong bool) {
 		t.Helper()

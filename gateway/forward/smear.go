@@ -75,7 +75,6 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 		met.direct.WithLabelValues(directFull).Add(float64(rows))
 		return
 	}
-	at := w.holdersAt(now)
 	lanes, rest, far := w.lanes(m, rule, in, now)
 	met.direct.WithLabelValues(directFar).Add(float64(far))
 	if len(lanes) == 0 {
@@ -83,7 +82,7 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 		return
 	}
 	w.m, w.rest = m, rest
-	staged := w.stageLanes(ctx, lanes, at)
+	staged := w.stageLanes(ctx, lanes)
 	for i, l := range lanes {
 		n := len(l.batch.IDs) + len(l.batch.Hists)
 		if i < staged {
@@ -99,29 +98,11 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 	}
 }
 
-// holdersFor is how long requests with the same first series have the same holders.
-const holdersFor = point.Nanos(5 * time.Second)
-
-// holdersAt chooses the holders of the request's frames: for some seconds the same for all requests that begin with the same series, as those of a sender
-// mostly do that writes its series again and again, then the next ones in turn. So one holder has the rows of a series in their order, and forwards them in it: a row that
-// comes to its partition behind a newer one of its series takes more memory and CPU there.
-func (w *attempt) holdersAt(now point.Nanos) uint64 {
-	b := w.rest
-	var first point.SeriesID
-	if len(b.IDs) > 0 {
-		first = b.IDs[0]
-	} else {
-		first = b.Hists[0].ID
-	}
-	return w.g.rings.of(w.g.dict, first) + uint64(now/holdersFor)
-}
-
 // lanes sorts the rows: a lane for each delay, and rest for rows that do not wait. far counts those of rest that do not because their time is not near now, although
 // their partition is narrow. The caller puts all batches back. w.rest is not changed.
 func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now point.Nanos) (lanes []waiting, rest *point.Batch, far int) {
 	d, b := w.g.dict, w.rest
 	rest = point.GetBatch(d)
-	dues := rule.DuesOf(in, now)
 	var last *topology.Partition
 	of := func(id point.SeriesID, t point.Nanos) *point.Batch {
 		// The delay follows from all labels, whatever the table's ring rule is: series of one prefix would else wait equally long.
@@ -134,7 +115,7 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now 
 		if last != nil {
 			row.Width = topology.Width(last)
 		}
-		due, waits := dues.Due(row)
+		due, waits := rule.Due(row, in, now)
 		if !waits {
 			if row.Width < rule.Threshold && (t < now-rule.Near || t > now+rule.Near) {
 				far++
@@ -161,10 +142,11 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now 
 }
 
 // stageLanes makes the rows of each delay durable on as many servers as an ack of all needs, and returns how many of the delays, from the first on, it did so for. Of one that it did
-// not, some rows may be staged: they are forwarded with the rank that they have here too. The holders follow from at.
+// not, some rows may be staged: they are forwarded with the rank that they have here too.
 //
 // The frames of a request go to the same holders together, as far as an insert has room for them: one message, one wait for the disk and one ack.
-func (w *attempt) stageLanes(ctx context.Context, lanes []waiting, at uint64) (staged int) {
+func (w *attempt) stageLanes(ctx context.Context, lanes []waiting) (staged int) {
+	at := rand.Uint64() // chooses the holders
 	var group frames
 	whole := 0 // lanes of which all rows are in group, or staged
 	for i := range lanes {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -25,15 +24,10 @@ type holders struct {
 	full  bool
 	rooms int64 // so often it chooses some; 0: always
 	asked int64 // atomic
-	mu    sync.Mutex
-	at    []uint64 // each choice
 }
 
 // Holders implements forward.Staging, as do the others.
-func (h *holders) Holders(n int, at uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
-	h.mu.Lock()
-	h.at = append(h.at, at)
-	h.mu.Unlock()
+func (h *holders) Holders(n int, _ uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
 	free := slices.DeleteFunc(slices.Clone(h.all), func(s topology.ServerID) bool { return slices.Contains(avoid, s) })
 	asked := atomic.AddInt64(&h.asked, 1)
 	if h.full || h.rooms > 0 && asked > h.rooms || len(free) < n {
@@ -147,41 +141,6 @@ func TestRowsWaitByTheirSeries(t *testing.T) {
 	})
 }
 
-// TestTheRowsOfASeriesWaitAtOneHolder: one that forwards them in their order. Requests that begin with other series are spread, and after some seconds it is the turn of the next one.
-func TestTheRowsOfASeriesWaitAtOneHolder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := &holders{}
-		c := smeared(t, smear.Rule{Mode: smear.Fixed, Window: point.Nanos(160 * time.Second)}, h)
-		put := func(from int) (at uint64) {
-			h.at = nil
-			_, _, err := c.put(time.Now(), func(b *point.Batch) {
-				b.IDs, b.Times, b.Values = b.IDs[from:], b.Times[from:], b.Values[from:]
-			})
-			if err != nil || len(h.at) != 1 {
-				t.Fatalf("holders are chosen by %v, %v", h.at, err)
-			}
-			return h.at[0]
-		}
-		last := map[int]uint64{}
-		for turn := range uint64(4) {
-			for second := range 5 {
-				for _, from := range []int{0, 7, 90} {
-					at := put(from)
-					if turn == 0 && second == 0 {
-						last[from] = at
-					} else if at != last[from]+turn {
-						t.Errorf("requests from series %d on go to holders by %d, and %d s later by %d; want %d", from, last[from], 5*int(turn)+second, at, last[from]+turn)
-					}
-				}
-				time.Sleep(time.Second)
-			}
-		}
-		if last[0] == last[7] || last[0] == last[90] || last[7] == last[90] {
-			t.Errorf("senders of different series choose by %v", last)
-		}
-	})
-}
-
 // TestRequestsLargerThanAnInsertWaitToo: their frames go to the holders in several calls, each no larger than an insert may be.
 func TestRequestsLargerThanAnInsertWaitToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -238,11 +197,11 @@ func TestRowsOfLaterCallsGoToTheirLeadersIfTheRoomEnds(t *testing.T) {
 // TestRowsThatDoNotWait: opting out always wins, opting in never overrules, and backfill, wide partitions, atomic writes and full servers are no reason to lose a row.
 func TestRowsThatDoNotWait(t *testing.T) {
 	auto := smear.Rule{Mode: smear.Auto}
-	f := func(name string, rule smear.Rule, full bool, ago time.Duration, reason string, change func(*point.Batch)) {
+	f := func(name string, rule smear.Rule, h holders, ago time.Duration, reason string, change func(*point.Batch)) {
 		t.Helper()
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := smeared(t, rule, &holders{full: full})
+				c := smeared(t, rule, &h)
 				direct, _, err := c.put(time.Now().Add(-ago), change)
 				if err != nil || direct != smearSeries || len(c.staged) > 0 {
 					t.Errorf("%d rows at once, %d frames staged, %v", direct, len(c.staged), err)
@@ -254,12 +213,12 @@ func TestRowsThatDoNotWait(t *testing.T) {
 		})
 	}
 	nothing := func(*point.Batch) {}
-	f("the table is off, and the insert opts in", smear.Rule{}, false, 0, "", func(b *point.Batch) { b.Smear = point.SmearOn })
-	f("the insert opts out", auto, false, 0, "opted_out", func(b *point.Batch) { b.Smear = point.SmearOff })
-	f("backfill", auto, false, time.Hour, "far", nothing)
-	f("partitions are wide", smear.Rule{Mode: smear.Auto, Threshold: 10e9}, false, 0, "", nothing)
-	f("no server has room", auto, true, 0, "full", nothing)
-	f("the write is atomic", auto, false, 0, "", func(b *point.Batch) { b.Atomic = true })
+	f("the table is off, and the insert opts in", smear.Rule{}, holders{}, 0, "", func(b *point.Batch) { b.Smear = point.SmearOn })
+	f("the insert opts out", auto, holders{}, 0, "opted_out", func(b *point.Batch) { b.Smear = point.SmearOff })
+	f("backfill", auto, holders{}, time.Hour, "far", nothing)
+	f("partitions are wide", smear.Rule{Mode: smear.Auto, Threshold: 10e9}, holders{}, 0, "", nothing)
+	f("no server has room", auto, holders{full: true}, 0, "full", nothing)
+	f("the write is atomic", auto, holders{}, 0, "", func(b *point.Batch) { b.Atomic = true })
 }
 
 // TestASlowHolderStaysReadable: a server takes longer than a second to stage rows. Another one has them then, and nothing says that the slow one does not answer: a deadline would, and its

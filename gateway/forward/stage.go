@@ -164,20 +164,17 @@ func (w *attempt) hold(ctx context.Context, all []*peer.Insert, at uint64, soon 
 		}
 		more, have = slices.Concat(have, more), nil
 		errs := make([]error, len(more))
-		ask := func(i int) error {
+		var g errgroup.Group
+		for i, s := range more {
 			timeout := soon
-			if slices.Contains(not.slow, more[i]) {
+			if slices.Contains(not.slow, s) {
 				timeout = holderTimeout
 			}
-			errs[i] = w.holdAt(ctx, more[i], all, timeout)
-			return nil
+			g.Go(func() error {
+				errs[i] = w.holdAt(ctx, s, all, timeout)
+				return nil
+			})
 		}
-		// The first is asked here: the stack of a new goroutine grows while it encodes, which with one holder was half of what encoding costs.
-		var g errgroup.Group
-		for i := 1; i < len(more); i++ {
-			g.Go(func() error { return ask(i) })
-		}
-		_ = ask(0)
 		_ = g.Wait()
 		for i, s := range more {
 			if errs[i] == nil {
