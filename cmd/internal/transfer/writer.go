@@ -55,7 +55,7 @@ const (
 
 // Why rows are refused.
 const (
-	refusedByServer = "requests had rows that the server refused, and were taken without them"
+	refusedByServer = "requests had rows that the server refused; their other rows, if any, were taken"
 	refusedNanos    = "rows between milliseconds are NaN, infinite, stale markers or native histograms, which cannot be written there: they were written at their millisecond"
 )
 
