@@ -171,6 +171,44 @@ func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 	kept(3)
 }
 
+// TestAStoreOutlivesTheLastFileOfItsDisk: on a disk with bytes and no room for a file more (inodes) the start was refused, and
+// nobody could read the rows.
+func TestAStoreOutlivesTheLastFileOfItsDisk(t *testing.T) {
+	t.Parallel()
+	p := processtest.New(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	disk := processtest.NewSmallDisk(t, p.Dir, 64<<20)
+	p.In = disk.In
+	p.Start()
+	now := time.Now()
+	if status, text := p.Line(fmt.Sprintf("disk,i=a x=7 %d\n", now.UnixMilli())); status != http.StatusNoContent {
+		t.Fatalf("%d %s", status, text)
+	}
+	kept := func() {
+		t.Helper()
+		if got := p.Rows("disk_x", "1h", now.Add(time.Second))["disk_x/a"]; len(got) != 1 || got[0].Value != 7 {
+			t.Errorf("read %v", got)
+		}
+	}
+	refused := func() {
+		t.Helper()
+		if text := p.Until(http.StatusServiceUnavailable); !strings.Contains(text, "remove files there") {
+			t.Errorf("writers are told %q", text)
+		}
+		kept()
+	}
+	disk.UseFiles(t, 500)
+	refused()
+	disk.Clear(t)
+	p.Until(http.StatusNoContent)
+	p.Kill()
+	disk.UseFiles(t, 0)
+	p.Start()
+	refused()
+	disk.Clear(t)
+	p.Until(http.StatusNoContent)
+	kept()
+}
+
 // processorTime is the processor time that a process has used.
 func processorTime(t *testing.T, p *processtest.Process) time.Duration {
 	status, text, err := p.Get("/metrics")

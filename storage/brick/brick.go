@@ -22,6 +22,7 @@ import (
 // Locks, outer first: admin (held over I/O, never by Append) → mu (held for a memcpy and a checksum) → tracker.
 type Brick struct {
 	// Constant after Open.
+	files     func(dir string) Files // nil: files are not counted
 	fs        vfs.FS
 	log       *slog.Logger
 	set       Settings
@@ -78,7 +79,7 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		return nil, err
 	}
 	s.setDefaults(d.FS)
-	b := &Brick{fs: d.FS, log: d.Log, set: s, m: newMetrics(), fenced: make(chan struct{})}
+	b := &Brick{fs: d.FS, files: d.Files, log: d.Log, set: s, m: newMetrics(), fenced: make(chan struct{})}
 	b.mu.index = newIndex()
 	b.runner.init()
 	defer func() {

@@ -13,9 +13,10 @@ import (
 
 // Deps are the brick's injected dependencies.
 type Deps struct {
-	FS         vfs.FS                // nil: the operating system's
-	Log        *slog.Logger          // nil: nothing is logged
-	Registerer prometheus.Registerer // nil: metrics are counted and not shown
+	FS         vfs.FS                 // nil: the operating system's
+	Log        *slog.Logger           // nil: nothing is logged
+	Registerer prometheus.Registerer  // nil: metrics are counted and not shown
+	Files      func(dir string) Files // FilesOf; nil: files are not counted
 }
 
 func (d *Deps) setDefaults() {

@@ -78,8 +78,8 @@ func (b *Brick) freeBytes() float64 {
 	return least
 }
 
-// checkSpace looks at the free space of both directories. Once below FreeBytesMin the brick stays read-only until a
-// quarter more is free, so that it does not flap.
+// checkSpace looks at the free space of both directories, in bytes and in files. Once below FreeBytesMin or FilesMin the brick stays
+// read-only until a quarter more is free, so that it does not flap.
 func (b *Brick) checkSpace() {
 	if b.Frozen() {
 		return
@@ -102,6 +102,10 @@ func (b *Brick) checkSpace() {
 		if u.AvailBytes < need {
 			s := fmt.Sprintf("the store is read-only: %d MiB are free in %s, at least %d MiB must be; make room there or lower free_bytes_min",
 				u.AvailBytes>>20, dir, need>>20)
+			why = &s
+			break
+		}
+		if s := b.filesShort(dir); s != "" {
 			why = &s
 			break
 		}

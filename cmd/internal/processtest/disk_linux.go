@@ -20,9 +20,12 @@ type SmallDisk struct {
 	fill string
 }
 
+// smallDiskFiles is how many files and directories a small disk has room for.
+const smallDiskFiles = 16384
+
 // NewSmallDisk mounts one of so many bytes at dir. The test is skipped where there are no mount namespaces.
 func NewSmallDisk(t *testing.T, dir string, bytes int) *SmallDisk {
-	holder := exec.Command("unshare", "-Urm", "sh", "-c", fmt.Sprintf("mount -t tmpfs -o size=%d tmpfs %s && echo ready && exec sleep 600", bytes, dir))
+	holder := exec.Command("unshare", "-Urm", "sh", "-c", fmt.Sprintf("mount -t tmpfs -o size=%d,nr_inodes=%d tmpfs %s && echo ready && exec sleep 600", bytes, smallDiskFiles, dir))
 	out, err := holder.StdoutPipe()
 	if err == nil {
 		err = holder.Start()
@@ -72,9 +75,26 @@ func (d *SmallDisk) FillUp(t *testing.T) {
 	}
 }
 
-// Clear gives back what Use and FillUp allocated.
+// UseFiles makes empty files until there is room for left more.
+func (d *SmallDisk) UseFiles(t *testing.T, left uint64) {
+	t.Helper()
+	if err := os.MkdirAll(d.fill, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(d.Dir, &st); err != nil || st.Ffree <= left || st.Files > smallDiskFiles {
+		t.Fatalf("there is room for %d files of %d (%v); is this the small disk?", st.Ffree, st.Files, err)
+	}
+	for i := range st.Ffree - left {
+		if err := os.WriteFile(filepath.Join(d.fill, strconv.FormatUint(i, 10)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Clear gives back what Use, FillUp or UseFiles took.
 func (d *SmallDisk) Clear(t *testing.T) {
-	if err := os.Remove(d.fill); err != nil {
+	if err := os.RemoveAll(d.fill); err != nil {
 		t.Fatal(err)
 	}
 }

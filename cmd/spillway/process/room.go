@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/overlay"
 )
 
@@ -22,18 +23,23 @@ import (
 //	free ≥ startRoom ─▶ open on the disk ─▶ brick: read-only below storage.free_bytes_min
 //	free < startRoom ─▶ open on an overlay, freeze ─▶ serve reads ─▶ free ≥ startAgain ─▶ close ─┐
 //	        ▲───────────────────────────────────────────────────────────────────────────────────┘
+//
+// A file system can have bytes and room for no file more (inodes). A start makes some ten files.
 const (
 	startRoom  = 16 << 20
 	startAgain = startRoom + startRoom/4 // or it would open and close in turn
 	roomPeriod = time.Second
+
+	startFiles      = 64
+	startFilesAgain = startFiles + startFiles/4
 )
 
 // errRoom ends the life of a frozen store.
 var errRoom = fault.Errorf(fault.Unavailable, "there is room again")
 
-// shortOfRoom returns an error text that names a directory with less than need free; "": there is none, or it is not
-// known.
-func (c *config) shortOfRoom(need uint64) string {
+// shortOfRoom returns an error text that names a directory with less than need free, or room for fewer files; "": there
+// is none, or it is not known.
+func (c *config) shortOfRoom(need, files uint64) string {
 	for _, dir := range []string{c.DataDir, c.Storage.LogDir} {
 		if dir == "" {
 			continue
@@ -42,6 +48,10 @@ func (c *config) shortOfRoom(need uint64) string {
 		if err == nil && u.AvailBytes < need {
 			return fmt.Sprintf("the store is read-only: %d KiB are free in %s, and it can be opened for writing with %d KiB; make room there, and it takes writes again",
 				u.AvailBytes>>10, dir, need>>10)
+		}
+		if f := brick.FilesOf(existing(dir)); f.Fewer(files) {
+			return fmt.Sprintf("the store is read-only: the file system of %s has room for %d more files, whatever their size (df -i); "+
+				"remove files there, and it takes writes again", dir, f.Free)
 		}
 	}
 	return ""
@@ -71,7 +81,7 @@ func (o overlaid) Lock(name string) (io.Closer, error) {
 
 // untilRoom is an actor that ends with errRoom when the store can be opened for writing.
 func (c *config) untilRoom(ctx context.Context) error {
-	for c.shortOfRoom(startAgain) != "" {
+	for c.shortOfRoom(startAgain, startFilesAgain) != "" {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -84,7 +94,7 @@ func (c *config) untilRoom(ctx context.Context) error {
 // awaitRoom waits until the store can be opened for writing: where there is none yet.
 func (c *config) awaitRoom(ctx context.Context, log *slog.Logger) error {
 	for tries := 0; ; tries++ {
-		why := c.shortOfRoom(startRoom)
+		why := c.shortOfRoom(startRoom, startFiles)
 		if why == "" {
 			return nil
 		}

@@ -109,7 +109,7 @@ type standalone struct {
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
-	p := &standalone{door: door{role: "standalone", cfg: cfg, log: log, registry: registry}, fs: vfs.Default, frozen: cfg.shortOfRoom(startRoom)}
+	p := &standalone{door: door{role: "standalone", cfg: cfg, log: log, registry: registry}, fs: vfs.Default, frozen: cfg.shortOfRoom(startRoom, startFiles)}
 	if p.frozen != "" {
 		p.fs = overlaid{overlay.New(vfs.Default)}
 	}
@@ -177,7 +177,7 @@ func noteSettings(c *config, log *slog.Logger) {
 
 // openStorage opens the brick, which locks the data directory for the other parts, and the parts above it.
 func (p *standalone) openStorage(ctx context.Context) (err error) {
-	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.ForBrick()); err != nil {
+	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry, Files: brick.FilesOf}, p.cfg.ForBrick()); err != nil {
 		return err
 	}
 	rows := filepath.Join(p.cfg.DataDir, "coord")

@@ -197,7 +197,7 @@ func (p *storage) openBrick(ctx context.Context) (err error) {
 	if err := p.cfg.notBackups(fs); err != nil {
 		return err
 	}
-	if p.frozen = p.cfg.shortOfRoom(startRoom); p.frozen != "" {
+	if p.frozen = p.cfg.shortOfRoom(startRoom, startFiles); p.frozen != "" {
 		if there, err := brick.Exists(fs, p.cfg.DataDir); err != nil {
 			return err
 		} else if !there {
@@ -209,7 +209,7 @@ func (p *storage) openBrick(ctx context.Context) (err error) {
 			fs = overlaid{overlay.New(vfs.Default)}
 		}
 	}
-	if p.brick, err = brick.Open(brick.Deps{FS: fs, Log: p.log, Registerer: p.registerer}, p.cfg.ForBrick()); err == nil && p.frozen == "" {
+	if p.brick, err = brick.Open(brick.Deps{FS: fs, Log: p.log, Registerer: p.registerer, Files: brick.FilesOf}, p.cfg.ForBrick()); err == nil && p.frozen == "" {
 		noteSettings(p.cfg, p.log)
 	}
 	return err
