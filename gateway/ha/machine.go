@@ -88,7 +88,7 @@ type Machine struct {
 type entry struct {
 	pair      Pair
 	acts      string // this gateway keeps the rows of this replica
-	seen      Time   // when it last sent rows here; 0: it has not since it was elected
+	seen      Time   // when rows of it were last accepted here; 0: none were since it was elected
 	rival     string // that sent last of all others
 	rivalSeen Time   // when
 
@@ -115,7 +115,7 @@ func New(s Settings, alone bool, nonce uint64) *Machine {
 	return &Machine{settings: s, alone: alone, nonce: nonce, tables: map[string]map[string]*entry{}, open: map[uint64][]sent{}}
 }
 
-// Decide says whether the rows that a sender sent now are kept.
+// Decide says whether the rows that a sender sent now are kept. Took follows when the store took any.
 func (m *Machine) Decide(now Time, p Pair, replica string, out []Effect) (Verdict, []Effect) {
 	e := m.tables[p.Table][p.Cluster]
 	if e == nil {
@@ -126,7 +126,6 @@ func (m *Machine) Decide(now Time, p Pair, replica string, out []Effect) (Verdic
 		return Keep, m.elect(e, now, replica, "it was the first to send", out)
 	}
 	if e.acts == replica {
-		e.seen = now
 		return Keep, out
 	}
 	e.rival, e.rivalSeen = replica, now
@@ -137,6 +136,14 @@ func (m *Machine) Decide(now Time, p Pair, replica string, out []Effect) (Verdic
 		return Duplicate, out
 	}
 	return Keep, m.elect(e, now, replica, "the elected replica is silent", out)
+}
+
+// Took notes that rows of a replica were accepted. Only these are a sign of life: the rows of a replica whose clock is a day ahead are all refused, and if it stayed
+// elected, those of the other one would be dropped as duplicates of them.
+func (m *Machine) Took(now Time, p Pair, replica string) {
+	if e := m.tables[p.Table][p.Cluster]; e != nil && e.acts == replica {
+		e.seen = now
+	}
 }
 
 func (m *Machine) add(p Pair) *entry {

@@ -136,8 +136,12 @@ func (w *world) run(span time.Duration, senders []datadriven.CmdArg) {
 		for i, s := range senders {
 			g := w.gateway(s.Key)
 			cluster, replica, _ := strings.Cut(s.Vals[0], "/")
+			replica, late := strings.CutSuffix(replica, "!") // its rows are outside the bounds of time
 			v, out := g.m.Decide(w.now, Pair{"t", cluster}, replica, nil)
 			counts[i][v]++
+			if v == Keep && !late {
+				g.m.Took(w.now, Pair{"t", cluster}, replica)
+			}
 			w.perform(g, out)
 		}
 		for _, g := range w.gateways {

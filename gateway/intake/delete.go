@@ -229,6 +229,9 @@ type condition struct{ key, op, value string }
 // conditionsMax bounds the comparisons of one deletion.
 const conditionsMax = 100
 
+// opBytesMax bounds the operator of a comparison: no language has a longer one, and a megabyte of = would be put together for minutes.
+const opBytesMax = 2
+
 // readConditions reads key op value, joined by AND. Anything else is an error for the sender: to ignore it would delete more.
 func readConditions(ts []token) (all []condition, err error) {
 	for {
@@ -258,7 +261,7 @@ func readCondition(ts []token) (c condition, rest []token, err error) {
 		return c, nil, fmt.Errorf(`found %s, expected a condition as host="a"`, ts[0].text)
 	}
 	c.key, ts = ts[0].text, ts[1:]
-	for len(ts) > 0 && !ts[0].quoted && strings.Contains("=<>!~", ts[0].text) {
+	for len(ts) > 0 && len(c.op) < opBytesMax && !ts[0].quoted && strings.Contains("=<>!~", ts[0].text) {
 		c.op, ts = c.op+ts[0].text, ts[1:]
 	}
 	if c.op == "" || len(ts) == 0 || !isName(ts[0]) {

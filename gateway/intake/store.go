@@ -119,8 +119,9 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	c.charge.note(int64(b.Bytes()))
 	received := b.Rows()
 	var twice point.Dropped
+	var senders []point.Sender // whose rows are left, of those that send the same series as others
 	if f.replicas != nil {
-		twice = f.replicas.Resolve(c.Table, b)
+		twice, senders = f.replicas.Resolve(c.Table, b)
 	}
 	c.duplicate = received > 0 && twice.Floats+twice.Hists == received
 	f.refusedSince(c, b, 0, 0)
@@ -146,6 +147,9 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	k := keptOf(b)
 	if k == (kept{}) && len(b.Metadata) == 0 {
 		return k.and(dropped), nil
+	}
+	if len(senders) > 0 && k.rows() > 0 {
+		f.replicas.Took(c.Table, senders)
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
 	if err := t.Write(peer.WithWaiting(ctx, func() { f.endTurn(c) }), b, c.wishes.level); err != nil {

@@ -62,6 +62,8 @@ type Tables interface {
 
 // Replicas removes rows that another sender of the same series sends too. Safe for concurrent use.
 type Replicas interface {
-	// Resolve comes first of all that follows decoding. Rows of a sender too many are refused in b; the returned ones count as accepted.
-	Resolve(table string, b *point.Batch) point.Dropped
+	// Resolve comes first of all that follows decoding. Rows of a sender too many are refused in b; the returned ones count as accepted. of are the senders of those left.
+	Resolve(table string, b *point.Batch) (n point.Dropped, of []point.Sender)
+	// Took follows when some rows of these senders are within the bounds.
+	Took(table string, of []point.Sender)
 }

@@ -99,17 +99,32 @@ func (t *Tracker) Status() []ha.PairStatus {
 	return t.mu.machine.Status(t.now())
 }
 
-// Resolve removes the rows of replicas that are not elected, and returns their number. Rows of a pair too many are refused in b.
-func (t *Tracker) Resolve(table string, b *point.Batch) point.Dropped {
+// Resolve removes the rows of replicas that are not elected, and returns their number, and the replicas whose rows are left. Rows of a pair too many are refused in b.
+func (t *Tracker) Resolve(table string, b *point.Batch) (n point.Dropped, of []point.Sender) {
 	before := b.RefusedRows
-	n := b.ResolveReplicas(func(s point.Sender) (bool, error) { return t.judge(table, s) })
+	n = b.ResolveReplicas(func(s point.Sender) (bool, error) {
+		keep, err := t.judge(table, s)
+		if keep {
+			of = append(of, s)
+		}
+		return keep, err
+	})
 	if n != (point.Dropped{}) {
 		t.metrics.duplicates.Add(float64(n.Floats + n.Hists))
 	}
 	if more := b.RefusedRows - before; more > 0 {
 		t.metrics.refused.Add(float64(more))
 	}
-	return n
+	return n, of
+}
+
+// Took notes that rows of replicas were accepted: they stay elected.
+func (t *Tracker) Took(table string, of []point.Sender) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range of {
+		t.mu.machine.Took(t.now(), ha.Pair{Table: table, Cluster: s.Cluster}, s.Replica)
+	}
 }
 
 func (t *Tracker) judge(table string, s point.Sender) (bool, error) {

@@ -51,7 +51,8 @@ func sends(t *testing.T, tr *Tracker, replica string) bool {
 	b := point.GetBatch(d)
 	defer b.Put()
 	b.Append(id, 1, 1)
-	n := tr.Resolve("t", b)
+	n, senders := tr.Resolve("t", b)
+	tr.Took("t", senders)
 	if n.Floats+len(b.IDs)+b.RefusedRows != 1 {
 		t.Errorf("%+v, %d rows kept, %d refused", n, len(b.IDs), b.RefusedRows)
 	}

@@ -262,18 +262,25 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 			w.renew()
 		}
 	}()
-	if err := w.decoder.Decode(r.Value, o, r.Timestamp.UnixNano(), s); err != nil {
+	at := r.Timestamp
+	if at.UnixMilli() < 0 { // a producer of message format 0 gives none: rows without a time are of now, as where they come by HTTP
+		at = time.Now()
+	}
+	if err := w.decoder.Decode(r.Value, o, at.UnixNano(), s); err != nil {
 		return err
 	}
 	t.ticket.More(len(r.Key) + len(r.Value))
+	var senders []point.Sender
 	if w.c.deps.Replicas != nil {
-		w.c.deps.Replicas.Resolve(o.Table, s) // the rows count as accepted
+		_, senders = w.c.deps.Replicas.Resolve(o.Table, s) // the rows count as accepted
 	}
 	t.ticket.Samples(s.Rows())
 	now := time.Now().UnixNano()
 	lo, hi := t.table.Bounds(now)
 	s.RemoveDropped() // the rows count as accepted
-	_, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi})
+	if _, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi}); err == nil && len(senders) > 0 && s.Rows() > 0 {
+		w.c.deps.Replicas.Took(o.Table, senders)
+	}
 	return err
 }
 
