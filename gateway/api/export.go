@@ -29,11 +29,12 @@ func (a *API) export(w http.ResponseWriter, c *call) {
 		a.fail(w, err)
 		return
 	}
-	if err := a.readGate.Enter(c.ctx); err != nil {
+	leave, err := a.gates.enter(c.ctx, c.table.Name())
+	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	defer a.readGate.Leave()
+	defer leave()
 	ctx, l, err := a.query.Lookup(c.ctx)
 	if err != nil {
 		a.fail(w, err)

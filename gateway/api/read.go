@@ -25,11 +25,12 @@ import (
 // the client's list that we support. Errors before the first byte are plain text with a status; after it the
 // connection is cut, so that half an answer cannot be mistaken for a whole one.
 func (a *API) read(w http.ResponseWriter, c *call) {
-	if err := a.readGate.Enter(c.ctx); err != nil {
+	leave, err := a.gates.enter(c.ctx, c.table.Name())
+	if err != nil {
 		failPlain(w, err)
 		return
 	}
-	defer a.readGate.Leave()
+	defer leave()
 	ctx, l, err := a.query.Lookup(c.ctx)
 	if err != nil {
 		failPlain(w, err)

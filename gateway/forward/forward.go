@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/pace"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -151,6 +152,7 @@ type Forwarder struct {
 	series  *share.Pool  // that are active, of all tables: GenerationSeriesMax of them
 	wanted  atomic.Int64 // unix nanoseconds when a table within its share was last refused a series
 	aging   aging
+	closed  atomic.Bool
 
 	mu struct {
 		sync.RWMutex
@@ -202,6 +204,7 @@ func (f *Forwarder) Table(ctx context.Context, name string) (*Table, error) {
 
 // Close ends all streams.
 func (f *Forwarder) Close() error {
+	f.closed.Store(true)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error
@@ -357,6 +360,9 @@ func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 		g := t.generationOf(next.Dict)
 		if g == nil {
 			next.Put()
+			if t.f.closed.Load() { // no generation begins any more
+				return nil, nil, fault.Errorf(fault.Unavailable, "this process is stopping")
+			}
 			continue
 		}
 		if err := renumber(next, b); err != nil {

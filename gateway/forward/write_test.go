@@ -303,3 +303,15 @@ func TestMetadataGoesToAFewServersAndSurvivesOne(t *testing.T) {
 		}
 	})
 }
+
+// TestAWriteOfAStoppingProcessIsRefused: it looked for a dictionary that would be followed by none, and took a processor until the process was killed.
+func TestAWriteOfAStoppingProcessIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{}, "n1")
+		c.must(c.write(0))
+		c.must(c.forward.Close())
+		if err := c.write(0); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%v, want unavailable", err)
+		}
+	})
+}

@@ -143,6 +143,7 @@ func TestStatementsThatDelete(t *testing.T) {
 		{`DROP SERIES FROM cpu_usage WHERE host = 'a' OR host = 'b'`, "joined by AND", all},
 		{`DELETE`, "expected FROM, WHERE", all},
 		{`DELETE FROM cpu_usage WHERE`, "expected a condition", all},
+		{`DELETE FROM cpu_usage WHERE host ` + strings.Repeat("=", 200) + ` a`, "host ==: expected a condition", all}, // quadratic: it took hours
 		{`DELETE WHERE time < now() - 1d`, "stands in quotes", all},
 		{`DELETE WHERE time > 2 AND time < 2`, "leave nothing", all},
 	} {

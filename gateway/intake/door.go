@@ -42,6 +42,9 @@ type call struct {
 	duplicate bool
 	turn      atomic.Bool // uses a processor
 	partly    string      // why rows were refused by an answer of success; "": none were
+
+	sender   context.Context // without the bound of an answer's time
+	bodyTook time.Duration
 }
 
 var (
@@ -190,9 +193,19 @@ func (f *Front) enter(ctx context.Context, d *door, c *call, method, path, rawQu
 	if err := f.identify(d, c); err != nil {
 		return f.refuse(c, err)
 	}
+	c.sender = ctx
 	ctx, cancel := context.WithTimeout(ctx, f.settings.AnswerTimeMax)
 	defer cancel()
 	return d.serve(f, ctx, c)
+}
+
+// answering bounds the time from a body's arrival to its answer. ctx has that bound from the request's beginning, which is good for bodies that are there at once; one
+// that came over a slow link would else be read and decoded whole, refused, and sent again, for ever.
+func (f *Front) answering(ctx context.Context, c *call) (context.Context, context.CancelFunc) {
+	if c.bodyTook < f.settings.AnswerTimeMax/10 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(c.sender, f.settings.AnswerTimeMax)
 }
 
 func allows(methods, method string) bool {

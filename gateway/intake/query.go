@@ -384,10 +384,12 @@ func fieldKeys(series []point.Labels) []rows {
 }
 
 func tagKeys(series []point.Labels) []rows {
+	type key struct{ metric, name string }
+	seen := map[key]bool{}
 	return byMetric(series, []string{"tagKey"}, func(r *rows, l point.Labels) {
 		l.Range(func(name, _ string) bool {
-			known := slices.ContainsFunc(r.Values, func(v []any) bool { return v[0] == name })
-			if name != point.MetricName && !known {
+			if k := (key{r.Name, name}); name != point.MetricName && !seen[k] {
+				seen[k] = true
 				r.Values = append(r.Values, []any{name})
 			}
 			return true

@@ -2,6 +2,7 @@ package intake_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -61,6 +62,12 @@ func TestInfluxQL(t *testing.T) {
 	ask(`SHOW TAG VALUES ON seen FROM cpu WITH KEY IN (zone, "host") LIMIT 1`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["key","value"],"values":[["host","a"]]}]}]}`)
 	ask(`SHOW TAG VALUES ON seen FROM mem_used WITH KEY = host`, `{"results":[{"statement_id":0}]}`)
 	ask(`SHOW TAG VALUES ON seen`, `{"results":[{"statement_id":0,"error":"error parsing query: SHOW TAG VALUES wants WITH KEY"}]}`)
+	ask(`SHOW TAG VALUES ON seen WITH KEY IN (`+strings.Repeat("host, ", 150)+`host)`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["key","value"],"values":[["host","a"]]}]}]}`)
+	var many strings.Builder
+	for i := range 101 {
+		fmt.Fprintf(&many, "k%d, ", i)
+	}
+	form(`SHOW TAG VALUES ON seen WITH KEY IN (`+many.String()+`k)`).want(t, 200, "more than 100 keys")
 	form(`SHOW TAG VALUES ON seen WITH KEY =~ /h/`).want(t, 200, "other operators are not supported")
 	form(`SHOW TAG VALUES ON seen WITH KEY IN (a b)`).want(t, 200, "other operators are not supported")
 	ask(`SHOW TAG KEYS ON seen FROM cpu LIMIT 1`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["tagKey"],"values":[["host"]]}]}]}`)

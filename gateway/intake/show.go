@@ -39,13 +39,21 @@ func readShow(ts []token) (s show, err error) {
 	return s, err
 }
 
+// keysMax bounds the keys of one SHOW TAG VALUES: each is looked up in each series.
+const keysMax = 100
+
 func readKeys(ts []token) (keys []string, rest []token, err error) {
 	if len(ts) >= 2 && ts[0].text == "=" && !ts[0].quoted && ts[1].text != "~" {
 		return []string{ts[1].text}, ts[2:], nil
 	}
 	if len(ts) >= 3 && ts[0].is("IN") && ts[1].text == "(" {
 		for i := 2; i+1 < len(ts); i += 2 {
-			keys = append(keys, ts[i].text)
+			if len(keys) == keysMax {
+				return nil, nil, fmt.Errorf("WITH KEY IN has more than %d keys", keysMax)
+			}
+			if !slices.Contains(keys, ts[i].text) {
+				keys = append(keys, ts[i].text)
+			}
 			switch ts[i+1].text {
 			case ")":
 				return keys, ts[i+2:], nil

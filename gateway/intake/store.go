@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spillwaydb/spillway/gateway/admit"
 	"github.com/spillwaydb/spillway/gateway/limits"
@@ -37,10 +38,14 @@ func (f *Front) load(ctx context.Context, c *call, enc encoding) (buffer, error)
 	if err := f.askLimits(ctx, c); err != nil {
 		return buffer{}, err
 	}
+	began := time.Now()
 	packed, err := f.buffers.readAll(c.from.body(), f.settings.BodyBytesMax, &c.charge, nil)
 	if err != nil {
 		return buffer{}, bodyError(err)
 	}
+	c.bodyTook = time.Since(began)
+	ctx, cancel := f.answering(ctx, c)
+	defer cancel()
 	m := &f.metrics.per[c.protocol]
 	m.packed.Add(float64(len(packed.b)))
 	if err := c.ticket.Read(c.Table, len(packed.b)); err != nil {
@@ -116,6 +121,8 @@ func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.E
 // store checks a decoded batch against the limits and writes the accepted rows. Without partial, nothing is written if
 // anything was refused. The error is for the whole batch; single refusals are in b.
 func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, partial bool) (kept, error) {
+	ctx, cancel := f.answering(ctx, c)
+	defer cancel()
 	c.charge.note(int64(b.Bytes()))
 	received := b.Rows()
 	var twice point.Dropped

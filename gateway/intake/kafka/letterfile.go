@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -59,12 +60,24 @@ func (f *fileLetters) open() error {
 	if err == nil && st.Size() > 0 {
 		_, err = file.ReadAt(end, st.Size()-1)
 	}
+	if err == nil {
+		err = syncDir(filepath.Dir(f.path))
+	}
 	if err != nil {
 		_ = file.Close()
 		return fault.Wrap(err, fault.Unavailable, "dead-letter file")
 	}
 	f.file, f.size, f.torn = file, st.Size(), end[0] != '\n'
 	return nil
+}
+
+// syncDir makes names of a directory durable: else a power cut takes a new file away, with letters whose offsets were committed.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (f *fileLetters) send(_ context.Context, all []*letter) error {
