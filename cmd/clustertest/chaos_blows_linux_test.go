@@ -81,8 +81,6 @@ var chaosBlows = []struct {
 	}},
 }
 
-func oneOf[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
-
 // next strikes by the seed's next choice among the allowed kinds.
 func (s *storm) next(allowed func(kind string) bool) blow {
 	sum := 0

@@ -108,27 +108,13 @@ func (s *changes) split() ([]string, func()) {
 	return []string{"partition", "split", "default", fmt.Sprintf("p%d", p.ID), "--at", at}, nil
 }
 
-// mergedAfter is longer than after the end of its time a partition is closed (master.Settings.ClosedAfter).
-const mergedAfter = 61 * time.Minute
-
 // merge merges two neighbouring partitions that have ended.
 func (s *changes) merge() ([]string, func()) {
-	var pairs [][2]*topology.Partition
-	lives := s.c.lives()
-	for _, a := range lives {
-		for _, b := range lives {
-			inTime := a.TimeHi == b.TimeLo && a.PointLo == b.PointLo && a.PointHi == b.PointHi
-			onRing := a.PointHi == b.PointLo && a.PointHi != 0 && a.TimeLo == b.TimeLo && a.TimeHi == b.TimeHi
-			if (inTime || onRing) && b.TimeHi < time.Now().Add(-mergedAfter).UnixNano() && a != b {
-				pairs = append(pairs, [2]*topology.Partition{a, b})
-			}
-		}
-	}
-	if len(pairs) == 0 {
+	of := mergeable(s.rng, s.c.lives())
+	if of == nil {
 		return nil, nil
 	}
-	of := oneOf(s.rng, pairs)
-	return []string{"partition", "merge", "default", fmt.Sprintf("p%d", of[0].ID), fmt.Sprintf("p%d", of[1].ID)}, nil
+	return append([]string{"partition", "merge", "default"}, of...), nil
 }
 
 // move moves a copy, mostly the leader's, to a server that has none.

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
@@ -114,61 +115,9 @@ func (q chainQuery) String() string {
 	return fmt.Sprintf("%s from %v to %v by %v", q.expr, q.start, q.end, q.step)
 }
 
-func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
-
-// randomQuery is a chain, or several that each have other series.
 func randomQuery(rng *rand.Rand) chainQuery {
-	q := randomChain(rng)
-	n := rng.IntN(8) - 2
-	if n < 2 {
-		return q
-	}
-	parts := make([]string, n)
-	for i := range parts {
-		parts[i] = fmt.Sprintf(`label_replace(%s, "part", "%d", "", "")`, randomChain(rng).expr, i)
-	}
-	q.expr = strings.Join(parts, " or ")
-	return q
-}
-
-func randomChain(rng *rand.Rand) chainQuery {
-	q := chainQuery{start: time.Duration(rng.IntN(2700)) * time.Second}
-	if rng.IntN(4) > 0 {
-		q.step = time.Duration(1+rng.IntN(120)) * time.Second
-		q.end = q.start + time.Duration(rng.IntN(40))*q.step
-	}
-	selector := pick(rng, "m1", "m1", "m2", `m1{i=~"[0-4]"}`, `{__name__=~"m."}`, `{__name__=~"m.",i="3"}`, "none")
-	offset := pick(rng, "", "", "", " offset 90s", " offset -2m")
-	inner := selector + offset
-	if rng.IntN(4) > 0 {
-		f := pick(rng, "rate", "increase", "delta", "irate", "max_over_time", "min_over_time", "sum_over_time", "avg_over_time", "count_over_time",
-			"last_over_time", "stddev_over_time", "changes", "present_over_time")
-		inner = f + "(" + selector + pick(rng, "[20s]", "[1m]", "[5m]", "[11m]") + offset + ")"
-		if rng.IntN(10) == 0 {
-			inner = "quantile_over_time(" + pick(rng, "0.5", "2") + ", " + selector + "[3m]" + offset + ")"
-		}
-	}
-	groups := false // a ranking of groups picks among equal values by their order, which has no meaning
-	for range rng.IntN(3) {
-		kinds := 4
-		if groups {
-			kinds = 3
-		}
-		switch rng.IntN(kinds) {
-		case 0:
-			inner = "(" + inner + pick(rng, " * 3", " > 2", " / 7", " > bool 1", " <= 40") + ")"
-		case 1:
-			inner = pick(rng, "sum", "avg", "min", "max", "count", "group", "stddev", "stdvar") + pick(rng, "", " by (i)", " without (i)", " by (__name__, i)") + "(" + inner + ")"
-			groups = true
-		case 2:
-			inner = pick(rng, "sum", "avg", "min", "max", "count") + pick(rng, "", " by (i)") + "(" + inner + ")"
-			groups = true
-		default:
-			inner = pick(rng, "topk(2, ", "bottomk(1, ", "quantile(0.3, ") + inner + ")"
-		}
-	}
-	q.expr = inner
-	return q
+	q := processtest.RandomQuery(rng)
+	return chainQuery{q.Expr, q.Start, q.End, q.Step}
 }
 
 func (q chainQuery) run(t *testing.T, src query.Source) *promql.Result {

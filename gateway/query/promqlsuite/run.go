@@ -40,7 +40,7 @@ func Run(t *testing.T, open func(testing.TB) Backend) {
 
 func runScripts(t *testing.T, open func(testing.TB) Backend, keep func(file string, line int) bool) {
 	engine := reader(t, nil, experiments).Engine()
-	for _, path := range scripts(t) {
+	for _, path := range Scripts(t) {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -70,8 +70,8 @@ func reader(tb testing.TB, src query.Source, s query.Settings) *query.Reader {
 	return r
 }
 
-// scripts finds the script files in the prometheus module's folder: they are embedded there, but not exported.
-func scripts(t *testing.T) []string {
+// Scripts returns the paths of the script files, which lie in the prometheus module's folder: they are embedded there, but not exported.
+func Scripts(t *testing.T) []string {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus/prometheus").Output()
 	if err != nil {
 		t.Fatalf("where is the prometheus module: %v", err)
