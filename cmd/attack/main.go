@@ -85,10 +85,11 @@ type attack struct {
 	run  func(ctx context.Context, a *attacker)
 	// check reads the rows that were acked to the attacker, after the attack and again after a restart. nil: there are none
 	// to read.
-	check func(ctx context.Context, a *attacker) error
-	asked bool                     // runs only where -only names its group
-	env   func(o options) []string // of the process; of a group the first one's
-	tls   bool                     // of a group's process: its ports speak TLS; of a group the first one's
+	check   func(ctx context.Context, a *attacker) error
+	asked   bool                     // runs only where -only names its group
+	env     func(o options) []string // of the process; of a group the first one's
+	cluster bool                     // against a cluster, without a bystander
+	tls     bool                     // of a group's process: its ports speak TLS; of a group the first one's
 }
 
 func (k attack) group() string { group, _, _ := strings.Cut(k.name, "/"); return group }
@@ -136,6 +137,9 @@ const calm = 5 * time.Second
 
 // runGroup runs attacks against one process, which is restarted at the end and checked again.
 func runGroup(ctx context.Context, o options, group []attack) (hurt int, err error) {
+	if group[0].cluster {
+		return clusterOverload(ctx, o, group[0])
+	}
 	t, err := startTarget(ctx, o, group[0])
 	if err != nil {
 		return 0, err

@@ -23,6 +23,7 @@ func overloadAttacks() []attack {
 	return []attack{
 		{name: "overload/three-protocols", does: "three times what it takes, by three protocols, slow readers beside it", run: overload},
 		{name: "overload/beside-queries", does: "as much as it takes, beside eight heavy queries", run: besideQueries},
+		{name: "cluster/overload", does: "three times what two gateways and three storage servers take", run: overload, cluster: true, asked: true},
 		{name: "budget/taken", does: "series, rows, bodies, queries, exports and slow readers at once, until no memory is left", run: takeAll},
 	}
 }
@@ -31,7 +32,7 @@ func overloadAttacks() []attack {
 // largest size, queries, exports, and answers that are read slowly.
 func takeAll(ctx context.Context, a *attacker) {
 	a.crowd(ctx)
-	senders := newSenders(a.addr)
+	senders := newSenders(a.addr, senderScrapes)
 	a.last = max(a.last, 10*time.Second)
 	var all sync.WaitGroup
 	for _, one := range []func(){
@@ -92,7 +93,11 @@ const (
 // and the rate when many offer three times as much steadily, whatever is answered. Beside them clients ask for large answers
 // and read them slowly.
 func overload(ctx context.Context, a *attacker) {
-	senders := newSenders(a.addr)
+	scrapes := senderScrapes
+	if a.k.cluster { // it takes less, and is not overloaded for longer
+		scrapes = clusterScrapes
+	}
+	senders := newSenders(a.addr, scrapes)
 	spell := max(a.last, 4*time.Second)
 	a.load(ctx, senders, capacityConns, 2*spell, 0) // not measured: series are new, heads have room
 	readers, stop := context.WithCancel(ctx)
@@ -124,7 +129,7 @@ const fairHalf = 0.5
 // besideQueries measures the rate that the server accepts alone and beside heavy queries, in turns.
 func besideQueries(ctx context.Context, a *attacker) {
 	a.crowd(ctx)
-	senders := newSenders(a.addr)
+	senders := newSenders(a.addr, senderScrapes)
 	spell := max(a.last, 4*time.Second)
 	a.load(ctx, senders, capacityConns, spell, 0) // not measured: series are new
 	var shares []float64
@@ -169,14 +174,15 @@ type sender struct {
 
 // After its last request a sender starts again: some seconds' worth, so that heads do not hold the same rows again and again.
 const (
-	sendersMost   = 192
-	senderHosts   = 5
-	senderScrapes = 300
-	scrapesEach   = 4 // in a request: 2,020 samples
+	sendersMost    = 192
+	senderHosts    = 5
+	senderScrapes  = 300
+	clusterScrapes = 60
+	scrapesEach    = 4 // in a request: 2,020 samples
 )
 
 // newSenders makes those of the three protocols in turns.
-func newSenders(addr string) []*sender {
+func newSenders(addr string, scrapes int) []*sender {
 	out := make([]*sender, sendersMost)
 	var wg sync.WaitGroup
 	protocols := []string{"rw1", "rw2", "influx"}
@@ -186,7 +192,7 @@ func newSenders(addr string) []*sender {
 			f := fleet.New(sendersMost/len(protocols)*senderHosts, uint64(first))
 			for i := first; i < len(out); i += len(protocols) {
 				hosts := f.Hosts[i/len(protocols)*senderHosts:][:senderHosts]
-				out[i] = newSender(addr, encoder, f, hosts)
+				out[i] = newSender(addr, encoder, f, hosts, scrapes)
 			}
 		})
 	}
@@ -194,14 +200,14 @@ func newSenders(addr string) []*sender {
 	return out
 }
 
-func newSender(addr string, encoder fleet.Encoder, f *fleet.Fleet, hosts []fleet.Host) *sender {
+func newSender(addr string, encoder fleet.Encoder, f *fleet.Fleet, hosts []fleet.Host, scrapes int) *sender {
 	s := &sender{}
 	head := "POST " + encoder.Path() + " HTTP/1.1\r\nHost: " + addr + "\r\n"
 	for k, v := range encoder.Header() {
 		head += k + ": " + v + "\r\n"
 	}
-	start := time.Now().Add(-senderScrapes * 10 * time.Second).UnixMilli()
-	for scrape := range senderScrapes {
+	start := time.Now().Add(-time.Duration(scrapes) * 10 * time.Second).UnixMilli()
+	for scrape := range scrapes {
 		for i := range hosts {
 			encoder.Host(f, &hosts[i], start+int64(scrape)*10_000)
 		}
@@ -263,7 +269,7 @@ func (a *attacker) load(ctx context.Context, senders []*sender, n int, spell tim
 	var wg sync.WaitGroup
 	for w := range n {
 		wg.Go(func() {
-			l := &line{addr: a.addr}
+			l := &line{addr: a.door(w)}
 			defer l.close()
 			for at := w; ctx.Err() == nil; at += n {
 				if at >= len(senders) {

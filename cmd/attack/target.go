@@ -33,6 +33,19 @@ type target struct {
 	dir    string
 	memory int64
 	client *http.Client
+
+	// Of a cluster; p is its first gateway then.
+	all            []*processes.Process
+	addrs          []string // of the gateways
+	pages, staging []string // with the health of all but etcd, in the order of all; of them those of storage servers
+}
+
+// door is the address that a connection goes to: of a cluster one gateway after the other.
+func (t *target) door(connection int) string {
+	if len(t.addrs) == 0 {
+		return t.addr
+	}
+	return t.addrs[connection%len(t.addrs)]
 }
 
 func startTarget(ctx context.Context, o options, first attack) (*target, error) {
@@ -126,6 +139,9 @@ func (t *target) restart(ctx context.Context) error {
 // end kills the process and removes its files.
 func (t *target) end() {
 	t.p.Kill()
+	for _, p := range t.all {
+		p.Kill()
+	}
 	_ = os.RemoveAll(t.dir)
 }
 
@@ -149,9 +165,19 @@ func (t *target) peak() int64 { return t.status("VmHWM:") }
 // rss is resident memory now, in bytes.
 func (t *target) rss() int64 { return t.status("VmRSS:") }
 
-// cpu is the processor time that the process has used.
-func (t *target) cpu() time.Duration {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", t.p.PID()))
+// cpu is the processor time that the process has used, or all of a cluster.
+func (t *target) cpu() (sum time.Duration) {
+	if len(t.all) == 0 {
+		return cpuOf(t.p)
+	}
+	for _, p := range t.all {
+		sum += cpuOf(p)
+	}
+	return sum
+}
+
+func cpuOf(p *processes.Process) time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 	if err != nil {
 		return 0
 	}
