@@ -98,14 +98,21 @@ func (m *sendBuffers) put() {
 	}
 }
 
+// packedMin is from how many bytes on columns are compressed. A shorter message is a packet or two either way: one of a series over 61 steps costs both sides
+// together 2.4 µs of processor time instead of 4.8 (BenchmarkAnswer, 100,000 of each in turns three times, 2026-11-28, load 52).
+const packedMin = 4 << 10
+
 // pack returns the message, and empties the body.
 func (m *sendBuffers) pack() []byte {
-	most := 1 + binary.MaxVarintLen64 + s2.MaxEncodedLen(len(m.body))
-	b := append(slices.Grow(m.packed[:0], most), bodyS2)
-	b = binary.AppendUvarint(b, uint64(len(m.body)))
-	b = b[:len(b)+len(s2.Encode(b[len(b):cap(b)], m.body))]
+	b := m.packed[:0]
+	if len(m.body) >= packedMin {
+		most := 1 + binary.MaxVarintLen64 + s2.MaxEncodedLen(len(m.body))
+		b = append(slices.Grow(b, most), bodyS2)
+		b = binary.AppendUvarint(b, uint64(len(m.body)))
+		b = b[:len(b)+len(s2.Encode(b[len(b):cap(b)], m.body))]
+	}
 	// Less than an eighth saved: the receiver copies instead of decompressing.
-	if len(b) > len(m.body)/8*7 {
+	if len(b) == 0 || len(b) > len(m.body)/8*7 {
 		b = append(append(b[:0], bodyPlain), m.body...)
 	}
 	m.packed, m.body = b, m.body[:0]

@@ -28,7 +28,10 @@ var ErrUndivided = errors.New("the parts of the evaluation cannot be joined")
 
 // Join evaluates the plan from pieces, all of one form, in order of time. Errors are those of Run, and ErrUndivided.
 func (p *Plan) Join(ctx context.Context, env Env, f Form, pieces []Piece) (*Answer, error) {
-	j := joiner{run: p.begin(ctx, env, true), form: f, at: map[point.Labels]int{}}
+	j := joiner{run: p.begin(ctx, env, true), form: f}
+	if len(pieces) > 1 {
+		j.at = map[point.Labels]int{}
+	}
 	r := j.run
 	if err := r.start(); err != nil {
 		return nil, err
@@ -77,7 +80,7 @@ type joiner struct {
 	run     *run
 	form    Form
 	columns []Column
-	at      map[point.Labels]int // in columns
+	at      map[point.Labels]int // in columns; nil: there is one part, in which all labels differ
 }
 
 // add joins a part at its first step. Visited and Read add up, and the largest Peak counts.
@@ -120,7 +123,9 @@ func (j *joiner) place(c *Column, first, steps int) error {
 			return err
 		}
 		at = len(j.columns)
-		j.at[c.Labels] = at
+		if j.at != nil {
+			j.at[c.Labels] = at
+		}
 		whole := c.Values
 		if steps < r.steps {
 			whole = make([]float64, r.steps)

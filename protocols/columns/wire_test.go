@@ -218,7 +218,7 @@ func TestPartsAreAsInTheGoldenFiles(t *testing.T) {
 		all := messages(t, want)
 		if groups == 3 {
 			golden(t, "part-head", all[0])
-			golden(t, "part-columns", all[1])
+			golden(t, "part-columns-plain", all[1])
 		}
 		if groups == 5000 && len(all) < 3 {
 			t.Errorf("%d columns in %d messages", groups, len(all))
@@ -231,6 +231,13 @@ func TestPartsAreAsInTheGoldenFiles(t *testing.T) {
 			t.Error(d)
 		}
 	}
+	got, err := receive(q, compressed(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := sameBits(partOf(3), got); d != "" {
+		t.Errorf("compressed columns: %s", d)
+	}
 	for outcome, want := range map[columns.Outcome]error{columns.Unknown: columns.ErrUnknown, columns.Abandoned: columns.ErrAbandoned, columns.TooMany: columns.ErrTooManySamples} {
 		r := columns.Receiver{Of: q}
 		if err := columns.SendOutcome(outcome, r.Add); err != nil {
@@ -240,6 +247,20 @@ func TestPartsAreAsInTheGoldenFiles(t *testing.T) {
 			t.Errorf("outcome %d: %v", outcome, err)
 		}
 	}
+}
+
+// compressed are the messages of partOf(3) as a server sends them that compresses short ones too.
+func compressed(t testing.TB) [][]byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/part-columns.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return [][]byte{messages(t, partOf(3))[0], b}
 }
 
 // TestAnAnswerThatEndsEarlyIsNoAnswer: a sum over some of the groups would be wrong in silence.
@@ -259,7 +280,13 @@ func TestAnAnswerThatEndsEarlyIsNoAnswer(t *testing.T) {
 
 // TestAnswersCutOrChangedAnywhereAreRefusedOrWhole.
 func TestAnswersCutOrChangedAnywhereAreRefusedOrWhole(t *testing.T) {
-	q, all := plans()["states"], messages(t, partOf(3))
+	cutAndChanged(t, messages(t, partOf(3)))
+	cutAndChanged(t, compressed(t))
+}
+
+func cutAndChanged(t *testing.T, all [][]byte) {
+	t.Helper()
+	q := plans()["states"]
 	for m := range all {
 		for i := range all[m] {
 			changed := func(b []byte) {
@@ -292,6 +319,8 @@ func FuzzPart(f *testing.F) {
 		all := messages(f, partOf(n))
 		f.Add(all[0], bytes.Join(all[1:], nil))
 	}
+	all := compressed(f)
+	f.Add(all[0], all[1])
 	f.Fuzz(func(t *testing.T, head, body []byte) {
 		taken := int64(0)
 		p, err := receive(q, [][]byte{head, body}, func(n int64) error {
@@ -317,5 +346,25 @@ func TestAnAnswerIsBookedBeforeItIsAllocated(t *testing.T) {
 	})
 	if !fault.Is(err, fault.TooLarge) {
 		t.Error(err)
+	}
+}
+
+// BenchmarkAnswer sends and receives an answer of one series.
+func BenchmarkAnswer(b *testing.B) {
+	q := *plans()["single"]
+	q.Plan.Grid.End = q.Plan.Grid.Start + 60*q.Plan.Grid.Step
+	p := &columns.Part{Form: columns.Single, Steps: q.Plan.Grid.Len(), Columns: []columns.Column{{Labels: partOf(9).Columns[8].Labels}}}
+	for i := range p.Steps {
+		p.Columns[0].Values = append(p.Columns[0].Values, math.Sqrt(float64(i)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		r := columns.Receiver{Of: &q}
+		if err := p.Send(r.Add); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := r.Part(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -280,50 +280,58 @@ func (s *Source) asked(ctx context.Context, r *request, known *picture) []*topol
 
 // askAll asks all groups. Only errors that another map or leader cannot cure end it early.
 func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed []follow.Failure, err error) {
+	if len(groups) == 1 { // a goroutine and a context of their own cost as much as a small answer
+		answers, failed, err := s.askGroup(ctx, ctx, r, &groups[0])
+		settle(answers, err)
+		return failed, err
+	}
 	fails := make([][]follow.Failure, len(groups))
 	got := make([][]answer, len(groups))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.settings.ParallelMax)
 	for i := range groups {
-		one := func() error {
-			ask := s.ask
-			if groups[i].copies != nil {
-				ask = s.askCopies
-			}
-			var err error
-			got[i], fails[i], err = ask(ctx, gctx, r, &groups[i])
-			if r.over != nil {
-				r.over(&groups[i])
-			}
-			if err == nil && len(fails[i]) > 0 {
-				s.metrics.request(fails[i][0].Err)
-			} else {
-				s.metrics.request(err)
-			}
+		g.Go(func() (err error) {
+			got[i], fails[i], err = s.askGroup(ctx, gctx, r, &groups[i])
 			return err
-		}
-		if len(groups) == 1 { // a goroutine of its own costs as much as a small answer
-			err = one()
-			break
-		}
-		g.Go(one)
+		})
 	}
-	if waited := g.Wait(); err == nil {
-		err = waited
-	}
+	err = g.Wait()
 	for _, answers := range got {
-		for _, a := range answers {
-			if err != nil {
-				a.drop()
-			} else {
-				a.keep()
-			}
-		}
+		settle(answers, err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return slices.Concat(fails...), nil
+}
+
+// askGroup asks a group's leader or copies, until others ends; its results are those of ask.
+func (s *Source) askGroup(ctx, others context.Context, r *request, g *group) (answers []answer, failed []follow.Failure, err error) {
+	if g.copies != nil {
+		answers, failed, err = s.askCopies(ctx, others, r, g)
+	} else {
+		answers, failed, err = s.ask(ctx, others, r, g)
+	}
+	if r.over != nil {
+		r.over(g)
+	}
+	if err == nil && len(failed) > 0 {
+		s.metrics.request(failed[0].Err)
+	} else {
+		s.metrics.request(err)
+	}
+	return answers, failed, err
+}
+
+// settle keeps the answers of a request, or drops them after an error.
+func settle(answers []answer, err error) {
+	for _, a := range answers {
+		if err != nil {
+			a.drop()
+		} else {
+			a.keep()
+		}
+	}
 }
 
 // curable reports whether an error may be one of an old map or leader: also of a server that does not have the table yet.
