@@ -198,6 +198,44 @@ func TestReleaseLetsFilesGo(t *testing.T) {
 	mustClose(t, b)
 }
 
+// TestDroppedPlacementsLeaveNothingBehind: each left a tombstone in memory and in the catalogue until the next start.
+func TestDroppedPlacementsLeaveNothingBehind(t *testing.T) {
+	fs := vfs.NewMem()
+	b, _ := open(t, fs, Settings{FileBytesMax: fileBytesMin})
+	put(t, b, 1000, seq(1), 10)
+	if err := b.Drop(1000); err != nil { // its file stays for a while
+		t.Fatal(err)
+	}
+	keep := put(t, b, 2000, seq(1), 10)
+	for p := range point.PlacementID(60) {
+		put(t, b, p+1, seq(1), 16<<10)
+		waitFor(t, func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.mu.retired) == 0 && (b.mu.next != nil || b.mu.cur.w.Size() < fileBytesMin/2)
+		})
+		if err := b.Drop(p + 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(b.manifest.tombs); n != 61 { // the file of placement 2000 is the oldest
+		t.Errorf("%d tombstones, want 61, and %+v: a start would read records that were dropped", n, b.Usage())
+	}
+	b.Release(2000, seq(1))
+	waitFor(t, func() bool { return b.Usage().Files <= 2 })
+	put(t, b, 3000, seq(1), 10)
+	if err := b.Drop(3000); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.manifest.tombs); n >= 60 {
+		t.Errorf("%d tombstones, although all but two files of the log are gone", n)
+	}
+	mustClose(t, b)
+	b, got := openAfter(t, fs, Settings{}, upTo{2000: keep.s})
+	wantKept(t, got, nil)
+	mustClose(t, b)
+}
+
 func waitFor(t testing.TB, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {

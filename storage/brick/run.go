@@ -28,9 +28,10 @@ type runner struct {
 	synced  chan struct{}          // of one: the fsynced part of the log grew
 	watcher atomic.Pointer[func()] // nil: none
 
-	failed bool     // owned by run: files could not be tended since the last tick
-	marked position // owned by run: the end covered by the last mark
-	seen   position // the safe position at the last tick
+	failed bool       // owned by run: files could not be tended since the last tick
+	ended  []*logFile // owned by run, and by Close after it: fsynced, and open by the catalogue
+	marked position   // owned by run: the end covered by the last mark
+	seen   position   // the safe position at the last tick
 }
 
 const tickEvery = time.Second
@@ -153,7 +154,8 @@ func (b *Brick) prepareNext() error {
 	return nil
 }
 
-// closeRetired ends the files that Append has left: fsync, then the catalogue gets their ends.
+// closeRetired ends the files that Append has left: fsync, then the catalogue gets their ends. If it cannot take one the next call tries again: until then
+// the file cannot be removed.
 func (b *Brick) closeRetired() error {
 	b.mu.Lock()
 	retired := b.mu.retired
@@ -168,11 +170,16 @@ func (b *Brick) closeRetired() error {
 			continue // the others must be closed too
 		}
 		b.ended(f)
+		b.runner.ended = append(b.runner.ended, f)
+	}
+	for len(b.runner.ended) > 0 {
+		f := b.runner.ended[0]
 		t := b.NewBatch()
 		t.set(fileKey(f.number), (&fileEntry{state: fileClosed, end: f.end}).append(nil))
 		if err := t.Commit(true); err != nil {
-			continue
+			return err
 		}
+		b.runner.ended = b.runner.ended[1:]
 		b.mu.Lock()
 		b.mu.index.files[f.number].open = false
 		b.mu.index.grew(f.number, chunkHeaderSize) // the trailer

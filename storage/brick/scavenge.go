@@ -1,6 +1,8 @@
 package brick
 
 import (
+	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -117,7 +119,8 @@ func (b *Brick) copyForward(p point.PlacementID, ext []extent, recs [][]byte) (f
 	return first, last, false, nil
 }
 
-// bury makes records of p dead for every later start.
+// bury makes records of p dead for every later start. Tombstones of other placements go with their last files: of minute-wide tables one is dropped
+// each minute, for as long as the process runs.
 func (b *Brick) bury(p point.PlacementID, t tombstone, also ...func(*Batch)) error {
 	ts := b.manifest.tombs[p].add(t)
 	batch := b.NewBatch()
@@ -125,11 +128,42 @@ func (b *Brick) bury(p point.PlacementID, t tombstone, also ...func(*Batch)) err
 	for _, f := range also {
 		f(batch)
 	}
+	oldest, err := b.oldestFile()
+	if err != nil {
+		batch.Close()
+		return err
+	}
+	var over []point.PlacementID
+	for o, ts := range b.manifest.tombs {
+		if o != p && len(ts.since(oldest)) == 0 {
+			over = append(over, o)
+			batch.delete(placementKey(keyTomb, o))
+		}
+	}
 	if err := batch.Commit(true); err != nil {
 		return err
 	}
 	b.manifest.tombs[p] = ts
+	for _, o := range over {
+		delete(b.manifest.tombs, o)
+	}
 	return nil
+}
+
+// oldestFile returns the first file that a start would read, by the catalogue: the index may lack one of which the removal failed.
+func (b *Brick) oldestFile() (n uint32, err error) {
+	n = math.MaxUint32
+	err = b.scan([]byte{ownKeys, keyFile}, []byte{ownKeys, keyFile + 1}, func(k, v []byte) error {
+		var e fileEntry
+		if err := e.decode(v); err != nil {
+			return err
+		}
+		if e.state != fileRemoved {
+			n = min(n, binary.BigEndian.Uint32(k[2:]))
+		}
+		return nil
+	})
+	return n, err
 }
 
 // Cut removes the records behind serial after from the end of p's log, durably: records that a new leader lacks, once they are set
