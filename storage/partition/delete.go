@@ -76,7 +76,7 @@ func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher,
 	if err != nil {
 		return err
 	}
-	next.noteSerial(t, at)
+	next.noteSerial(p.State(), at)
 	t.At = at
 	next.remember(t, rank)
 	if err := p.commit(next); err != nil {
@@ -311,10 +311,15 @@ func hide(states []SegmentState, t Tombstone, bounded bool) (hit bool, err error
 func tombstoneBytes(states []SegmentState) (n int) {
 	for i := range states {
 		for j := range states[i].Tombstones {
-			for _, m := range states[i].Tombstones[j].Matchers {
-				n += len(m.Name) + len(m.Value)
-			}
+			n += states[i].Tombstones[j].matcherBytes()
 		}
+	}
+	return n
+}
+
+func (t *Tombstone) matcherBytes() (n int) {
+	for _, m := range t.Matchers {
+		n += len(m.Name) + len(m.Value)
 	}
 	return n
 }

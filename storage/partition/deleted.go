@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/segment"
@@ -59,9 +60,7 @@ func (s *State) remember(t Tombstone, rank point.Stamp) bool {
 func fit(all []Deleted) int {
 	size := 0
 	for i := len(all) - 1; i >= 0; i-- {
-		for _, m := range all[i].Matchers {
-			size += len(m.Name) + len(m.Value)
-		}
+		size += all[i].matcherBytes()
 		if len(all)-i > deletedMax || size > deletedBytesMax {
 			return i + 1
 		}
@@ -130,9 +129,14 @@ func (s *State) deletedAbove(rank, margin point.Stamp) []Deleted {
 	return s.Deleted[i:]
 }
 
-// forgets reports whether deletions that hid foreign rows of a rank may be forgotten.
+// forgets reports whether deletions that hid foreign rows of a rank may be forgotten: there are as many as may be remembered, or there would be no
+// room for the largest.
 func (s *State) forgets(rank point.Stamp) bool {
-	return len(s.Deleted) == deletedMax && hidesRank(s.Deleted[0].Rank, rank, deletedMargin)
+	size := frame.DeletionBytesMax
+	for _, d := range s.Deleted {
+		size += d.matcherBytes()
+	}
+	return (len(s.Deleted) == deletedMax || size > deletedBytesMax) && len(s.Deleted) > 0 && hidesRank(s.Deleted[0].Rank, rank, deletedMargin)
 }
 
 // settledDeletions returns the deletions that hide rows of a rank, once none is under way. newest is the highest rank of a deletion, remembered or in a head.
@@ -286,6 +290,7 @@ func (p *Partition) warnOld(stamp point.Stamp, now time.Time) {
 // warnForgotten warns, once a minute, of rows that are older than every deletion that is remembered, where there were as many as that.
 func (p *Partition) warnForgotten(stamp point.Stamp, now time.Time) {
 	p.mu.Lock()
+	remembered := len(p.mu.state.Deleted)
 	says := p.mu.state.forgets(stamp) && now.Sub(p.mu.warnedForgotten) >= time.Minute
 	if says {
 		p.mu.warnedForgotten = now
@@ -293,7 +298,7 @@ func (p *Partition) warnForgotten(stamp point.Stamp, now time.Time) {
 	p.mu.Unlock()
 	if says {
 		p.log.Warn("rows come that another server received before the oldest deletion that is remembered: where an older deletion removed them they are back; delete them again",
-			"received", at(rank.Time(stamp)), "deletions", deletedMax)
+			"received", at(rank.Time(stamp)), "deletions", remembered)
 	}
 }
 

@@ -3,6 +3,7 @@ package partition
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
@@ -239,5 +241,43 @@ func TestRowsThatAForgottenDeletionMayHaveRemovedAreNamed(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "they are back"); n != 1 {
 		t.Errorf("the log names such rows %d times:\n%s", n, log.String())
+	}
+}
+
+// TestAForgottenLongDeletionIsSaid: of deletions that were forgotten for the room that their matchers take nothing was said when rows that they hid came back.
+func TestAForgottenLongDeletionIsSaid(t *testing.T) {
+	var s State
+	if s.forgets(1) {
+		t.Error("a deletion is forgotten where there was none")
+	}
+	for i := range 4 {
+		rank := point.Stamp(i+1) * 2 * deletedMargin
+		s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: fmt.Sprint(i, strings.Repeat("x", 60_000))}}}, rank)
+		if forgotten := len(s.Deleted) <= i; s.forgets(1) != forgotten && forgotten {
+			t.Errorf("after %d deletions %d are remembered, and nothing is said", i+1, len(s.Deleted))
+		}
+	}
+	if !s.forgets(1) || s.forgets(100*deletedMargin) {
+		t.Error("of four long deletions none is forgotten, or of one that came before the row")
+	}
+}
+
+// TestADeletionThatCameWithASegmentOutlivesItsRepetition: a deletion of the same rows, later cut off the log, took the earlier one along, and changed the
+// state that readers share.
+func TestADeletionThatCameWithASegmentOutlivesItsRepetition(t *testing.T) {
+	one := Tombstone{Matchers: only("a"), Lo: 0, Hi: 10}
+	before := &State{Segments: []SegmentState{{Info: segment.Info{Rows: 1, TimeHi: 5}, Tombstones: []Tombstone{one}}, {Info: segment.Info{Rows: 1, TimeHi: 5}}}}
+	next := *before
+	next.Segments = slices.Clone(before.Segments)
+	if hit, err := hide(next.Segments, one, true); !hit || err != nil {
+		t.Fatal(hit, err)
+	}
+	frame := point.Serial{Epoch: 3, Seq: 7}
+	next.noteSerial(before, frame)
+	if got := next.Segments[1].Tombstones[0].At; got != frame {
+		t.Errorf("the new one is of frame %v", got)
+	}
+	if got := next.Segments[0].Tombstones[0].At; got != (point.Serial{}) || before.Segments[0].Tombstones[0].At != got {
+		t.Errorf("the one that was there is of frame %v", got)
 	}
 }
