@@ -99,6 +99,23 @@ func TestFailedCatalogueSyncFences(t *testing.T) {
 	mustClose(t, b)
 }
 
+// TestRecordsThatCouldNotBeCutStayNeeded: the index forgot them before the cut was durable. Their file could go without it, and a repeated cut found
+// nothing to do.
+func TestRecordsThatCouldNotBeCutStayNeeded(t *testing.T) {
+	f := &failing{kind: errorfs.OpFileSyncData, part: "/catalogue/"}
+	b, _ := open(t, errorfs.Wrap(vfs.NewMem(), f), Settings{})
+	put(t, b, 1, seq(1), 100)
+	put(t, b, 1, seq(2), 100)
+	live := b.Usage().Live
+	f.on.Store(true)
+	wantKind(t, b.Cut(1, seq(1)), fault.Unavailable, "cut the log")
+	f.on.Store(false)
+	if got := b.Usage().Live; got != live {
+		t.Errorf("%d bytes are needed after a cut that failed, %d before", got, live)
+	}
+	wantKind(t, b.Close(), fault.Unavailable, "fenced")
+}
+
 func TestWithoutANextFileTheLogGrows(t *testing.T) {
 	f := &failing{kind: errorfs.OpCreate, part: "/log/"}
 	mem := vfs.NewMem()

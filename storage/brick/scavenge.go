@@ -176,15 +176,22 @@ func (b *Brick) Cut(p point.PlacementID, after point.Serial) error {
 	end, err := b.endLocked()
 	l := b.mu.index.logs[p]
 	nothing := l == nil || !after.Less(l.last)
-	if err == nil && !nothing {
-		b.mu.index.truncate(l, after)
-	}
 	b.mu.Unlock()
 	if err != nil || nothing {
 		return err
 	}
-	defer b.poke()
-	return fault.Annotate(b.bury(p, tombstone{before: end, after: after}), "cut the log of placement %s behind %s", p, after)
+	// Only then may a file go: a start that found a part of the records, and no tombstone, would take the others for lost. And a call that failed
+	// must find something to do when it is repeated.
+	if err := b.bury(p, tombstone{before: end, after: after}); err != nil {
+		return fault.Annotate(err, "cut the log of placement %s behind %s", p, after)
+	}
+	b.mu.Lock()
+	if l := b.mu.index.logs[p]; l != nil {
+		b.mu.index.truncate(l, after)
+	}
+	b.mu.Unlock()
+	b.poke()
+	return nil
 }
 
 // Drop forgets a placement that will not come back: its records, its highest epoch. Durable when it returns. Its
