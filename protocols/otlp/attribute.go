@@ -355,6 +355,12 @@ func (d *Decoder) makeLabels(name, extra, value []byte) (point.Labels, error) {
 		d.labels.Add(extra, value)
 	}
 	d.labels.Add(labelName, name)
+	for _, p := range d.pairs {
+		d.texts -= len(p.name) + len(p.value)
+	}
+	if d.texts < 0 { // ends the request; before more is written
+		return "", errLabelsRequest
+	}
 	return d.labels.Labels()
 }
 

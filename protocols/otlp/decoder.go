@@ -29,6 +29,7 @@ type Decoder struct {
 
 	b     *point.Batch // of the Decode that runs
 	room  int          // rows this request may still bring
+	texts int          // bytes of labels of unknown series that it may still write out
 	begun mark         // where the batch stood before the request
 	item  int          // the data point being read, from 1
 	prev  point.SeriesID
@@ -72,7 +73,7 @@ func (d *Decoder) Decode(body []byte, f Format, b *point.Batch) error {
 		}
 		body = packed
 	}
-	d.b, d.room, d.item = b, RowsMax, 0
+	d.b, d.room, d.texts, d.item = b, RowsMax, point.LabelsRequestMax, 0
 	d.begun.set(b)
 	d.families.begin()
 	err := d.request(body)
@@ -138,6 +139,8 @@ func (d *Decoder) spend(n int) error {
 	}
 	return nil
 }
+
+var errLabelsRequest = fault.Errorf(fault.TooLarge, "the labels of new series have more than %d bytes when they are written out: send fewer data points at once", point.LabelsRequestMax)
 
 // errTwice refuses repeated messages, which protobuf would merge. No encoder writes it, and merging by copying would
 // cost the square of a hostile body.
@@ -464,6 +467,9 @@ func (d *Decoder) readPoint(m []byte) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	if d.texts < 0 {
+		return errLabelsRequest
 	}
 	if reason != nil {
 		d.refuseAt(d.item, 1, reason, d.pointText)

@@ -116,6 +116,36 @@ func TestTimesAtTheEndOfNanosecondsAreStored(t *testing.T) {
 	}
 }
 
+// TestAServiceNameIsNotWrittenOutForEver: the attributes of a resource are labels of all its series. Those that are refused wrote them out for
+// each data point, 34 GB for a body of 30 MB.
+func TestAServiceNameIsNotWrittenOutForEver(t *testing.T) {
+	const long = 60_000
+	body := func(points int) []byte {
+		var b strings.Builder
+		fmt.Fprintf(&b, `{"resourceMetrics":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"%s"}}]},"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":[`,
+			strings.Repeat("v", long))
+		for i := range points {
+			fmt.Fprintf(&b, `%s{"timeUnixNano":"1","asInt":"1","attributes":[{"key":"i","value":{"intValue":"%d"}}]}`, []string{"", ","}[min(i, 1)], i)
+		}
+		b.WriteString(`]}}]}]}]}`)
+		return []byte(b.String())
+	}
+	dict := point.NewDict(0)
+	dict.SetLabelLimits(point.DefaultLabelLimits)
+	dec := newDecoder(t, otlp.Settings{})
+	for points, tooMany := range map[int]bool{100: false, point.LabelsRequestMax/long + 1: true} {
+		b := point.GetBatch(dict)
+		err := dec.Decode(body(points), otlp.JSON, b)
+		if tooMany && (!fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), fmt.Sprint(point.LabelsRequestMax)) || b.RefusedRows > 0) {
+			t.Errorf("%d points: %v, %d refused", points, err, b.RefusedRows)
+		}
+		if !tooMany && (err != nil || b.RefusedRows != points) {
+			t.Errorf("%d points: %v, %d refused", points, err, b.RefusedRows)
+		}
+		b.Put()
+	}
+}
+
 func TestDeepValuesRefuseTheirPoint(t *testing.T) {
 	value := `{"stringValue":"x"}`
 	for range 40 {

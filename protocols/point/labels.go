@@ -29,6 +29,11 @@ const (
 	LabelsBytesMax = 256 << 10 // bytes of a whole set
 )
 
+// LabelsRequestMax bounds the labels of series that are not known yet, written out, of one request: in remote write 2.0 any number of series can
+// refer to one symbol of 64 KiB, those of an OTLP resource share its attributes, and fields of a line its tags. Series that are refused are
+// written out each time. It is more than new series of one request could have memory for.
+const LabelsRequestMax = 512 << 20
+
 // Next cuts the first pair off; ok is false at the end and at malformed bytes.
 func (l Labels) Next() (name, value string, rest Labels, ok bool) {
 	name, s, ok := cutString(string(l))

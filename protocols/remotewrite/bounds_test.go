@@ -51,7 +51,7 @@ func TestALabelDoesNotMultiply(t *testing.T) {
 	const long = 60_000
 	for _, name := range []string{"x", "\xff"} {
 		w := writev2.Request{Symbols: []string{"", "__name__", "m", "long", strings.Repeat("v", long), name}}
-		for range LabelsRequestMax/long + 100 {
+		for range point.LabelsRequestMax/long + 100 {
 			w.Timeseries = append(w.Timeseries, writev2.TimeSeries{LabelsRefs: []uint32{1, 2, 3, 4, 5, 2}, Samples: []writev2.Sample{{Value: 1, Timestamp: 1000}}})
 		}
 		body, err := w.Marshal()
@@ -115,5 +115,31 @@ func TestExemplarsOfOneSymbolDoNotTakeTheProcessMemory(t *testing.T) {
 			t.Errorf("%d reasons, %+v", len(r), r[0])
 		}
 		b.Put()
+	}
+}
+
+// TestLabelsOfSeriesLookedUpTogetherCount: new series that follow each other were written out on another way, which no bound held for.
+func TestLabelsOfSeriesLookedUpTogetherCount(t *testing.T) {
+	w := writev2.Request{Symbols: []string{"", "__name__", "m", "i", "shared", strings.Repeat("v", 100)}}
+	for i := range 3 * aheadSeries {
+		w.Symbols = append(w.Symbols, fmt.Sprint(i))
+		w.Timeseries = append(w.Timeseries, writev2.TimeSeries{LabelsRefs: []uint32{1, 2, 3, uint32(6 + i), 4, 5}, Samples: []writev2.Sample{{Value: 1, Timestamp: 1000}}})
+	}
+	body, err := w.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := point.GetBatch(point.NewDict(0))
+	defer b.Put()
+	var d DecoderV2
+	if err := d.Decode(body, b); err != nil || len(b.IDs) != len(w.Timeseries) {
+		t.Fatalf("%d samples, %v", len(b.IDs), err)
+	}
+	n := 0
+	for _, id := range b.IDs {
+		n += len(b.Dict.Labels(id))
+	}
+	if used := point.LabelsRequestMax - d.labelsRoom; used != n {
+		t.Errorf("labels of %d bytes count as %d", n, used)
 	}
 }

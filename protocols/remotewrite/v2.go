@@ -36,11 +36,7 @@ type DecoderV2 struct {
 	meta                           metadataMessage
 }
 
-// LabelsRequestMax bounds the labels of series that are not known yet, written out, of one request: any number of series can refer to one symbol of
-// 64 KiB, and those that are refused are written out each time. It is more than new series of one request could have memory for.
-const LabelsRequestMax = 512 << 20
-
-var errLabelsRequest = fault.Errorf(fault.TooLarge, "the labels of new series have more than %d bytes when they are written out: send fewer series at once", LabelsRequestMax)
+var errLabelsRequest = fault.Errorf(fault.TooLarge, "the labels of new series have more than %d bytes when they are written out: send fewer series at once", point.LabelsRequestMax)
 
 // metadataMessage is the message Metadata.
 type metadataMessage struct {
@@ -67,7 +63,7 @@ func (d *DecoderV2) Decode(body []byte, b *point.Batch) error {
 	}
 	d.symbols.reset(body)
 	d.families.begin()
-	d.described, d.metadataRoom, d.labelsRoom = d.described[:0], point.MetadataRequestMax, LabelsRequestMax
+	d.described, d.metadataRoom, d.labelsRoom = d.described[:0], point.MetadataRequestMax, point.LabelsRequestMax
 	d.exemplarsRoom = point.ExemplarsRequestMax
 	err := d.request(body)
 	d.symbols.body = nil
@@ -168,7 +164,12 @@ func (d *DecoderV2) lookAhead(body []byte, i int) {
 		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) {
 			return dst, false
 		}
-		return d.ahead.canonical.labels(dst, body[p.labels:p.rest], d.symbols.plainLabel)
+		if d.labelsRoom < 0 {
+			return dst, false // the series is refused, and the request with it, when it is read
+		}
+		out, ok := d.ahead.canonical.labels(dst, body[p.labels:p.rest], d.symbols.plainLabel)
+		d.labelsRoom -= len(out) - len(dst)
+		return out, ok
 	})
 }
 
