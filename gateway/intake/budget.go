@@ -72,6 +72,7 @@ type charge struct {
 	of    *budget
 	table string // constant from the first byte on
 	held  int64
+	rows  int64 // of held, for rows being decoded
 }
 
 // take adds n bytes to the share, before the memory is allocated. The error is Throttled.
@@ -87,6 +88,26 @@ func (c *charge) take(n int64) error {
 func (c *charge) note(n int64) {
 	c.of.add(c.table, n)
 	c.held += n
+}
+
+// Reserve adds n bytes for rows that are being decoded. The error is Throttled; a request that is alone is not refused, or it would be for
+// ever, however often it is sent again.
+func (c *charge) Reserve(bytes int) error {
+	n := int64(bytes)
+	if err := c.take(n); err != nil {
+		if c.of.used.Load() > c.held {
+			return err
+		}
+		c.note(n)
+	}
+	c.rows += n
+	return nil
+}
+
+// noteRows says how many bytes the rows hold that were decoded.
+func (c *charge) noteRows(n int64) {
+	c.note(n - c.rows)
+	c.rows = n
 }
 
 // give removes n bytes from the share.

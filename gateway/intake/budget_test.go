@@ -44,3 +44,34 @@ func TestRowsOfASmallTableAreTakenWhileAnothersBodiesFillTheBudget(t *testing.T)
 		t.Errorf("left behind: %d, %v", of.used.Load(), of.tables)
 	}
 }
+
+// TestRowsBeingDecodedAreRefusedWhereOthersHoldTheMemory: rows counted when all of a body were there. A request that is alone is decoded, however
+// many it has: a sender that is told to come again would come for ever.
+func TestRowsBeingDecodedAreRefusedWhereOthersHoldTheMemory(t *testing.T) {
+	const most = 96 << 20
+	of := budget{max: most}
+	large, other := charge{of: &of, table: "large"}, charge{of: &of, table: "other"}
+	for range 200 {
+		if err := large.Reserve(1 << 20); err != nil {
+			t.Fatalf("alone with %d bytes: %v", large.held, err)
+		}
+	}
+	if err := other.Reserve(1 << 20); !fault.Is(err, fault.Throttled) || other.held != 0 {
+		t.Errorf("beside another: %v, %d held", err, other.held)
+	}
+	large.noteRows(10 << 20)
+	if of.used.Load() != 10<<20 || large.held != 10<<20 {
+		t.Errorf("%d bytes are in flight of 10 MiB of rows, %d held", of.used.Load(), large.held)
+	}
+	if err := other.Reserve(80 << 20); err != nil {
+		t.Error(err)
+	}
+	if err := large.Reserve(10 << 20); !fault.Is(err, fault.Throttled) {
+		t.Errorf("beyond the budget beside another: %v", err)
+	}
+	large.release()
+	other.release()
+	if of.used.Load() != 0 {
+		t.Errorf("%d bytes are left behind", of.used.Load())
+	}
+}

@@ -123,7 +123,7 @@ func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.E
 func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, partial bool) (kept, error) {
 	ctx, cancel := f.answering(ctx, c)
 	defer cancel()
-	c.charge.note(int64(b.Bytes()))
+	c.charge.noteRows(int64(b.Bytes()))
 	received := b.Rows()
 	var twice point.Dropped
 	var senders []point.Sender // whose rows are left, of those that send the same series as others
@@ -253,6 +253,7 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 		d.Settings = lineproto.Settings{
 			Precision: w.precision, Partial: w.partial, DB: c.Table,
 			Separator: f.settings.Influx.Separator, DBLabel: f.settings.Influx.DBLabel, Strings: f.settings.Influx.Strings,
+			RowsMax: f.settings.Admit.RowsMax, Memory: &c.charge,
 		}
 		err := d.Decode(body.b, now, b)
 		f.decoders.line.Put(d) // not after a panic

@@ -37,7 +37,20 @@ type Settings struct {
 	// Partial keeps the good lines of a body that has bad ones. Without it the first bad line ends the work and nothing of
 	// the body is kept.
 	Partial bool
+	// RowsMax bounds the rows of a body, and its lines: one that is blank, or refused, needs memory too. 0: no bound. A body with more is TooLarge.
+	RowsMax int
+	// Memory is asked before more rows are decoded; nil: there is enough. Decode forgets it.
+	Memory Memory
 }
+
+// Memory is what the rows of a body are charged to while it is decoded.
+type Memory interface {
+	// Reserve asks for so many bytes more. The error refuses the body. It is called by the goroutine that decodes.
+	Reserve(bytes int) error
+}
+
+// rowsStep is for how many rows Memory is asked at once. It is not asked for the first ones of a body, which nearly all bodies are.
+const rowsStep = 1 << 16
 
 // SeparatorDefault is the default of Settings.Separator.
 const SeparatorDefault = "_"
@@ -55,6 +68,10 @@ type Decoder struct {
 	naming   point.Hash     // mixed into every key's hash: the settings that decide how series are named
 	line     int            // number, from 1, of the physical line at the cursor
 	itemBase int            // items in the batch before this body
+	rowBase  int            // and rows
+	rowsEnd  int            // the batch may grow to this before moreRows is asked
+	texts    int            // bytes of labels of new series that this body may still write out
+	over     error          // why the body is refused as a whole
 	refusals int            // lines of this body refused so far
 	flaw     flaw           // why the line in hand is bad
 	searched int            // bytes of bad lines that were searched for their end: the work must be linear
@@ -98,7 +115,7 @@ type stringField struct{ name, value []byte }
 // body is kept by b after the return.
 //
 // A bad line goes to b.Refuse as one row, with Kind Invalid, or with Throttled where the Dict has no room for its series.
-// The error is for the whole body: TooLarge, and then nothing was read.
+// The error is for the whole body, and then b is as it was: TooLarge, or Settings.Memory's.
 //
 // A field that stands twice in a line gives two rows; the batch's rule, the later row wins, makes it Influx' rule.
 func (d *Decoder) Decode(body []byte, now point.Nanos, b *point.Batch) error {
@@ -107,9 +124,15 @@ func (d *Decoder) Decode(body []byte, now point.Nanos, b *point.Batch) error {
 	}
 	d.begin(body, now, b)
 	defer d.end()
-	rows, strings := len(b.IDs), b.StringFields
+	rows, strings, reasons, refused := len(b.IDs), b.StringFields, len(b.Refused), b.RefusedRows
 	for p := d.skipBlank(skipMark(body)); p < len(body); p = d.skipBlank(p) {
 		p = d.take(p)
+		if d.over != nil {
+			b.Truncate(rows)
+			b.StringFields, b.ItemRows = strings, b.ItemRows[:d.itemBase]
+			b.Refused, b.RefusedRows = b.Refused[:reasons], refused
+			return fault.Annotate(d.over, "line protocol: line %d", d.line)
+		}
 		if d.refusals > 0 && !d.Settings.Partial {
 			b.Truncate(rows)
 			b.StringFields = strings
@@ -126,12 +149,37 @@ func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 	}
 	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
 	d.line, d.itemBase, d.refusals, d.searched = 1, len(b.ItemRows), 0, 0
+	d.rowBase, d.rowsEnd, d.texts, d.over = len(b.IDs), len(b.IDs)+rowsStep, point.LabelsRequestMax, nil
+	if most := d.Settings.RowsMax; most > 0 {
+		d.rowsEnd = d.rowBase + min(rowsStep, most)
+	}
 	d.naming = d.hashNaming()
 }
 
+// moreRows makes room for more rows than n, and returns for how many. Without ok d.over is set.
+func (d *Decoder) moreRows(n int) (end int, ok bool) {
+	step := rowsStep
+	if most := d.Settings.RowsMax; most > 0 {
+		if step = min(step, d.rowBase+most-n); step <= 0 {
+			d.over = fault.Errorf(fault.TooLarge, "more than %d rows in one request: send fewer lines at once", most)
+			return n, false
+		}
+	}
+	if d.Settings.Memory != nil {
+		if d.over = d.Settings.Memory.Reserve(step * point.FloatBytes); d.over != nil {
+			return n, false
+		}
+	}
+	d.rowsEnd = n + step
+	return d.rowsEnd, true
+}
+
+var errLabelsRequest = fault.Errorf(fault.TooLarge, "the labels of new series have more than %d bytes when they are written out: send fewer lines at once", point.LabelsRequestMax)
+
 // end lets go of the caller's memory.
 func (d *Decoder) end() {
-	d.body, d.batch, d.prev, d.flaw, d.tagsRaw = nil, nil, nil, flaw{}, nil
+	d.body, d.batch, d.prev, d.flaw, d.tagsRaw, d.over = nil, nil, nil, flaw{}, nil, nil
+	d.Settings.Memory = nil
 	for i := range d.lastShared {
 		d.lastShared[i].raw = nil
 	}
@@ -211,12 +259,16 @@ func (d *Decoder) lineEnd(p int) (next int, ok bool) {
 // take reads the entry at p, keeps or refuses its rows, and returns the start of what follows.
 func (d *Decoder) take(p int) int {
 	b, line := d.batch, d.line
+	if most := d.Settings.RowsMax; line > most && most > 0 {
+		d.over = fault.Errorf(fault.TooLarge, "more than %d lines in one request: send fewer at once", most)
+		return p
+	}
 	for len(b.ItemRows) < d.itemBase+line {
 		b.BeginItem() // blank lines and lines within strings are items too, so that item n is line n
 	}
 	rows, strings := len(b.IDs), b.StringFields
 	next, ok := d.entry(p)
-	if ok {
+	if ok || d.over != nil {
 		return next
 	}
 	b.Truncate(rows)

@@ -79,6 +79,7 @@ func appendTimes(times []point.Nanos, t point.Nanos, n int) []point.Nanos {
 func (d *Decoder) fields(k *key, p int) (next int, ok bool) {
 	s, b := d.body, d.batch
 	ids, values := b.IDs, b.Values // in registers; written back when all is well
+	most := d.rowsEnd
 	for {
 		// 1. The name: the one expected, or scanned.
 		var id point.SeriesID
@@ -111,6 +112,11 @@ func (d *Decoder) fields(k *key, p int) (next int, ok bool) {
 			if !hit {
 				b.IDs = ids // for settle
 				if id, ok = d.fieldID(k, s[p:q]); !ok {
+					return q, false
+				}
+			}
+			if len(ids) >= most {
+				if most, ok = d.moreRows(len(ids)); !ok {
 					return q, false
 				}
 			}
@@ -167,9 +173,9 @@ func (d *Decoder) stringField(p, q int) (next int, ok bool) {
 	if !endsValue(s, end+1) {
 		return d.bad(end+1, "text behind the closing quote of field", s[p:q])
 	}
-	if d.Settings.Strings == InfoSeries {
+	if d.Settings.Strings == InfoSeries && len(d.strings) <= point.LabelsMax { // with more the line is refused
 		d.strings = append(d.strings, stringField{s[p:q], inside})
-	} else {
+	} else if d.Settings.Strings != InfoSeries {
 		d.batch.StringFields++
 	}
 	return end + 1, true

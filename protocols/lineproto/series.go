@@ -258,13 +258,21 @@ func (d *Decoder) fieldLabels(dst []byte, k *key, name []byte) ([]byte, bool) {
 		d.metric = append(d.metric, d.Settings.Separator...)
 		d.metric = appendUnescaped(d.metric, name, stopName)
 	}
-	if out, ok := d.splice(dst); ok {
-		return out, true
+	out, ok := d.splice(dst)
+	if !ok {
+		d.startLabels(k)
+		d.labels.Add(metricName, d.metric)
+		var labels point.Labels
+		if labels, ok = d.finishLabels(); !ok {
+			return dst, false
+		}
+		out = append(dst, labels...)
 	}
-	d.startLabels(k)
-	d.labels.Add(metricName, d.metric)
-	labels, ok := d.finishLabels()
-	return append(dst, labels...), ok
+	if d.texts -= len(out) - len(dst); d.texts < 0 {
+		d.over = errLabelsRequest
+		return dst, false
+	}
+	return out, true
 }
 
 // sortShared makes canonical labels of the parts that a line's fields share, once for all fields.

@@ -24,6 +24,9 @@ type Settings struct {
 	OTLP otlp.Settings
 	// DecodedBytesMax bounds a value, as it came and unpacked. Default 64 MiB. A larger one is TooLarge.
 	DecodedBytesMax int
+	// RowsMax bounds the rows of a record of text, and its lines or objects. Those of protobuf have bounds of their own. 0: no bound. A larger
+	// one is TooLarge.
+	RowsMax int
 }
 
 func (s *Settings) setDefaults() {
@@ -40,6 +43,9 @@ func (s Settings) Validate() error {
 	var errs []error
 	if s.DecodedBytesMax < 0 {
 		errs = append(errs, fmt.Errorf("DecodedBytesMax %d is negative", s.DecodedBytesMax))
+	}
+	if s.RowsMax < 0 {
+		errs = append(errs, fmt.Errorf("RowsMax %d is negative", s.RowsMax))
 	}
 	return errors.Join(append(errs, s.OTLP.Validate())...)
 }
@@ -139,6 +145,7 @@ func (d *Decoder) lines(body []byte, o *Options) error {
 	d.line.Settings = lineproto.Settings{
 		Precision: linePrecisions[o.Precision], Separator: d.settings.Separator, DBLabel: d.settings.DBLabel,
 		DB: o.Table, Strings: d.settings.Strings, Partial: true,
+		RowsMax: d.settings.RowsMax,
 	}
 	return d.line.Decode(body, d.at, d.b)
 }

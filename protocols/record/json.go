@@ -442,6 +442,8 @@ type jsonDecoder struct {
 	o *Options
 	scanner
 	item   int
+	rows   int // of the batch before the record
+	texts  int // bytes of labels of new series that the record may still write out
 	sample promSample
 	metric telegrafMetric
 
@@ -458,7 +460,7 @@ type member struct{ name, value span }
 
 // decode reads one object, an array of objects, or one object after the other.
 func (t *jsonDecoder) decode(d *Decoder, body []byte, o *Options) error {
-	t.d, t.o, t.item = d, o, 0
+	t.d, t.o, t.item, t.rows, t.texts = d, o, 0, len(d.b.IDs), point.LabelsRequestMax
 	t.scanner = scanner{s: body}
 	err := t.documents()
 	if err != nil && fault.KindOf(err) == fault.Internal {
@@ -516,10 +518,34 @@ func (t *jsonDecoder) one() error {
 
 // begin notes the next object.
 // Pieces of the object before are given up: nothing of it is read any more.
-func (t *jsonDecoder) begin() {
+// The error is TooLarge: the record has too many.
+func (t *jsonDecoder) begin() error {
 	t.item++
+	if most := t.d.settings.RowsMax; most > 0 && t.item > most {
+		return fault.Errorf(fault.TooLarge, "more than %d objects in one record: send fewer at once", most)
+	}
 	t.d.b.BeginItem()
 	t.text, t.strings = t.text[:0], t.strings[:0]
+	return nil
+}
+
+// addRow appends the row of a field, without its time. The error is TooLarge: the record has too many.
+func (t *jsonDecoder) addRow(id point.SeriesID, v float64) error {
+	b := t.d.b
+	if most := t.d.settings.RowsMax; most > 0 && len(b.IDs)-t.rows >= most {
+		return fault.Errorf(fault.TooLarge, "more than %d rows in one record, at object %d: send fewer at once", most, t.item)
+	}
+	b.IDs, b.Values = append(b.IDs, id), append(b.Values, v)
+	return nil
+}
+
+// written counts the labels of a new series. The error is TooLarge.
+func (t *jsonDecoder) written(l point.Labels) error {
+	if t.texts -= len(l); t.texts < 0 {
+		return fault.Errorf(fault.TooLarge, "the labels of new series have more than %d bytes when they are written out, at object %d: send fewer at once",
+			point.LabelsRequestMax, t.item)
+	}
+	return nil
 }
 
 // refuse records that the current object is refused.

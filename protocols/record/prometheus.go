@@ -27,7 +27,9 @@ var (
 // prometheus reads the object at the cursor. An error of syntax ends the record; one of content refuses the object alone.
 func (t *jsonDecoder) prometheus() error {
 	from := t.p
-	t.begin()
+	if err := t.begin(); err != nil {
+		return err
+	}
 	m := &t.sample
 	*m = promSample{}
 	err := t.object(0, func(name, value span) error {

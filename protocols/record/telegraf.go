@@ -56,9 +56,13 @@ func (t *jsonDecoder) telegraf(outer bool) error {
 	if outer && m.metrics.kind != kindNone && m.fields.kind == kindNone {
 		return t.telegrafBatch(m.metrics)
 	}
-	t.begin()
+	if err := t.begin(); err != nil {
+		return err
+	}
 	mark := markOf(t.d.b)
-	if err := t.telegrafRows(m); err != nil {
+	if err := t.telegrafRows(m); fault.Is(err, fault.TooLarge) {
+		return err // the record, not the object
+	} else if err != nil {
 		mark.restore(t.d.b)
 		t.refuse(from, err)
 	}
@@ -165,6 +169,9 @@ func (t *jsonDecoder) field(k *key, name, value span) error {
 		return nil
 	case kindString:
 		if t.d.settings.Strings == lineproto.InfoSeries {
+			if len(t.strings) == point.LabelsMax {
+				return errStrings
+			}
 			t.strings = append(t.strings, member{name, value})
 		} else {
 			t.d.b.StringFields++
@@ -174,11 +181,10 @@ func (t *jsonDecoder) field(k *key, name, value span) error {
 		return errField
 	}
 	id, err := t.fieldID(k, name)
-	if err == nil {
-		b := t.d.b
-		b.IDs, b.Values = append(b.IDs, id), append(b.Values, v)
+	if err != nil {
+		return err
 	}
-	return err
+	return t.addRow(id, v)
 }
 
 // fieldsScanned is the number of fields that are compared before a hash is faster.
@@ -238,6 +244,8 @@ func (t *jsonDecoder) hashUnder(h point.Hash, what byte, raw []byte) point.Hash 
 
 // fieldLabels makes the labels of a new series: its tags, and the name of metric and field together.
 func (t *jsonDecoder) fieldLabels(k *key, name span) (point.Labels, error) {
+	unescaped := len(t.text)
+	defer func() { t.text = t.text[:unescaped] }() // the tags are unescaped for each field anew
 	if err := t.startLabels(k); err != nil {
 		return "", err
 	}
@@ -247,7 +255,11 @@ func (t *jsonDecoder) fieldLabels(k *key, name span) (point.Labels, error) {
 		metric = append(append(metric, t.d.settings.Separator...), field...)
 	}
 	t.labels.Add(metricName, metric)
-	return t.labels.Labels()
+	l, err := t.labels.Labels()
+	if err == nil {
+		err = t.written(l)
+	}
+	return l, err
 }
 
 // startLabels puts the tags, and the table where it is asked for, into t.labels.
@@ -275,10 +287,6 @@ func (t *jsonDecoder) startLabels(k *key) error {
 // info appends the row of the metric's info series: its string fields as labels, with the value 1. A tag of the same name
 // wins; of fields with one name the last wins.
 func (t *jsonDecoder) info(k *key) error {
-	// Checked before the strings are hashed and copied.
-	if len(t.strings) > point.LabelsMax {
-		return errStrings
-	}
 	raw := []byte(nil)
 	for _, f := range t.strings {
 		raw = binary.AppendUvarint(raw, uint64(len(f.name.raw)))
@@ -298,8 +306,7 @@ func (t *jsonDecoder) info(k *key) error {
 			return fault.Annotate(err, "info series")
 		}
 	}
-	b.IDs, b.Values = append(b.IDs, id), append(b.Values, 1)
-	return nil
+	return t.addRow(id, 1)
 }
 
 // infoLabels makes the labels of the metric's info series.

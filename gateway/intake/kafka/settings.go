@@ -133,6 +133,7 @@ func (s *Settings) setDefaults() {
 	orDefault(&s.WriteRowsMax, 200_000)
 	orDefault(&s.Workers, max(4, 2*runtime.GOMAXPROCS(0)))
 	s.Admit.SetDefaults()
+	orDefault(&s.Record.RowsMax, s.Admit.RowsMax)
 	s.Clusters = append([]Cluster(nil), s.Clusters...)
 	for i := range s.Clusters {
 		s.Clusters[i].setDefaults()
