@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
-	"unsafe"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -173,11 +172,11 @@ func (b *Batch) Rows() int { return len(b.IDs) + len(b.Hists) }
 
 // Memory of a row in bytes, without what it points to.
 const (
-	FloatBytes    = int(unsafe.Sizeof(SeriesID(0)) + unsafe.Sizeof(Nanos(0)) + unsafe.Sizeof(float64(0)))
-	itemBytes     = int(unsafe.Sizeof(uint32(0)))
-	histBytes     = int(unsafe.Sizeof(HistRow{}))
-	exemplarBytes = int(unsafe.Sizeof(ExemplarRow{}))
-	metadataBytes = int(unsafe.Sizeof(MetadataRow{}))
+	FloatBytes    = 20 // a number, a time, a value
+	itemBytes     = 4
+	histBytes     = 40
+	exemplarBytes = 40
+	metadataBytes = 64
 )
 
 // Bytes is the memory that the rows of the batch need, of all kinds. It walks over histograms, exemplars and metadata.
