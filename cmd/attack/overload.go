@@ -94,7 +94,7 @@ const (
 // and read them slowly.
 func overload(ctx context.Context, a *attacker) {
 	scrapes := senderScrapes
-	if a.k.cluster { // it takes less, and is not overloaded for longer
+	if a.k.cluster { // it accepts less, and is not overloaded for longer
 		scrapes = clusterScrapes
 	}
 	senders := newSenders(a.addr, scrapes)

@@ -172,7 +172,7 @@ func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 }
 
 // TestAStoreOutlivesTheLastFileOfItsDisk: on a disk with bytes and no room for a file more (inodes) the start was refused, and
-// nobody could read the rows.
+// the rows could not be read.
 func TestAStoreOutlivesTheLastFileOfItsDisk(t *testing.T) {
 	t.Parallel()
 	p := processtest.New(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")

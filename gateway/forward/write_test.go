@@ -304,7 +304,7 @@ func TestMetadataGoesToAFewServersAndSurvivesOne(t *testing.T) {
 	})
 }
 
-// TestAWriteOfAStoppingProcessIsRefused: it looked for a dictionary that would be followed by none, and took a processor until the process was killed.
+// TestAWriteOfAStoppingProcessIsRefused: it looked for a dictionary that would be followed by none, and used a processor until the process was killed.
 func TestAWriteOfAStoppingProcessIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{}, "n1")

@@ -115,7 +115,7 @@ func New(s Settings, alone bool, nonce uint64) *Machine {
 	return &Machine{settings: s, alone: alone, nonce: nonce, tables: map[string]map[string]*entry{}, open: map[uint64][]sent{}}
 }
 
-// Decide says whether the rows that a sender sent now are kept. Took follows when the store took any.
+// Decide says whether the rows that a sender sent now are kept. Accepted follows when the store accepted any.
 func (m *Machine) Decide(now Time, p Pair, replica string, out []Effect) (Verdict, []Effect) {
 	e := m.tables[p.Table][p.Cluster]
 	if e == nil {
@@ -138,9 +138,9 @@ func (m *Machine) Decide(now Time, p Pair, replica string, out []Effect) (Verdic
 	return Keep, m.elect(e, now, replica, "the elected replica is silent", out)
 }
 
-// Took notes that rows of a replica were accepted. Only these are a sign of life: the rows of a replica whose clock is a day ahead are all refused, and if it stayed
+// Accepted notes that rows of a replica were accepted. Only these are a sign of life: the rows of a replica whose clock is a day ahead are all refused, and if it stayed
 // elected, those of the other one would be dropped as duplicates of them.
-func (m *Machine) Took(now Time, p Pair, replica string) {
+func (m *Machine) Accepted(now Time, p Pair, replica string) {
 	if e := m.tables[p.Table][p.Cluster]; e != nil && e.acts == replica {
 		e.seen = now
 	}

@@ -140,7 +140,7 @@ func (w *world) run(span time.Duration, senders []datadriven.CmdArg) {
 			v, out := g.m.Decide(w.now, Pair{"t", cluster}, replica, nil)
 			counts[i][v]++
 			if v == Keep && !late {
-				g.m.Took(w.now, Pair{"t", cluster}, replica)
+				g.m.Accepted(w.now, Pair{"t", cluster}, replica)
 			}
 			w.perform(g, out)
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestASlowBodyHasTheWholeTimeOfAnAnswer: a body that came over a slow link for longer than an answer may take was refused with 503 when it was read, whatever the store did, and
+// TestASlowBodyHasTheWholeTimeOfAnAnswer: a body that came over a slow link for longer than an answer may last was refused with 503 when it was read, whatever the store did, and
 // its sender sent it again for ever.
 func TestASlowBodyHasTheWholeTimeOfAnAnswer(t *testing.T) {
 	f := &Front{settings: Settings{AnswerTimeMax: time.Hour}}

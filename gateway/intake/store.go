@@ -156,7 +156,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 		return k.and(dropped), nil
 	}
 	if len(senders) > 0 && k.rows() > 0 {
-		f.replicas.Took(c.Table, senders)
+		f.replicas.Accepted(c.Table, senders)
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
 	if err := t.Write(peer.WithWaiting(ctx, func() { f.endTurn(c) }), b, c.wishes.level); err != nil {

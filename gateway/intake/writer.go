@@ -64,6 +64,6 @@ type Tables interface {
 type Replicas interface {
 	// Resolve comes first of all that follows decoding. Rows of a sender too many are refused in b; the returned ones count as accepted. of are the senders of those left.
 	Resolve(table string, b *point.Batch) (n point.Dropped, of []point.Sender)
-	// Took follows when some rows of these senders are within the bounds.
-	Took(table string, of []point.Sender)
+	// Accepted follows when some rows of these senders are within the bounds.
+	Accepted(table string, of []point.Sender)
 }

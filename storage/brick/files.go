@@ -6,7 +6,7 @@ import "fmt"
 // is not known.
 type Files struct{ Total, Free uint64 }
 
-// FilesMin is how many files must be free for a store to take writes. Flushes make two for each partition that has no segments
+// FilesMin is how many files must be free for a store to accept writes. Flushes make two for each partition that has no segments
 // yet; the log and the catalogue make few, and fence the brick where they cannot.
 const FilesMin = 1024
 

@@ -105,7 +105,7 @@ func writeFile(t testing.TB, tag uint32, recs ...[]byte) []byte {
 }
 
 // TestAcknowledgedRecordsAtTheEndOfABlockAreSeenByARepair: the header of a record that starts in the last 50 bytes of a block lies in
-// two chunks. A repair did not see such a record, and took the store for one that had lost it.
+// two chunks. A repair did not see such a record, and the store counted as one that had lost it.
 func TestAcknowledgedRecordsAtTheEndOfABlockAreSeenByARepair(t *testing.T) {
 	for left := 0; left <= chunkHeaderSize+headerSize+2; left++ {
 		for _, size := range []int{0, 1, 100, 2 * blockSize} {

@@ -154,7 +154,7 @@ func (b *Brick) prepareNext() error {
 	return nil
 }
 
-// closeRetired ends the files that Append has left: fsync, then the catalogue gets their ends. If it cannot take one the next call tries again: until then
+// closeRetired ends the files that Append has left: fsync, then the catalogue gets their ends. If it cannot record one the next call tries again: until then
 // the file cannot be removed.
 func (b *Brick) closeRetired() error {
 	b.mu.Lock()

@@ -180,7 +180,7 @@ func (b *Brick) Cut(p point.PlacementID, after point.Serial) error {
 	if err != nil || nothing {
 		return err
 	}
-	// Only then may a file go: a start that found a part of the records, and no tombstone, would take the others for lost. And a call that failed
+	// Only then may a file go: a start that found a part of the records, and no tombstone, would count the others as lost. And a call that failed
 	// must find something to do when it is repeated.
 	if err := b.bury(p, tombstone{before: end, after: after}); err != nil {
 		return fault.Annotate(err, "cut the log of placement %s behind %s", p, after)

@@ -244,7 +244,7 @@ func TestRowsThatAForgottenDeletionMayHaveRemovedAreNamed(t *testing.T) {
 	}
 }
 
-// TestAForgottenLongDeletionIsSaid: of deletions that were forgotten for the room that their matchers take nothing was said when rows that they hid came back.
+// TestAForgottenLongDeletionIsSaid: of deletions that were forgotten for the room that their matchers need nothing was said when rows that they hid came back.
 func TestAForgottenLongDeletionIsSaid(t *testing.T) {
 	var s State
 	if s.forgets(1) {
@@ -262,7 +262,7 @@ func TestAForgottenLongDeletionIsSaid(t *testing.T) {
 	}
 }
 
-// TestADeletionThatCameWithASegmentOutlivesItsRepetition: a deletion of the same rows, later cut off the log, took the earlier one along, and changed the
+// TestADeletionThatCameWithASegmentOutlivesItsRepetition: a deletion of the same rows, later cut off the log, removed the earlier one too, and changed the
 // state that readers share.
 func TestADeletionThatCameWithASegmentOutlivesItsRepetition(t *testing.T) {
 	one := Tombstone{Matchers: only("a"), Lo: 0, Hi: 10}

@@ -182,7 +182,7 @@ func (p *Partition) selfContained(f *frame.Frame, put func(*frame.Frame) error) 
 }
 
 // defining returns f with its series defined and numbered by their order in it. Without the labels of one of them nothing may be cut: its rows
-// would be lost, and those beside them, since nobody could read the file.
+// would be lost, and those beside them, since the file could not be read.
 func (p *Partition) defining(f *frame.Frame) (_ *frame.Frame, err error) {
 	x := p.ids.Load()
 	g := &frame.Frame{Kind: f.Kind, Serial: f.Serial, Prev: f.Prev, Stamp: f.Stamp, Foreign: true, Times: f.Times, Values: f.Values}

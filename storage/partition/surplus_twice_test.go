@@ -57,7 +57,7 @@ func TestSurplusThatWaitsIsNotReplaced(t *testing.T) {
 	}
 }
 
-// TestRowsOfASeriesWhoseLabelsCannotBeReadAreNotCut: the labels of a quiet series could not be read, its file had none, and the log was cut: nobody
+// TestRowsOfASeriesWhoseLabelsCannotBeReadAreNotCut: the labels of a quiet series could not be read, its file had none, and the log was cut: no server
 // could read the file, and the rows of all series in it were lost.
 func TestRowsOfASeriesWhoseLabelsCannotBeReadAreNotCut(t *testing.T) {
 	h, _ := leading(t, vfs.NewMem(), 1)

@@ -325,7 +325,7 @@ func TestARepairedCatalogueGivesAllRowsBack(t *testing.T) {
 	}
 }
 
-// TestARepairOfAWholeStoreLeavesItsRowsReadable: a repair of a store that was killed, and lacked nothing, took frames for lost, closed their
+// TestARepairOfAWholeStoreLeavesItsRowsReadable: a repair of a store that was killed, and lacked nothing, counted frames as lost, closed their
 // partition and gave the store a new identity.
 func TestARepairOfAWholeStoreLeavesItsRowsReadable(t *testing.T) {
 	fs, maps, truth := vfs.NewCrashableMem(), newMap(t), model{}

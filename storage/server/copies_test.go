@@ -111,7 +111,7 @@ func (c *passedOn) HandOn()                                             {}
 func (c *passedOn) Await(context.Context, point.Serial) error           { return nil }
 func (c *passedOn) AwaitSoon(ctx context.Context, s point.Serial) error { return c.Await(ctx, s) }
 
-// beginning is a server's chains, of which one takes its time to lead.
+// beginning is a server's chains, of which one is slow to lead.
 type beginning struct {
 	copied
 	chain     passedOn

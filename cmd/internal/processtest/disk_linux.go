@@ -92,7 +92,7 @@ func (d *SmallDisk) UseFiles(t *testing.T, left uint64) {
 	}
 }
 
-// Clear gives back what Use, FillUp or UseFiles took.
+// Clear frees what Use, FillUp or UseFiles used.
 func (d *SmallDisk) Clear(t *testing.T) {
 	if err := os.RemoveAll(d.fill); err != nil {
 		t.Fatal(err)

@@ -69,7 +69,7 @@ func (c Flags) Sender(within time.Duration, keep bool) (func(*http.Request) (*ht
 		}
 		resp, err := client.Do(rq)
 		if err != nil {
-			var call *url.Error // names the method and the whole address, with parameters that nobody typed
+			var call *url.Error // names the method and the whole address, with parameters that were not typed
 			if errors.As(err, &call) {
 				err = call.Err
 			}

@@ -26,7 +26,7 @@ func TestAnAddressWithoutItsSchemeIsSaidToLackIt(t *testing.T) {
 	}
 }
 
-// TestAProcessThatDoesNotRunIsNamedOnce: the message had the address twice, and parameters that nobody typed.
+// TestAProcessThatDoesNotRunIsNamedOnce: the message had the address twice, and parameters that were not typed.
 func TestAProcessThatDoesNotRunIsNamedOnce(t *testing.T) {
 	rq, err := http.NewRequest(http.MethodDelete, "http://127.0.0.1:1/api/v1/admin/tables/hosts?by=me%40here&dry_run=false", nil)
 	if err != nil {

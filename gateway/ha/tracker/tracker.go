@@ -118,12 +118,12 @@ func (t *Tracker) Resolve(table string, b *point.Batch) (n point.Dropped, of []p
 	return n, of
 }
 
-// Took notes that rows of replicas were accepted: they stay elected.
-func (t *Tracker) Took(table string, of []point.Sender) {
+// Accepted notes that rows of replicas were accepted: they stay elected.
+func (t *Tracker) Accepted(table string, of []point.Sender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range of {
-		t.mu.machine.Took(t.now(), ha.Pair{Table: table, Cluster: s.Cluster}, s.Replica)
+		t.mu.machine.Accepted(t.now(), ha.Pair{Table: table, Cluster: s.Cluster}, s.Replica)
 	}
 }
 

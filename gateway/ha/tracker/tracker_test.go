@@ -52,7 +52,7 @@ func sends(t *testing.T, tr *Tracker, replica string) bool {
 	defer b.Put()
 	b.Append(id, 1, 1)
 	n, senders := tr.Resolve("t", b)
-	tr.Took("t", senders)
+	tr.Accepted("t", senders)
 	if n.Floats+len(b.IDs)+b.RefusedRows != 1 {
 		t.Errorf("%+v, %d rows kept, %d refused", n, len(b.IDs), b.RefusedRows)
 	}

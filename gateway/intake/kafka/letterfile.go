@@ -71,7 +71,7 @@ func (f *fileLetters) open() error {
 	return nil
 }
 
-// syncDir makes names of a directory durable: else a power cut takes a new file away, with letters whose offsets were committed.
+// syncDir makes names of a directory durable: else a power cut removes a new file, with letters whose offsets were committed.
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

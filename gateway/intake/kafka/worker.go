@@ -279,7 +279,7 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 	lo, hi := t.table.Bounds(now)
 	s.RemoveDropped() // the rows count as accepted
 	if _, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi}); err == nil && len(senders) > 0 && s.Rows() > 0 {
-		w.c.deps.Replicas.Took(o.Table, senders)
+		w.c.deps.Replicas.Accepted(o.Table, senders)
 	}
 	return err
 }
