@@ -2,9 +2,11 @@ package brick
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -115,6 +117,37 @@ func TestRecordsThatCouldNotBeCutStayNeeded(t *testing.T) {
 	}
 	wantKind(t, b.Close(), fault.Unavailable, "fenced")
 }
+
+// TestALogFileOnADeviceOfItsOwnIsPutAside: where log/ is a mount, a log file that the catalogue does not know could not be moved off it, and no start succeeded.
+func TestALogFileOnADeviceOfItsOwnIsPutAside(t *testing.T) {
+	mem := vfs.NewMem()
+	b, _ := open(t, errorfs.Wrap(mem, new(mount)), Settings{})
+	path := b.filePath(77)
+	f, err := mem.Create(path, writeCategory)
+	if err != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	before := b.LostFound().Entries
+	if err := b.putLogFileAside(path, "nobody knows it"); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := mem.List(b.logLostFound()); err != nil || len(names) != 1 || b.LostFound().Entries != before+1 {
+		t.Errorf("put aside are %q (%v), %v", names, err, b.LostFound())
+	}
+	mustClose(t, b)
+}
+
+// mount is a file system on which log/ is a device of its own: the first move of a log file is off it.
+type mount struct{ tried atomic.Bool }
+
+func (m *mount) MaybeError(op errorfs.Op) error {
+	if op.Kind == errorfs.OpRename && strings.HasSuffix(op.Path, "77.log") && !m.tried.Swap(true) {
+		return &os.LinkError{Op: "rename", Old: op.Path, Err: syscall.EXDEV}
+	}
+	return nil
+}
+
+func (m *mount) String() string { return "mount" }
 
 func TestWithoutANextFileTheLogGrows(t *testing.T) {
 	f := &failing{kind: errorfs.OpCreate, part: "/log/"}

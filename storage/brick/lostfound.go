@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -127,19 +128,20 @@ func (b *Brick) LostFound() LostFound {
 
 // lostFoundDirs are the places for such files: log files stay on their device.
 func (b *Brick) lostFoundDirs() []string {
-	dirs := []string{b.lostFoundDir()}
-	if at := b.logLostFound(); at != dirs[0] {
-		dirs = append(dirs, at)
-	}
-	return dirs
+	return []string{b.lostFoundDir(), b.logLostFound()}
 }
 
 // logLostFound is on the device of the log, since a rename cannot leave it.
-func (b *Brick) logLostFound() string {
+func (b *Brick) logLostFound() string { return b.fs.PathJoin(b.set.LogDir, lostFoundDir) }
+
+// putLogFileAside is PutAside for a file of the log. The directory log/ of a store may be a device of its own, which its path does not show.
+func (b *Brick) putLogFileAside(path, why string) error {
 	if b.set.LogDir == b.fs.PathJoin(b.set.DataDir, "log") {
-		return b.lostFoundDir()
+		if err := b.PutAside(path, why); !errors.Is(err, syscall.EXDEV) {
+			return err
+		}
 	}
-	return b.fs.PathJoin(b.set.LogDir, lostFoundDir)
+	return b.putAsideIn(b.logLostFound(), path, why)
 }
 
 // steady tells whether the wall clock may be believed: for a day it went as fast as the clock that nothing sets. So a clock that is

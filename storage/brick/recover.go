@@ -497,7 +497,7 @@ func (r *recovery) sortOrphans() (unused []uint32, err error) {
 			unused = append(unused, n)
 			continue
 		}
-		if err := r.b.putAsideIn(r.b.logLostFound(), r.b.filePath(n), "a log file with records that the catalogue does not know"); err != nil {
+		if err := r.b.putLogFileAside(r.b.filePath(n), "a log file with records that the catalogue does not know"); err != nil {
 			return nil, err
 		}
 	}
