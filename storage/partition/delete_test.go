@@ -276,3 +276,30 @@ func TestOthersCommitWhileOneTableDeletesWithLongMatchers(t *testing.T) {
 		t.Errorf("%d segments after a compaction", got)
 	}
 }
+
+// TestMaintenanceOfOthersGoesOnWhileADeletionWaitsForACopy: the round of flushes waited for the deletion's partition, and so did all other partitions.
+func TestMaintenanceOfOthersGoesOnWhileADeletionWaitsForACopy(t *testing.T) {
+	b, c := leading(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.must(b.put("a", 1, 1))
+	b.must(b.Flush(t.Context(), ByAge))
+	waits, back := make(chan struct{}), make(chan struct{})
+	c.await = func(point.Serial) error {
+		close(waits)
+		<-back
+		return nil
+	}
+	done := make(chan error, 2)
+	go func() { done <- b.Delete(t.Context(), 0, only("a"), 0, 10) }()
+	<-waits
+	maintained := make(chan error, 1)
+	go func() { maintained <- b.Maintain(t.Context(), time.Now(), ByMemory) }()
+	select {
+	case err := <-maintained:
+		b.must(err)
+	case <-time.After(20 * time.Second):
+		t.Error("maintenance waits for a copy")
+	}
+	close(back)
+	b.must(<-done)
+}

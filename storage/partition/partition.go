@@ -398,7 +398,8 @@ func (p *Partition) Segments() []segment.Info {
 }
 
 // Maintain flushes the head if the policy demands it, or for the reason why, if given and there are rows to flush. After a failure
-// it waits for the retry time first. A deletion that is owed comes before all.
+// it waits for the retry time first, and while the list of segments is being changed it leaves the flush to the next call. A deletion that is owed
+// comes before all.
 func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) error {
 	if err := p.payDeletions(now); err != nil {
 		return err
@@ -415,7 +416,12 @@ func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) err
 	if reason == NotDue {
 		return nil
 	}
-	return p.Flush(ctx, reason)
+	// A deletion that is under way may wait for a copy that is away. The next round is soon, and this one has other partitions to flush.
+	if !p.flushMu.TryLock() {
+		return nil
+	}
+	defer p.flushMu.Unlock()
+	return p.flushOrdered(ctx, reason)
 }
 
 // gone is the error of a partition that was closed or dropped: the caller should look up where it is now.
