@@ -395,7 +395,8 @@ func (x *answers) change(rng *rand.Rand, over func() bool) {
 			}
 		}
 		p := oneOf(rng, lives)
-		kind, args := "", []string{}
+		var kind string
+		var args []string
 		switch at := rng.IntN(3); {
 		case at == 0 && len(lives) < 40:
 			kind, args = "split", []string{fmt.Sprint("p", p.ID), "--at", []string{"time-middle", "ring-middle"}[rng.IntN(2)]}
