@@ -10,7 +10,7 @@ import (
 
 // TestSlowReadersOfOneTableKeepNoOtherOut: ten exports that were read a byte at a time kept remote reads of every table waiting.
 func TestSlowReadersOfOneTableKeepNoOtherOut(t *testing.T) {
-	g := &readGates{running: 2, all: map[string]*readGate{}}
+	g := newReadGates(2)
 	var all []func()
 	for range 2 {
 		leave, err := g.enter(t.Context(), "slow")
@@ -27,6 +27,9 @@ func TestSlowReadersOfOneTableKeepNoOtherOut(t *testing.T) {
 	leave, err := g.enter(t.Context(), "other")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, err := g.enter(gone, "third"); !fault.Is(err, fault.Canceled) {
+		t.Errorf("one more than all tables have places for: %v", err)
 	}
 	for _, leave := range append(all, leave) {
 		leave()

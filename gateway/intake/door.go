@@ -43,8 +43,8 @@ type call struct {
 	turn      atomic.Bool // uses a processor
 	partly    string      // why rows were refused by an answer of success; "": none were
 
-	sender   context.Context // without the bound of an answer's time
-	bodyTook time.Duration
+	sender context.Context // without the bound of an answer's time
+	until  time.Time       // the answer's bound after a body that took long; zero: that of the request
 }
 
 var (
@@ -199,13 +199,20 @@ func (f *Front) enter(ctx context.Context, d *door, c *call, method, path, rawQu
 	return d.serve(f, ctx, c)
 }
 
-// answering bounds the time from a body's arrival to its answer. ctx has that bound from the request's beginning, which is good for bodies that are there at once; one
-// that came over a slow link would else be read and decoded whole, refused, and sent again, for ever.
-func (f *Front) answering(ctx context.Context, c *call) (context.Context, context.CancelFunc) {
-	if c.bodyTook < f.settings.AnswerTimeMax/10 {
+// arrived notes when a request's body was there. The time for its answer is counted from the request's beginning, which is good for a body that is there at once. One that
+// came over a slow link has that time from now on: it would else be read and decoded whole, refused, and sent again, for ever.
+func (f *Front) arrived(c *call, began, now time.Time) {
+	if now.Sub(began) >= f.settings.AnswerTimeMax/10 {
+		c.until = now.Add(f.settings.AnswerTimeMax)
+	}
+}
+
+// answering gives the context of a request whose body is there the bound of its answer.
+func (c *call) answering(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.until.IsZero() {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(c.sender, f.settings.AnswerTimeMax)
+	return context.WithDeadline(c.sender, c.until)
 }
 
 func allows(methods, method string) bool {

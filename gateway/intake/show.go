@@ -48,10 +48,10 @@ func readKeys(ts []token) (keys []string, rest []token, err error) {
 	}
 	if len(ts) >= 3 && ts[0].is("IN") && ts[1].text == "(" {
 		for i := 2; i+1 < len(ts); i += 2 {
-			if len(keys) == keysMax {
-				return nil, nil, fmt.Errorf("WITH KEY IN has more than %d keys", keysMax)
-			}
 			if !slices.Contains(keys, ts[i].text) {
+				if len(keys) == keysMax {
+					return nil, nil, fmt.Errorf("WITH KEY IN has more than %d keys", keysMax)
+				}
 				keys = append(keys, ts[i].text)
 			}
 			switch ts[i+1].text {

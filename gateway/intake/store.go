@@ -43,8 +43,8 @@ func (f *Front) load(ctx context.Context, c *call, enc encoding) (buffer, error)
 	if err != nil {
 		return buffer{}, bodyError(err)
 	}
-	c.bodyTook = time.Since(began)
-	ctx, cancel := f.answering(ctx, c)
+	f.arrived(c, began, time.Now())
+	ctx, cancel := c.answering(ctx)
 	defer cancel()
 	m := &f.metrics.per[c.protocol]
 	m.packed.Add(float64(len(packed.b)))
@@ -121,7 +121,7 @@ func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.E
 // store checks a decoded batch against the limits and writes the accepted rows. Without partial, nothing is written if
 // anything was refused. The error is for the whole batch; single refusals are in b.
 func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, partial bool) (kept, error) {
-	ctx, cancel := f.answering(ctx, c)
+	ctx, cancel := c.answering(ctx)
 	defer cancel()
 	c.charge.noteRows(int64(b.Bytes()))
 	received := b.Rows()
@@ -216,6 +216,8 @@ func (f *Front) table(ctx context.Context, c *call) (Table, error) {
 	if c.TableErr != nil {
 		return nil, c.TableErr
 	}
+	ctx, cancel := c.answering(ctx)
+	defer cancel()
 	t, err := f.writer.Table(ctx, c.Table)
 	if err == nil {
 		c.ticket.Found(c.Table)

@@ -355,6 +355,7 @@ func (d *Decoder) makeLabels(name, extra, value []byte) (point.Labels, error) {
 		d.labels.Add(extra, value)
 	}
 	d.labels.Add(labelName, name)
+	d.texts -= len(name) + len(extra) + len(value)
 	for _, p := range d.pairs {
 		d.texts -= len(p.name) + len(p.value)
 	}

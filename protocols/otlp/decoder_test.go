@@ -120,10 +120,9 @@ func TestTimesAtTheEndOfNanosecondsAreStored(t *testing.T) {
 // each data point, 34 GB for a body of 30 MB.
 func TestAServiceNameIsNotWrittenOutForEver(t *testing.T) {
 	const long = 60_000
-	body := func(points int) []byte {
+	body := func(points int, service, metric string) []byte {
 		var b strings.Builder
-		fmt.Fprintf(&b, `{"resourceMetrics":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"%s"}}]},"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":[`,
-			strings.Repeat("v", long))
+		fmt.Fprintf(&b, `{"resourceMetrics":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"%s"}}]},"scopeMetrics":[{"metrics":[{"name":"%s","gauge":{"dataPoints":[`, service, metric)
 		for i := range points {
 			fmt.Fprintf(&b, `%s{"timeUnixNano":"1","asInt":"1","attributes":[{"key":"i","value":{"intValue":"%d"}}]}`, []string{"", ","}[min(i, 1)], i)
 		}
@@ -133,9 +132,15 @@ func TestAServiceNameIsNotWrittenOutForEver(t *testing.T) {
 	dict := point.NewDict(0)
 	dict.SetLabelLimits(point.DefaultLabelLimits)
 	dec := newDecoder(t, otlp.Settings{})
-	for points, tooMany := range map[int]bool{100: false, point.LabelsRequestMax/long + 1: true} {
+	text := strings.Repeat("v", long)
+	for _, c := range []struct {
+		points          int
+		service, metric string
+		tooMany         bool
+	}{{100, text, "m", false}, {point.LabelsRequestMax/long + 1, text, "m", true}, {point.LabelsRequestMax/long + 1, "s", text, true}} {
+		points, tooMany := c.points, c.tooMany
 		b := point.GetBatch(dict)
-		err := dec.Decode(body(points), otlp.JSON, b)
+		err := dec.Decode(body(points, c.service, c.metric), otlp.JSON, b)
 		if tooMany && (!fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), fmt.Sprint(point.LabelsRequestMax)) || b.RefusedRows > 0) {
 			t.Errorf("%d points: %v, %d refused", points, err, b.RefusedRows)
 		}

@@ -16,7 +16,7 @@
 //     partition moves; on loss nothing is committed.
 //   - Order. Records of a partition are written in their order: of two values at one timestamp the later record's wins.
 //   - No effect of repetition. Records delivered again are written again to the same rows; rows without a time get the
-//     record's. Dead letters may be repeated.
+//     record's, or that of the first reading where the record has none. Dead letters may be repeated.
 //   - Membership. Nothing that the storage does, slow, full or away, stops polls or heartbeats. Work that failed for a
 //     passing reason is retried after a growing pause and is never dropped.
 //   - Progress. A record that can never be written is put aside with the reason, and the partition goes on.

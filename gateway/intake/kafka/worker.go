@@ -262,11 +262,10 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 			w.renew()
 		}
 	}()
-	at := r.Timestamp
-	if at.UnixMilli() < 0 { // a producer of message format 0 gives none: rows without a time are of now, as where they come by HTTP
-		at = time.Now()
+	if r.Timestamp.UnixMilli() < 0 { // a producer of message format 0 gives none: its rows are of now, as where they come by HTTP, and at each try of the same time
+		r.Timestamp = time.Now()
 	}
-	if err := w.decoder.Decode(r.Value, o, at.UnixNano(), s); err != nil {
+	if err := w.decoder.Decode(r.Value, o, r.Timestamp.UnixNano(), s); err != nil {
 		return err
 	}
 	t.ticket.More(len(r.Key) + len(r.Value))
