@@ -2,7 +2,7 @@
 //
 // Two Prometheus servers that scrape the same targets send each sample twice, with the same label "cluster" and different labels
 // "__replica__". The rows of the elected replica are stored without that label. The rows of the others count as accepted and are removed, until the
-// elected one is silent for the failover timeout.
+// elected one is silent for the failover timeout. Rows that are all refused are no sign of life.
 //
 //	row of replica b ──Decide──▶ Keep: b is elected, or the elected one is silent and b is elected now
 //	                             Duplicate · TooMany: the table has as many clusters as it may
