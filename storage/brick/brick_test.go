@@ -667,7 +667,8 @@ func TestWritesEndBeforeTheLastFile(t *testing.T) {
 	free(Files{Total: 100_000, Free: FilesMin + 1}, true) // no flapping
 	free(Files{Total: 100_000, Free: FilesMin * 5 / 4}, false)
 	free(Files{Total: 800, Free: 99}, true)
-	free(Files{Total: 800, Free: 100}, false)
+	free(Files{Total: 800, Free: 100}, true)
+	free(Files{Total: 800, Free: 125}, false)
 	free(Files{}, false) // not known
 	if err := b.Close(); err != nil {
 		t.Fatal(err)

@@ -11,19 +11,21 @@ type Files struct{ Total, Free uint64 }
 const FilesMin = 1024
 
 // Fewer reports whether less than need files are free. A file system that has hardly more in all needs an eighth of them.
-func (f Files) Fewer(need uint64) bool { return f.Total > 0 && f.Free < min(need, f.Total/8) }
+func (f Files) Fewer(need uint64) bool { return f.Total > 0 && f.Free < f.share(need) }
+
+func (f Files) share(need uint64) uint64 { return min(need, f.Total/8) }
 
 // filesShort returns why the brick is read-only when the file system of a directory can hold few files more; "": it can hold enough.
 func (b *Brick) filesShort(dir string) string {
 	if b.files == nil {
 		return ""
 	}
-	need := uint64(FilesMin)
+	f := b.files(dir)
+	need := f.share(FilesMin)
 	if b.readOnly.Load() != nil {
 		need += need / 4
 	}
-	f := b.files(dir)
-	if !f.Fewer(need) {
+	if f.Total == 0 || f.Free >= need {
 		return ""
 	}
 	return fmt.Sprintf("the store is read-only: the file system of %s has room for %d more files, whatever their size, of %d (df -i); "+

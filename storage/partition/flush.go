@@ -24,6 +24,15 @@ func (p *Partition) Flush(ctx context.Context, why Reason) error {
 	return p.flushOrdered(ctx, why)
 }
 
+// TryFlush is Flush unless another flush or a deletion is under way, which may wait for a copy that is away; then done is false.
+func (p *Partition) TryFlush(ctx context.Context, why Reason) (done bool, err error) {
+	if !p.flushMu.TryLock() {
+		return false, nil
+	}
+	defer p.flushMu.Unlock()
+	return true, p.flushOrdered(ctx, why)
+}
+
 // flushOrdered is Flush under the flush lock. It records the outcome, for the pace of retries.
 func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
 	err := p.flushNow(ctx, why)

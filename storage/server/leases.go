@@ -441,5 +441,12 @@ func (s *Server) RemovePlacement(name string, id point.PartitionID, placement po
 	if !ok {
 		return nil
 	}
-	return t.remove(id, placement, ifEmpty)
+	return t.remove(id, placement, ifEmpty, func(p *partition.Partition) bool { return s.livesOn(t, p) })
+}
+
+// livesOn reports whether the rows of a partition are to be kept somewhere: its map has a partition of the same time, or it is not known. Else the table was dropped, or the rows are
+// older than it keeps.
+func (s *Server) livesOn(t *table, p *partition.Partition) bool {
+	m, ok := s.deps.Maps.Get(t.name)
+	return !ok || len(m.Overlapping(p.Identity().TimeLo, p.Identity().TimeHi-1)) > 0
 }

@@ -106,7 +106,13 @@ func (s *Server) flushUnderPressure(ctx context.Context) {
 		}
 		f := s.newFlusher()
 		for _, h := range batch {
-			f.run(h.p, func() error { return h.p.Flush(ctx, partition.ByMemory) })
+			f.run(h.p, func() error {
+				if done, err := h.p.TryFlush(ctx, partition.ByMemory); done {
+					return err
+				}
+				f.skip(h.p)
+				return nil
+			})
 		}
 		f.wait()
 		for _, p := range f.failed {
@@ -154,24 +160,29 @@ func (s *Server) newFlusher() *flusher {
 	return f
 }
 
-// run runs flush in the background. A partition with an empty head costs nothing.
+// run runs flush in the background. A partition with an empty head costs nothing; a head of deletions alone has no bytes, and its flush may wait for a copy.
 func (f *flusher) run(p *partition.Partition, flush func() error) {
 	job := func() error {
 		if err := flush(); !f.s.report(p, "flush", err) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.failed = append(f.failed, p)
+			f.skip(p)
 		}
 		return nil
 	}
 	switch n := p.HeadBytes(); {
-	case n == 0:
+	case n == 0 && p.Shape().Frames == 0:
 		_ = job() // reported
 	case n < smallFlush:
 		f.small.Go(job) // waits while smallFlushes run: a round of thousands of partitions does not start thousands of goroutines
 	case !f.large.TryGo(job):
 		f.later = append(f.later, job) // no small one waits for it
 	}
+}
+
+// skip notes a partition that was not flushed.
+func (f *flusher) skip(p *partition.Partition) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failed = append(f.failed, p)
 }
 
 func (f *flusher) wait() {

@@ -128,8 +128,8 @@ func (t *table) drop(id point.PartitionID, m *topology.Map) error {
 	return t.dropLocked(p)
 }
 
-// remove removes one placement, and nothing else of the partition.
-func (t *table) remove(id point.PartitionID, placement point.PlacementID, ifEmpty bool) error {
+// remove removes one placement, and nothing else of the partition. Rows that it alone has are put aside where the partition lives on.
+func (t *table) remove(id point.PartitionID, placement point.PlacementID, ifEmpty bool, livesOn func(*partition.Partition) bool) error {
 	t.creating.Lock()
 	defer t.creating.Unlock()
 	p, ok := t.get(id)
@@ -141,8 +141,10 @@ func (t *table) remove(id point.PartitionID, placement point.PlacementID, ifEmpt
 	} else if !p.CloseEmpty() {
 		return fault.Errorf(fault.Stale, "partition %d took rows meanwhile", id)
 	}
-	if err := p.PutSurplusAside(); err != nil { // closed: nothing more is cut off
-		return err
+	if livesOn(p) {
+		if err := p.PutSurplusAside(); err != nil { // closed: nothing more is cut off
+			return err
+		}
 	}
 	return t.dropLocked(p)
 }

@@ -2,6 +2,7 @@ package administration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -87,6 +89,8 @@ func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 		left, alarms, err := a.onServer(ctx, id)
 		switch {
 		case err == nil:
+		case errors.Is(err, coord.ErrSetBack):
+			return err
 		case ctx.Err() != nil || fault.Is(err, fault.Unavailable) && pause(ctx, drainLookEvery) != nil:
 			return fault.Errorf(fault.Unavailable, "server %s has %v; the drain goes on: `spillway doctor` says what it waits for (other servers must have room for each copy), and `spillway master plan` what comes next", id, last)
 		case fault.Is(err, fault.Unavailable):

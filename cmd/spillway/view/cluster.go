@@ -109,7 +109,7 @@ func (v *Cluster) Open(ctx context.Context, cfg *settings.Config, log *slog.Logg
 func openWaiting[T any](ctx context.Context, store coord.Store, log *slog.Logger, open func() (T, error)) (T, error) {
 	for {
 		v, err := open()
-		if !fault.Is(err, fault.Unavailable) {
+		if !fault.Is(err, fault.Unavailable) || errors.Is(err, coord.ErrSetBack) {
 			return v, err
 		}
 		if err := AwaitStore(ctx, store, log); err != nil {
@@ -326,7 +326,7 @@ func newRand() *rand.Rand {
 func AwaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error {
 	for tries := 0; ; tries++ {
 		_, _, err := store.Get(ctx, master.Key)
-		if !fault.Is(err, fault.Unavailable) {
+		if !fault.Is(err, fault.Unavailable) || errors.Is(err, coord.ErrSetBack) {
 			return err
 		}
 		if tries%10 == 0 {
