@@ -18,8 +18,6 @@ type heartbeat struct {
 	found    bool           // rev is our row's, or 0: there is none
 	rev      coord.Revision // compared by the next renewal
 	n        uint64         // of the last renewal sent
-	shown    uint64         // the highest n that a row of ours was seen to have
-	before   Beat           // the row that the first renewal replaced
 	setBack  bool           // the store was: nothing is renewed, and nothing led, until the process ends
 	// sent holds when each renewal without an answer was sent. A row that shows N proves that renewal good.
 	sent      map[uint64]Time
@@ -99,7 +97,11 @@ func (m *Machine) planBeat() {
 		return
 	case !b.found:
 		b.inFlight = true
-		m.list(Renew, request{job: jobFindBeat, prefix: BeatKey(m.self.Server)})
+		r := request{job: jobFindBeat, prefix: BeatKey(m.self.Server)}
+		if row := m.beats[m.self.Server]; row != nil {
+			r.seen = row.asOf
+		}
+		m.list(Renew, r)
 		return
 	}
 	b.n++
@@ -175,7 +177,6 @@ func (m *Machine) proved(n uint64) {
 		b.goodUntil = max(b.goodUntil, sent+m.set.ValidFor)
 		b.ever = true
 	}
-	b.shown = max(b.shown, n)
 	for k := range b.sent {
 		if k <= n {
 			delete(b.sent, k)
@@ -184,11 +185,18 @@ func (m *Machine) proved(n uint64) {
 }
 
 // foundBeat continues from the row that was found in our place.
-func (m *Machine) foundBeat(a Answer) {
+func (m *Machine) foundBeat(r request, a Answer) {
 	b := &m.beat
 	b.inFlight = false
 	if a.Outcome != Done {
 		b.next = m.now + m.set.RetryAfter
+		return
+	}
+	// A change of a row has a higher revision than all before, and lists are linearizable.
+	if slices.ContainsFunc(a.Rows, func(row coord.Row) bool { return row.Key == BeatKey(m.self.Server) && row.Revision < r.seen }) {
+		b.setBack = true
+		m.lostBeat(storeSetBack)
+		m.out = append(m.out, SetBack{})
 		return
 	}
 	b.found, b.next = true, m.now
@@ -204,15 +212,11 @@ func (m *Machine) foundBeat(a Answer) {
 		if b.ever {
 			m.lostBeat(beatDeleted)
 		}
-	case row.beat.Boot == m.self.Boot && row.beat.N < b.shown, b.ever && row.beat.Boot == b.before.Boot && row.beat.N <= b.before.N:
-		b.setBack = true
-		m.lostBeat(storeSetBack)
-		m.out = append(m.out, SetBack{})
 	case row.beat.Boot == m.self.Boot:
 		b.rev = row.rev
 		m.proved(row.beat.N)
 	case !b.ever: // an earlier process, or one that we replace
-		b.rev, b.before = row.rev, row.beat
+		b.rev = row.rev
 	default:
 		m.lostBeat("another process runs as server " + string(m.self.Server))
 		b.rev = row.rev
@@ -222,7 +226,7 @@ func (m *Machine) foundBeat(a Answer) {
 	}
 }
 
-// storeSetBack: the store has lost a renewal that it acked. What was read of it since need not be true any more.
+// storeSetBack: the store has our row as it was before a renewal that it acked. What was read of it since need not be true any more.
 const storeSetBack = "the coordination store was set back to an older state"
 
 const beatDeleted = "its heartbeat row was deleted"

@@ -222,7 +222,7 @@ type EverLed struct{ Led, Forgotten []Partition }
 // Left answers Leave.
 type Left struct{}
 
-// SetBack says that the store was set back to an older state, from a backup: our heartbeat row has an older renewal than it had before. The process
+// SetBack says that the store was set back to an older state, from a backup: our heartbeat row has an older revision than it had before. The process
 // must end, since what it knows of leases, maps and servers may never have been, by the store as it is now.
 type SetBack struct{}
 

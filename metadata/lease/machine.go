@@ -104,7 +104,8 @@ type request struct {
 	lapses int    // as of sending
 	good   bool   // the heartbeat was good at sending
 	prefix string
-	items  []item // of a batch
+	seen   coord.Revision // of the row asked for, as of sending
+	items  []item         // of a batch
 }
 
 type job uint8
@@ -346,7 +347,7 @@ func (m *Machine) answer(a Answer) {
 	case jobRenew:
 		m.renewed(r, a)
 	case jobFindBeat:
-		m.foundBeat(a)
+		m.foundBeat(r, a)
 	case jobScan:
 		m.scanned(a)
 	case jobProbe:

@@ -139,17 +139,13 @@ func (w *world) command(cmd string, args []string) error {
 		w.delete(RowKey(w.part(args[0])))
 	case "delete-beat":
 		w.delete(BeatKey(topology.ServerID(args[0])))
-	case "backup": // as it is now, of heartbeats
-		rows, _, err := w.store.List(context.Background(), BeatPrefix)
+	case "backup": // as it is now
+		rows, _, err := w.store.List(context.Background(), "")
 		w.backup = rows
 		return err
-	case "restore": // as etcdutl does it with --bump-revision: the revisions go on
-		w.tracef("heartbeats are those of the backup")
-		var writes []coord.Write
-		for _, row := range w.backup {
-			writes = append(writes, coord.Write{Key: row.Key, Value: row.Value})
-		}
-		w.commit(nil, writes)
+	case "restore": // as etcdutl does it with --bump-revision --mark-compacted: rows keep their revisions, that of the store goes on, and watchers list
+		w.tracef("the store is restored from the backup")
+		return w.restore()
 	case "late":
 		d, err := time.ParseDuration(args[1])
 		p := w.procs[w.index(args[0])]

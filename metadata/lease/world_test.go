@@ -561,6 +561,35 @@ func (w *world) resync(i int, part Partition) {
 	p.step(SetInSync{Partition: part, Members: members})
 }
 
+// restore puts a store in the place of the other that has the rows of the backup at their revisions.
+func (w *world) restore() error {
+	_, last, err := w.store.List(context.Background(), "")
+	if err != nil {
+		return err
+	}
+	w.store = mem.New()
+	rev := coord.Revision(0)
+	put := func(writes ...coord.Write) {
+		if err == nil {
+			rev, _, err = w.store.Commit(context.Background(), nil, writes)
+		}
+	}
+	filler := coord.Write{Key: "filler"}
+	at := map[coord.Revision][]coord.Write{}
+	for _, row := range w.backup {
+		at[row.Revision] = append(at[row.Revision], coord.Write{Key: row.Key, Value: row.Value})
+	}
+	for rev < last+1000 && err == nil {
+		put(append(at[rev+1], filler)...)
+	}
+	for _, p := range w.procs {
+		if !p.dead {
+			p.relist()
+		}
+	}
+	return err
+}
+
 func (w *world) delete(key string) {
 	w.tracef("somebody deletes %s", key)
 	w.commit(nil, []coord.Write{{Key: key, Delete: true}})
