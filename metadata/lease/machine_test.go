@@ -79,13 +79,13 @@ func TestAProofFromBeforeALapseLetsNobodyAct(t *testing.T) {
 	h.step(0, assigned(p))
 	renew := h.id(h.step(ms(10), Answer{ID: 1, Outcome: Done, Revision: 1}), Renew, false)
 	scan := h.id(h.step(ms(20), Answer{ID: renew, Outcome: Done, Revision: 2}), Renew, true)
-	proof := h.id(h.step(ms(30), Answer{ID: scan, Outcome: Done, Revision: 20, Rows: []coord.Row{{Key: RowKey(p), Value: ourRow.Encode(), Revision: 19}}}), Renew, false)
+	beat := coord.Row{Key: BeatKey("s1"), Value: Beat{Server: "s1", Boot: "b1", Store: "d1", N: 1}.Encode(), Revision: 2}
+	proof := h.id(h.step(ms(30), Answer{ID: scan, Outcome: Done, Revision: 20, Rows: []coord.Row{beat, {Key: RowKey(p), Value: ourRow.Encode(), Revision: 19}}}), Renew, false)
 	// The proof is late, renewals fail, and the lease that was never begun has expired.
 	renew = h.id(h.step(ms(1200), Tick{}), Renew, false)
 	h.step(ms(2200), Answer{ID: renew, Outcome: Unknown})
 	find := h.id(h.step(ms(3500), Tick{}), Renew, true)
-	beat := Beat{Server: "s1", Boot: "b1", Store: "d1", N: 1}
-	renew = h.id(h.step(ms(3510), Answer{ID: find, Outcome: Done, Revision: 20, Rows: []coord.Row{{Key: BeatKey("s1"), Value: beat.Encode(), Revision: 2}}}), Renew, false)
+	renew = h.id(h.step(ms(3510), Answer{ID: find, Outcome: Done, Revision: 20, Rows: []coord.Row{beat}}), Renew, false)
 	h.step(ms(3520), Answer{ID: renew, Outcome: Done, Revision: 21})
 	h.keep = false
 	again := false
