@@ -192,7 +192,7 @@ type Stats struct {
 	ByPartition []PartitionStats
 	// LostFound describes the server's lost+found, for all tables: files that nothing refers to; "": it is empty.
 	LostFound string
-	// Unmapped are tables with partitions on the server that have no map, sorted, at most a hundred: the coordination store has lost them. Only where the table asked for
+	// Unmapped are tables with partitions or staged rows on the server that have no map, sorted, at most a hundred: the coordination store has lost them. Only where the table asked for
 	// is "".
 	Unmapped []string
 	// Staged are the rows of the table that are staged, by server; those without any are left out.

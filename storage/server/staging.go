@@ -33,6 +33,8 @@ type Staging interface {
 	Release(hold uint64)
 	// Frames passes the encoded frames of a table that Read may return to give, which does not keep them.
 	Frames(table string, give func([]byte) error) error
+	// Loads returns the staged rows of all tables that have any.
+	Loads() []staging.Load
 	// Load returns the staged rows of a table; false: there are none.
 	Load(table string) (staging.Load, bool)
 	// Times returns the first and the last time of the rows of a table that Read may return; lo > hi: there are none.

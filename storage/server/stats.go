@@ -166,13 +166,26 @@ func (s *Server) OnCompactingGrowth(f func(to int64)) { s.compacting.OnGrowth(f)
 // unmappedMax bounds the tables that Stats names.
 const unmappedMax = 100
 
-// unmapped returns the tables with partitions here that have no map.
+// unmapped returns the tables with partitions or staged rows here that have no map.
 func (s *Server) unmapped() (names []string) {
+	add := func(table string) {
+		if _, ok := s.deps.Maps.Get(table); !ok {
+			names = append(names, table)
+		}
+	}
 	for _, t := range s.tables() {
-		if _, ok := s.deps.Maps.Get(t.name); !ok && len(t.all()) > 0 {
-			names = append(names, t.name)
+		if len(t.all()) > 0 {
+			add(t.name)
+		}
+	}
+	if s.deps.Staging != nil {
+		for _, l := range s.deps.Staging.Loads() {
+			if l.Frames > 0 {
+				add(l.Table)
+			}
 		}
 	}
 	slices.Sort(names)
+	names = slices.Compact(names)
 	return names[:min(len(names), unmappedMax)]
 }

@@ -198,7 +198,7 @@ func (e *examination) damaged(ctx context.Context) {
 	unmapped := map[string][]topology.ServerID{}
 	defer func() {
 		for _, table := range slices.Sorted(maps.Keys(unmapped)) {
-			e.broken("set back", table, joinIDs(unmapped[table])+" have partitions of it, and the coordination store knows no such table: the store was restored from an older backup, or lost it",
+			e.broken("set back", table, joinIDs(unmapped[table])+" have rows of it, and the coordination store knows no such table: the store was restored from an older backup, or lost it",
 				"`spillway table repair "+table+" --reason restored`; until then its rows are not read")
 		}
 	}()
