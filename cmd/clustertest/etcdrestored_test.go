@@ -42,6 +42,7 @@ func TestClusterKeepsItsRowsWhereEtcdIsRestored(t *testing.T) {
 	c.ackMore(senders)
 	stop()
 	c.report(senders)
+	c.within(processtest.Patience, "all rows are at their leaders", func() bool { return c.waiting() == 0 })
 
 	for _, from := range []string{backup, t.TempDir()} { // the second has nothing
 		c.stop(etcd)
