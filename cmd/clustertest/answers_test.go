@@ -177,7 +177,7 @@ func (x *answers) scripts() (queries []asked) {
 	return queries
 }
 
-// evals returns the queries of a section whose rows begin at a time. Times that are expressions are left out.
+// evals returns the queries of a section. from is the time of its first row. Queries whose times are expressions are left out.
 func (x *answers) evals(section string, at time.Time) (queries []asked) {
 	since := func(text string) (time.Time, bool) {
 		d, err := model.ParseDuration(strings.TrimSpace(text))

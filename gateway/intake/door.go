@@ -207,7 +207,7 @@ func (f *Front) arrived(c *call, began, now time.Time) {
 	}
 }
 
-// answering gives the context of a request whose body is there the bound of its answer.
+// answering returns the context for all that follows the body: with the deadline that arrived set, else ctx.
 func (c *call) answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.until.IsZero() {
 		return ctx, func() {}

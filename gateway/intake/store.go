@@ -126,7 +126,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	c.charge.noteRows(int64(b.Bytes()))
 	received := b.Rows()
 	var twice point.Dropped
-	var senders []point.Sender // whose rows are left, of those that send the same series as others
+	var senders []point.Sender // replicas of HA pairs that have rows left in b
 	if f.replicas != nil {
 		twice, senders = f.replicas.Resolve(c.Table, b)
 	}

@@ -226,7 +226,7 @@ func (m *Machine) foundBeat(r request, a Answer) {
 	}
 }
 
-// storeSetBack: the store has our row as it was before a renewal that it acked. What was read of it since need not be true any more.
+// storeSetBack: our row in the store is older than a renewal that the store acked. Nothing that was read since can be relied on.
 const storeSetBack = "the coordination store was set back to an older state"
 
 const beatDeleted = "its heartbeat row was deleted"

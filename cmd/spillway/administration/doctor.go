@@ -314,7 +314,7 @@ func (e *examination) metadata(ctx context.Context) error {
 	return nil
 }
 
-// unmapped asks a server for the tables that it has partitions of, and no map; those that are being dropped are none.
+// unmapped returns the tables of which a server has partitions or staged rows, and of which the coordination store has no row.
 func (e *examination) unmapped(ctx context.Context, st peer.Storage) []string {
 	ctx, cancel := context.WithTimeout(ctx, fetchMax)
 	defer cancel()
@@ -328,7 +328,8 @@ func (e *examination) unmapped(ctx context.Context, st peer.Storage) []string {
 	})
 }
 
-// setBack reports a table whose row is older than a map that servers acted by: the coordination store was restored from a backup. A row that changes meanwhile is not.
+// setBack reports a table if its row in the coordination store is older than a map that a server acted by: the store was restored from a backup. A row that changes
+// while this runs is not reported.
 func (e *examination) setBack(ctx context.Context, row coord.Row, r mapstore.Row) error {
 	table := mapstore.TableOf(row.Key)
 	if r.Seq == 0 || r.Dropped {

@@ -71,7 +71,7 @@ func (f *fileLetters) open() error {
 	return nil
 }
 
-// syncDir makes names of a directory durable: else a power cut removes a new file, with letters whose offsets were committed.
+// syncDir makes the names in a directory durable. Without it a power cut could remove a new file, and the letters in it, after their offsets were committed.
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
