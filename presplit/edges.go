@@ -42,7 +42,7 @@ func (p Plan) next(f *Forecast, from point.Nanos, filled float64) point.Nanos {
 	least, last := from+p.WidthMin, from+p.WidthMax
 	at := from
 	for filled < p.Target && at < last {
-		step := min(last, at-at%minute+minute) - at
+		step := f.step(at, last) - at
 		rate := f.Rate(at + step/2)
 		if need := (p.Target - filled) / max(rate, math.SmallestNonzeroFloat64) * 1e9; need < float64(step) {
 			at += point.Nanos(need)

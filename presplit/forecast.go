@@ -103,10 +103,18 @@ func (f *Forecast) season(at point.Nanos) float64 {
 	return f.shape[i]*(1-x) + f.shape[i+1]*x
 }
 
+// step is the end of a time from lo on, up to hi, for which one rate stands: a minute, or all once the rate is constant. Partitions may be decades wide.
+func (f *Forecast) step(lo, hi point.Nanos) point.Nanos {
+	if constant := f.From - shapeBack + point.Nanos(len(f.shape))*coarseWidth; lo >= constant {
+		return hi
+	}
+	return min(hi, lo-lo%minute+minute)
+}
+
 // Bytes is the expected growth in [lo, hi).
 func (f *Forecast) Bytes(lo, hi point.Nanos) (sum float64) {
 	for lo < hi {
-		next := min(hi, lo-lo%minute+minute)
+		next := f.step(lo, hi)
 		sum += f.Rate(lo+(next-lo)/2) * float64(next-lo) / 1e9
 		lo = next
 	}

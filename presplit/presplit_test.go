@@ -413,3 +413,42 @@ func TestAHistoryThatHasJustBegunIsItsMean(t *testing.T) {
 		t.Errorf("after a gap two minutes are enough: %+v", f)
 	}
 }
+
+// TestALookFarAheadTakesNoTime: minute by minute, the plan of a table with partitions of a century needed a second a column, and one to the last minute of 2262 never ended.
+func TestALookFarAheadTakesNoTime(t *testing.T) {
+	h := &History{}
+	steady(h, 0, 3*day, 1000)
+	f, ok := h.Forecast(h.Until(), h.Until()+day)
+	if !ok {
+		t.Fatal("nothing is forecast")
+	}
+	began := time.Now()
+	if got, want := f.Bytes(math.MaxInt64-day, math.MaxInt64), f.Rate(f.From+20*day)*86400; math.Abs(got/want-1) > 1e-6 {
+		t.Errorf("%v bytes on the last day, want %v", got, want)
+	}
+	far := f.From + 100*365*day
+	if got, want := f.Bytes(f.From, far), f.Bytes(f.From, f.From+20*day)+f.Bytes(f.From+20*day, far); math.Abs(got/want-1) > 1e-6 {
+		t.Errorf("%v bytes in a century, %v of its parts", got, want)
+	}
+	for range 100 {
+		if end := (Plan{Target: f.Bytes(f.From, far), WidthMin: WidthMin, WidthMax: 200 * 365 * day}).Edges(&f, f.From, f.From+1, 0); len(end) != 1 || math.Abs(float64(end[0]-far)) > float64(day) {
+			t.Fatalf("it ends at %v, want %v", end, far)
+		}
+	}
+	if took := time.Since(began); took > 20*time.Second { // minute by minute it needs minutes
+		t.Errorf("it took %v", took)
+	}
+}
+
+// TestEveryCodeIsItsRate: a rate is read from a table, exactly as it is computed, and is written as the same code again.
+func TestEveryCodeIsItsRate(t *testing.T) {
+	for code := zeroRate + 1; code != 0; code++ {
+		got, ok := decodeRate(code)
+		if want := math.Exp2(float64(code-2)/rateSteps + rateLow); !ok || got != want {
+			t.Fatalf("code %d is %v, want %v", code, got, want)
+		}
+		if again := encodeRate(got); again != code {
+			t.Fatalf("code %d is written as %d", code, again)
+		}
+	}
+}

@@ -2,9 +2,11 @@ package archtest
 
 import (
 	"go/ast"
+	"go/build"
 	"go/importer"
 	"go/token"
 	"go/types"
+	"os/exec"
 	"reflect"
 	"strconv"
 	"strings"
@@ -25,6 +27,9 @@ var ignored = map[string]string{"gateway/access.webTLS.PreferServer": "files of 
 
 // unread finds the settings in packages that nothing reads, except known ones.
 func unread(pkgs []pkg, known map[string]string) (found []string) {
+	if root, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
+		build.Default.GOROOT = strings.TrimSpace(string(root)) // which a program compiled with -trimpath does not know
+	}
 	w := &typed{library: importer.ForCompiler(token.NewFileSet(), "source", nil), pkgs: map[string]pkg{}, done: map[string]*types.Package{}, reads: map[string]bool{}}
 	for _, p := range pkgs {
 		w.pkgs[module+p.path] = p

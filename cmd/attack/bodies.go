@@ -24,6 +24,7 @@ func bodyAttacks() []attack {
 		{name: "bodies/mutations", does: "valid bodies of every protocol with bytes changed, cut and repeated", run: mutations},
 		{name: "bodies/many-small-fields", does: "30 MB of empty series, lines, symbols", run: emptyFields},
 		{name: "bodies/metadata", does: "megabytes of help texts and a million metric families", run: metadataFlood},
+		{name: "large/requests", does: "honest: bodies of 31 MiB, 62 MiB packed and a million series, twelve at once, beside queries and exports", run: largeRequests, check: checkLarge},
 	}
 }
 

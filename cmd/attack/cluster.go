@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -80,28 +81,38 @@ func clusterOverload(ctx context.Context, o options, k attack) (hurt int, err er
 	return min(len(a.wrong), 1), nil
 }
 
-// startCluster starts the processes. The target's own is the first gateway.
+// startCluster starts the cluster of an overload. The target's own process is the first gateway.
 func startCluster(ctx context.Context, o options) (*target, error) {
-	dir, err := os.MkdirTemp("", "spillway-attack-")
+	t, c, err := startProcesses(ctx, o, processes.Plan{Storage: clusterStorage, Gateways: clusterGateways})
 	if err != nil {
 		return nil, err
 	}
-	c, err := processes.Layout(processes.Plan{
-		Bin: o.bin, Dir: dir, Etcd: 1, Storage: clusterStorage, Gateways: clusterGateways, Memory: o.memory,
-		Env: []string{"SPILLWAY_STORAGE_FLUSH_IDLE=1s", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1"},
-	})
-	if err != nil {
-		return nil, err
-	}
-	t := &target{p: c.Gateways[0], addr: c.HTTP[0], dir: dir, client: &http.Client{Timeout: time.Minute}}
-	t.addrs, t.all = c.HTTP, slices.Concat(c.Gateways, c.Storage, c.Etcd)
-	if t.memory, err = bytesOf(o.memory); err != nil {
-		return nil, err
-	}
+	t.p, t.addr, t.addrs = c.Gateways[0], c.HTTP[0], c.HTTP
 	for _, addr := range slices.Concat(c.HTTP, c.Admin) {
 		t.pages = append(t.pages, "http://"+addr)
 	}
 	t.staging = t.pages[len(c.HTTP):]
+	return t, nil
+}
+
+// startProcesses starts a cluster beside one etcd. The target's own process and address are the caller's to choose.
+func startProcesses(ctx context.Context, o options, plan processes.Plan) (*target, *processes.Cluster, error) {
+	memory, err := bytesOf(o.memory)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp("", "spillway-attack-")
+	if err != nil {
+		return nil, nil, err
+	}
+	plan.Bin, plan.Dir, plan.Etcd, plan.Memory = o.bin, dir, 1, o.memory
+	plan.Env = []string{"SPILLWAY_STORAGE_FLUSH_IDLE=1s", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1"}
+	c, err := processes.Layout(plan)
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	t := &target{dir: dir, memory: memory, client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
+	t.all = slices.Concat(c.Gateways, c.Storage, c.Etcd)
 	for _, p := range t.all {
 		if o.cpus != "" {
 			p.In = []string{"env", "-u", "GOMAXPROCS", "taskset", "-c", o.cpus}
@@ -114,9 +125,9 @@ func startCluster(ctx context.Context, o options) (*target, error) {
 	defer cancel()
 	if err := c.Start(starting); err != nil {
 		c.Kill()
-		return nil, err
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	return t, nil
+	return t, c, nil
 }
 
 // watched is what a process answers about its health.

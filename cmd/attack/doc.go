@@ -17,5 +17,8 @@
 //	attack -memory 512MiB -seconds 10             # everything
 //	attack -only 'queries/' -seconds 3            # one group
 //
+// The groups peers, plainpeers and cluster are run only where -only names them: they start etcd, which must lie beside the program. The first two attack the port at
+// which a storage server answers its peers, with certificates and in the clear.
+//
 // The exit code is 0 if nothing was hurt, 1 if something was, 2 if the run itself failed.
 package main

@@ -89,6 +89,7 @@ type attack struct {
 	asked   bool                     // runs only where -only names its group
 	env     func(o options) []string // of the process; of a group the first one's
 	cluster bool                     // against a cluster, without a bystander
+	peers   peerPort                 // against a storage server's port for peers, where not noPeers; the same for all of a group
 	tls     bool                     // of a group's process: its ports speak TLS; of a group the first one's
 }
 
@@ -96,7 +97,7 @@ func (k attack) group() string { group, _, _ := strings.Cut(k.name, "/"); return
 
 // attacks lists all attacks, those of a group beside each other.
 func attacks() []attack {
-	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), oddAttacks(), slowAttacks(), handshakeAttacks(), overloadAttacks(), churnAttacks())
+	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), oddAttacks(), slowAttacks(), handshakeAttacks(), peerAttacks(), overloadAttacks(), churnAttacks())
 }
 
 // run runs the chosen attacks and returns how many hurt.
@@ -132,15 +133,20 @@ func run(ctx context.Context, o options) (hurt int, err error) {
 	return hurt, nil
 }
 
-// calm is how long the bystander is measured alone before a group.
-const calm = 5 * time.Second
+// calm is how long the bystander is measured alone before a group: long where its latency is judged by that.
+func (o options) calm() time.Duration {
+	if o.latency {
+		return 5 * time.Second
+	}
+	return time.Second
+}
 
-// runGroup runs attacks against one process, which is restarted at the end and checked again.
+// runGroup runs attacks against one process, which is restarted at the end and checked again, or against the storage server of a cluster.
 func runGroup(ctx context.Context, o options, group []attack) (hurt int, err error) {
 	if group[0].cluster {
 		return clusterOverload(ctx, o, group[0])
 	}
-	t, err := startTarget(ctx, o, group[0])
+	t, err := startFor(ctx, o, group[0])
 	if err != nil {
 		return 0, err
 	}
@@ -150,7 +156,7 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 		return 0, err
 	}
 	defer b.end()
-	quiet, err := b.during(func() { sleep(ctx, calm) })
+	quiet, err := b.during(func() { sleep(ctx, o.calm()) })
 	if err != nil {
 		return 0, err
 	}
@@ -177,6 +183,9 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 			}
 		}
 	}
+	if group[0].peers != noPeers {
+		return hurt + readBack(ctx, group[0].group(), b), nil
+	}
 	began := time.Now()
 	wrong := t.settle(ctx)
 	settled := time.Since(began)
@@ -193,6 +202,24 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 		fmt.Println("    " + w)
 	}
 	return hurt, nil
+}
+
+// startFor starts what the attacks of a group go against, which the first one says.
+func startFor(ctx context.Context, o options, first attack) (*target, error) {
+	if first.peers != noPeers {
+		return startPeers(ctx, o, first.peers)
+	}
+	return startTarget(ctx, o, first)
+}
+
+// readBack reads the bystander's rows after the attacks of a group against a cluster. It returns 1 if one is missing.
+func readBack(ctx context.Context, group string, b *bystander) (hurt int) {
+	verdict := "whole"
+	if err := b.whole(ctx); err != nil {
+		hurt, verdict = 1, "HURT: "+err.Error()
+	}
+	fmt.Printf("%-34s %8d bystander rows acked; read back: %s\n", group+", at the end", b.acked(), verdict)
+	return hurt
 }
 
 // settleMax bounds how long heads may need to become segments after the last write.

@@ -84,10 +84,15 @@ func slowBodies(ctx context.Context, a *attacker) {
 }
 
 // How capacity is found: so many connections keep the server busy, and no more than it serves with ease.
-const (
-	capacityConns  = 48
-	overloadRounds = 3
-)
+const capacityConns = 48
+
+// rounds is how often capacity and overload are measured in turns: three times where the median is judged.
+func (a *attacker) rounds() int {
+	if a.goodput > 0 {
+		return 3
+	}
+	return 1
+}
 
 // overload measures the rate that the server accepts from a few senders, once its heads are full and flushing has to keep up,
 // and the rate when many offer three times as much steadily, whatever is answered. Beside them clients ask for large answers
@@ -104,7 +109,7 @@ func overload(ctx context.Context, a *attacker) {
 	var wg sync.WaitGroup
 	wg.Go(func() { readSlowly(readers, a, "/t/bench/api/v1/query?query=cpu_usage_user[1h]", 32) })
 	var shares []float64
-	for range overloadRounds { // in turns: whatever else the machine does meanwhile, it does to both
+	for range a.rounds() { // in turns: whatever else the machine does meanwhile, it does to both
 		capacity := a.load(ctx, senders, capacityConns, spell, 0)
 		taken := a.load(ctx, senders, len(senders), spell, 3*capacity.rate)
 		shares = append(shares, taken.rate/capacity.rate)
@@ -133,7 +138,7 @@ func besideQueries(ctx context.Context, a *attacker) {
 	spell := max(a.last, 4*time.Second)
 	a.load(ctx, senders, capacityConns, spell, 0) // not measured: series are new
 	var shares []float64
-	for range overloadRounds {
+	for range a.rounds() {
 		alone := a.load(ctx, senders, capacityConns, spell, 0)
 		queries, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup

@@ -18,7 +18,7 @@ const (
 
 func slowAttacks() []attack {
 	hold := func(first string) func(context.Context, *attacker) {
-		return func(ctx context.Context, a *attacker) { slowClients(ctx, a, first) }
+		return func(ctx context.Context, a *attacker) { slowClients(ctx, a, a.addr, first) }
 	}
 	return []attack{
 		{name: "slow/silent", does: "10,000 connections that say nothing", run: hold("")},
@@ -33,8 +33,8 @@ func slowAttacks() []attack {
 	}
 }
 
-// slowClients opens connections from several addresses of this machine, as one has too few ports, and holds them.
-func slowClients(ctx context.Context, a *attacker, first string) {
+// slowClients opens connections to a port from several addresses of this machine, as one has too few ports, and holds them.
+func slowClients(ctx context.Context, a *attacker, addr, first string) {
 	before := a.rss()
 	var opened atomic.Int64
 	conns := make([]net.Conn, slowConnections)
@@ -43,7 +43,7 @@ func slowClients(ctx context.Context, a *attacker, first string) {
 		wg.Go(func() {
 			for i := w; i < slowConnections && ctx.Err() == nil; i += 16 {
 				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%8))}, Timeout: 5 * time.Second}
-				c, err := d.DialContext(ctx, "tcp", a.addr)
+				c, err := d.DialContext(ctx, "tcp", addr)
 				if err != nil {
 					continue
 				}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -28,8 +29,10 @@ const (
 type target struct {
 	p      *processes.Process
 	addr   string
-	secure bool   // it speaks TLS
-	admin  string // the address of its admin port, where it speaks TLS
+	secure bool        // it speaks TLS
+	admin  string      // the address of its admin port, where it speaks TLS
+	peer   string      // of a storage server: the address of its port for peers
+	shown  *tls.Config // what a peer shows there; nil: peers are not secured
 	dir    string
 	memory int64
 	client *http.Client

@@ -29,7 +29,7 @@ build() {
 	fi
 	cd "$(echo "$told" | sed -n 's/.*"Dir": "\(.*\)",*$/\1/p')"
 	mkdir -p "$into"
-	GOWORK=off GOFLAGS=-mod=readonly nice go build -tags "$5" -o "$binary.new" "$4"
+	GOWORK=off GOFLAGS=-mod=readonly nice go build -ldflags=-w -tags "$5" -o "$binary.new" "$4"
 	mv "$binary.new" "$binary"
 	echo "$stamp" >"$binary.from"
 }
@@ -70,7 +70,7 @@ python() {
 		echo "install.sh: there is no python3 with venv; on Debian: apt-get install python3-venv" >&2
 		exit 1
 	fi
-	if ! timeout 600 "$into/python/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r "$wanted" >&2; then
+	if ! timeout 1800 "$into/python/bin/pip" install -q --disable-pip-version-check --only-binary :all: -r "$wanted" >&2; then
 		echo "install.sh: the libraries of Python cannot be fetched; is PyPI, or the mirror of your pip.conf, within reach?" >&2
 		exit 1
 	fi
@@ -88,7 +88,7 @@ libraries() {
 		rm -rf "$into/npm"
 		mkdir -p "$into/npm"
 		cp "$from/package.json" "$from/package-lock.json" "$into/npm"
-		if ! (cd "$into/npm" && timeout 600 npm ci --silent --ignore-scripts --no-audit >&2); then
+		if ! (cd "$into/npm" && timeout 1800 npm ci --silent --ignore-scripts --no-audit >&2); then
 			echo "install.sh: the libraries of Node cannot be fetched; is npm's registry, or the mirror of your .npmrc, within reach?" >&2
 			exit 1
 		fi
@@ -106,7 +106,7 @@ for name; do
 			custom,inputs.cpu,inputs.disk,inputs.file,inputs.mem,inputs.net,inputs.tail,parsers.influx,outputs.influxdb,outputs.influxdb_v2,outputs.http,outputs.kafka,serializers.influx,serializers.json,serializers.prometheusremotewrite,secretstores.docker
 		;;
 	prometheus)
-		build prometheus v0.315.0 github.com/prometheus/prometheus ./cmd/prometheus remove_all_sd
+		build prometheus v0.316.0 github.com/prometheus/prometheus ./cmd/prometheus remove_all_sd
 		;;
 	python)
 		python

@@ -40,7 +40,7 @@ func TestClusterAnswersAsOneProcessWhilePartitionsMove(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
 	seed, span := uint64(processtest.EnvInt(t, "TEST_SEED", 1)), processtest.EnvDuration(t, "ANSWERS_FOR", 30*time.Second)
-	language := []string{"SPILLWAY_QUERY_EXPERIMENTAL_FUNCTIONS=true", "SPILLWAY_QUERY_EXTENDED_SELECTORS=true",
+	language := []string{"SPILLWAY_QUERY_EXPERIMENTAL_FUNCTIONS=true", "SPILLWAY_QUERY_UNQUOTED_UTF8_NAMES=true",
 		"SPILLWAY_QUERY_FILL_MODIFIERS=true"}
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: append([]string{unmerged, "SPILLWAY_STORAGE_FLUSH_AGE=1s",
 		"SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_STORAGE_UNLOAD_BYTES_PER_SECOND=64KiB"}, language...)})

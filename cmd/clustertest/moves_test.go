@@ -183,8 +183,8 @@ func TestClusterAMoveShowsHowFarItIs(t *testing.T) {
 	p := c.cover("slow", time.Now().Truncate(time.Hour).Add(-3*time.Hour), time.Hour, 1)[0]
 	m, _ := c.view.Tables.Get(p.Table)
 	at, _ := m.ByID(p.ID)
-	lines := make([]string, 20_000)
-	for i := range lines { // no two values are alike: some 200 KB of segment
+	lines := make([]string, 100_000)
+	for i := range lines { // no two values are alike: some 1 MB of segment, minutes of copying
 		lines[i] = fmt.Sprintf("m,i=%d v=%v %d", i%100, rand.Float64(), at.TimeLo/int64(time.Millisecond)+int64(i))
 	}
 	if status, text, err := processtest.PutLine(c.doors[0], p.Table, strings.Join(lines, "\n")); err != nil || status != http.StatusNoContent {

@@ -352,7 +352,7 @@ func TestClusterRetentionEndsAMove(t *testing.T) {
 			t.Errorf("the move of %v ended before the retention was shortened", p)
 		}
 	}
-	c.command("table", "set", "aged", fmt.Sprintf("--retention=%dm", (hours-3)*60-5)) // from the newest row on
+	c.command("table", "set", "aged", "--confirm=aged", fmt.Sprintf("--retention=%dm", (hours-3)*60-5)) // from the newest row on
 	c.within(2*processtest.Patience, "what is too old is gone from the map", func() bool {
 		m, _ := c.view.Tables.Get("aged")
 		return !slices.ContainsFunc(old, func(p lease.Partition) bool { _, ok := m.ByID(p.ID); return ok })

@@ -9,7 +9,7 @@ import (
 )
 
 // TestNarrowPartitionsAnswerAsOne asks every kind of query of rows in partitions of 20 seconds and of the same rows in one partition: the same bits. Some rows are in
-// heads, some in segments, and some partitions have both. Each query is asked twice: of blocks that are opened, and of those that stayed.
+// heads, some in segments, and some partitions have both. Each query is asked twice: of blocks that are opened, and of those, or columns of the selector, that stayed.
 func TestNarrowPartitionsAnswerAsOne(t *testing.T) {
 	if testing.Short() {
 		t.Skip("hundreds of queries")

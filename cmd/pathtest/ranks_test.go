@@ -78,7 +78,7 @@ func (s *spread) value(at point.Nanos) string {
 	s.tb.Helper()
 	q := &peer.Select{Table: promqlsuite.Table, Lo: at, Hi: at}
 	set, err := s.source.Select(s.tb.Context(), q)
-	for end := time.Now().Add(20 * time.Second); fault.Is(err, fault.Unavailable) && time.Now().Before(end); { // a server that was restarted has another address
+	for end := time.Now().Add(time.Minute); fault.Is(err, fault.Unavailable) && time.Now().Before(end); { // a server that was restarted has another address
 		set, err = s.source.Select(s.tb.Context(), q)
 	}
 	s.must(err)

@@ -464,7 +464,7 @@ func TestAServerThatIsAwayIsMissed(t *testing.T) {
 	}
 
 	s.serve(s.parts["n2"])
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for selected(t, s.source, all) != whole {
 		if time.Now().After(deadline) {
 			t.Fatalf("after its return: %s", selected(t, s.source, all))
@@ -539,7 +539,7 @@ func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 	}
 	reads := func(source *fanout.Source) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for selected(t, source, all) != want {
 			if time.Now().After(deadline) {
 				t.Fatalf("read %.500s\nwant %.500s", selected(t, source, all), want)

@@ -128,7 +128,9 @@ func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Par
 		if over {
 			return
 		}
-		over = true
+		if over = true; err != errSilent && err != errDeaf && err != errCanceled {
+			g.received[server] = g.now()
+		}
 		silence.stop()
 		verdict, reason := a.Answer(err)
 		done(verdict, follow.Failure{Partitions: []*topology.Partition{at}, Asked: server, Sent: true, Deaf: err == errDeaf, Reason: reason, Err: err})
@@ -139,15 +141,34 @@ func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Par
 		}
 		return over
 	}
+	began := g.now()
+	silent := func() time.Duration { return min(g.now().Sub(began), g.now().Sub(g.received[server])) }
+	var listen func()
+	listen = func() {
+		if over {
+			return
+		}
+		ping, again := a.Listen(silent())
+		if !ping {
+			g.after(again+time.Microsecond, "listen", listen)
+			return
+		}
+		pinged := g.now()
+		ask(g.proc, g.w.indexOf(server), follow.PingMax, "ping", func(say func(bool)) { say(true) }, func(_, ok bool) {
+			switch {
+			case ok:
+				g.received[server] = g.now()
+			case !over && a.Deaf(silent(), g.now().Sub(pinged)):
+				answered(errDeaf)
+			}
+			g.after(time.Microsecond, "listen", listen)
+		})
+	}
 	silence = g.after(follow.SilenceMax, "silence", func() {
 		if !over && a.Silent() && !look() {
 			g.silent = append(g.silent, look)
 			if p.StageAfter > 0 {
-				ask(g.proc, g.w.indexOf(server), follow.PingMax, "ping", func(say func(bool)) { say(true) }, func(_, ok bool) {
-					if !ok && !over && a.Deaf() {
-						answered(errDeaf)
-					}
-				})
+				listen()
 			}
 		}
 	})

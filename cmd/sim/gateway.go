@@ -33,8 +33,9 @@ type gateway struct {
 	work    string // the table that is dropped or made by this gateway
 
 	writes, reads follow.Policy
-	following     []*following  // requests that wait
-	silent        []func() bool // questions without an answer for long: each looks at the leaders, and returns true when it is over
+	following     []*following                    // requests that wait
+	received      map[topology.ServerID]time.Time // when a server last answered anything
+	silent        []func() bool                   // questions without an answer for long: each looks at the leaders, and returns true when it is over
 	stamped       point.Stamp
 
 	// Staging.
@@ -56,6 +57,7 @@ const (
 
 func (g *gateway) start() {
 	g.writes, g.reads = follow.Writes(5*time.Second, false), follow.Reads(2*time.Second)
+	g.received = map[topology.ServerID]time.Time{}
 	g.rows, g.store = map[lease.Partition]lease.Lease{}, map[topology.ServerID]lease.StoreID{}
 	g.registered, g.registeredAt, g.beats = map[topology.ServerID]registry.Server{}, map[string]coord.Revision{}, map[topology.ServerID]lease.Time{}
 	if g.w.stages {

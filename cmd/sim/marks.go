@@ -119,6 +119,7 @@ const (
 	stepMerge
 	stepBalance
 	stepEven
+	stepLead
 	stepMetadata
 	stepSweep
 	mergedUnborn
@@ -190,7 +191,7 @@ var markNames = [...]string{
 	becameMaster: "a server becomes master", masterNoMore: "a master is master no more", masterLostAtWork: "a master loses its row while it carries something out",
 	drained: "a server is drained", fenceLeftBehind: "a fence that a master left behind is taken away",
 	stepDrop: "the master: a drop is ended", stepRetention: "the master: retention drops", stepAhead: "the master: partitions are made ahead", stepRepair: "the master: a repair",
-	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepEven: "the master: a partition with rows moves for balance", stepMetadata: "the master: metadata servers",
+	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepEven: "the master: a partition with rows moves for balance", stepLead: "the master: a lead is handed over for its load", stepMetadata: "the master: metadata servers",
 	stepSweep: "the master: lease rows are swept", mergedUnborn: "partitions that were never led are merged",
 	chainLed: "a chain is led", chainOvertaken: "a head is overtaken", chainRests: "a chain is quiet", chainWakes: "a quiet chain wakes", chainGivesUp: "a head gives its lease up for a new epoch", chainUnmapped: "a chain is led by a placement that the map has no more", chainRefuses: "a head takes no rows", chainStalls: "rows wait for a copy that is away", chainBehind: "a copy is behind the log", copyMade: "a copy is made",
 	memberSilent: "a silent member is taken out", memberSlow: "a slow member is taken out", memberUnreached: "a member that no frame reaches is taken out", memberUnmapped: "a member that the map has no more is taken out", memberTakenIn: "a placement is taken into a chain", surplusCut: "surplus is set aside", surplusHandedOver: "surplus is handed over", tornFrame: "a torn frame is cut",
@@ -291,7 +292,7 @@ func (w *world) markOps(ops []topology.Op) {
 
 // kindMarks are the marks of the master's steps.
 var kindMarks = map[master.Kind]mark{master.Drop: stepDrop, master.Retention: stepRetention, master.Ahead: stepAhead, master.Repair: stepRepair, master.Drain: stepDrain,
-	master.Split: stepSplit, master.Merge: stepMerge, master.Balance: stepBalance, master.Metadata: stepMetadata, master.Sweep: stepSweep}
+	master.Split: stepSplit, master.Merge: stepMerge, master.Balance: stepBalance, master.Lead: stepLead, master.Metadata: stepMetadata, master.Sweep: stepSweep}
 
 // markStep marks a step that was carried out.
 func (w *world) markStep(s master.Step) {

@@ -60,6 +60,10 @@ func masterSettings(rng *rand.Rand) (s master.Settings) {
 	if s.MergeFrom = -1; s.DropMax == 256 { // no draw of its own: runs and scripts are as they were
 		s.MergeFrom, s.MergeInto = 2, [2]time.Duration{3 * time.Hour, 7 * time.Hour}
 	}
+	s.RestFor, s.HandedFor, s.BalanceRows = 10*time.Second, 20*time.Second, -1
+	if s.DropMax == 16_384 {
+		s.BalanceRows = 100
+	}
 	s.SetDefaults()
 	return s
 }
@@ -317,7 +321,7 @@ type working struct {
 }
 
 func (x *working) step(in master.Input) {
-	now, effects := time.Unix(0, int64(x.w.now)), []master.Effect(nil)
+	now, effects := x.w.wall(), []master.Effect(nil)
 	if !x.may() {
 		x.w.mark(masterLostAtWork)
 		effects = x.Step(now, master.Lost{}, effects)
@@ -501,10 +505,40 @@ func (w *world) nothingPlanned() (why string) {
 			}
 		}
 		if t.planned && !t.busy {
-			return ""
+			return t.uneven()
 		}
 	}
 	return "no master has looked"
+}
+
+// uneven returns a lead that would be handed over if none had been so lately; "": there is none.
+func (t *term) uneven() string {
+	s := t.look()
+	s.Handed = nil
+	for _, step := range master.Plan(s, t.w.master, rand.New(rand.NewPCG(1, 1))) {
+		if step.Kind == master.Lead {
+			return "loads are uneven: the master would " + step.What + ": " + step.Why
+		}
+	}
+	return ""
+}
+
+// accepted returns the rows that the partitions here have accepted, which are their loads. Their rates follow from their ids, and a few are a hundred times those of others: the rows that
+// clients write are too few to be a load.
+func (s *server) accepted() (in rules.Accepted) {
+	rates := [...]uint64{2000, 40, 700, 0, 20, 150, 0}
+	for _, table := range s.w.tables {
+		m := s.on(table).m
+		if m == nil {
+			continue
+		}
+		for p := range m.All() {
+			if rate := rates[uint64(p.ID)%uint64(len(rates))]; rate > 0 {
+				in.All = append(in.All, rules.Count{Partition: lease.Partition{Table: table, ID: p.ID}, Rows: rate * uint64(s.w.now/time.Second)})
+			}
+		}
+	}
+	return in
 }
 
 // isFence reports whether a prohibition is a master's.

@@ -399,7 +399,7 @@ func (w *world) canLead(id lease.Partition, p *topology.Partition) bool {
 			}
 			continue
 		}
-		if on && l.Empty && w.check.highest[placementOn{s.disk.id, pl.ID}] == 0 {
+		if on && l.Empty {
 			return true
 		}
 		r := s.disk.copies[id]

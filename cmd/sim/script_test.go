@@ -78,6 +78,7 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 	s.master.SetDefaults()
 	s.master.ClosedAfter, s.master.SettleAfter, s.master.EmptyAfter = time.Hour, time.Second, 20*time.Second
 	s.master.MovesMax, s.master.RoomFrom, s.master.SplitBytes, s.master.BalanceBytes = 64, 2, -1, -1
+	s.master.BalanceRows = -1
 	s.trace.all = func(line string) {
 		if _, text, ok := strings.Cut(line, "  the master "); ok {
 			s.tell("the master %s", text)

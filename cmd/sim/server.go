@@ -174,6 +174,9 @@ func (s *server) begin() {
 		s.decide(rules.Clock{Now: w.hour()})
 		s.decide(s.published())
 	})
+	if !w.opt.scripted {
+		s.every(rules.MeterEvery, "count", func() { s.decide(s.accepted()) })
+	}
 	s.chains()
 	if w.stages {
 		s.stager = newStager(s)

@@ -97,6 +97,26 @@ func TestFewServers(t *testing.T) {
 	}
 }
 
+// TestSkewedLoadsAreSpread: leads of busy partitions are handed over while servers crash and masters come and go, and in the end none is left that the master would hand over: else
+// the run is not whole. Few are needed, so none goes to and fro.
+func TestSkewedLoadsAreSpread(t *testing.T) {
+	t.Parallel()
+	handed := 0
+	for _, seed := range []uint64{100, 102, 107, 108, 115} {
+		o := options(seed, 20_000)
+		o.Copies = 3
+		r := Run(o, nil)
+		report(t, r)
+		if r.marks[stepLead] > 20 {
+			t.Errorf("seed %d: %d leads were handed over for their loads", seed, r.marks[stepLead])
+		}
+		handed += r.marks[stepLead]
+	}
+	if handed == 0 {
+		t.Error("no lead was handed over for its load")
+	}
+}
+
 // TestSameSeedSameRun: a run is made of its options alone, event for event and line for line.
 func TestSameSeedSameRun(t *testing.T) {
 	var lines [2][]string
@@ -142,8 +162,8 @@ var broken = []brokenRule{
 	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 8},
 	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 7},
 	{rule: notRuledOut, faults: allFaults, says: "I2", runs: 400, from: 7},
-	{rule: planByOthers, faults: allFaults, says: "I1", runs: 200, from: 4},
-	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 5524},
+	{rule: planByOthers, faults: allFaults, says: "not whole", runs: 200, from: 4}, // lease.Guard refuses what would be I1, again and again
+	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 20130},
 	{rule: actedIgnored, faults: allFaults | restore, says: "", runs: 400, from: 49}, // I2, or I1
 	{rule: leasesLost, faults: allFaults | restore, says: "I", runs: 200, from: 17},
 	{rule: rankNotGiven, faults: versions, says: "H", runs: 400, from: 16},
@@ -172,11 +192,11 @@ var broken = []brokenRule{
 // brokenStaging are the rules of staging, each with the promise that its runs break.
 var brokenStaging = []brokenRule{
 	{rule: forgottenUnacked, faults: allFaults, says: "I1|H", runs: 100, from: 1},
-	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 1749},
+	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 10060},
 	{rule: stagedOnOne, faults: allFaults, says: "H", runs: 200, from: 13, copies: 3},
 	{rule: silentStagers, faults: allFaults, says: "H", runs: 100, from: 2},
-	{rule: directoryIgnored, faults: allFaults, says: "I1|H", runs: 1000, from: 6003},
-	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 101},
+	{rule: directoryIgnored, faults: allFaults, says: "I1|H", runs: 1000, from: 6630},
+	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 280},
 }
 
 // TestBrokenRulesOfStagingAreSeen does the same for staged rows.

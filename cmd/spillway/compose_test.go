@@ -137,7 +137,7 @@ func TestComposeFilesKeepDataAndAreOpenToThisMachineAlone(t *testing.T) {
 // checkOurService: the program understands the service's command and variables, and has the time to stop.
 func checkOurService(t *testing.T, where string, s composeService) {
 	t.Helper()
-	if stops := time.Duration(settings.Default().HTTP.ShutdownTimeout) + process.LeaveTimeout + process.CopiesTimeout + process.EndMax; s.Grace <= stops {
+	if stops := time.Duration(settings.Default().HTTP.ShutdownTimeout) + process.LeaveTimeout + process.CopiesTimeout + process.UnstageTimeout + process.EndMax; s.Grace <= stops {
 		t.Errorf("%s is killed after %s, and may need %s to stop", where, s.Grace, stops)
 	}
 	processtest.NoSettings(t)

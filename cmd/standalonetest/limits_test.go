@@ -76,7 +76,7 @@ func (l *limited) reload(yaml, outcome string) {
 	if err := l.Cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		l.T.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); l.metric(name) == before; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); l.metric(name) == before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			l.T.Fatalf("the file was not read\n%s", &l.Log)
 		}

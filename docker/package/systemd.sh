@@ -25,15 +25,19 @@ outside() {
 	why=$(unshare --mount true 2>&1) || skip "namespaces cannot be made here: $why"
 	packages=$(mktemp -d)
 	group=spillway-systemd.$$
-	# Of cgroups the directories stay when their processes are gone.
-	trap 'rm -rf "$packages"; find /sys/fs/cgroup -depth -type d -path "*/$group*" -exec rmdir {} + 2>/dev/null || true' EXIT
+	container=
+	trap clean EXIT
+	trap 'exit 143' TERM INT HUP
 	install -m 0644 "$1" "$packages/older.deb"
 	install -m 0644 "$2" "$packages/newer.deb"
 	install -m 0755 "$0" "$packages/systemd.sh"
 	touch "$packages/log"
 	code=0
 	# Process 1 ends with the code of the unit. A container that hangs is ended from here, whole.
-	timeout --kill-after=30 15m unshare --mount --propagation private "$0" --root "$packages" "$group" >"$packages/console" 2>&1 || code=$?
+	timeout --kill-after=30 15m unshare --mount --propagation private "$0" --root "$packages" "$group" >"$packages/console" 2>&1 &
+	container=$!
+	wait $container || code=$? # wait is interrupted by a signal, a command is not
+	container=
 	cat "$packages/log"
 	if [ ! -s "$packages/log" ]; then
 		# The unit did not begin.
@@ -42,6 +46,18 @@ outside() {
 		skip "systemd-nspawn does not boot here, with code $code; what it printed last stands above"
 	fi
 	[ $code = 0 ] || { echo "make test-package: systemd: ended with code $code"; exit 1; }
+}
+
+clean() {
+	trap '' TERM INT HUP # make sends a signal on, as a second one
+	# timeout is in a process group of its own: a signal to that of this program did not reach it.
+	if [ -n "$container" ]; then
+		kill "$container" 2>/dev/null || true
+		wait "$container" || true
+	fi
+	rm -rf "$packages"
+	# Of cgroups the directories stay when their processes are gone.
+	find /sys/fs/cgroup -depth -type d -path "*/$group*" -exec rmdir {} + 2>/dev/null || true
 }
 
 # root is in a mount namespace of its own.

@@ -19,12 +19,14 @@ docker/package/build.sh 0 || skip "nfpm, which makes packages, cannot be had; th
 tmp=$(mktemp -d)
 pid= root=
 clean() {
+	trap '' TERM INT HUP # make sends a signal on, as a second one
 	[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
 	! dpkg -s spillway >/dev/null 2>&1 || dpkg --purge spillway || true
 	rm -rf /var/lib/spillway /etc/spillway /etc/default/spillway "$tmp"
 	userdel spillway 2>/dev/null || true
 }
 trap clean EXIT
+trap 'exit 143' TERM INT HUP # of which dash alone would die without clean
 
 arch=$(go env GOARCH)
 before=bin/package-test/before/packages now=bin/package-test/now/packages
@@ -112,7 +114,7 @@ files() {
 	done
 }
 
-port=$(( 20000 + $$ % 10000 ))
+port=$(( 10000 + $$ % 1000 )) # below those of the tests of clusters and of the page, which may run beside
 export SPILLWAY_HTTP_LISTEN=127.0.0.1:$port SPILLWAY_ADMIN_LISTEN= SPILLWAY_URL=http://127.0.0.1:$port
 start() {
 	set -- setpriv --reuid spillway --regid spillway --clear-groups $(sed -n 's/^ExecStart=//p' "$root/usr/lib/systemd/system/spillway.service")

@@ -477,6 +477,30 @@ func TestCertificatesAreSwappedWithoutARestart(t *testing.T) {
 	}
 }
 
+// TestAHalfWrittenFileAsksForCertificatesStill: its beginning has TLS, and neither client_auth_type nor the names that certificates must have.
+func TestAHalfWrittenFileAsksForCertificatesStill(t *testing.T) {
+	const asks = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: c.crt\n"
+	web := "tls_server_config:\n  cert_file: s.crt\n  key_file: s.key\n" + asks + "  client_allowed_sans: [client.example]\n"
+	w := newWorld(t, web, "")
+	pool, _ := w.certificate("s")
+	w.certificate("c")
+	w.mustOpen()
+	for n := range len(web) {
+		w.write("web.yml", web[:n])
+		_ = w.g.Reload()
+		if now, _ := w.g.TLS().GetConfigForClient(nil); now.ClientAuth != tls.RequireAndVerifyClientCert || now.VerifyPeerCertificate == nil {
+			t.Fatalf("with %d bytes of the file any certificate is let in, or none is asked for: %q", n, web[:n])
+		}
+	}
+	if _, err := w.shake(&tls.Config{RootCAs: pool}); err == nil {
+		t.Error("a client without a certificate was let in")
+	}
+	w.write("web.yml", web+"# a change\n")
+	if err := w.g.Reload(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestClientCertificates(t *testing.T) {
 	w := newWorld(t, `tls_server_config: {cert_file: s.crt, key_file: s.key, client_ca_file: c.crt, client_auth_type: RequireAndVerifyClientCert,
   client_allowed_sans: [client.example], min_version: TLS12, max_version: TLS12, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384]}

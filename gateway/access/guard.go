@@ -81,7 +81,7 @@ func (s Settings) load() (*state, error) {
 	st := &state{}
 	var errs []error
 	if s.WebFile != "" {
-		w, err := loadWeb(s.WebFile)
+		w, err := loadWeb(s.WebFile, newFiles())
 		st.web, errs = w, append(errs, err)
 	}
 	sum := st.web.digest
@@ -130,11 +130,15 @@ func (g *Guard) Reload() error {
 }
 
 // mayBecome refuses changes that need a restart. A web-config file that is cut short, as one that is just being written,
-// looks like one without users and TLS: it must not open the door.
+// looks like one without users and TLS, or without the demand for certificates: it must not open the door.
 func (s *state) mayBecome(next *state) error {
 	switch {
 	case (s.web.tls != nil) != (next.web.tls != nil):
 		return fault.Errorf(fault.Invalid, "web.config.file: TLS is switched on and off by a restart only")
+	case s.web.tls != nil && s.web.tls.ClientAuth != tls.NoClientCert && next.web.tls.ClientAuth == tls.NoClientCert:
+		return fault.Errorf(fault.Invalid, "web.config.file: client_auth_type asks for no certificates any more; that takes a restart")
+	case s.web.tls != nil && s.web.tls.VerifyPeerCertificate != nil && next.web.tls.VerifyPeerCertificate == nil:
+		return fault.Errorf(fault.Invalid, "web.config.file: client_allowed_sans is gone; it can be removed by a restart only")
 	case s.closed && !next.closed, len(s.web.users) > 0 && len(next.web.users) == 0:
 		return fault.Errorf(fault.Invalid, "web.config.file: no users are left; they can all be removed by a restart only")
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"maps"
 	"os"
@@ -54,8 +55,8 @@ type limit struct {
 
 // loadWeb reads a web-config file and the certificates that it names. The error is Invalid and names the fault and its
 // place.
-func loadWeb(name string) (w webState, err error) {
-	text, err := readFile(name)
+func loadWeb(name string, files *files) (w webState, err error) {
+	text, err := files.read(name)
 	if err != nil {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file")
 	}
@@ -64,21 +65,19 @@ func loadWeb(name string) (w webState, err error) {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
 	}
 	c.TLS.within(filepath.Dir(name))
-	if err := w.take(&c); err != nil {
+	if err := w.take(&c, files); err != nil {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
 	}
-	if w.digest, err = digestOf(name, &c.TLS); err != nil {
-		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
-	}
+	w.digest = digest(files.sums.Sum(nil))
 	return w, nil
 }
 
-func (w *webState) take(c *webFile) error {
+func (w *webState) take(c *webFile, files *files) error {
 	if err := c.HTTP.validate(); err != nil {
 		return err
 	}
 	if c.TLS.enabled() {
-		if err := w.takeTLS(c); err != nil {
+		if err := w.takeTLS(c, files); err != nil {
 			return err
 		}
 	}
@@ -117,8 +116,8 @@ func (w *webState) take(c *webFile) error {
 
 // takeTLS makes the configuration of handshakes. The certificate is read once here, not at every handshake, so that a
 // file that is just being replaced fails a reload and no handshake.
-func (w *webState) takeTLS(c *webFile) error {
-	t, err := c.TLS.config()
+func (w *webState) takeTLS(c *webFile, files *files) error {
+	t, err := c.TLS.config(files)
 	if err != nil {
 		return err
 	}
@@ -139,21 +138,20 @@ func (w *webState) takeTLS(c *webFile) error {
 	return nil
 }
 
-// digestOf changes when the file does, or one that it names.
-func digestOf(name string, t *webTLS) (digest, error) {
-	h := sha256.New()
-	for _, f := range [...]string{name, t.CertFile, t.KeyFile, t.ClientCAFile} {
-		if f == "" {
-			continue
-		}
-		text, err := readFile(f)
-		if err != nil {
-			return digest{}, err
-		}
-		sum := sha256.Sum256(text)
-		h.Write(sum[:])
-	}
-	return digest(h.Sum(nil)), nil
+// files reads files and hashes the bytes read. A state and its digest are of the same bytes: a file that is replaced between two reads, one for each, would pass for the
+// one in force, and a renewed certificate would not be used until the next change.
+type files struct {
+	open func(name string) ([]byte, error)
+	sums hash.Hash // of all that was read, in order
+}
+
+func newFiles() *files { return &files{readFile, sha256.New()} }
+
+func (f *files) read(name string) ([]byte, error) {
+	text, err := f.open(name)
+	sum := sha256.Sum256(text)
+	f.sums.Write(sum[:])
+	return text, err
 }
 
 // readFile reads a file of settings, which is small.

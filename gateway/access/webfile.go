@@ -105,8 +105,8 @@ var clientAuthTypes = map[string]tls.ClientAuthType{
 }
 
 // config reads the files and makes the configuration of handshakes.
-func (t *webTLS) config() (*tls.Config, error) {
-	cert, err := t.pair()
+func (t *webTLS) config(files *files) (*tls.Config, error) {
+	cert, err := t.pair(files)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (t *webTLS) config() (*tls.Config, error) {
 		return nil, fmt.Errorf("client_auth_type %q is none of %s", t.ClientAuth, strings.Join(slices.Sorted(maps.Keys(clientAuthTypes))[1:], ", "))
 	}
 	c.ClientAuth = auth
-	if c.ClientCAs, err = t.clientCAs(); err != nil {
+	if c.ClientCAs, err = t.clientCAs(files); err != nil {
 		return nil, err
 	}
 	if c.ClientCAs != nil && auth == tls.NoClientCert {
@@ -135,12 +135,12 @@ func (t *webTLS) config() (*tls.Config, error) {
 }
 
 // pair reads certificate and key.
-func (t *webTLS) pair() (tls.Certificate, error) {
-	cert, err := inlineOrFile("cert", t.Cert, t.CertFile)
+func (t *webTLS) pair(files *files) (tls.Certificate, error) {
+	cert, err := files.inlineOr("cert", t.Cert, t.CertFile)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	key, err := inlineOrFile("key", t.Key, t.KeyFile)
+	key, err := files.inlineOr("key", t.Key, t.KeyFile)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
@@ -151,10 +151,10 @@ func (t *webTLS) pair() (tls.Certificate, error) {
 	return pair, nil
 }
 
-func inlineOrFile(key, text, file string) ([]byte, error) {
+func (f *files) inlineOr(key, text, file string) ([]byte, error) {
 	switch {
 	case file != "":
-		return readFile(file)
+		return f.read(file)
 	case text != "":
 		return []byte(text), nil
 	}
@@ -162,11 +162,11 @@ func inlineOrFile(key, text, file string) ([]byte, error) {
 }
 
 // clientCAs returns nil if the file names none.
-func (t *webTLS) clientCAs() (*x509.CertPool, error) {
+func (t *webTLS) clientCAs(files *files) (*x509.CertPool, error) {
 	if t.ClientCA == "" && t.ClientCAFile == "" {
 		return nil, nil
 	}
-	text, err := inlineOrFile("client_ca", t.ClientCA, t.ClientCAFile)
+	text, err := files.inlineOr("client_ca", t.ClientCA, t.ClientCAFile)
 	if err != nil {
 		return nil, err
 	}

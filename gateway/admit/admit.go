@@ -14,15 +14,18 @@ type Bounds struct{ Lo, Hi point.Nanos }
 // Everything is a table without retention or horizon.
 var Everything = Bounds{Lo: math.MinInt64, Hi: math.MaxInt64}
 
-// Counts is the number of rows refused by each reason: floats, histograms and exemplars together.
+// Counts is the number of rows refused by each reason: floats and histograms together.
 type Counts struct {
 	Old   int // below the table's retention
 	Ahead int // beyond the table's or the clock's horizon
+	// Exemplars outside, whichever the end.
+	Exemplars int
 }
 
 // Batch holds b against the limits at time now. Rows outside table or more than FutureMax ahead of now are removed
 // and recorded by b.Refuse with their item, one refusal for neighbouring rows of an item; the others keep their order,
-// and b.Item keeps finding their item. The error is TooLarge: the request has more than RowsMax rows and none is to be
+// and b.Item keeps finding their item. Exemplars outside are removed, too, but are no refused rows: their series repeats one until the next is observed,
+// long after its time, and the samples beside it are good. The error is TooLarge: the request has more than RowsMax rows and none is to be
 // accepted.
 //
 // When nothing is refused, Batch reads b.Times once and allocates nothing.
@@ -78,7 +81,9 @@ func (s Settings) window(now point.Nanos, table Bounds) window {
 	return w
 }
 
-func (c *Counts) add(o Counts) { c.Old, c.Ahead = c.Old+o.Old, c.Ahead+o.Ahead }
+func (c *Counts) add(o Counts) {
+	c.Old, c.Ahead, c.Exemplars = c.Old+o.Old, c.Ahead+o.Ahead, c.Exemplars+o.Exemplars
+}
 
 func saturatingAdd(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
@@ -149,7 +154,7 @@ func (w *window) compactHists(b *point.Batch) Counts {
 }
 
 func (w *window) compactExemplars(b *point.Batch) Counts {
-	r := refuser{b: b, w: w}
+	r := refuser{b: b, w: w, exemplars: true}
 	kept := b.Exemplars[:0]
 	for _, e := range b.Exemplars {
 		if w.outside(e.Time) {

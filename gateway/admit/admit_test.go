@@ -95,8 +95,11 @@ func TestHistogramsAndExemplarsAreHeldToTheSameTimes(t *testing.T) {
 	b.Hists = append(b.Hists, point.HistRow{Time: noon - hours(2)}, point.HistRow{Time: noon, H: []byte{1}})
 	b.Exemplars = append(b.Exemplars, point.ExemplarRow{Time: noon}, point.ExemplarRow{Time: noon + hours(2)})
 	n, err := settings().Batch(b, noon, admit.Bounds{Lo: noon - hours(1), Hi: math.MaxInt64})
-	if err != nil || n.Old != 1 || n.Ahead != 1 {
-		t.Fatalf("counts %+v, err %v", n, err)
+	if err != nil || n != (admit.Counts{Old: 1, Exemplars: 1}) || b.RefusedRows != 1 || b.RefusedExemplars != 1 {
+		t.Fatalf("counts %+v, err %v, refused %d rows, %d exemplars", n, err, b.RefusedRows, b.RefusedExemplars)
+	}
+	if r := b.Refused; len(r) != 2 || r[0].Exemplar || !r[1].Exemplar || !strings.HasPrefix(r[1].Reason, "exemplar: time ") {
+		t.Errorf("refused %+v", r)
 	}
 	if len(b.Hists) != 1 || len(b.Hists[0].H) != 1 || len(b.Exemplars) != 1 || b.Exemplars[0].Time != noon {
 		t.Errorf("kept %+v %+v", b.Hists, b.Exemplars)

@@ -15,6 +15,8 @@ type refuser struct {
 	w      *window
 	counts Counts
 
+	exemplars bool // they are no rows, and counted apart
+
 	// The run that is being collected.
 	rows     int
 	item     int
@@ -41,6 +43,12 @@ func (r *refuser) finish() Counts {
 
 func (r *refuser) flush() {
 	if r.rows == 0 {
+		return
+	}
+	if r.exemplars {
+		r.counts.Exemplars += r.rows
+		r.b.RefuseExemplars(r.rows, 0, r.b.Dict.Labels(r.id).Short, "exemplar: "+r.reason())
+		r.rows = 0
 		return
 	}
 	if r.ahead {

@@ -53,6 +53,8 @@ type Deps struct {
 	Build  Build
 	Config func() string            // the configuration in force, as YAML, without secrets; nil: empty
 	Flags  func() map[string]string // the command line; nil: none
+	// Reloaded says whether the last reload of the settings went well, and since when those in force are; nil: there was none.
+	Reloaded func() (well bool, at time.Time)
 }
 
 // API serves the Prometheus HTTP API. Safe for concurrent use.
@@ -71,6 +73,7 @@ type API struct {
 	build    Build
 	config   func() string
 	flags    func() map[string]string
+	reloaded func() (well bool, at time.Time)
 	started  time.Time
 }
 
@@ -84,7 +87,7 @@ func New(d Deps, s Settings) (*API, error) {
 	a := &API{
 		query: d.Query, limits: d.Limits, parser: d.Query.Parser(), log: d.Log, checked: d.Checked, settings: s, metrics: newMetrics(d.Registerer),
 		gates: newReadGates(s.ReadRunningMax),
-		build: d.Build, config: d.Config, flags: d.Flags, started: time.Now(),
+		build: d.Build, config: d.Config, flags: d.Flags, reloaded: d.Reloaded, started: time.Now(),
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
@@ -94,6 +97,9 @@ func New(d Deps, s Settings) (*API, error) {
 	}
 	if a.flags == nil {
 		a.flags = func() map[string]string { return map[string]string{} }
+	}
+	if a.reloaded == nil {
+		a.reloaded = func() (bool, time.Time) { return true, a.started }
 	}
 	if s.CORSOrigin != "" {
 		a.origin = regexp.MustCompile("^(?:" + s.CORSOrigin + ")$")

@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/jsonrows"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -41,7 +42,7 @@ func (a *API) export(w http.ResponseWriter, c *call) {
 		return
 	}
 	defer l.End()
-	e := &exporter{w: newBody(w, c.Request)}
+	e := &exporter{w: newBody(w, c.Request), turn: l.Turn()}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	err = e.rows(ctx, c.table.Rows(ctx, mint, maxt, ms))
 	if err == nil {
@@ -84,6 +85,7 @@ func (a *API) exported(c *call) (mint, maxt int64, ms []*labels.Matcher, err err
 // exporter writes the lines of one answer.
 type exporter struct {
 	w    *body
+	turn *lane.Turn // ended while a buffer is written: a client may read as slowly as it likes
 	buf  []byte
 	line jsonrows.Line
 	done jsonrows.End
@@ -96,7 +98,7 @@ func (e *exporter) rows(ctx context.Context, set *query.RowSet) error {
 		if err := ctx.Err(); err != nil {
 			return fault.Wrap(err, fault.Canceled, "the answer took longer than query.timeout, or its reader left")
 		}
-		if err := e.series(set.At()); err != nil {
+		if err := e.series(ctx, set.At()); err != nil {
 			return err
 		}
 	}
@@ -104,7 +106,7 @@ func (e *exporter) rows(ctx context.Context, set *query.RowSet) error {
 }
 
 // series writes a series in lines of jsonrows.LineRowsMax rows.
-func (e *exporter) series(s *peer.Series) error {
+func (e *exporter) series(ctx context.Context, s *peer.Series) error {
 	e.line.Labels = e.line.Labels[:0]
 	s.Labels.Range(func(name, value string) bool {
 		e.line.Labels = append(e.line.Labels, jsonrows.Label{Name: name, Value: value})
@@ -114,7 +116,7 @@ func (e *exporter) series(s *peer.Series) error {
 	for times, values := s.Times, s.Values; len(times) > 0; {
 		n := min(len(times), jsonrows.LineRowsMax)
 		e.line.Times, e.line.Values, e.line.Hists = times[:n], values[:n], nil
-		if err := e.write(); err != nil {
+		if err := e.write(ctx); err != nil {
 			return err
 		}
 		times, values = times[n:], values[n:]
@@ -130,7 +132,7 @@ func (e *exporter) series(s *peer.Series) error {
 			}
 			e.line.Hists = append(e.line.Hists, jsonrows.Histogram{Time: h.Time, Int: whole, Float: float})
 		}
-		if err := e.write(); err != nil {
+		if err := e.write(ctx); err != nil {
 			return err
 		}
 		hists = hists[n:]
@@ -141,7 +143,7 @@ func (e *exporter) series(s *peer.Series) error {
 // histogramLineMax is how many histograms a line holds: they are large.
 const histogramLineMax = 64
 
-func (e *exporter) write() (err error) {
+func (e *exporter) write(ctx context.Context) (err error) {
 	before := len(e.buf)
 	if e.buf, err = jsonrows.Append(e.buf, &e.line); err != nil {
 		e.buf = e.buf[:before]
@@ -151,9 +153,13 @@ func (e *exporter) write() (err error) {
 	if len(e.buf) < bufferCap {
 		return nil
 	}
+	e.turn.End()
 	_, err = e.w.Write(e.buf)
 	e.buf, e.gone = e.buf[:0], err != nil
-	return fault.Wrap(err, fault.Canceled, "write to stream")
+	if err != nil {
+		return fault.Wrap(err, fault.Canceled, "write to stream")
+	}
+	return e.turn.Next(ctx)
 }
 
 // end writes the last line.

@@ -33,18 +33,18 @@ const federatePath = "/federate"
 func (a *API) federate(w http.ResponseWriter, c *call) {
 	release, err := a.parse(w, c)
 	if err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	defer release()
 	sets, err := a.parser.ParseMetricSelectors(c.Form["match[]"])
 	if err != nil {
-		failPlain(w, badData(err))
+		a.failPlain(w, badData(err))
 		return
 	}
 	ctx, l, err := a.query.Lookup(c.ctx)
 	if err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	defer l.End()
@@ -53,7 +53,7 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 		err = whole(c.warnings)
 	}
 	if err = l.Leave(err); err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	if err := expose(w, c.Request, l.Turn(), found); err != nil {

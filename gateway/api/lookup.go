@@ -213,6 +213,9 @@ func (a *API) deleteSeries(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if mint > maxt { // nothing would be deleted, and the answer would say that it was
+		return answer{}, badDataf("start is after end")
+	}
 	// All are parsed before the first is deleted. Prometheus accepts {} here, and deletes everything: we ask for {__name__=~".+"}.
 	sets, err := a.matchers(c)
 	if err != nil {

@@ -170,7 +170,7 @@ func (c *call) options() (promql.QueryOpts, error) {
 		}
 		lookback = d
 	}
-	return promql.NewPrometheusQueryOpts(c.Form.Get("stats") == "all", lookback), nil
+	return promql.NewPrometheusQueryOpts(c.Form.Get("stats") == "all", lookback, nil), nil
 }
 
 func statsWarning(v string) string {

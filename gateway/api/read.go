@@ -19,6 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
 // read serves Prometheus' remote read: whole samples in one message, or chunks in a stream of frames, by the first type of
@@ -27,24 +28,24 @@ import (
 func (a *API) read(w http.ResponseWriter, c *call) {
 	leave, err := a.gates.enter(c.ctx, c.table.Name())
 	if err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	defer leave()
 	ctx, l, err := a.query.Lookup(c.ctx)
 	if err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	defer l.End()
 	req, err := decodeRead(w, c.Request, int64(a.settings.ReadBytesMax), budget.LoanOf(ctx))
 	if err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	streamed, err := negotiate(req.AcceptedResponseTypes)
 	if err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	if streamed {
@@ -58,8 +59,8 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 const readCost = 8
 
 // failPlain answers as remote-read clients expect: a sentence, not an envelope.
-func failPlain(w http.ResponseWriter, err error) {
-	ans := answerTo(err)
+func (a *API) failPlain(w http.ResponseWriter, err error) {
+	ans := a.answerTo(err)
 	if ans.status == http.StatusServiceUnavailable && ans.typ == typeUnavailable {
 		w.Header().Set("Retry-After", fmt.Sprint(retryAfterSeconds))
 	}
@@ -171,18 +172,18 @@ func (a *API) readSamples(ctx context.Context, w http.ResponseWriter, c *call, r
 			err = whole(c.warnings)
 		}
 		if err != nil {
-			failPlain(w, err)
+			a.failPlain(w, err)
 			return
 		}
 		resp.Results[i] = res
 	}
 	b, err := resp.Marshal()
 	if err != nil {
-		failPlain(w, err)
+		a.failPlain(w, err)
 		return
 	}
 	b = snappy.Encode(nil, b)
-	query.TurnOf(ctx).End()
+	lane.Of(ctx).End()
 	w.Header().Set("Content-Type", "application/x-protobuf")
 	w.Header().Set("Content-Encoding", "snappy")
 	w.Write(b) // if the client is gone, nothing is left to do
@@ -256,7 +257,7 @@ func appendSamples(ts *prompb.TimeSeries, it chunkenc.Iterator, left int) int {
 }
 
 func (a *API) readChunks(ctx context.Context, w http.ResponseWriter, c *call, req *prompb.ReadRequest) {
-	turn := query.TurnOf(ctx)
+	turn := lane.Of(ctx)
 	defer turn.End()
 	f := &frames{w: w, out: paced{ctx: ctx, w: w, turn: turn}, bytesMax: int(a.settings.ReadFrameBytesMax)}
 	for i, pq := range req.Queries {
@@ -267,7 +268,7 @@ func (a *API) readChunks(ctx context.Context, w http.ResponseWriter, c *call, re
 		switch {
 		case err == nil:
 		case !f.begun:
-			failPlain(w, err)
+			a.failPlain(w, err)
 			return
 		default:
 			a.log.Warn("remote read broken off", "kind", fault.KindOf(err), "error", err)

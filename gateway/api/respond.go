@@ -71,12 +71,18 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
 // retryAfterSeconds is when a refused client may retry.
 const retryAfterSeconds = 1
 
-// fail answers an error.
-func (a *API) fail(w http.ResponseWriter, err error) {
+// answerTo finds the answer to an error, and logs a failure of ours.
+func (a *API) answerTo(err error) *apiError {
 	ans := answerTo(err)
 	if ans.status == http.StatusInternalServerError && ans.typ != typeUnavailable { // deletions that are switched off are no failure
 		a.log.Warn("request failed", "kind", fault.KindOf(err), "error", err)
 	}
+	return ans
+}
+
+// fail answers an error.
+func (a *API) fail(w http.ResponseWriter, err error) {
+	ans := a.answerTo(err)
 	e := encoders.Get().(*encoder)
 	defer putEncoder(e)
 	e.raw(`{"status":"error","errorType":`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -110,7 +111,7 @@ func (a *API) limitedRaw(answer func(http.ResponseWriter, *call)) func(http.Resp
 	return func(w http.ResponseWriter, c *call) {
 		ctx, leave, err := a.limits.EnterQuery(c.ctx, c.table.Name())
 		if err != nil {
-			failPlain(w, err)
+			a.failPlain(w, err)
 			return
 		}
 		defer leave()
@@ -187,7 +188,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { a.metrics.observe(rt.name, seen, time.Since(start)) }()
 	if rt.raw != nil {
 		if err := c.staged(urlParam(r.URL)("staged")); err != nil {
-			failPlain(seen, err)
+			a.failPlain(seen, err)
 			return
 		}
 		rt.raw(seen, c)
@@ -261,7 +262,7 @@ func (a *API) parse(w http.ResponseWriter, c *call) (release func(), err error) 
 		}
 	}
 	c.Body = http.MaxBytesReader(w, c.Body, int64(a.settings.FormBytesMax))
-	if err = c.ParseForm(); err != nil {
+	if err = c.readForm(int64(a.settings.FormBytesMax)); err != nil {
 		err = formError(err)
 	} else if err = c.nameInBody(); err == nil {
 		if err = c.mayBePartial(); err == nil {
@@ -276,6 +277,18 @@ func (a *API) parse(w http.ResponseWriter, c *call) (release func(), err error) 
 		return nil, err
 	}
 	return release, nil
+}
+
+// readForm reads the parameters of the URL and of the body, be it a form of either kind, as Prometheus does.
+func (c *call) readForm(bytesMax int64) error {
+	if err := c.ParseForm(); err != nil {
+		return err
+	}
+	media, _, _ := mime.ParseMediaType(c.Header.Get("Content-Type"))
+	if media != "multipart/form-data" || c.Method != http.MethodPost && c.Method != http.MethodPut {
+		return nil
+	}
+	return c.ParseMultipartForm(bytesMax) // only content counts, so that its files, which are no parameters, stay off the disk
 }
 
 // placed lets a handler answer in a place among look-ups, with its own memory until the answer is written.

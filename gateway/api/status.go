@@ -16,7 +16,7 @@ import (
 )
 
 // promVersion is the Prometheus version of this API. Clients decide by it which requests they may send.
-const promVersion = "3.15.0"
+const promVersion = "3.16.0"
 
 // buildInfo leaves "features" out: clients treat a server with "features" as Mimir with a ruler.
 func (a *API) buildInfo(*call) (answer, error) {
@@ -46,9 +46,10 @@ type runtimeInfo struct {
 func (a *API) runtimeInfo(*call) (answer, error) {
 	cwd, _ := os.Getwd() // "" if it is unavailable
 	host, _ := os.Hostname()
+	well, at := a.reloaded()
 	return value(runtimeInfo{
 		StartTime: a.started.UTC(), CWD: cwd, Hostname: host, ServerTime: time.Now().UTC(),
-		ReloadConfigSuccess: true, LastConfigTime: a.started.UTC(),
+		ReloadConfigSuccess: well, LastConfigTime: at.UTC(),
 		GoroutineCount: runtime.NumGoroutine(), GOMAXPROCS: runtime.GOMAXPROCS(0), GOMEMLIMIT: debug.SetMemoryLimit(-1),
 		GOGC: os.Getenv("GOGC"), GODEBUG: os.Getenv("GODEBUG"), StorageRetention: "per table",
 	}), nil

@@ -19,7 +19,7 @@ import (
 )
 
 // narrow is an API with one processor, on which rows are being written: queries and look-ups have one turn among them.
-func narrow(t *testing.T) http.Handler {
+func narrow(t *testing.T) (http.Handler, *lane.Lane) {
 	t.Helper()
 	st := querytest.NewStore()
 	b := point.GetBatch(point.NewDict(0))
@@ -30,7 +30,8 @@ func narrow(t *testing.T) http.Handler {
 	if err := querytest.Inserter(st, "default", 1)(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	q, err := query.New(query.Deps{Source: st, Processors: 1, Lane: lane.New(func() bool { return true }, 1)}, query.Settings{})
+	turns := lane.New(func() bool { return true }, 1)
+	q, err := query.New(query.Deps{Source: st, Processors: 1, Lane: turns}, query.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,19 +39,24 @@ func narrow(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return h
+	return h, turns
 }
 
 // meanwhile is a client that reads so slowly that another request is served at each write of its answer.
 type meanwhile struct {
 	*httptest.ResponseRecorder
 	h      http.Handler
+	turns  *lane.Lane
 	t      *testing.T
 	served *atomic.Int32
 }
 
 func (m meanwhile) Write(b []byte) (int, error) {
-	ctx, cancel := context.WithTimeout(m.t.Context(), 10*time.Second)
+	// A turn that lasts long lets one other query pass, so that those below are served beside one slow reader that keeps its turn, and not beside two.
+	if taken, _ := m.turns.InUse(); taken != 0 {
+		m.t.Errorf("%d turns are kept while the answer is written", taken)
+	}
+	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
 	defer cancel()
 	for _, path := range []string{"/api/v1/labels", "/api/v1/query?query=count(wave)"} {
 		w := httptest.NewRecorder()
@@ -66,7 +72,7 @@ func (m meanwhile) Write(b []byte) (int, error) {
 // TestQueriesAreAnsweredBesideASlowReader: an answer that its client does not read would keep the turn in which it is
 // encoded, and there is one for every query of the process here.
 func TestQueriesAreAnsweredBesideASlowReader(t *testing.T) {
-	h := narrow(t)
+	h, turns := narrow(t)
 	get := func(path string) *http.Request { return httptest.NewRequest(http.MethodGet, path, nil) }
 	chunks := []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS}
 	all := matching("wave", 0, 1<<60)
@@ -77,11 +83,12 @@ func TestQueriesAreAnsweredBesideASlowReader(t *testing.T) {
 		"exemplars":    get("/api/v1/query_exemplars?query=wave&start=0&end=99999999999"),
 		"statistics":   get("/api/v1/status/tsdb"),
 		"federation":   get("/federate?match[]=wave"),
+		"export":       get("/api/v1/export"),
 		"samples":      readRequest(t, nil, all, all),
 		"chunks":       readRequest(t, chunks, all, all),
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := meanwhile{httptest.NewRecorder(), h, t, new(atomic.Int32)}
+			w := meanwhile{httptest.NewRecorder(), h, turns, t, new(atomic.Int32)}
 			h.ServeHTTP(w, r)
 			if w.Code != http.StatusOK || w.served.Load() == 0 {
 				t.Errorf("%d after %d writes: %.200s", w.Code, w.served.Load(), w.Body)

@@ -1,11 +1,21 @@
 package follow
 
-import "github.com/spillwaydb/spillway/metadata/topology"
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
 
 // Attempt is one question to one server, about one partition or several. The zero Attempt has not begun.
 //
 //	asked ── Silent ──▶ watched ── Look: another leads ──▶ left
-//	  └───────────────────┴───────── Answer ──▶ over ◀──────┘
+//	  │                   │ ▲ └─── Listen: nothing came; a ping; Deaf: still nothing ──▶ left
+//	  │                   └─┘ Listen: something came, of any request                       │
+//	  └───────────────────┴───────── Answer ──▶ over ◀───────────────────────────────────┘
+//
+// A server that sends anything works, however late it is with this answer: rows that are staged because it is busy are work for the others, and for it once more. A frozen
+// or dead one, or one that is cut off, sends nothing at all. One that sends and never answers this question, as when the disk of its log hangs, is left when another leads,
+// when it says so itself (storage/chain, Stalled), or at the request's deadline.
 type Attempt struct {
 	policy *Policy
 	asked  topology.ServerID
@@ -50,9 +60,19 @@ func (a *Attempt) Look(l Lead) (cancel bool) {
 	return true
 }
 
-// Deaf records that the server did not answer a ping either. It reports whether to cancel the question.
-func (a *Attempt) Deaf() (cancel bool) {
-	if a.state != watched || a.policy.StageAfter == 0 {
+// Listen is called while the attempt is watched. silence is for how long nothing at all has come from the server since the question. It reports whether to ask for a sign
+// of life now, with PingMax to answer, else when to call it again.
+func (a *Attempt) Listen(silence time.Duration) (ping bool, again time.Duration) {
+	if silence < SilenceMax {
+		return false, SilenceMax - silence
+	}
+	return true, 0
+}
+
+// Deaf handles a ping that was not answered while it was waited for; silence is that of Listen by now. It reports whether to cancel the question.
+// If the wait took much longer than PingMax, this process was held up itself, and the answer may lie unread: the server is asked again.
+func (a *Attempt) Deaf(silence, waited time.Duration) (cancel bool) {
+	if a.state != watched || a.policy.StageAfter == 0 || silence < SilenceMax || waited >= 2*PingMax {
 		return false
 	}
 	a.state = left

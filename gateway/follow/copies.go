@@ -28,6 +28,7 @@ type Copies struct {
 	outcome Outcome
 	cause   error
 	reason  Reason
+	busy    error // of the first server that has no room for the request
 }
 
 type copyState struct {
@@ -120,8 +121,14 @@ func (c *Copies) Answer(a CopyAsk, err error) []CopyAsk {
 	}
 	*state = failed
 	verdict, reason := c.policy.judge(err)
-	if fault.Is(err, fault.Corrupt) { // another copy may be whole
+	switch {
+	case fault.Is(err, fault.Corrupt): // another copy may be whole
 		verdict, reason = Again, Unanswered
+	case fault.Is(err, fault.Throttled) && peer.IsAnswer(err): // another copy may have room; if none has, the asker gets this error at once
+		verdict, reason = Again, Unanswered
+		if c.busy == nil {
+			c.busy = err
+		}
 	}
 	switch at, named := peer.MapOf(err); {
 	case verdict == Final:
@@ -225,6 +232,8 @@ func (c *Copies) settle(asks []CopyAsk) []CopyAsk {
 	case len(asks) > 0 || c.waits(peer.SureCopies) || c.waits(peer.UnsureCopies):
 	case c.less && len(c.Answers()) > 0:
 		c.outcome = Lacking
+	case c.busy != nil && c.reason != Stale:
+		c.outcome, c.cause, c.reason = Refused, c.busy, None
 	default:
 		c.outcome = Failed
 	}

@@ -18,9 +18,9 @@ import (
 // copiesScript runs
 //
 //	copies n1 n2 n3 [enough=2] [less]     the servers in the order in which they are asked; then events, one a line:
-//	    n1 ok · n1 unsure · n1 stale [named=9] · n1 unavailable · n1 corrupt · n1 throttled · late · leads n2
+//	    n1 ok · n1 unsure · n1 stale [named=9] · n1 unavailable · n1 corrupt · n1 throttled · n1 here throttled · late · leads n2
 //
-// by a map of seq 7. "n1?" is the question for what n1 has, though rows may be missing.
+// "here": by this gateway itself. All go by a map of seq 7. "n1?" is the question for what n1 has, though rows may be missing.
 func (s *script) copies(d *datadriven.TestData) string {
 	enough, less := 2, d.HasArg("less")
 	d.MaybeScanArgs(s.t, "enough", &enough)
@@ -80,6 +80,10 @@ func (s *script) copyAnswer(f []string) error {
 	switch {
 	case f[0] == "unsure":
 		return peer.Unsure(fault.Errorf(fault.Stale, "may lack rows"))
+	case f[0] == "throttled":
+		return peer.Answer(fault.Errorf(fault.Throttled, "throttled"))
+	case f[0] == "here":
+		return answers[f[1]]
 	case f[0] == "corrupt":
 		return fault.Errorf(fault.Corrupt, "a damaged segment")
 	case len(f) > 1:

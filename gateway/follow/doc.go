@@ -16,7 +16,8 @@
 //
 //	Attempt   one server, asked for one partition or several
 //	          asked ─ SilenceMax without an answer ─▶ watched ─ another leads ─▶ left (Moved)
-//	            └──────────── answer ─────────────────┴──────▶ over
+//	            │                                       ├─ nothing else from it either, nor an answer to a ping ─▶ left
+//	            └──────────── answer ───────────────────┴──────▶ over
 //
 // The leaders in the view are hints: a server that does not lead answers Stale. Then its newest map is fetched, also
 // without the coordination store, if the answer names it (peer.MapAt).

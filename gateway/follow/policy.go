@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// PingMax is how long a server that was silent for SilenceMax may delay the answer to a ping, where its silence alone is a reason to leave it.
+// PingMax is how long a server that sent nothing at all for SilenceMax may delay the answer to a ping, where its silence alone is a reason to leave it.
 const PingMax = 300 * time.Millisecond
 
 // SilenceMax is how long a server may be silent before the view is checked for another leader.

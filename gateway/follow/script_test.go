@@ -18,7 +18,7 @@ import (
 //
 //	request writes|reads|alone [patience=5s] [stage=500ms]      begins at 0s
 //	ask n1                                        an attempt; then events, one a line:
-//	    silent · deaf · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
+//	    silent · listen 400ms · deaf 800ms [waited=300ms] · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
 //	failed at=0s map=7 [draw=0.5]                 failures of a try, one a line:
 //	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved  ·  p6 n3 leader full [since=0s]  ·  p7 n1 stale guess
 //	look at=1s map=7                              leader of each failed partition now, in one line: n1 n2 - ?n1, which is a guess
@@ -100,8 +100,15 @@ func (s *script) ask(d *datadriven.TestData) string {
 		switch f[0] {
 		case "silent":
 			fmt.Fprintln(&out, map[bool]string{true: "look who leads", false: "go on"}[a.Silent()])
+		case "listen":
+			ping, again := a.Listen(duration(s.t, f[1]))
+			fmt.Fprintln(&out, map[bool]string{true: "ping", false: fmt.Sprintf("listen again in %v", again)}[ping])
 		case "deaf":
-			fmt.Fprintln(&out, map[bool]string{true: "cancel", false: "go on"}[a.Deaf()])
+			waited := "300ms"
+			if len(f) > 2 {
+				waited = strings.TrimPrefix(f[2], "waited=")
+			}
+			fmt.Fprintln(&out, map[bool]string{true: "cancel", false: "go on"}[a.Deaf(duration(s.t, f[1]), duration(s.t, waited))])
 		case "look":
 			l := lead(f[1])
 			l.Guess = len(f) > 2

@@ -27,3 +27,24 @@ func TestAGatewayWithASlowClockWrites(t *testing.T) {
 		t.Errorf("the clock gives %v", time.Unix(0, rank.Time(got)))
 	}
 }
+
+// TestAnInsertThatHangsDoesNotRestoreWhatWasReplaced: it was sent back and stamped anew, hung in its server as the stream broke, and was sent again with the
+// stamp before, for which it was stamped anew once more. So it was not recognized when it came to its end, behind a later write of the same rows, and won over that.
+func TestAnInsertThatHangsDoesNotRestoreWhatWasReplaced(t *testing.T) {
+	now := time.Now()
+	slow := func() point.Nanos { return now.Add(-time.Minute).UnixNano() }
+	c := newClusterWith(t, func(d *forward.Deps) { d.Clock = forward.NewClockOf(0, slow) }, forward.Settings{}, "n1")
+	n1 := c.servers["n1"]
+	newest := point.Stamp(now.UnixNano()) // of another gateway
+	n1.seen.Observe(newest)
+	n1.hangs = func(s point.Stamp) bool { return s > newest && len(n1.hung) == 0 }
+	if err := c.write(1); err != nil {
+		t.Fatal(err)
+	}
+	if n1.late != 1 || len(n1.hung) != 1 {
+		t.Fatalf("%d inserts were sent back, %d hung", n1.late, len(n1.hung))
+	}
+	if err := n1.timely(n1.hung[0]); err == nil {
+		t.Error("the insert that hung is taken behind the one that was acked in its place")
+	}
+}

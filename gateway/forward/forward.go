@@ -61,9 +61,11 @@ type Deps struct {
 	// Replicas returns the labels by which senders of the same series of a table differ. Nil, and the zero value: none.
 	Replicas func(table string) point.ReplicaLabels
 
-	// Staging chooses the servers that keep rows while their leader is away. Nil: writes wait for the leader. Ping asks a server for a sign of life.
-	Staging Staging
-	Ping    func(ctx context.Context, server topology.ServerID) error
+	// Staging chooses the servers that keep rows while their leader is away. Nil: writes wait for the leader. Ping asks a server for a sign of life, and LastReceived
+	// returns when it last sent anything.
+	Staging      Staging
+	Ping         func(ctx context.Context, server topology.ServerID) error
+	LastReceived func(server topology.ServerID) time.Time
 
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -168,7 +170,7 @@ func New(d Deps, s Settings) *Forwarder {
 	f.series = share.NewReserved(int64(s.GenerationSeriesMax))
 	f.metrics.shows(d.Registerer, f.series)
 	if d.Staging != nil {
-		f.follow.Policy.StageAfter, f.follow.Ping = follow.SilenceMax, d.Ping
+		f.follow.Policy.StageAfter, f.follow.Ping, f.follow.LastReceived = follow.SilenceMax, d.Ping, d.LastReceived
 	}
 	if d.Leaders == nil {
 		f.follow.Leaders = constant{}
@@ -188,18 +190,31 @@ func (f *Forwarder) Table(ctx context.Context, name string) (*Table, error) {
 	if _, err := f.deps.Tables.Ensure(ctx, name); err != nil {
 		return nil, err
 	}
+	return f.opened(name), nil
+}
+
+// Existing gives a table that is there, and never makes one: a reader that names a table which was dropped a moment ago must not bring it back. The error
+// is NotFound.
+func (f *Forwarder) Existing(name string) (*Table, error) {
+	if _, ok := f.deps.Tables.Get(name); !ok {
+		return nil, fault.Errorf(fault.NotFound, "there is no table %q", name)
+	}
+	return f.opened(name), nil
+}
+
+func (f *Forwarder) opened(name string) *Table {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if t, ok := f.mu.tables[name]; ok {
-		return t, nil
+		return t
 	}
-	t = &Table{f: f, name: name, pace: f.settings.newPace(), series: f.series.Member(), tooMany: errTooMany(name, f.series)}
+	t := &Table{f: f, name: name, pace: f.settings.newPace(), series: f.series.Member(), tooMany: errTooMany(name, f.series)}
 	if f.deps.Limits != nil {
 		t.limits = f.deps.Limits(name)
 	}
 	t.current.Store(t.newGeneration(&seriesBook{}))
 	f.mu.tables[name] = t
-	return t, nil
+	return t
 }
 
 // Close ends all streams.

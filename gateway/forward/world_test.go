@@ -67,8 +67,10 @@ type server struct {
 	room   func(point.Labels) bool // for a series that is offered; nil: for all
 	store  *querytest.Store
 	seen   rank.Seen
-	late   int     // inserts that were sent back
-	gaveUp []error // why callers of a mute server gave up
+	late   int                    // inserts that were sent back
+	hung   []point.Stamp          // of inserts that it has not looked at yet when the stream breaks
+	hangs  func(point.Stamp) bool // an insert does so; nil: none
+	gaveUp []error                // why callers of a mute server gave up
 }
 
 func newCluster(t *testing.T, set forward.Settings, servers ...topology.ServerID) *cluster {
@@ -266,6 +268,10 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	time.Sleep(st.s.slow) // a server that answers late
 	if st.s.full != nil {
 		return peer.Answer(st.s.full)
+	}
+	if st.s.hangs != nil && st.s.hangs(in.Stamp) {
+		st.s.hung = append(st.s.hung, in.Stamp)
+		return fault.Wrap(peer.ErrStreamBroken, fault.Unavailable, "partition %d", in.Partition)
 	}
 	if err := st.s.timely(in.Stamp); err != nil {
 		return err

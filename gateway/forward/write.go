@@ -146,6 +146,8 @@ type attempt struct {
 	next   *point.Batch // the rows of those that failed
 	unkept unkept
 	pieces int // of one of them, the most
+	// anew are the ranks of partitions that sent an insert back: the next try of those rows has them too, whether over another stream or by another map.
+	anew map[point.PartitionID]ranks
 }
 
 // run routes and sends by one map. unplaced counts the rows for which no partition can be made. An error is final; shares
@@ -298,7 +300,7 @@ func (w *attempt) on(ctx context.Context, id topology.ServerID, storage peer.Sto
 func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest *pieces) error {
 	set := &w.t.f.settings
 	in := peer.Insert{Partition: p, MapSeq: w.m.Seq, Level: w.level}
-	ranks := w.ranks
+	ranks := w.ranksOf(p)
 	for rest.len() > 0 {
 		in.Stamp = ranks.of(rest.acked)
 		rest.first(&in, set.InsertRowsMax)
@@ -319,6 +321,7 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 		}
 		if err := l.stream.Insert(ctx, &in); err != nil {
 			if w.restamp(err, &ranks, rest) {
+				w.reranked(p, ranks)
 				continue
 			}
 			return err
@@ -326,6 +329,27 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 		rest.drop(&in)
 	}
 	return nil
+}
+
+// ranksOf gives the ranks of a partition's inserts.
+func (w *attempt) ranksOf(p point.PartitionID) ranks {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r, is := w.anew[p]; is {
+		return r
+	}
+	return w.ranks
+}
+
+// reranked notes that a partition's inserts have other ranks from now on. A try of which no answer came may come to its end in its server much later, behind a later write
+// of the same rows: it is recognized by its rank, if that which was acked in its place had the same.
+func (w *attempt) reranked(p point.PartitionID, r ranks) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.anew == nil {
+		w.anew = map[point.PartitionID]ranks{}
+	}
+	w.anew[p] = r
 }
 
 // fail records a share that was sent from began on with its rows without an ack, as a copy: shares live in memory that the next cut uses again.
@@ -338,6 +362,10 @@ func (w *attempt) fail(p *topology.Partition, began time.Time, f follow.Failure,
 	defer w.mu.Unlock()
 	w.failed = append(w.failed, f)
 	w.pieces = max(w.pieces, rest.acked) // one more may have been kept and not acked: its rank identifies it when it comes again
+	if r, is := w.anew[p.ID]; is {
+		r.used, r.anew = r.used+rest.acked, 0
+		w.anew[p.ID] = r
+	}
 	if w.next == nil {
 		w.next = point.GetBatch(w.g.dict)
 	}

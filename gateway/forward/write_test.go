@@ -315,3 +315,26 @@ func TestAWriteOfAStoppingProcessIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// TestLookingForADroppedTableDoesNotMakeItAgain, though it was written to before; a write does.
+func TestLookingForADroppedTableDoesNotMakeItAgain(t *testing.T) {
+	c := newCluster(t, forward.Settings{}, "n1")
+	if _, err := c.forward.Existing("t"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("before it was made: %v", err)
+	}
+	if _, err := c.forward.Table(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.forward.Existing("t"); err != nil {
+		t.Errorf("while it is there: %v", err)
+	}
+	if err := c.tables.DropTable(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.forward.Existing("t"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("after it was dropped: %v", err)
+	}
+	if names := c.tables.Names(); len(names) != 0 {
+		t.Errorf("tables %v", names)
+	}
+}

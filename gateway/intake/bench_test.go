@@ -27,6 +27,7 @@ import (
 type hole struct{ dict *point.Dict }
 
 func (h hole) Table(context.Context, string) (intake.Table, error)    { return h, nil }
+func (h hole) Existing(context.Context, string) (intake.Table, error) { return h, nil }
 func (h hole) Create(context.Context, string, *time.Duration) error   { return nil }
 func (h hole) List(context.Context) ([]string, error)                 { return nil, nil }
 func (h hole) Dict() *point.Dict                                      { return h.dict }

@@ -56,9 +56,9 @@ func bucketOf(table string, keep int64) bucket {
 	return b
 }
 
-// keepSeconds is how long a table keeps its rows; 0: for ever.
+// keepSeconds is how long a table keeps its rows; 0: for ever. The error is NotFound: it was dropped.
 func (f *Front) keepSeconds(ctx context.Context, name string) (int64, error) {
-	t, err := f.writer.Table(ctx, name)
+	t, err := f.writer.Existing(ctx, name)
 	if err != nil {
 		return 0, err
 	}
@@ -102,6 +102,9 @@ func (f *Front) buckets(ctx context.Context, c *call) Response {
 			continue
 		}
 		keep, err := f.keepSeconds(ctx, n)
+		if fault.Is(err, fault.NotFound) {
+			continue // dropped meanwhile
+		}
 		if err != nil {
 			return f.failure2(err, n)
 		}
@@ -130,6 +133,9 @@ func (f *Front) createBucket(ctx context.Context, c *call) (r Response) {
 	}
 	table := databaseOf(want.Name)
 	keep, err := keepOf(want.RetentionRules)
+	if err == nil && keep != nil {
+		err = longEnough(*keep)
+	}
 	if err == nil {
 		err = tablename.Check(table)
 	}

@@ -12,10 +12,10 @@ func TestRowsOfASmallTableAreTakenWhileAnothersBodiesFillTheBudget(t *testing.T)
 	const most = 96 << 20
 	of := budget{max: most}
 	large := charge{of: &of, table: "large"}
-	for large.take(1<<20) == nil {
-	}
-	if large.held != most {
-		t.Fatalf("one alone gets %d bytes of %d", large.held, int64(most))
+	for large.held < most {
+		if err := large.take(1 << 20); err != nil {
+			t.Fatalf("one alone gets %d bytes of %d: %v", large.held, int64(most), err)
+		}
 	}
 	for table, n := 'a', 0; table < 'a'+10; table, n = table+1, n+1 {
 		small := charge{of: &of, table: string(table)}
@@ -73,5 +73,25 @@ func TestRowsBeingDecodedAreRefusedWhereOthersHoldTheMemory(t *testing.T) {
 	other.release()
 	if of.used.Load() != 0 {
 		t.Errorf("%d bytes are left behind", of.used.Load())
+	}
+}
+
+// TestRowsOfASmallTableAreTakenWhileALargeRequestHasItsTurn: what it holds beyond the budget had the writes of all others answered with 503.
+func TestRowsOfASmallTableAreTakenWhileALargeRequestHasItsTurn(t *testing.T) {
+	const most = 96 << 20
+	of := budget{max: most}
+	of.add("large", most+most/4)
+	var total int64
+	for table := 'a'; of.take(string(table), most/smallParts-1) == nil; table++ {
+		total += most/smallParts - 1
+	}
+	if total > most/reserveParts || total < most/reserveParts-most/smallParts {
+		t.Errorf("small tables get %d bytes, want about %d", total, int64(most/reserveParts))
+	}
+	for table, n := range of.tables {
+		of.add(table, -n)
+	}
+	if of.little != 0 {
+		t.Errorf("left behind: %d", of.little)
 	}
 }

@@ -15,10 +15,11 @@ type buffer struct {
 }
 
 // Buffers come in sizes of 1 KiB × 4^n. A body starts in the smallest, whatever length it declares: memory grows only with
-// the bytes that were sent. Copying to the next size moves a third of the body in all.
+// the bytes that were sent. Copying to the next size moves a third of the body in all. Larger ones than all sizes are as large as they need be, and
+// are not kept: four times a body is more than the budget has.
 const (
 	bufferMin     = 1 << 10
-	bufferClasses = 10 // 1 KiB … 256 MiB
+	bufferClasses = 8 // 1 KiB … 16 MiB
 )
 
 // buffers holds free memory, a pool for each size. The zero value is ready.
@@ -66,9 +67,14 @@ func (p *buffers) free(b *buffer) {
 	*b = buffer{}
 }
 
-// grow moves b to the next larger size.
-func (p *buffers) grow(b *buffer) error {
-	next, err := p.get(int64(cap(b.b))*4, b.charge)
+// grow moves b to the next larger size, which need not hold more than max bytes and the one that is too many.
+func (p *buffers) grow(b *buffer, max int64) error {
+	have := int64(cap(b.b))
+	n := have * 4
+	if have <= max {
+		n = min(n, max+1)
+	}
+	next, err := p.get(n, b.charge)
 	if err != nil {
 		return err
 	}
@@ -91,7 +97,7 @@ func (p *buffers) readAll(src io.Reader, max int64, c *charge, mayGrow func(have
 				err = mayGrow(int64(len(b.b)))
 			}
 			if err == nil {
-				err = p.grow(&b)
+				err = p.grow(&b, max)
 			}
 		}
 		if err == nil {

@@ -273,14 +273,11 @@ func readCondition(ts []token) (c condition, rest []token, err error) {
 
 // existing finds a table without making it. The error is NotFound.
 func (f *Front) existing(ctx context.Context, name string) (Table, error) {
-	names, err := f.writer.List(ctx)
-	if err != nil {
-		return nil, err
+	t, err := f.writer.Existing(ctx, name)
+	if fault.Is(err, fault.NotFound) {
+		err = fault.Errorf(fault.NotFound, "database not found: %s", name)
 	}
-	if !slices.Contains(names, name) {
-		return nil, fault.Errorf(fault.NotFound, "database not found: %s", name)
-	}
-	return f.writer.Table(ctx, name)
+	return t, err
 }
 
 // delete removes the rows of a deletion; metric finds the metric of its measurement and field.

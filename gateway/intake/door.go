@@ -194,10 +194,43 @@ func (f *Front) enter(ctx context.Context, d *door, c *call, method, path, rawQu
 		return f.refuse(c, err)
 	}
 	c.sender = ctx
-	ctx, cancel := context.WithTimeout(ctx, f.settings.AnswerTimeMax)
+	ctx, cancel := context.WithTimeout(access.With(ctx, c.identity), f.settings.AnswerTimeMax) // look-ups of names check the identity once more
 	defer cancel()
+	var until time.Time // of all waits together
+	c.charge.await = func(come <-chan struct{}) error {
+		if until.IsZero() {
+			until = time.Now().Add(min(f.settings.AnswerTimeMax/2, memoryWaitMax))
+		}
+		return f.awaitMemory(ctx, c, come, until)
+	}
 	return d.serve(f, ctx, c)
 }
+
+// memoryWaitMax is how long a large request waits for its memory in all: Telegraf and OpenTelemetry's collector give up after five seconds, and send it again.
+const memoryWaitMax = 4 * time.Second
+
+// awaitMemory waits until a large request has its memory, or until the given time. It gives up its turn of the processors meanwhile: the requests that hold the memory need it.
+func (f *Front) awaitMemory(ctx context.Context, c *call, come <-chan struct{}, until time.Time) error {
+	ctx, cancel := c.answering(ctx)
+	defer cancel()
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	decoding := c.turn.Load()
+	f.endTurn(c)
+	select {
+	case <-come:
+	case <-timer.C:
+		return errNoMemory
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if decoding {
+		return f.beginTurn(ctx, c)
+	}
+	return nil
+}
+
+var errNoMemory = fault.Errorf(fault.Throttled, "the memory did not become free")
 
 // arrived notes when a request's body was there. The time for its answer is counted from the request's beginning, which is good for a body that is there at once. One that
 // came over a slow link has that time from now on: it would else be read and decoded whole, refused, and sent again, for ever.

@@ -19,7 +19,8 @@ import (
 // a 408, for which Telegraf drops a batch.
 const prefetchBytes = 1
 
-// writeTimeMax bounds the writing of an answer, which fits into a socket's buffer.
+// writeTimeMax bounds the writing of an answer. Only those to SHOW statements do not fit into a socket's buffer; the time bounds how long their memory is in no
+// account.
 const writeTimeMax = 30 * time.Second
 
 func (f *Front) newFast() *fasthttp.Server {

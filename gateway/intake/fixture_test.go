@@ -80,6 +80,15 @@ func (m *memory) Table(ctx context.Context, name string) (intake.Table, error) {
 	return m.table(name), nil
 }
 
+func (m *memory) Existing(_ context.Context, name string) (intake.Table, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.tables[name]; t != nil {
+		return t, nil
+	}
+	return nil, fault.Errorf(fault.NotFound, "no table %q", name)
+}
+
 func (m *memory) table(name string) *memoryTable {
 	m.mu.Lock()
 	defer m.mu.Unlock()

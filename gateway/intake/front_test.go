@@ -497,6 +497,7 @@ func testSendersAreToldWhyTheirHeaderIsRefused(t *testing.T, start starter) {
 func TestBytesInFlightAreBounded(t *testing.T) {
 	f := start(t, func(s *intake.Settings) {
 		s.BodyBytesMax, s.DecodedBytesMax, s.InFlightBytesMax = 32<<10, 32<<10, 64<<10
+		s.AnswerTimeMax = 2 * time.Second // a request that is large for this budget waits for half of it
 	})
 	// Three unfinished bodies hold 16 KiB each and grow no further; a fourth finds no room to grow.
 	for range 3 {

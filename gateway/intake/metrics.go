@@ -41,8 +41,8 @@ type metrics struct {
 
 // protocolMetrics are looked up once: a look-up by label costs more than the counting.
 type protocolMetrics struct {
-	accepted, strings, packed, unpacked prometheus.Counter
-	duration                            prometheus.Observer
+	accepted, strings, exemplars, packed, unpacked prometheus.Counter
+	duration                                       prometheus.Observer
 }
 
 func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metrics {
@@ -75,12 +75,15 @@ func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metr
 		Help: "Bytes that bodies and batches of requests hold now."}, func() float64 { return float64(inFlight.used.Load()) }))
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_intake_requests_held_back",
 		Help: "Requests that wait, their bodies unread, until the store has room for rows of their table."}, func() float64 { return float64(held.held()) }))
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_intake_requests_awaiting_memory",
+		Help: "Large requests that wait for memory, and requests that are delayed so that it becomes free."}, func() float64 { return float64(inFlight.waiting()) }))
 	accepted := counters("rows_accepted_total", "Rows acknowledged.", "protocol")
 	strings := counters("string_fields_total", "String fields of line protocol that became no sample.", "protocol")
+	exemplars := counters("exemplars_refused_total", "Exemplars that were not kept, of series whose samples were.", "protocol")
 	bodies := counters("body_bytes_total", "Bytes of bodies, as they came and unpacked.", "protocol", "form")
 	for p, name := range protocolNames {
 		m.per[p] = protocolMetrics{
-			accepted: accepted.WithLabelValues(name), strings: strings.WithLabelValues(name),
+			accepted: accepted.WithLabelValues(name), strings: strings.WithLabelValues(name), exemplars: exemplars.WithLabelValues(name),
 			packed: bodies.WithLabelValues(name, "packed"), unpacked: bodies.WithLabelValues(name, "unpacked"),
 			duration: duration.WithLabelValues(name),
 		}

@@ -24,7 +24,7 @@ func sdkMeters(t *testing.T, f *front, table string, temporality metricdata.Temp
 		otlpmetrichttp.WithEndpointURL("http://"+f.addr+"/t/"+table+"/v1/metrics"),
 		otlpmetrichttp.WithCompression(otlpmetrichttp.GzipCompression),
 		otlpmetrichttp.WithTemporalitySelector(func(sdk.InstrumentKind) metricdata.Temporality { return temporality }),
-		otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{Enabled: true, InitialInterval: 10 * time.Millisecond, MaxInterval: time.Second, MaxElapsedTime: 20 * time.Second}))
+		otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{Enabled: true, InitialInterval: 10 * time.Millisecond, MaxInterval: time.Second, MaxElapsedTime: time.Minute}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func sdkMeters(t *testing.T, f *front, table string, temporality metricdata.Temp
 			attribute.String("service.instance.id", "cart-7"), attribute.String("host.name", "n1"))),
 		sdk.WithView(sdk.NewView(sdk.Instrument{Name: "payload.size"}, sdk.Stream{Aggregation: sdk.AggregationBase2ExponentialHistogram{MaxSize: 160, MaxScale: 20}})))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil && temporality == metricdata.CumulativeTemporality {
 			t.Error(err)

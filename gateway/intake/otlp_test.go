@@ -202,6 +202,6 @@ func TestOTLPInJSONIsChargedFor(t *testing.T) {
 	f := start(t, func(s *intake.Settings) {
 		s.BodyBytesMax, s.DecodedBytesMax, s.InFlightBytesMax = 1<<20, 1<<20, 3<<20
 	})
-	f.do(t, "POST /v1/metrics", []byte(`{"resourceMetrics":[`+strings.Repeat("{},", 100_000)+`{}]}`), otlpJSON...).want(t, 503, "in flight")
+	f.do(t, "POST /v1/metrics", []byte(`{"resourceMetrics":[`+strings.Repeat("{},", 100_000)+`{}]}`), otlpJSON...).want(t, 413, "smaller pieces")
 	f.do(t, "POST /v1/metrics", []byte(otlpJSONBody(now, 1)), otlpJSON...).want(t, 200)
 }

@@ -84,6 +84,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, h := range resp.Header {
 		header.Set(h.Name, h.Value)
 	}
+	_ = body.control.SetWriteDeadline(time.Now().Add(writeTimeMax)) // net/http ends it with the request
 	w.WriteHeader(resp.Status)
 	if len(resp.Body) > 0 {
 		_, _ = w.Write(resp.Body)
@@ -94,33 +95,12 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // arrive in time, and it must keep reading the answer.
 func (f *Front) passOn(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Time{}) // the last request's on this connection
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = control.SetReadDeadline(time.Now().Add(f.settings.BodyTimeMax))
 		r.Body = &plainBody{from: r.Body, control: control}
 	}
-	answer := &patientWriter{ResponseWriter: w, control: control, patience: f.settings.BodyTimeMax}
-	defer answer.push() // the rest in the buffers when the fallback is done
-	f.fallback.ServeHTTP(answer, r)
+	Patiently(f.fallback, f.settings.BodyTimeMax).ServeHTTP(w, r)
 }
-
-// patientWriter waits for a client that reads slowly, but not for one that stopped: its answer would be held in memory
-// without end.
-type patientWriter struct {
-	http.ResponseWriter
-	control  *http.ResponseController
-	patience time.Duration
-}
-
-func (w *patientWriter) push() { _ = w.control.SetWriteDeadline(time.Now().Add(w.patience)) }
-
-func (w *patientWriter) Write(p []byte) (int, error) {
-	w.push()
-	return w.ResponseWriter.Write(p)
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // plainBody is a net/http request as a source, and the body of a request that is passed on.
 type plainBody struct {

@@ -65,18 +65,55 @@ func (f *Front) setPolicy(ctx context.Context, ts []token, by asker) error {
 		return err
 	}
 	t, err := f.existing(ctx, p.db)
+	if err == nil && ts[0].is("CREATE") && shortens(t, *p.keep) {
+		err = mayMakeShorter(ctx, t, p.db)
+	}
 	if err != nil {
 		return err
 	}
 	return f.keep(ctx, by, p.db, t, *p.keep)
 }
 
+// mayMakeShorter refuses a new policy that would delete rows: InfluxDB keeps those of the policy before by that one.
+func mayMakeShorter(ctx context.Context, t Table, db string) error {
+	cat, ok := t.(Catalogue)
+	if !ok {
+		return errNoCatalogue // whether it has rows is unknown
+	}
+	names, err := cat.MetricNames(ctx, 1)
+	switch {
+	case fault.Is(err, fault.NotFound): // the table has no rows
+		return nil
+	case err == nil && len(names) > 0:
+		return fault.Errorf(fault.Invalid, "a table has one retention policy, and a shorter one would delete rows that it has; ALTER RETENTION POLICY %s ON %q shortens it", defaultPolicy, db)
+	}
+	return err
+}
+
+// shortens reports whether a retention, 0 for ever, is shorter than that of a table.
+func shortens(t Table, keep time.Duration) bool {
+	now := keptSeconds(t)
+	return keep > 0 && (now == 0 || keep < time.Duration(now)*time.Second)
+}
+
+// keepLeast is the shortest retention that clients of Influx may set. It is InfluxDB's: 3m, meant as months, would delete all rows.
+const keepLeast = time.Hour
+
+// longEnough refuses a retention, 0 for ever, that InfluxDB refuses. The error is Invalid, in its words.
+func longEnough(keep time.Duration) error {
+	if keep > 0 && keep < keepLeast {
+		return fault.Errorf(fault.Invalid, "retention policy duration must be at least %v", keepLeast)
+	}
+	return nil
+}
+
 // keep sets how long a table keeps its rows. A shorter time deletes rows: it needs what a deletion needs.
 func (f *Front) keep(ctx context.Context, by asker, name string, t Table, keep time.Duration) error {
-	now := keptSeconds(t)
-	switch shorter := keep > 0 && (now == 0 || keep < time.Duration(now)*time.Second); {
+	switch shorter := shortens(t, keep); {
 	case shorter && by.deletes != nil:
 		return fault.Annotate(by.deletes, "a shorter retention deletes rows")
+	case shorter && longEnough(keep) != nil:
+		return longEnough(keep)
 	case by.creates != nil:
 		return fault.Annotate(by.creates, "the retention stays")
 	}

@@ -1,9 +1,13 @@
 package intake
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"net/url"
 	"slices"
@@ -77,10 +81,14 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	by.deletes, by.creates = f.mayDelete(c), c.mayCreate()
 	for i, ts := range list {
 		series, err := f.statement(ctx, ts, by)
-		results[i] = result{StatementID: i, Series: series}
-		if err != nil {
-			results[i].Error = err.Error()
+		if err == nil && len(series) > 0 { // not after CREATE, DROP and the like: the budget may be full, and they are done
+			err = fault.Annotate(c.charge.take(answerBytes(series)), "the answer is long")
 		}
+		if results[i].StatementID = i; err != nil {
+			results[i].Error = err.Error()
+			continue
+		}
+		results[i].Series = series
 	}
 	return asJSON(http.StatusOK, struct {
 		Results []result `json:"results"`
@@ -124,7 +132,7 @@ func (f *Front) failure1(err error) Response {
 	return r
 }
 
-// form reads a POSTed form. Another content type holds no parameters, as with the original.
+// form reads a POSTed form, of either kind, as the original does: with curl -F "q=@file" q is a file. Another content type holds no parameters.
 func (f *Front) form(c *call) (url.Values, error) {
 	if c.from.declared() > queryBytesMax {
 		return nil, tooLarge(queryBytesMax)
@@ -134,11 +142,35 @@ func (f *Front) form(c *call) (url.Values, error) {
 		return nil, bodyError(err)
 	}
 	defer f.buffers.free(&body)
-	if !strings.HasPrefix(c.Header("Content-Type"), "application/x-www-form-urlencoded") {
-		return nil, nil
+	var form url.Values
+	switch media, params, _ := mime.ParseMediaType(c.Header(contentType)); media {
+	case "application/x-www-form-urlencoded":
+		form, err = url.ParseQuery(string(body.b))
+	case "multipart/form-data":
+		form, err = readParts(multipart.NewReader(bytes.NewReader(body.b), params["boundary"]))
 	}
-	form, err := url.ParseQuery(string(body.b))
 	return form, fault.Wrap(err, fault.Invalid, "error parsing form values")
+}
+
+// readParts reads the parts of a form that is in memory; q may be a file.
+func readParts(from *multipart.Reader) (url.Values, error) {
+	parts, err := from.ReadForm(queryBytesMax) // of files: as many bytes as there are, so that none goes to the disk
+	if err != nil {
+		return nil, err
+	}
+	form := url.Values(parts.Value)
+	for _, file := range parts.File["q"] {
+		in, err := file.Open()
+		if err != nil {
+			return nil, err
+		}
+		text, err := io.ReadAll(in)
+		if err = errors.Join(err, in.Close()); err != nil {
+			return nil, err
+		}
+		form.Add("q", string(text))
+	}
+	return form, nil
 }
 
 // statement answers one statement of a request for a table.
@@ -202,6 +234,9 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 		return err
 	}
 	keep, err := durationIn(ts[1:])
+	if err == nil && keep != nil {
+		err = longEnough(*keep)
+	}
 	if err != nil {
 		return err
 	}
@@ -213,11 +248,12 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 type asker struct {
 	tablename.Name
 	identity *access.Identity
+	charge   *charge
 	deletes  error // why the request may delete nothing; nil: its permissions decide
 	creates  error // why it may make no table; nil: its permissions decide
 }
 
-func (c *call) asker() asker { return asker{Name: c.Name, identity: c.identity} }
+func (c *call) asker() asker { return asker{Name: c.Name, identity: c.identity, charge: &c.charge} }
 
 // allows refuses access to a table that the request does not reach. Errors: Invalid, or an *access.Refusal.
 func (f *Front) allows(by asker, v access.Verb, table string) error {
@@ -280,14 +316,7 @@ func (f *Front) openOn(ctx context.Context, db string, limit int, by asker) (Tab
 	if err := f.allows(by, access.Read, db); err != nil {
 		return nil, 0, err
 	}
-	names, err := f.writer.List(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	if !slices.Contains(names, db) {
-		return nil, 0, fmt.Errorf("database not found: %s", db)
-	}
-	t, err := f.writer.Table(ctx, db)
+	t, err := f.existing(ctx, db)
 	if limit == 0 || limit > showMax {
 		limit = showMax
 	}
@@ -337,31 +366,67 @@ func (f *Front) showSeries(ctx context.Context, ts []token, by asker, scan int, 
 	if err != nil {
 		return nil, err
 	}
-	series, err := f.seriesOf(ctx, &s, by, scan)
+	series, release, err := f.seriesOf(ctx, &s, by, scan)
 	if err != nil || len(series) == 0 {
 		return nil, err
 	}
+	defer release()
 	return limited(view(series), s.limit), nil
 }
 
 // scanMax bounds the series that a SHOW looks through. With more it is an error: an answer of a part would look whole.
 const scanMax = 100_000
 
-func (f *Front) seriesOf(ctx context.Context, s *show, by asker, scan int) ([]point.Labels, error) {
+// seriesOf lists series. The request has booked their memory until it calls release.
+func (f *Front) seriesOf(ctx context.Context, s *show, by asker, scan int) (series []point.Labels, release func(), err error) {
 	t, limit, err := f.openOn(ctx, s.db, s.limit, by)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.limit = limit
 	cat, ok := t.(Catalogue)
 	if !ok {
-		return nil, errNoCatalogue
+		return nil, nil, errNoCatalogue
 	}
-	series, err := cat.Series(ctx, s.from, scan+1)
+	if scan == showMax { // of SHOW SERIES, which has a row for each
+		scan = limit
+	}
+	series, err = cat.Series(ctx, s.from, scan+1)
 	if err == nil && scan == scanMax && len(series) > scan {
-		return nil, fmt.Errorf("there are more than %d series: name a measurement with FROM, or read names through the Prometheus API, /api/v1/labels", scanMax)
+		err = fmt.Errorf("there are more than %d series: name a measurement with FROM, or read names through the Prometheus API, /api/v1/labels", scanMax)
 	}
-	return series, err
+	if err != nil {
+		return nil, nil, err
+	}
+	held := int64(0)
+	for _, l := range series {
+		held += cellBytes + 2*int64(len(l))
+	}
+	if err := by.charge.take(held); err != nil {
+		return nil, nil, fault.Annotate(err, "the series are many")
+	}
+	return series, func() { by.charge.give(held) }, nil
+}
+
+// The memory of a value in an answer: for itself, and for each byte of its text, which is copied into JSON that grows.
+const (
+	cellBytes = 64
+	textBytes = 5
+)
+
+// answerBytes is the memory of the answer to a statement until it is sent.
+func answerBytes(all []rows) (n int64) {
+	for i := range all {
+		n += 4*cellBytes + textBytes*int64(len(all[i].Name)) // its columns, too
+		for _, row := range all[i].Values {
+			n += cellBytes
+			for _, cell := range row {
+				text, _ := cell.(string)
+				n += cellBytes + textBytes*int64(len(text))
+			}
+		}
+	}
+	return n
 }
 
 // limited cuts the values of each measurement.
@@ -390,7 +455,7 @@ func tagKeys(series []point.Labels) []rows {
 		l.Range(func(name, _ string) bool {
 			if k := (key{r.Name, name}); name != point.MetricName && !seen[k] {
 				seen[k] = true
-				r.Values = append(r.Values, []any{name})
+				r.Values = append(r.Values, []any{strings.Clone(name)}) // of the series nothing stays
 			}
 			return true
 		})
@@ -407,7 +472,7 @@ func byMetric(series []point.Labels, columns []string, add func(*rows, point.Lab
 		if !ok {
 			i = len(all)
 			at[name] = i
-			all = append(all, rows{Name: name, Columns: columns})
+			all = append(all, rows{Name: strings.Clone(name), Columns: columns})
 		}
 		add(&all[i], l)
 	}

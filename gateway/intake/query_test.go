@@ -75,6 +75,12 @@ func TestInfluxQL(t *testing.T) {
 	form(`CREATE DATABASE x WITH DURATION 8d`).want(t, 200, "retention policy conflicts")
 	ask(`CREATE DATABASE x WITH DURATION 1w SHARD DURATION 1h; CREATE DATABASE x`, `{"results":[{"statement_id":0},{"statement_id":1}]}`)
 	form(`CREATE DATABASE y WITH DURATION week`).want(t, 200, "expected duration")
+	const parts = "--b\r\nContent-Disposition: form-data; name=\"q\"%s\r\n\r\nSHOW MEASUREMENTS\r\n--b\r\nContent-Disposition: form-data; name=\"db\"\r\n\r\nseen\r\n--b--\r\n"
+	for _, file := range []string{"", `; filename="a.iql"`} { // as curl -F sends it
+		f.do(t, "POST /query?db=seen", fmt.Appendf(nil, parts, file), "Content-Type", `multipart/form-data; boundary="b"`).want(t, 200, `[["cpu"],["mem_used"]]`)
+		f.do(t, "POST /query?db=other", fmt.Appendf(nil, parts, file), "Content-Type", "multipart/form-data; boundary=b").want(t, 400, "seen")
+	}
+	f.do(t, "POST /query?db=seen", []byte("--b\r\nq"), "Content-Type", "multipart/form-data; boundary=b").want(t, 400, "error parsing form values")
 	f.do(t, "GET /query", nil).want(t, 400, "missing required parameter")
 	form("SHOW \"DATABASES").want(t, 400, "unterminated")
 	form(strings.Repeat("SHOW DATABASES;", 101)).want(t, 400, "at most 100")
@@ -113,10 +119,32 @@ func TestTheDefaultRetentionPolicyIsTheRetentionOfATable(t *testing.T) {
 	ask(`ALTER RETENTION POLICY autogen ON d FUTURE LIMIT 1h`, "found FUTURE, expected DURATION", "0s")
 	ask(`ALTER RETENTION POLICY autogen DURATION 7d`, "expected a name, ON and a database", "0s")
 	ask(`ALTER RETENTION POLICY autogen ON nowhere DURATION 7d`, "not found", "0s")
+	ask(`ALTER RETENTION POLICY autogen ON d DURATION 3m`, "retention policy duration must be at least 1h0m0s", "0s") // months, perhaps
+	ask(`CREATE DATABASE e WITH DURATION 59m`, "retention policy duration must be at least 1h0m0s", "0s")
 	f.do(t, "GET /query?q="+url.QueryEscape("ALTER RETENTION POLICY autogen ON d DURATION 7d"), nil).want(t, 200, "must be sent by POST")
 	f.do(t, "POST /query?q="+url.QueryEscape("ALTER RETENTION POLICY autogen ON d DURATION 7d"), nil, "Origin", "http://elsewhere.example").want(t, 200, "other origins")
 	f.do(t, "POST /t/other/query?q="+url.QueryEscape("ALTER RETENTION POLICY autogen ON d DURATION 7d"), nil).want(t, 200, `the request is for the table \"other\"`)
 	keeps("0s")
+}
+
+// TestANewRetentionPolicyDeletesNoRows: CREATE RETENTION POLICY … DEFAULT shortened the retention of the table, and older rows were deleted. InfluxDB keeps the rows
+// of the earlier policy.
+func TestANewRetentionPolicyDeletesNoRows(t *testing.T) {
+	f := start(t, deletes)
+	ask := func(q, says string) {
+		t.Helper()
+		f.do(t, "POST /query?q="+url.QueryEscape(q), nil).want(t, 200, says)
+	}
+	const done = `{"results":[{"statement_id":0}]}`
+	ask(`CREATE DATABASE d`, done)
+	ask(`CREATE RETENTION POLICY month ON d DURATION 30d REPLICATION 1 DEFAULT`, done) // it has no rows yet
+	f.do(t, "POST /write?db=d", []byte("cpu,host=a value=1")).want(t, 204)
+	ask(`CREATE RETENTION POLICY week ON d DURATION 7d REPLICATION 1 DEFAULT`, "would delete rows")
+	ask(`SHOW RETENTION POLICIES ON d`, `["autogen","720h0m0s"`)
+	ask(`CREATE RETENTION POLICY month ON d DURATION 30d REPLICATION 1 DEFAULT`, done) // as set-up scripts do at each start
+	ask(`CREATE RETENTION POLICY year ON d DURATION 52w REPLICATION 1 DEFAULT`, done)
+	ask(`ALTER RETENTION POLICY autogen ON d DURATION 7d`, done)
+	ask(`SHOW RETENTION POLICIES ON d`, `["autogen","168h0m0s"`)
 }
 
 // TestAShorterRetentionNeedsWhatADeletionNeeds, since it deletes rows; a longer one does not.
@@ -209,6 +237,8 @@ func TestABucketIsChangedAndDeletedByItsID(t *testing.T) {
 	}
 	f.do(t, "PATCH "+at, []byte(`{"name":"other","retentionRules":[{"type":"expire","everySeconds":1}]}`)).want(t, 400, `"code":"invalid"`, "cannot be changed")
 	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"type":"expire","everySeconds":-1}]}`)).want(t, 400, `"code":"invalid"`)
+	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"everySeconds":3599}]}`)).want(t, 400, `"code":"invalid"`, "at least 1h")
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"short","retentionRules":[{"everySeconds":3599}]}`)).want(t, 400, `"code":"invalid"`, "at least 1h")
 	f.do(t, "PATCH "+at, []byte(`{`)).want(t, 400, `"code":"invalid"`)
 	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"type":"expire","everySeconds":0}]}`), "Sec-Fetch-Site", "cross-site").want(t, 403, "other origins")
 	f.do(t, "PATCH /t/other"+at, []byte(`{"retentionRules":[{"type":"expire","everySeconds":0}]}`)).want(t, 404)
@@ -236,4 +266,24 @@ func TestABucketIsNotDeletedWhereDeletionsAreSwitchedOff(t *testing.T) {
 	f.do(t, "DELETE "+at, nil).want(t, 403, `"code":"forbidden"`, "--enable-delete")
 	f.do(t, "PATCH "+at, []byte(`{"retentionRules":[{"everySeconds":60}]}`)).want(t, 403, `"code":"forbidden"`, "--enable-delete")
 	f.do(t, "GET "+at, nil).want(t, 200, `"retentionRules":[]`)
+}
+
+// TestAnswersOfManyStatementsAreBookedLikeBodies: a request of a hundred SHOW SERIES made an answer of gigabytes, in no account of memory.
+func TestAnswersOfManyStatementsAreBookedLikeBodies(t *testing.T) {
+	f := start(t, func(s *intake.Settings) {
+		s.BodyBytesMax, s.DecodedBytesMax, s.InFlightBytesMax = 64<<10, 128<<10, 256<<10
+	})
+	for i := range 50 {
+		f.do(t, "POST /write?db=d", fmt.Appendf(nil, "cpu,host=%d%s value=1", i, strings.Repeat("x", 500))).want(t, 204)
+	}
+	const one = "SHOW SERIES ON d LIMIT 10;"
+	f.do(t, "GET /query?q="+url.QueryEscape(one), nil).want(t, 200, `"values":[["cpu,host=0`)
+	a := f.do(t, "GET /query?q="+url.QueryEscape(strings.Repeat(one, 100)), nil)
+	a.want(t, 200, `"values":[["cpu,host=0`, `bytes of memory`)
+	if len(a.body) > 256<<10 {
+		t.Errorf("an answer of %d bytes", len(a.body))
+	}
+	if n := f.InFlightBytes(); n != 0 {
+		t.Errorf("%d bytes stay booked", n)
+	}
 }

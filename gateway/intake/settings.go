@@ -20,7 +20,8 @@ type Settings struct {
 	// DecodedBytesMax bounds a body when it is unpacked. Default 64 MiB. Beyond it the answer is 413.
 	DecodedBytesMax int64
 	// InFlightBytesMax bounds the memory of all requests' bodies and batches together. Default 256 MiB. Beyond it the
-	// answer is 503 with Retry-After, except for tables that hold less than a 256th: they share a further sixteenth.
+	// answer is 503 with Retry-After, except for tables that hold less than a 256th: they share a further sixteenth. A request that needs more than a
+	// sixteenth waits for its turn before it is refused (large.go), four seconds at most.
 	// Smaller: less memory at a flood; it must hold at least one whole request.
 	InFlightBytesMax int64
 
@@ -52,6 +53,9 @@ type Settings struct {
 
 	// Influx says how line protocol becomes metrics.
 	Influx InfluxSettings
+
+	// SeriesMax is how many series there is memory for, of all tables; 0: unknown. It bounds the sums of delta samples, which outlive their series.
+	SeriesMax int
 
 	// OTLP says how OpenTelemetry's metrics become ours.
 	OTLP otlp.Settings

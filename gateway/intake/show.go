@@ -75,10 +75,11 @@ func (f *Front) showTagValues(ctx context.Context, ts []token, by asker) ([]rows
 	if err != nil {
 		return nil, err
 	}
-	series, err := f.seriesOf(ctx, &s, by, scanMax)
+	series, release, err := f.seriesOf(ctx, &s, by, scanMax)
 	if err != nil {
 		return nil, err
 	}
+	defer release()
 	type value struct{ metric, key, value string }
 	seen := map[value]bool{}
 	all := byMetric(series, []string{"key", "value"}, func(r *rows, l point.Labels) {
@@ -86,7 +87,7 @@ func (f *Front) showTagValues(ctx context.Context, ts []token, by asker) ([]rows
 			v := value{r.Name, key, l.Get(key)}
 			if v.value != "" && key != point.MetricName && !seen[v] {
 				seen[v] = true
-				r.Values = append(r.Values, []any{key, v.value})
+				r.Values = append(r.Values, []any{key, strings.Clone(v.value)})
 			}
 		}
 	})

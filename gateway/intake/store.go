@@ -38,6 +38,7 @@ func (f *Front) load(ctx context.Context, c *call, enc encoding) (buffer, error)
 	if err := f.askLimits(ctx, c); err != nil {
 		return buffer{}, err
 	}
+	f.inFlight.begin(ctx, c.Table)
 	began := time.Now()
 	packed, err := f.buffers.readAll(c.from.body(), f.settings.BodyBytesMax, &c.charge, nil)
 	if err != nil {
@@ -126,7 +127,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	c.charge.noteRows(int64(b.Bytes()))
 	received := b.Rows()
 	var twice point.Dropped
-	var senders []point.Sender // replicas of HA pairs that have rows left in b
+	var senders []point.Sender // replicas of HA pairs whose rows are not duplicates
 	if f.replicas != nil {
 		twice, senders = f.replicas.Resolve(c.Table, b)
 	}
@@ -145,6 +146,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	}
 	f.metrics.rowsRefused(c.protocol, "old", n.Old)
 	f.metrics.rowsRefused(c.protocol, "ahead", n.Ahead)
+	f.metrics.per[c.protocol].exemplars.Add(float64(b.RefusedExemplars))
 	if b.Atomic = c.wishes.atomic; b.Atomic && b.RefusedRows > 0 {
 		return kept{}, notWhole(b)
 	}
@@ -155,8 +157,8 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	if k == (kept{}) && len(b.Metadata) == 0 {
 		return k.and(dropped), nil
 	}
-	if len(senders) > 0 && k.rows() > 0 {
-		f.replicas.Accepted(c.Table, senders)
+	if left := b.SendersLeft(senders); len(left) > 0 {
+		f.replicas.Accepted(c.Table, left)
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
 	if err := t.Write(peer.WithWaiting(ctx, func() { f.endTurn(c) }), b, c.wishes.level); err != nil {
@@ -181,11 +183,11 @@ const notWholeMax = 5
 // notWhole is the error of an atomic request with rows that cannot be kept. It is Invalid, unless a limit refused them.
 func notWhole(b *point.Batch) error {
 	kind := fault.Invalid
+	if r, ok := b.FirstRefusedRow(); ok {
+		kind = r.Kind
+	}
 	var text strings.Builder
 	for i, r := range b.Refused {
-		if i == 0 {
-			kind = r.Kind
-		}
 		if i == notWholeMax {
 			break
 		}

@@ -189,7 +189,7 @@ func (u *unpacker) unzstd(packed []byte, c *charge) (buffer, error) {
 		err = tooLarge(u.max)
 	case errors.Is(err, unzstd.ErrExpands):
 		err = expands("zstd")
-	case !fault.Is(err, fault.Throttled):
+	case !fault.Is(err, fault.Throttled) && !fault.Is(err, fault.TooLarge):
 		err = corrupt("zstd", err)
 	}
 	return buffer{}, err

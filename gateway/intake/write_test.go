@@ -108,6 +108,39 @@ func TestRemoteWrite2CountsWhatWasWritten(t *testing.T) {
 	f.do(t, "POST /api/v1/write", rw2(t, []string{"x"}, writev2.TimeSeries{}), rw2Header...).want(t, 400)
 }
 
+// TestSamplesBesideRefusedExemplarsAreKeptAndNotSentAgain: with a retention or past_max shorter than the time between two observations of a bucket, each request had
+// an old exemplar, and was answered 400: Prometheus counted all of its samples as lost.
+func TestSamplesBesideRefusedExemplarsAreKeptAndNotSentAgain(t *testing.T) {
+	f := start(t)
+	table := f.memory.table("default")
+	table.lo = now.Add(-time.Hour).UnixNano()
+	long := strings.Repeat("x", point.ExemplarLabelsMax)
+	times := []time.Time{now, now.Add(-time.Minute), now.Add(-2 * time.Hour), now.Add(24 * time.Hour)} // out of order, too old, too far ahead
+	one := series("up", now, 1)
+	for _, at := range times {
+		one.Exemplars = append(one.Exemplars, prompb.Exemplar{Labels: []prompb.Label{{Name: "trace_id", Value: "a"}}, Timestamp: at.UnixMilli()})
+	}
+	one.Exemplars = append(one.Exemplars, prompb.Exemplar{Labels: []prompb.Label{{Name: "trace_id", Value: long}}, Timestamp: now.UnixMilli()})
+	f.do(t, "POST /api/v1/write", rw1(t, one), rw1Header...).want(t, 204)
+	if table.count() != 1 || table.exempl != 2 {
+		t.Errorf("1.0: %d samples and %d exemplars are kept, want 1 and 2", table.count(), table.exempl)
+	}
+	wantMetric(t, f, "spillway_intake_exemplars_refused_total", 3, "protocol", "rw1")
+
+	two := writev2.TimeSeries{LabelsRefs: []uint32{1, 2}, Samples: []writev2.Sample{{Timestamp: now.UnixMilli(), Value: 1}}}
+	for _, at := range times {
+		two.Exemplars = append(two.Exemplars, writev2.Exemplar{LabelsRefs: []uint32{3, 4}, Timestamp: at.UnixMilli()})
+	}
+	two.Exemplars = append(two.Exemplars, writev2.Exemplar{LabelsRefs: []uint32{3, 5}, Timestamp: now.UnixMilli()})
+	f.do(t, "POST /api/v1/write", rw2(t, []string{"", "__name__", "down", "trace_id", "a", long}, two), rw2Header...).want(t, 400, "rows not taken: 0", "exemplar: ",
+		"X-Prometheus-Remote-Write-Samples-Written: 1", "X-Prometheus-Remote-Write-Histograms-Written: 0", "X-Prometheus-Remote-Write-Exemplars-Written: 2")
+	if table.count() != 2 || table.exempl != 4 {
+		t.Errorf("2.0: %d samples and %d exemplars are kept, want 2 and 4", table.count(), table.exempl)
+	}
+	wantMetric(t, f, "spillway_intake_exemplars_refused_total", 3, "protocol", "rw2")
+	f.do(t, "POST /api/v1/write", rw1(t, one), append(rw1Header, intake.AtomicHeader, "true")...).want(t, 204)
+}
+
 // TestManySeriesComeBackAsTheyWereSent writes enough to make every buffer grow, and compares every row.
 func TestManySeriesComeBackAsTheyWereSent(t *testing.T) {
 	f := start(t)

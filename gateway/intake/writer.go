@@ -13,6 +13,9 @@ type Writer interface {
 	// Table finds a table, and makes it if tables are made on first write; otherwise the error is NotFound.
 	Table(ctx context.Context, name string) (Table, error)
 
+	// Existing finds a table that is there, to read it, describe it or delete from it. It never makes one; the error is NotFound.
+	Existing(ctx context.Context, name string) (Table, error)
+
 	// Create makes a table that keeps its rows for a time (0: for ever; nil: as new tables do). One that is there already is
 	// no error, unless it keeps them for another time than the one given: Invalid.
 	Create(ctx context.Context, name string, keep *time.Duration) error
@@ -35,7 +38,7 @@ type Table interface {
 	Bounds(now point.Nanos) (lo, hi point.Nanos)
 }
 
-// Catalogue is an optional extension of a Table, for SHOW MEASUREMENTS and the like.
+// Catalogue is an optional extension of a Table, for SHOW MEASUREMENTS and the like. Its look-ups count as queries of the table; errors are those of queries.
 type Catalogue interface {
 	// MetricNames gives at most limit names of metrics, sorted.
 	MetricNames(ctx context.Context, limit int) ([]string, error)
@@ -64,6 +67,6 @@ type Tables interface {
 type Replicas interface {
 	// Resolve comes first of all that follows decoding. Rows of a sender too many are refused in b; the returned ones count as accepted. of are the senders of those left.
 	Resolve(table string, b *point.Batch) (n point.Dropped, of []point.Sender)
-	// Accepted follows when some rows of these senders are within the bounds.
+	// Accepted follows with the senders of which rows are within the bounds: the rows of one pair are no sign of life of another's.
 	Accepted(table string, of []point.Sender)
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Of each table the rates of the last half hour are kept, one point every historyPeriod: some 3 KB. Tables that were not
-// in use meanwhile have none, and beyond historyTablesMax tables the others have none.
+// in use meanwhile have none, dropped ones among them, and beyond historyTablesMax tables the others have none.
 const (
 	historyPeriod    = 2 * viewPeriod
 	historyPoints    = 180
@@ -18,6 +18,7 @@ const (
 type history struct {
 	points [historyPoints]moment
 	begun  int64 // of historyPeriod since 1970: the first point there is
+	used   int64 // the newest point that is not zero
 }
 
 // moment is the rates at one moment.
@@ -40,6 +41,14 @@ func (v *view) remember(n int64, r *Registry) {
 		}
 		v.history = &history{begun: n}
 		r.mu.histories++
+	}
+	switch {
+	case p != (moment{}):
+		v.history.used = n
+	case n-v.history.used >= historyPoints:
+		v.history = nil
+		r.mu.histories--
+		return
 	}
 	v.history.points[n%historyPoints] = p
 }

@@ -580,3 +580,44 @@ func BenchmarkNewSeries(b *testing.B) {
 		}
 	}
 }
+
+// TestTablesThatWereUsedLongAgoLeaveRoomForTheHistoryOfOthers: the first thousand tables kept theirs when they were out of use, or dropped, and no other had one.
+func TestTablesThatWereUsedLongAgoLeaveRoomForTheHistoryOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := limits.New(limits.Deps{}, limits.Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		use := func(table string) {
+			r.Table(table)
+			tk, err := r.Begin(table, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tk.Accepted(100)
+			tk.End()
+		}
+		shown := func() int { return len(r.History(func(string) bool { return true }).Tables) }
+		time.Sleep(time.Minute)
+		for i := range 1000 {
+			use(fmt.Sprintf("old-%d", i))
+		}
+		time.Sleep(20 * time.Minute)
+		use("young")
+		time.Sleep(time.Minute)
+		if n := shown(); n != 1000 {
+			t.Errorf("%d tables have a history, want 1000", n)
+		}
+		time.Sleep(20 * time.Minute)
+		use("young")
+		time.Sleep(time.Minute)
+		if h := r.History(func(string) bool { return true }); len(h.Tables) != 1 || h.Tables[0].Table != "young" {
+			t.Errorf("%d tables have a history, want that of the one in use", len(h.Tables))
+		}
+		stop()
+		wg.Wait()
+	})
+}

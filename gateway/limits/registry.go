@@ -61,10 +61,9 @@ func New(d Deps, s Settings) (*Registry, error) {
 }
 
 // Reload puts other settings in force at once, for requests to come. Settings with a mistake change nothing: the error is
-// Invalid and names every one.
+// Invalid and names every one. The caller counts it by ReloadFailed, once for all that it reloads.
 func (r *Registry) Reload(s Settings) error {
 	if err := s.Validate(); err != nil {
-		r.ReloadFailed()
 		return err
 	}
 	s.SetDefaults()
@@ -79,7 +78,7 @@ func (r *Registry) Reload(s Settings) error {
 	return nil
 }
 
-// ReloadFailed counts a reload with settings that could not even be read.
+// ReloadFailed counts a reload that failed: settings that could not be read, or not be used.
 func (r *Registry) ReloadFailed() { r.reloads[1].Add(1) }
 
 // Settings are those in force.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -87,6 +88,7 @@ func Check(path string) error {
 func (c *Cache) Load() (found []tables.Cached, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Now()
 	for name := range c.mu.sizes {
 		if !strings.HasPrefix(name, "t-") {
 			continue
@@ -99,7 +101,7 @@ func (c *Cache) Load() (found []tables.Cached, err error) {
 			err = errors.Join(err, rerr)
 			continue
 		}
-		found = append(found, tables.Cached{Table: string(f.fields[0]), Row: f.fields[1], Map: f.fields[2], At: f.at})
+		found = append(found, tables.Cached{Table: string(f.fields[0]), Row: f.fields[1], Map: f.fields[2], At: f.asOf(now)})
 	}
 	return found, err
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -18,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "rewrite golden files")
 
 func saved(name string) tables.Cached {
-	return tables.Cached{Table: name, Row: []byte("row of " + name), Map: bytes.Repeat([]byte("map"), 20), At: time.Unix(1_800_000_000, 123)}
+	return tables.Cached{Table: name, Row: []byte("row of " + name), Map: bytes.Repeat([]byte("map"), 20), At: time.Unix(1_700_000_000, 123)}
 }
 
 func open(t *testing.T, dir string, s Settings) *Cache {
@@ -76,6 +78,51 @@ func TestTablesOutliveTheProcess(t *testing.T) {
 	}
 }
 
+// TestFilesOfTheFutureAreOld: the clock was an hour ahead when they were written. Their content counted as the newest for that hour.
+func TestFilesOfTheFutureAreOld(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, Settings{})
+	ahead := saved("a")
+	ahead.At = time.Now().Add(time.Hour)
+	if err := c.Save(ahead); err != nil {
+		t.Fatal(err)
+	}
+	found, err := c.Load()
+	if err != nil || len(found) != 1 || time.Since(found[0].At) < 24*time.Hour {
+		t.Errorf("%v, %v", found, err)
+	}
+	if err := c.write(fileName("r-", registry.Prefix), &file{kindRows, ahead.At, [][]byte{[]byte(registry.Prefix), make([]byte, 8)}}); err != nil {
+		t.Fatal(err)
+	}
+	if age := remember(t, mem.New(), dir).Age(); age < 24*time.Hour {
+		t.Errorf("the rows are %v old", age)
+	}
+}
+
+// TestRowsThatCouldNotBeWrittenAreWrittenLater, also if none changes: a start without the store would go by older ones.
+func TestRowsThatCouldNotBeWrittenAreWrittenLater(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cluster")
+	real := mem.New()
+	if err := registry.Register(t.Context(), real, registry.Server{ID: "n1", Addr: "a:1", Host: "h", Store: "d"}, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := remember(t, real, dir)
+	if _, _, err := s.List(t.Context(), registry.Prefix); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	s.save(time.Now())
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.save(time.Now())
+	if age := remember(t, real, dir).Age(); age == 0 {
+		t.Error("no rows are kept")
+	}
+}
+
 func TestTheBoundIsOfAllFiles(t *testing.T) {
 	one := int64(len((&file{kindTable, time.Time{}, [][]byte{[]byte("a"), saved("a").Row, saved("a").Map}}).encode()))
 	c := open(t, t.TempDir(), Settings{BytesMax: 2 * one})
@@ -98,7 +145,7 @@ func TestTheBoundIsOfAllFiles(t *testing.T) {
 func golden(t *testing.T) ([]byte, *file) {
 	t.Helper()
 	s := saved("metrics")
-	f := &file{kindTable, s.At, [][]byte{[]byte(s.Table), s.Row, s.Map}}
+	f := &file{kindTable, time.Unix(1_800_000_000, 123), [][]byte{[]byte(s.Table), s.Row, s.Map}}
 	path := "testdata/table.cache"
 	if *update {
 		if err := os.MkdirAll("testdata", 0o700); err != nil {

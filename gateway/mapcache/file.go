@@ -73,6 +73,18 @@ func decode(b []byte) (*file, error) {
 	return f, nil
 }
 
+// asOf is when the content of a file was the newest. A clock that was set back since, or was wrong then, makes that a moment that has yet to come: the age is not known, and the
+// content is old, but for what NTP moves a clock by while a process restarts. By a negative age it would count as proven until the clock comes there, and answers would lack rows without a word.
+func (f *file) asOf(now time.Time) time.Time {
+	switch ahead := f.at.Sub(now); {
+	case ahead > time.Second:
+		return time.Unix(0, 0)
+	case ahead > 0:
+		return now
+	}
+	return f.at
+}
+
 // named checks that a file has the name of its table or prefix. Else it is a copy of another file, whose rows would count twice.
 func (f *file) named(name string) error {
 	prefix := "t-"

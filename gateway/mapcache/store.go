@@ -93,7 +93,7 @@ func (s *Store) load(prefix string, sh *shadow) error {
 		key := string(part[0])
 		sh.rows[key] = coord.Row{Key: key, Value: part[1], Revision: coord.Revision(binary.LittleEndian.Uint64(part[2]))}
 	}
-	sh.rev, sh.at = coord.Revision(binary.LittleEndian.Uint64(f.fields[1])), f.at
+	sh.rev, sh.at = coord.Revision(binary.LittleEndian.Uint64(f.fields[1])), f.asOf(time.Now())
 	return nil
 }
 
@@ -229,8 +229,16 @@ func (s *Store) save(now time.Time) {
 		}
 		if err := s.deps.Cache.write(fileName("r-", prefix), f); err != nil {
 			s.deps.Log.Warn("rows could not be cached", "prefix", prefix, "error", err)
+			s.owe(prefix)
 		}
 	}
+}
+
+// owe has the rows of a prefix written again although none changes.
+func (s *Store) owe(prefix string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.shadows[prefix].unsaved = true
 }
 
 // changed gives the file of a prefix's rows, if they are real and other than those on disk.

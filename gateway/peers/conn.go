@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -212,7 +213,18 @@ func (c *conn) StagedFrames(ctx context.Context, table string, give func(frame [
 	if !ok {
 		return fault.Errorf(fault.Invalid, "the server makes no snapshots")
 	}
-	return c.call(func() error { return at.StagedFrames(ctx, table, give) })
+	var refused error // by give: it says nothing about the server
+	err := c.call(func() error {
+		err := at.StagedFrames(ctx, table, func(frame []byte) error {
+			refused = give(frame)
+			return refused
+		})
+		if refused != nil {
+			return nil
+		}
+		return err
+	})
+	return cmp.Or(refused, err)
 }
 
 // Change implements peer.Metadata.

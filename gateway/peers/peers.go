@@ -205,6 +205,16 @@ func (p *Peers) Ping(ctx context.Context, id topology.ServerID) error {
 	return nil
 }
 
+// LastReceived returns when anything last came from a server, on whatever request's behalf; zero: nothing is known.
+func (p *Peers) LastReceived(id topology.ServerID) time.Time {
+	if c, ok := p.conn(id); ok {
+		if at, ok := c.peer.(interface{ LastReceived() time.Time }); ok {
+			return at.LastReceived()
+		}
+	}
+	return time.Time{}
+}
+
 // Metadata gives a metadata server: every storage server is one.
 func (p *Peers) Metadata(id topology.ServerID) (peer.Metadata, bool) {
 	if l, ok := p.deps.Local[id]; ok {

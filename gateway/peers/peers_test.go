@@ -325,6 +325,31 @@ func TestReadersOfAServerThatRefusesDescriptionsAreAnswered(t *testing.T) {
 	})
 }
 
+func (f *far) OpenSnapshot(context.Context, string, point.PartitionID) (peer.Snapshot, error) {
+	return nil, fault.Errorf(fault.Unavailable, "no snapshots here")
+}
+
+// StagedFrames has one.
+func (f *far) StagedFrames(_ context.Context, _ string, give func([]byte) error) error {
+	return give([]byte("a frame"))
+}
+
+// TestReadersAreAnsweredWhileTheBucketOfABackupIsAway: a backup reads staged rows of a server and writes them to a bucket. An error of the bucket counted as an error of
+// the server, and named it.
+func TestReadersAreAnsweredWhileTheBucketOfABackupIsAway(t *testing.T) {
+	n := newNetwork()
+	c := &conn{id: "n1", addr: "a:1", peer: &far{addr: "a:1", net: n}, metrics: newMetrics(nil, &Peers{})}
+	away := fault.Errorf(fault.Unavailable, "the bucket is away")
+	for range 10 * failuresMax {
+		if err := c.StagedFrames(t.Context(), "t", func([]byte) error { return away }); !errors.Is(err, away) || err.Error() != away.Error() {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.GetMetadata(t.Context(), "t", ""); err != nil {
+		t.Errorf("a read: %v", err)
+	}
+}
+
 // TestASlowServerStaysReadableAfterARequestRanOutOfTime: many inserts of one request end at its deadline. Calls that begin later, and fail too, do close the door.
 func TestASlowServerStaysReadableAfterARequestRanOutOfTime(t *testing.T) {
 	var b breaker

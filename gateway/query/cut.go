@@ -179,6 +179,7 @@ func (c *cutter) count(q *query, peak int) {
 	if s := q.Stats().Samples; s != nil {
 		s.IncrementSamplesAtStep(0, int64(c.visited))
 		s.IncrementSamplesReadAtStep(0, int64(c.read))
+		s.TotalSeries = int64(c.usage.state().series) // the engine counted results that stand in for selectors
 		s.UpdatePeak(peak)
 	}
 }
@@ -323,7 +324,7 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, newest bool, ms []*labe
 		return nil, loadError(err)
 	}
 	t := c.engine.lane.Turn(&c.usage.share) // finding series is work too
-	if err := t.Next(ctx); err != nil {
+	if err := c.table.reader.turnFor(ctx, t); err != nil {
 		return nil, err
 	}
 	defer t.End()
@@ -409,36 +410,63 @@ func (p *pagedRows) Next() (page peer.Page, ok bool, err error) {
 // Close implements peer.Pager.
 func (p *pagedRows) Close() { p.in.Close() }
 
-// plainRows makes pages of a set that is read by one goroutine at a time. They stay valid.
+// plainPageBytes is from how many bytes of rows on a page of a plain set gets no further series, as one of a storage server: 256 series of a month are 700 MB.
+const plainPageBytes = rowBytes << 16
+
+// plainRows makes pages of a set that is read by one goroutine at a time. They stay valid. The rows of a page are booked until the next one is asked for.
 type plainRows struct {
-	rows *rows
-	most int
+	rows   *rows
+	most   int   // series of a page
+	booked int64 // bytes of the page
 }
 
 // Next implements peer.Pager.
 func (p *plainRows) Next() (page peer.Page, ok bool, err error) {
+	p.release()
+	page, bytes, err := p.read()
+	if err != nil {
+		return page, false, loadError(err)
+	}
+	if err := p.rows.usage.loan.TakeSoon(bytes); err != nil { // without the lock: others release theirs meanwhile
+		return page, false, loadError(needed(err))
+	}
+	p.booked = bytes
+	return page, len(page.Series) > 0, nil
+}
+
+// read reads a page, and returns the memory of its rows.
+func (p *plainRows) read() (page peer.Page, bytes int64, err error) {
 	r := p.rows
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.in == nil {
-		return page, false, nil
+		return page, 0, nil
 	}
-	for len(page.Series) < p.most && r.in.Next() {
-		if err := r.countLocked(r.in.At()); err != nil {
-			return page, false, loadError(err)
+	for len(page.Series) < p.most && bytes < plainPageBytes {
+		if !r.in.Next() {
+			if page.Last, err = true, r.in.Err(); err != nil {
+				return page, 0, err
+			}
+			break
 		}
-		page.Series = append(page.Series, *r.in.At())
-	}
-	if len(page.Series) < p.most {
-		page.Last = true
-		if err := r.in.Err(); err != nil {
-			return page, false, loadError(err)
+		s := r.in.At()
+		if err := r.countLocked(s); err != nil {
+			return page, 0, err
 		}
+		page.Series, bytes = append(page.Series, *s), bytes+bytesOf(s)
 	}
 	page.Number = r.number
 	r.number++
-	return page, len(page.Series) > 0, nil
+	return page, bytes, nil
+}
+
+// Waits implements columns.Waiter: the rows of a plain set come from other processes.
+func (p *plainRows) Waits() {}
+
+func (p *plainRows) release() {
+	p.rows.usage.loan.Give(p.booked)
+	p.booked = 0
 }
 
 // Close implements peer.Pager.
-func (p *plainRows) Close() {}
+func (p *plainRows) Close() { p.release() }

@@ -49,10 +49,9 @@ var _ promql.QueryEngine = (*Engine)(nil)
 
 func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	p := shallowParser{parser.NewParser(parser.Options{
-		EnableExperimentalFunctions:  s.ExperimentalFunctions,
-		ExperimentalDurationExpr:     true, // as Prometheus 3
-		EnableExtendedRangeSelectors: s.ExtendedSelectors,
-		EnableBinopFillModifiers:     s.FillModifiers,
+		EnableExperimentalFunctions: s.ExperimentalFunctions,
+		EnableBinopFillModifiers:    s.FillModifiers,
+		EnableUnquotedUTF8Names:     s.UnquotedNames,
 	})}
 	processors := cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
 	e := &Engine{

@@ -15,6 +15,14 @@ func Guarded(s Source) Source { return guarded{s} }
 
 type guarded struct{ source Source }
 
+// unguarded is the source that Guarded got, or s.
+func unguarded(s Source) Source {
+	if g, ok := s.(guarded); ok {
+		return g.source
+	}
+	return s
+}
+
 func may(ctx context.Context, v access.Verb, table string) error {
 	return access.From(ctx).Check(v, table)
 }

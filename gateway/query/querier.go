@@ -11,6 +11,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/lane"
 )
 
 // querier is a storage.Querier for one query. One goroutine at a time, as the engine uses it.
@@ -45,7 +46,7 @@ func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*la
 		q.usage.of = limits.QueryOf(ctx)
 	}
 	if q.usage.turn == nil {
-		q.usage.lookup = TurnOf(ctx)
+		q.usage.lookup = lane.Of(ctx)
 	}
 	ask := q.table.ask(mint, maxt, ms)
 	ask.LabelsOnly = lookup

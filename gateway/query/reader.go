@@ -30,6 +30,7 @@ type Deps struct {
 type Reader struct {
 	// Constant after New.
 	source   Source
+	remote   bool // the source asks other processes
 	settings Settings
 	metrics  *metrics
 	engine   *Engine
@@ -46,6 +47,7 @@ func New(d Deps, s Settings) (*Reader, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Reader{source: d.Source, settings: s, metrics: newMetrics(d.Registerer)}
+	_, r.remote = unguarded(d.Source).(Divider)
 	r.engine = newEngine(d, r.metrics, s)
 	r.lookups = NewGate(s.RunningMax, s.WaitingMax)
 	return r, nil
@@ -80,7 +82,7 @@ func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
 		return nil, nil, err
 	}
 	l := &Lookup{reader: r, of: limits.QueryOf(ctx), cancel: cancel, loan: loan, turn: r.Turn()}
-	ctx = context.WithValue(ctx, turnKey{}, l.turn)
+	ctx = lane.With(ctx, l.turn)
 	ctx, l.w = r.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
 	return ctx, l, nil
 }
@@ -137,10 +139,12 @@ func (r *Reader) usage(loan *budget.Loan) *usage {
 // Turn makes one for an answer that is encoded. End it.
 func (r *Reader) Turn() *lane.Turn { return r.engine.lane.Turn(&lane.Share{}) }
 
-type turnKey struct{}
-
-// TurnOf returns the turn of the look-up that a context belongs to; nil if there is none.
-func TurnOf(ctx context.Context) *lane.Turn {
-	t, _ := ctx.Value(turnKey{}).(*lane.Turn)
-	return t
+// turnFor acquires the turn in which a source is asked. One that asks other processes waits for them, and needs none: one server that is slow, or a partition without a
+// leader, would hold up all other queries of a gateway.
+func (r *Reader) turnFor(ctx context.Context, t *lane.Turn) error {
+	if r.remote {
+		t.End()
+		return nil
+	}
+	return t.Next(ctx)
 }

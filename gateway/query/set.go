@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
@@ -65,14 +66,13 @@ func (s *set) Next() bool {
 
 // advance moves the inner set on and accounts for the series.
 func (s *set) advance() bool {
-	if s.given%turnSeries == 0 || s.rows >= turnRows {
-		s.rows = 0
-		if s.err = s.nextTurn(); s.err != nil {
+	if s.in == nil {
+		if !s.open() {
 			return false
 		}
-	}
-	if s.in == nil {
-		if s.in, s.err = s.table.open(s.ctx, s.ask); s.err != nil || s.in == nil {
+	} else if s.given%turnSeries == 0 || s.rows >= turnRows {
+		s.rows = 0
+		if s.err = s.turn().Next(s.ctx); s.err != nil {
 			return false
 		}
 	}
@@ -91,12 +91,27 @@ func (s *set) advance() bool {
 	return s.err == nil
 }
 
-// nextTurn waits for the turn in which the next series are read.
-func (s *set) nextTurn() error {
-	if t := s.usage.turn; t != nil {
-		return t.Next(s.ctx)
+// open opens the inner set, and leaves the turn in which the first series are read. False: there is none, or an error.
+func (s *set) open() bool {
+	r := s.table.reader
+	if s.err = r.turnFor(s.ctx, s.turn()); s.err != nil {
+		return false
 	}
-	return s.usage.lookup.Next(s.ctx)
+	if s.in, s.err = s.table.open(lane.With(s.ctx, s.turn()), s.ask); s.err != nil || s.in == nil {
+		return false
+	}
+	if r.remote {
+		s.err = s.turn().Next(s.ctx)
+	}
+	return s.err == nil
+}
+
+// turn is the way through the lane of the goroutine that reads.
+func (s *set) turn() *lane.Turn {
+	if t := s.usage.turn; t != nil {
+		return t
+	}
+	return s.usage.lookup
 }
 
 func (s *set) close() {

@@ -23,7 +23,7 @@ type Settings struct {
 	HedgeAfter    setting.Span `yaml:"hedge_after" auto:"as long as 19 of 20 of the newest answers took to begin, between 20ms and 1s" min:"20ms" max:"1s" help:"How long a query waits for one copy of a partition before it asks another too." price:"Shorter: more is asked twice."`
 
 	ExperimentalFunctions bool `yaml:"experimental_functions" help:"Allow the functions that PromQL may still change; as in Prometheus."`
-	ExtendedSelectors     bool `yaml:"extended_selectors" help:"Allow the range selectors' anchored and smoothed."`
+	UnquotedNames         bool `yaml:"unquoted_utf8_names" help:"Allow letters of all languages, and dots, in names outside quotes; as in Prometheus."`
 	FillModifiers         bool `yaml:"fill_modifiers" help:"Allow fill, fill_left and fill_right between vectors."`
 	DelayedNameRemoval    bool `yaml:"delayed_name_removal" help:"Keep __name__ until the end of an evaluation; as in Prometheus."`
 }

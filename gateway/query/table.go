@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -96,8 +97,8 @@ func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.M
 func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, limit int, u *usage) (found []point.Labels, err error) {
 	q := t.ask(mint, maxt, ms)
 	q.LabelsOnly = true
-	turn := TurnOf(ctx)
-	if err := turn.Next(ctx); err != nil {
+	turn := lane.Of(ctx)
+	if err := t.reader.turnFor(ctx, turn); err != nil {
 		return nil, err
 	}
 	in, err := t.open(ctx, q)
@@ -105,6 +106,11 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 		return nil, err
 	}
 	defer in.Close()
+	if t.reader.remote {
+		if err := turn.Next(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for (limit == 0 || len(found) <= limit) && in.Next() {
 		if len(found)%turnLabels == turnLabels-1 {
 			if err := turn.Next(ctx); err != nil {
@@ -142,7 +148,7 @@ func (t *Table) union(ctx context.Context, mint, maxt int64, sets [][]*labels.Ma
 	}
 	single := 0
 	for _, ms := range sets {
-		if err := TurnOf(ctx).Next(ctx); err != nil {
+		if err := t.reader.turnFor(ctx, lane.Of(ctx)); err != nil {
 			return nil, false, err
 		}
 		some, more, err := list(t.ask(mint, maxt, ms))
@@ -165,7 +171,7 @@ func (t *Table) union(ctx context.Context, mint, maxt int64, sets [][]*labels.Ma
 	return all, truncated || more, nil
 }
 
-// nameBytes is the memory of a string in a list, without its text, which belongs to storage.
+// nameBytes is the memory of a string in a list, without its text, which belongs to storage or was booked as it came.
 const nameBytes = 16
 
 func compact(all []string) []string {
@@ -185,7 +191,7 @@ func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*label
 	if err := limits.QueryOf(ctx).Reads(mint, maxt); err != nil {
 		return nil, err
 	}
-	if err := TurnOf(ctx).Next(ctx); err != nil {
+	if err := t.reader.turnFor(ctx, lane.Of(ctx)); err != nil {
 		return nil, err
 	}
 	asked := make([][]peer.Matcher, len(sets))
@@ -211,7 +217,7 @@ func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*label
 
 // Metadata returns the descriptions of one metric, or of all ("").
 func (t *Table) Metadata(ctx context.Context, metric string) ([]point.MetadataRow, error) {
-	if err := TurnOf(ctx).Next(ctx); err != nil {
+	if err := t.reader.turnFor(ctx, lane.Of(ctx)); err != nil {
 		return nil, err
 	}
 	rows, err := t.reader.source.GetMetadata(ctx, t.name, metric)
@@ -232,7 +238,7 @@ func (t *Table) CleanTombstones(ctx context.Context) error {
 
 // Stats describes the rows held of the table, with top lists of at most topN lines.
 func (t *Table) Stats(ctx context.Context, topN int) (*peer.Stats, error) {
-	if err := TurnOf(ctx).Next(ctx); err != nil {
+	if err := t.reader.turnFor(ctx, lane.Of(ctx)); err != nil {
 		return nil, err
 	}
 	st, err := t.reader.source.Stats(ctx, t.name, topN)

@@ -67,6 +67,15 @@ const (
 	histBytes   = 64
 )
 
+// bytesOf is the memory of a series' rows.
+func bytesOf(s *peer.Series) int64 {
+	n := int64(len(s.Times)) * rowBytes
+	for i := range s.Hists {
+		n += int64(histBytes + len(s.Hists[i].H))
+	}
+	return n
+}
+
 // count adds a series that is read and dropped.
 func (u *usage) count(s *peer.Series) error {
 	u.mu.Lock()
@@ -129,10 +138,7 @@ func (u *usage) keep(s *peer.Series, room int64) (bytes int64, err error) {
 	if err := u.roomLocked(room); err != nil {
 		return 0, needed(err)
 	}
-	n := int64(len(s.Times)*rowBytes+seriesBytes) + u.growth.of(len(s.Labels))
-	for i := range s.Hists {
-		n += int64(histBytes + len(s.Hists[i].H))
-	}
+	n := bytesOf(s) + seriesBytes + u.growth.of(len(s.Labels))
 	if err := u.loan.TakeSoon(n); err != nil {
 		return 0, needed(err)
 	}

@@ -112,7 +112,7 @@ func (m *Machine) planBeat() {
 	}
 	row := Beat{
 		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
-		Load: m.load, ReadOnly: m.readOnly, Room: m.room, NoRoom: m.noRoom, Held: m.held, Draining: b.draining, ClockAhead: m.clockSaid(), Damaged: m.damaged.said, Guards: true, Time: m.wallNow(),
+		Load: m.load, ReadOnly: m.readOnly, Room: m.room, NoRoom: m.noRoom, Held: m.held, Draining: b.draining, ClockAhead: m.clockSaid(), Damaged: m.damaged.said, Writes: m.writes, Guards: true, Time: m.wallNow(),
 	}
 	b.inFlight = true
 	key := BeatKey(m.self.Server)

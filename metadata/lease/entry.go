@@ -55,6 +55,8 @@ type entry struct {
 	leading bool // between Leads and Stops
 	running bool // between Leads and Stopped
 	leaving string
+	to      topology.ServerID // acquires it first when we have let go; "": the one whose turn it is
+	keep    Time              // it was handed to us: until then it is not handed over for a share
 	ends    []point.EpochEnd
 	want    *SetInSync
 	wrote   coord.Revision // the revision that want was compared with when last sent; 0: not yet
@@ -196,7 +198,7 @@ func (m *Machine) planOthers(e *entry) {
 		m.stop(e, why, false)
 	}
 	if e.busy == 0 && !e.reread {
-		e.leaving = ""
+		e.leaving, e.to = "", ""
 		m.answerInSync(e, false)
 	}
 }
@@ -212,6 +214,8 @@ func (m *Machine) mustLetGo(e *entry) (why string, gaveUp bool) {
 		return "bumped by " + e.row.Bump.Who + ": " + e.row.Bump.Reason, false
 	case m.prohibited(e, m.self.Server):
 		return "prohibited on this server", false
+	case e.row.Next != nil && m.handsOver(e):
+		return "handed to " + string(e.row.Next.Server) + " by " + e.row.Next.Who + ": " + e.row.Next.Reason, true
 	case m.leave:
 		return "the server stops", true
 	case e.assigned == nil:
@@ -229,6 +233,15 @@ func (m *Machine) letGo(e *entry, why string, gaveUp bool) {
 	}
 }
 
+// letGoTo releases a partition of ours, and has a server acquire it first; "": the one whose turn it is.
+func (m *Machine) letGoTo(e *entry, why string, to topology.ServerID) {
+	if e.leaving == "" {
+		e.to = to
+	}
+	m.letGo(e, why, true)
+	m.touch(e)
+}
+
 func (m *Machine) stop(e *entry, why string, lapsed bool) {
 	e.leading = false
 	m.out = append(m.out, Stops{Partition: e.p, Why: why, Lapsed: lapsed})
@@ -243,6 +256,12 @@ func (m *Machine) release(e *entry) {
 	row.State, row.Bump, row.Nonce = Free, nil, m.nonce()
 	if e.ends != nil {
 		row.Ends = e.ends
+	}
+	if !m.counts(row.Next) {
+		row.Next = nil
+	}
+	if e.to != "" {
+		row.Next = &Next{Server: e.to, Note: Note{Who: string(m.self.Server), When: m.wallNow(), Reason: e.leaving}}
 	}
 	e.nonce = row.Nonce
 	m.add(item{e: e, what: itemRelease, lease: row,

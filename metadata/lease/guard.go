@@ -18,6 +18,12 @@ import (
 //	held            seq; holder, boot and epoch stay        seq               seq and no list if empty, else Stale
 //	deleted by hand Unavailable until its holder or a       gone, seq         Stale
 //	                person puts it back
+//	lists none      Invalid
+//	that stays
+//
+// The last line: the partition may have rows, and the change removes every listed placement from the map, or has it join again. It was planned when others were listed, and
+// would leave no placement that may lead. The error is Invalid and not Stale, since the same change on the same map would be refused again. ForceJoin is not refused: by it a
+// person gives the rows up.
 //
 // Epoch, ends, nonce, offline and bump are kept. The in-sync list is removed only if the row says that the partition is empty and a member is not among its
 // placements any more (Vacated).
@@ -25,8 +31,8 @@ type Guard struct {
 	Partition Partition
 	// Dropped: the partition is not in the new map. Unused: the change also relies on the partition being empty.
 	Dropped, Unused bool
-	// Placements are those of the new map.
-	Placements []topology.Placement
+	// Placements are those of the new map that may lead. Left are those of the old one that may not any more, unless a person gave them up.
+	Placements, Left []topology.Placement
 }
 
 // Guards lists the guards of the transaction from base to next. A new partition needs none: no older map has it. New
@@ -45,6 +51,9 @@ func Guards(base, next *topology.Map, ops []topology.Op) []Guard {
 			continue
 		default:
 			g.Placements = c.Is.Placements
+			if !slices.ContainsFunc(ops, func(op topology.Op) bool { f, ok := op.(topology.ForceJoin); return ok && f.Partition == c.ID }) {
+				g.Left = slices.DeleteFunc(slices.Clone(c.Was.Placements), func(p topology.Placement) bool { return slices.Contains(c.Is.Placements, p) })
+			}
 		}
 		out = append(out, g)
 	}
@@ -64,7 +73,7 @@ func (g Guard) Keys() [2]string { return [2]string{RowKey(g.Partition), bornKey(
 // Write returns the conditions and the write for the rows as they were read; absent rows are left out. mark is 0 if the
 // transaction is committed in the same step. Otherwise it is the revision of the table's row that the swap will compare: the
 // row must not say yet that the partition is gone, and a row marked since that revision needs nothing. Errors are
-// Stale (the partition is used), Unavailable (deleted by hand) and Invalid (unreadable).
+// Stale (the partition is used), Unavailable (deleted by hand) and Invalid (unreadable, or it lists none that stays).
 func (g Guard) Write(seq uint64, rows map[string]coord.Row, mark coord.Revision) ([]coord.Condition, []coord.Write, error) {
 	keys := g.Keys()
 	row, there := rows[keys[0]]
@@ -85,6 +94,8 @@ func (g Guard) Write(seq uint64, rows map[string]coord.Row, mark coord.Revision)
 	switch {
 	case g.Unused && (there && !l.Empty && l.Epoch != 0 || !there && led):
 		return nil, nil, fault.Errorf(fault.Stale, "partition %s was led, and may hold rows", g.Partition)
+	case !l.Empty && g.leaveNone(l.InSync):
+		return nil, nil, fault.Errorf(fault.Invalid, "partition %s: none of the placements that have its rows would stay; plan anew by its lease row", g.Partition)
 	case !there && led && !g.Dropped:
 		return nil, nil, fault.Errorf(fault.Unavailable, "partition %s: its lease row was deleted; its leader, or a person, must put it back first", g.Partition)
 	}
@@ -99,6 +110,14 @@ func (g Guard) Write(seq uint64, rows map[string]coord.Row, mark coord.Revision)
 	}
 	l.Seq = max(l.Seq, seq)
 	return conditions, []coord.Write{{Key: keys[0], Value: l.Encode()}}, nil
+}
+
+// leaveNone reports whether the change removes a listed placement and no other one of the list may lead by the new map.
+func (g Guard) leaveNone(list []Member) bool {
+	leaves := func(m Member) bool {
+		return slices.ContainsFunc(g.Left, func(p topology.Placement) bool { return p.ID == m.Placement })
+	}
+	return slices.ContainsFunc(list, leaves) && !slices.ContainsFunc(list, func(m Member) bool { return !g.left(m) })
 }
 
 // left reports whether the new map lacks this placement.

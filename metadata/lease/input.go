@@ -91,12 +91,16 @@ type MapIs struct {
 type Unassigned struct{ Partition Partition }
 
 // Loaded publishes the server's load; 1 is its full capacity. ReadOnly is the reason why the server accepts no rows; "": it accepts them. Room and NoRoom are
-// those of Beat.
+// those of Beat. Led are the busiest of the partitions that are led here, the busiest first, and Rest is the rows a second of all others; Known: they were
+// measured.
 type Loaded struct {
 	Load     float64
 	ReadOnly string
 	Room     int64
 	NoRoom   []Partition
+	Led      []LedRows
+	Rest     int64
+	Known    bool
 }
 
 // noRoomMax bounds the partitions that a heartbeat row names in NoRoom.

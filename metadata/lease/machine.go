@@ -60,6 +60,8 @@ type Machine struct {
 	readOnly string   // why no rows are accepted
 	room     int64    // bytes that the disk has room for; 0: not known
 	noRoom   []string // partitions of which copies did not fit
+	writes   *Writes  // nil: not known
+	hot      map[Partition]int64
 	damaged  damaged
 	draining bool
 	leave    bool
@@ -185,6 +187,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		for _, p := range in.NoRoom[:min(len(in.NoRoom), noRoomMax)] {
 			m.noRoom = append(m.noRoom, p.String())
 		}
+		m.setWrites(in)
 	case Damaged:
 		m.setDamaged(in.All)
 	case GiveUp:
@@ -193,9 +196,10 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 			m.touch(e)
 		}
 	case Offer:
-		if e := m.entries[in.Partition]; e != nil && m.ours(e) && e.busy == 0 && m.someoneFor(e, in.Misplaced) {
-			m.letGo(e, in.Why, true)
-			m.touch(e)
+		if e := m.entries[in.Partition]; e != nil && m.ours(e) && e.busy == 0 {
+			if to, ok := m.someoneFor(e, in.Misplaced, false); ok {
+				m.letGoTo(e, in.Why, to)
+			}
 		}
 	case Stopped:
 		if e := m.entries[in.Partition]; e != nil && !e.leading {

@@ -22,6 +22,16 @@ type Partition struct {
 // String prints table/id.
 func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Table, p.ID) }
 
+// ParsePartition parses what Partition.String prints.
+func ParsePartition(s string) (Partition, bool) {
+	i := strings.LastIndexByte(s, '/')
+	if i < 0 {
+		return Partition{}, false
+	}
+	id, err := strconv.ParseUint(s[i+1:], 10, 64)
+	return Partition{s[:i], point.PartitionID(id)}, err == nil
+}
+
 // Boot names one run of a server process; random, new at every start.
 type Boot string
 
@@ -109,6 +119,8 @@ type Lease struct {
 	Offline *Note `json:"offline,omitempty"`
 	// Bump asks the holder to let go at once; the next taker removes it (C121).
 	Bump *Note `json:"bump,omitempty"`
+	// Next asks the holder to let go, so that the server that it names acquires the lease first. The next taker removes it.
+	Next *Next `json:"next,omitempty"`
 	// Seq is the transaction of the partition map that changed the partition last; 0: none since rows have it. Acquisitions and changes
 	// of the in-sync list wait for a map at least as new. See Guard.
 	Seq uint64 `json:"seq,omitempty"`
@@ -140,6 +152,8 @@ type Beat struct {
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
 	// Damaged are partitions, as Partition.String prints them, of which files are damaged on the server: others acquire their leases first. At most damagedMax are named.
 	Damaged []string `json:"damaged,omitempty"`
+	// Writes are the rows that the server accepts as a leader; nil: not known. Builds from before do not say it.
+	Writes *Writes `json:"writes,omitempty"`
 	// Missing: this is the row of no process. A server that waits until another is silent found no row of it, and wrote this one in its place: the transaction that
 	// acquires a lease compares the revision of a row, and "no row" has none (missing.go). Boot is made up.
 	Missing bool `json:"missing,omitempty"`
@@ -243,12 +257,12 @@ func (l Lease) TakenOnline() Lease { l.Offline = nil; return l }
 
 // Vacated removes an empty partition from its in-sync placements: a holder releases it, and the next taker is one that the partition map
 // names then. It is for moves of the partition; for one that is not empty it is a mistake that costs acked rows.
-func (l Lease) Vacated() Lease { l.InSync, l.Ends, l.Bump = nil, nil, nil; return l }
+func (l Lease) Vacated() Lease { l.InSync, l.Ends, l.Bump, l.Next = nil, nil, nil, nil; return l }
 
 // Forced lets a partition continue with one placement alone, as of a map in which it is the only live one (C32). Rows that only others
 // acked are lost: an administrator accepted that. The writer compares the row, after it saw that no server in its list acts any more.
 func (l Lease) Forced(m Member, seq uint64) Lease {
-	l.State, l.InSync, l.Ends, l.Bump, l.Nonce, l.Seq = Free, []Member{m}, nil, nil, "", max(l.Seq, seq)
+	l.State, l.InSync, l.Ends, l.Bump, l.Next, l.Nonce, l.Seq = Free, []Member{m}, nil, nil, nil, "", max(l.Seq, seq)
 	return l
 }
 

@@ -31,6 +31,14 @@ var goldenEmpty = Lease{State: Held, Holder: "s1", Boot: "b7", Store: "4f1c", Ep
 
 var goldenBeat = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.25, Held: 12, Draining: true, Time: noon}
 
+// goldenHanded is the row of a partition that is to be handed over.
+var goldenHanded = Lease{State: Held, Holder: "s1", Boot: "b7", Store: "4f1c", Epoch: 42, InSync: []Member{{1, "s1", "4f1c"}, {2, "s2", "90aa"}},
+	Next: &Next{"s2", Note{"master", noon, "s1 accepts 9000 rows/s, s2 100"}}, Nonce: "b7-01"}
+
+// goldenWrites is the row of a server that says what is written to it.
+var goldenWrites = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.25, Held: 12, Guards: true, Time: noon,
+	Writes: &Writes{Hot: []Hot{{"cpu/7", 8000, 310}, {"mem/1", 250, 5}}, Rest: 40}}
+
 func golden(t *testing.T, name string, got []byte) []byte {
 	t.Helper()
 	path := filepath.Join("testdata", "rows", name)
@@ -58,7 +66,7 @@ func TestRowsKeepTheirForm(t *testing.T) {
 	if l.Empty {
 		t.Error("a row from before there was such a mark is said to be empty")
 	}
-	for name, want := range map[string]Lease{"lease_empty.json": goldenEmpty, "lease_vacant.json": goldenEmpty.Vacated()} {
+	for name, want := range map[string]Lease{"lease_empty.json": goldenEmpty, "lease_vacant.json": goldenEmpty.Vacated(), "lease_handed.json": goldenHanded} {
 		l, err := DecodeLease(golden(t, name, want.Encode()))
 		if diff := cmp.Diff(want, l); diff != "" || err != nil {
 			t.Errorf("%v\n%s", err, diff)
@@ -71,6 +79,10 @@ func TestRowsKeepTheirForm(t *testing.T) {
 	if diff := cmp.Diff(goldenBeat, b); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
+	b, err = DecodeBeat(golden(t, "beat_writes.json", goldenWrites.Encode()))
+	if diff := cmp.Diff(goldenWrites, b); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
 	missing := Beat{Server: "s1", Boot: "b9-01", Missing: true, Guards: true, Time: noon}
 	b, err = DecodeBeat(golden(t, "beat_missing.json", missing.Encode()))
 	if diff := cmp.Diff(missing, b); diff != "" || err != nil {
@@ -81,7 +93,7 @@ func TestRowsKeepTheirForm(t *testing.T) {
 
 func TestCutRowsAreCorrupt(t *testing.T) {
 	beat := goldenBeat.Encode()
-	for _, lease := range [][]byte{goldenLease.Encode(), goldenEmpty.Encode(), goldenEmpty.Vacated().Encode()} {
+	for _, lease := range [][]byte{goldenLease.Encode(), goldenEmpty.Encode(), goldenEmpty.Vacated().Encode(), goldenHanded.Encode()} {
 		for i := range lease {
 			if _, err := DecodeLease(lease[:i]); !fault.Is(err, fault.Corrupt) {
 				t.Fatalf("lease row cut at %d: %v", i, err)

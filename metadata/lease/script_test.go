@@ -37,6 +37,8 @@ import (
 //	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Servers that lag do not get that map
 //	remove 1 s2                          METADATA removes the placement
 //	split 1 2 3                          METADATA has 2 and 3, on the same servers, take over from it
+//	hand 1 s2                            the master asks the holder to hand it to s2
+//	rows s1 1 400 2 300                  s1 accepts that many rows a second of these partitions
 //	presplit 1                           METADATA replaces it, if it never had rows
 //	mark 1 | touch                       a larger one marks its row and dies; the table's row is touched
 //	transactions 9997                    as many METADATA transactions, which change none of these partitions
@@ -127,6 +129,20 @@ func (w *world) command(cmd string, args []string) error {
 		return err
 	case "bump":
 		return w.edit(args[0], func(l Lease) Lease { return l.Bumped(note) })
+	case "hand":
+		return w.edit(args[0], func(l Lease) Lease {
+			return l.HandedTo(Next{topology.ServerID(args[1]), Note{Who: "master", When: w.procs[0].wall(), Reason: "less is written there"}})
+		})
+	case "rows": // s1 1 400 2 300: rows a second of its partitions, the busiest first
+		in := Loaded{Known: true}
+		for i := 1; i+1 < len(args); i += 2 {
+			n, err := strconv.ParseInt(args[i+1], 10, 64)
+			if err != nil {
+				return err
+			}
+			in.Led = append(in.Led, LedRows{w.part(args[i]), n, time.Minute})
+		}
+		w.procs[w.index(args[0])].step(in)
 	case "offline":
 		return w.edit(args[0], func(l Lease) Lease { return l.TakenOffline(note) })
 	case "online":
@@ -154,9 +170,12 @@ func (w *world) command(cmd string, args []string) error {
 	case "give-up":
 		p := w.part(args[0])
 		w.procs[w.leaders()[p]].step(GiveUp{Partition: p, Why: "too much to do"})
-	case "offer": // by a leader that the map does not list
-		p := w.part(args[0])
-		w.procs[w.leaders()[p]].step(Offer{Partition: p, Why: "misplaced", Misplaced: true})
+	case "offer": // by a leader that the map does not list; full: by one whose disk is
+		p, why := w.part(args[0]), "misplaced"
+		if len(args) > 1 {
+			why = args[1]
+		}
+		w.procs[w.leaders()[p]].step(Offer{Partition: p, Why: why, Misplaced: len(args) == 1})
 	case "drop":
 		w.unassign(w.part(args[0]))
 	case "forget":

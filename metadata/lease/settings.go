@@ -38,6 +38,9 @@ type Settings struct {
 	LoadMax float64
 }
 
+// LoadMaxDefault is the default of Settings.LoadMax.
+const LoadMaxDefault = 0.9
+
 // TakeAfterDefault is the default of Settings.TakeAfter.
 const TakeAfterDefault = 4 * time.Second
 
@@ -52,7 +55,7 @@ func (s *Settings) setDefaults() {
 	def(&s.ScanEvery, 10*time.Minute)
 	def(&s.RetryAfter, 200*time.Millisecond)
 	def(&s.AcquireMax, 32)
-	def(&s.LoadMax, 0.9)
+	def(&s.LoadMax, LoadMaxDefault)
 }
 
 func def[T comparable](p *T, v T) {

@@ -210,18 +210,22 @@ func (m *Machine) open(e *entry) bool {
 	return m.unborn(e) || (e.present() || e.intact) && !e.unreadable && e.row.Vacant() || m.stranded(e)
 }
 
-// empty reports whether the row of a partition that is assigned says that no row was ever acked, and nothing here says otherwise.
+// empty reports whether the row of a partition that is assigned says that no row was ever acked.
 func (m *Machine) empty(e *entry) bool {
-	return e.present() && !e.unreadable && e.row.Empty && e.row.State != Gone && e.assigned != nil && e.assigned.BrickEpoch == 0
+	return e.present() && !e.unreadable && e.row.Empty && e.row.State != Gone && e.assigned != nil
 }
 
-// stranded reports whether a partition is empty and none of its members could take it: their servers are silent, or have another directory by now. No row is only there, so the
-// placements of the map are as good, once the holder was silent for as long as for any other take.
+// stranded reports whether a partition is empty and none of its members could take it and accept rows: the map has none of their placements, or their servers are silent, or
+// have another directory by now. No row is only there, so the placements of the map are as good, once the holder was silent for as long as for any other take. A change of the map
+// removes the list of an empty partition (Guard); a coordination store that was restored from a backup has the list of before. A member that is here leads by the list.
 func (m *Machine) stranded(e *entry) bool {
 	return m.empty(e) && !slices.ContainsFunc(e.row.InSync, func(c Member) bool {
 		b := m.beats[c.Server]
-		if c.Server == m.self.Server {
-			return c.Store == m.self.Store
+		switch {
+		case c.Server == m.self.Server:
+			return c == m.selfAt(e)
+		case !e.assigned.places(c):
+			return false
 		}
 		return b != nil && m.alive(c.Server) && b.beat.Store == c.Store
 	})
@@ -244,6 +248,10 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 	hurt := m.isDamaged(e, m.self.Server)
 	heir, inherits := m.heir(e, members)
 	if inherits && heir == m.self.Server && !hurt {
+		return 0
+	}
+	next := m.nextOf(e, members)
+	if next == m.self.Server && !hurt {
 		return 0
 	}
 	mine := m.isOver(m.held, m.load) || e.gaveUp && m.now < e.cool
@@ -278,6 +286,9 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 	if mine && better {
 		wait += m.set.OverWait + m.above()
 	}
+	if next != "" && next != m.self.Server {
+		wait += m.set.OverWait
+	}
 	if e.gaveUp && m.now < e.cool {
 		wait += m.set.OverWait
 	}
@@ -286,6 +297,9 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 	}
 	if placed && !e.assigned.places(Member{Placement: e.assigned.Placement, Server: m.self.Server}) {
 		wait += misplacedWait * m.set.OverWait
+	}
+	if e.assigned.BrickEpoch == 0 && m.stranded(e) && slices.ContainsFunc(e.row.InSync, func(c Member) bool { return m.able(e, c) }) {
+		wait += misplacedWait * m.set.OverWait // the store was restored from a backup: a placement that has led, and may have rows, goes first
 	}
 	return wait
 }
@@ -367,7 +381,7 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		Empty: (e.row.Empty && (e.present() || !m.unborn(e)) || c.bear && !e.present()) && e.assigned.BrickEpoch == 0,
 		Seq:   min(e.row.Seq, m.seqOf(e)),
 	}
-	if !row.Empty && len(e.row.InSync) == 0 { // rows are here, and nothing says that the others have them
+	if !row.Empty && m.open(e) { // rows are here, and nothing says that the others have them
 		row.InSync = slices.DeleteFunc(row.InSync, func(x Member) bool { return x.Server != m.self.Server })
 	}
 	row.InSync, e.dropped = m.withoutSilent(e, row.InSync)
@@ -382,6 +396,9 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		writes = append(writes, coord.Write{Key: e.bornKey, Value: []byte(`{"v":1}`)})
 	}
 	e.taking = true
+	if e.row.Next != nil && e.row.Next.Server == m.self.Server {
+		e.keep = m.now + keepFor
+	}
 	m.add(item{e: e, what: itemTake, lease: row, bore: bore, conditions: conditions, writes: writes})
 	m.account(e) // so that the next one's turn depends on the new count
 }
@@ -439,7 +456,8 @@ const movesMax = 32
 
 // planMoves hands over partitions that another server can acquire: when draining, or with our clock off, once the last ones have found their new
 // leaders; above our share, slowly (C108). One at a time, but empty ones, for which no client waits, in numbers: half of the surplus over the
-// share, because others may do so at the same moment.
+// share, because others may do so at the same moment. Partitions that few rows come to go first; a busy one only to a server that is less busy with it than this
+// one is now (writes.go).
 func (m *Machine) planMoves() {
 	settled := !slices.ContainsFunc(m.given, func(p Partition) bool {
 		e := m.entries[p]
@@ -473,13 +491,16 @@ func (m *Machine) planMoves() {
 		tied = m.tied()
 	}
 	given := []Partition(nil)
-	for _, e := range m.sorted() {
-		if !m.ours(e) || tied[e] || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.someoneFor(e, false) {
+	for _, e := range m.coolFirst() {
+		if !m.ours(e) || tied[e] || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.giving() && m.now < e.keep {
+			continue
+		}
+		to, ok := m.someoneFor(e, false, true)
+		if !ok {
 			continue
 		}
 		given = append(given, e.p)
-		m.letGo(e, why, true)
-		m.touch(e)
+		m.letGoTo(e, why, to)
 		if !e.row.Empty || len(given) >= room {
 			break
 		}
@@ -495,20 +516,28 @@ func (m *Machine) planMoves() {
 }
 
 // someoneFor reports whether another in-sync member that the map lists could acquire a partition of ours; if we do not drain and it is not misplaced here,
-// one below its share. A misplaced one is handed to a server that drains too: it accepts no rows here.
-func (m *Machine) someoneFor(e *entry, misplaced bool) bool {
+// one below its share. A misplaced one is handed to a server that drains too: it accepts no rows here. If it goes for the sake of counts alone (share), a
+// busy one goes only to a server that has less with it than this one has now, the least busy one, to.
+func (m *Machine) someoneFor(e *entry, misplaced, share bool) (to topology.ServerID, ok bool) {
 	for _, c := range e.row.InSync {
 		switch {
 		case e.assigned != nil && !e.assigned.places(c):
 		case !m.giving() && m.isDamaged(e, c.Server): // it would leave it to others
-		case m.candidate(e, c) || misplaced && m.able(e, c):
+		case !m.candidate(e, c) && !(misplaced && m.able(e, c)):
+		case misplaced || m.giving():
+			return "", true
+		default:
 			b := m.beats[c.Server].beat
-			if misplaced || m.giving() || !m.isOver(b.Held, b.Load) {
-				return true
+			switch {
+			case m.isOver(b.Held, b.Load) || share && !m.relieves(e, b.Writes):
+			case !share || m.hot[e.p] == 0:
+				return "", true
+			case to == "" || b.Writes.rows() < m.beats[to].beat.Writes.rows():
+				to = c.Server
 			}
 		}
 	}
-	return false
+	return to, to != ""
 }
 
 // Status is one server's view, for people and metrics.

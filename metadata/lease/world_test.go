@@ -25,12 +25,13 @@ type actor interface {
 // world is servers, a store and the network between, in real time that only the world has. Every accept is checked: at
 // one moment only one process may act, and the accepted epochs at the bricks never fall.
 type world struct {
-	least   int  // members that a taker leaves in a list; 0: all
-	meddles bool // a storm deletes heartbeat rows again and again
-	rng     *rand.Rand
-	now     time.Duration // real
-	events  eventHeap
-	seq     uint64
+	least    int  // members that a taker leaves in a list; 0: all
+	meddles  bool // a storm deletes heartbeat rows again and again
+	balances bool // people are a master, too, that has leases handed over
+	rng      *rand.Rand
+	now      time.Duration // real
+	events   eventHeap
+	seq      uint64
 
 	store   coord.Store
 	backup  []coord.Row
@@ -191,16 +192,27 @@ func (w *world) check() {
 		return
 	}
 	for _, p := range w.parts {
-		var who []string
+		acting := 0
 		for _, pr := range w.procs {
-			if epoch, ok := pr.actor0(p); ok {
-				who = append(who, fmt.Sprintf("%s/%s at epoch %d", pr.self.Server, pr.self.Boot, epoch))
+			if _, ok := pr.actor0(p); ok {
+				acting++
 			}
 		}
-		if len(who) > 1 && w.failure == "" {
-			w.failure = fmt.Sprintf("%s: %s may act at once", p, strings.Join(who, " and "))
+		if acting > 1 && w.failure == "" {
+			w.failure = fmt.Sprintf("%s: %s may act at once", p, w.acting(p))
 		}
 	}
+}
+
+// acting names the processes that may act for a partition.
+func (w *world) acting(p Partition) string {
+	var who []string
+	for _, pr := range w.procs {
+		if epoch, ok := pr.actor0(p); ok {
+			who = append(who, fmt.Sprintf("%s/%s at epoch %d", pr.self.Server, pr.self.Boot, epoch))
+		}
+	}
+	return strings.Join(who, " and ")
 }
 
 func (p *process) actor0(part Partition) (point.Epoch, bool) {
@@ -576,7 +588,13 @@ func (w *world) restore() error {
 	}
 	filler := coord.Write{Key: "filler"}
 	at := map[coord.Revision][]coord.Write{}
+	clear(w.listed)
 	for _, row := range w.backup {
+		if part, ok := ParseRowKey(row.Key); ok {
+			if w.listed[part], err = DecodeLease(row.Value); err != nil {
+				return err
+			}
+		}
 		at[row.Revision] = append(at[row.Revision], coord.Write{Key: row.Key, Value: row.Value})
 	}
 	for rev < last+1000 && err == nil {

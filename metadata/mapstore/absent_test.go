@@ -54,7 +54,7 @@ func TestAServerThatWasAbsentCatchesUp(t *testing.T) {
 		}
 		c.start(absent)
 		absent.away.Store(false)
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			if _, _, err := absent.disk.Get("cpu", c.row("cpu").Txn); err == nil {
 				break
 			}
@@ -83,7 +83,7 @@ func TestAServerThatWasAbsentCatchesUp(t *testing.T) {
 	if err := absent.Store(t.Context(), late); err != nil && !fault.Is(err, fault.Stale) {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		list, err := absent.disk.List()
 		if err == nil && len(list) <= set.KeepFiles+2 {
 			break

@@ -29,6 +29,8 @@ type Newest struct {
 	Rivals []Candidate
 	// Strays are servers that acted by a transaction which it does not follow from: of a named file only.
 	Strays []Witness
+	// Over is the highest number of the files that it is named instead of; 0: none of them shows that a newer one was committed.
+	Over uint64
 }
 
 func (n Newest) String() string {
@@ -160,13 +162,22 @@ func FindNewest(ctx context.Context, table string, servers []topology.ServerID, 
 // FindNamed finds the file of a transaction that a person named. Errors are NotFound and Corrupt.
 func FindNamed(ctx context.Context, table string, servers []topology.ServerID, txn peer.TxnID, peers func(topology.ServerID) (peer.Metadata, bool)) (Newest, error) {
 	x := &survey{ctx: ctx, table: table, peers: peers}
-	x.begin(servers)
+	candidates := x.begin(servers)
 	n := Newest{File: x.file(txn), Silent: x.silent}
 	if n.File == nil {
 		return n, fault.Errorf(fault.NotFound, "table %q: transaction %x is on no server that answers; these do not: %s", table, txn, listed(x.silent))
 	}
 	n.Holders = x.holders(txn)
-	return x.read(n)
+	n, err := x.read(n)
+	for _, w := range n.Strays {
+		n.Over = max(n.Over, w.Seq)
+	}
+	for _, f := range candidates {
+		if f.Seq > n.File.Seq+1 {
+			n.Over = max(n.Over, f.Seq)
+		}
+	}
+	return n, err
 }
 
 // survey asks the servers of a table.
@@ -260,7 +271,11 @@ func (x *survey) read(n Newest) (Newest, error) {
 // Row is the table's row that names the file, the successor of old. Proposals made in old's round are ruled out.
 func (n Newest) Row(old Row) Row {
 	holders := n.Holders[:min(len(n.Holders), ServersMax)]
-	return Row{Txn: n.File.Txn, Seq: n.File.Seq, Servers: holders, Round: old.Round + 1, Begun: min(old.Begun, n.File.Seq)}
+	r := Row{Txn: n.File.Txn, Seq: n.File.Seq, Servers: holders, Round: old.Round + 1, Begun: min(old.Begun, n.File.Seq)}
+	if n.Over > r.Seq {
+		r.Over = n.Over
+	}
+	return r
 }
 
 // Follows reports whether the newest file follows from a transaction; known is false where the chain is not kept as far back.

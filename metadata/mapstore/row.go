@@ -43,6 +43,9 @@ type Row struct {
 	// Begun is the sequence number of the table's first map: lower ones are of tables of this name that were dropped. 0: a build made the
 	// table that did not keep it.
 	Begun uint64
+	// Over is the highest number of the files that a person decided against, naming an older one in a repair: up to it they are no sign that the
+	// coordination store was set back. 0: none is higher than Seq.
+	Over uint64
 }
 
 // afterUnknown is the first id of a table made again where no record is left of the ids that its predecessor gave out: rows of builds that did not
@@ -68,11 +71,12 @@ type storedRow struct {
 	Round    uint64              `json:"round,omitempty"`
 	NextID   point.PartitionID   `json:"next_id,omitempty"`
 	Begun    uint64              `json:"begun,omitempty"`
+	Over     uint64              `json:"over,omitempty"`
 }
 
 // Encode gives the row's stored form: JSON with a version.
 func (r Row) Encode() []byte {
-	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping, r.Round, r.NextID, r.Begun})
+	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping, r.Round, r.NextID, r.Begun, r.Over})
 	if err != nil {
 		fault.Bug("a table's row does not encode: %v", err)
 	}
@@ -109,7 +113,7 @@ func DecodeRow(row coord.Row) (Row, error) {
 	case s.NextID != 0 && !s.Dropped:
 		return bad("the next partition id %d of a table that is not dropped", s.NextID)
 	}
-	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping, Round: s.Round, NextID: s.NextID, Begun: s.Begun}
+	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping, Round: s.Round, NextID: s.NextID, Begun: s.Begun, Over: s.Over}
 	if b, err := hex.DecodeString(s.Txn); err != nil || len(b) != len(r.Txn) {
 		return bad("transaction id %q", s.Txn)
 	} else {

@@ -30,9 +30,11 @@ func (f follower) Listed(rows []coord.Row, _ coord.Revision) error {
 	f.s.state.Lock()
 	defer f.s.state.Unlock()
 	clear(f.s.state.rows)
+	clear(f.s.state.miss)
 	for _, row := range rows {
 		f.learnLocked(row)
 	}
+	f.s.metrics.lagging.Set(float64(len(f.s.state.miss)))
 	for _, table := range f.s.state.shelf.Tables() {
 		f.s.state.sweep[table] = true
 	}
@@ -219,6 +221,9 @@ func (s *Server) sweepTable(ctx context.Context, table string) (int, error) {
 	r, err := DecodeRow(row)
 	if err != nil {
 		return 0, err
+	}
+	if s.setBack(table, r) { // the committed files are those that look undecided: a repair needs them
+		return 0, nil
 	}
 	touched := false
 	if s.crowded(table, r, before) {

@@ -155,21 +155,50 @@ func (s *Server) Store(ctx context.Context, f *peer.File) error {
 	return err
 }
 
-// overtaken refuses a new file where one with a higher number is here: that one stands on a transaction that was committed, so this
-// one is late, or the coordination store was restored from an older backup. Then no transaction may build on the store's row.
+// overtaken refuses a new file where one with a higher number is here, which stands on a transaction that was committed, or another of its number that this
+// server acted by: this one is late, or the coordination store was restored from an older backup. Then no transaction may build on the store's row.
 func (s *Server) overtaken(f *peer.File) error {
 	if f.Base == f.Txn { // a committed file for a server that joins
 		return nil
 	}
+	acted := s.acted(f.Table)
 	s.state.Lock()
 	defer s.state.Unlock()
 	_, here := s.state.shelf.Get(f.Table, f.Txn)
 	newest, ok := s.state.shelf.Newest(f.Table)
-	if here || !ok || newest.Seq <= f.Seq {
+	if here || !ok || newest.Seq < f.Seq || f.Seq <= s.state.rows[f.Table].row.Over {
+		return nil
+	}
+	if _, kept := s.state.shelf.Get(f.Table, acted.Txn); newest.Seq == f.Seq && (acted.Seq != f.Seq || !kept) {
 		return nil
 	}
 	return fault.Errorf(fault.Stale, "table %q: transaction %d is on this disk, and this is another %d: if the coordination store was restored from an older backup, `spillway table repair %s` goes on from the newest",
 		f.Table, newest.Seq, f.Seq, f.Table)
+}
+
+// acted returns the transaction that this server acted by, so that it was committed; zero: it is not known.
+func (s *Server) acted(table string) peer.Acted {
+	if s.deps.Acted == nil {
+		return peer.Acted{}
+	}
+	return s.deps.Acted(table)
+}
+
+// setBack reports whether the files here show that a newer transaction than the row's was committed, and no person decided against it: this server
+// acted by it, or another file stands on it. Either the row was just read and has changed, or the coordination store was restored from an older backup.
+func (s *Server) setBack(table string, r Row) bool {
+	acted := s.acted(table)
+	s.state.Lock()
+	defer s.state.Unlock()
+	_, kept := s.state.shelf.Get(table, acted.Txn)
+	newest, ok := s.state.shelf.Newest(table)
+	switch {
+	case !ok || newest.Seq <= max(r.Seq, r.Over):
+		return false
+	case newest.Seq > r.Seq+1:
+		return true
+	}
+	return kept && acted.Seq > r.Seq
 }
 
 // newestOwn returns the newest map of a table that is here, so that later changes are fetched as ops since.

@@ -395,6 +395,9 @@ func (t *Txn) store(m *topology.Map, from Row, ops []byte) {
 	if t.goal == create {
 		t.next.Begun = m.Seq
 	}
+	if t.row.Over > m.Seq {
+		t.next.Over = t.row.Over
+	}
 	t.ask(t.next.Servers, majority(len(t.next.Servers)))
 }
 

@@ -42,7 +42,7 @@ func calmOf(s State, set Settings, rows uint64, sizes int) *calmState {
 	for _, x := range s.Servers {
 		c.settling = c.settling || !x.Live || x.For < set.SettleAfter+set.Every
 		x.For = 0
-		x.Beat.N, x.Beat.Time, x.Beat.Load, x.Beat.Held, x.Beat.Room = 0, time.Time{}, 0, 0, 0
+		x.Beat.N, x.Beat.Time, x.Beat.Load, x.Beat.Held, x.Beat.Room, x.Beat.Writes = 0, time.Time{}, 0, 0, 0, nil
 		c.servers = append(c.servers, x)
 	}
 	slices.SortFunc(c.servers, func(a, b Server) int {

@@ -21,6 +21,6 @@
 // C34 (by topology's ops, which refuse), I5 (moves and partitions per round are bounded, lease rows of dropped partitions
 // are swept).
 //
-// Outside its scope: it moves no leases; servers balance leases among themselves (C108, package lease). It
-// copies no rows; the partition's leader fills a placement that joins, where servers keep copies (copy.go).
+// Outside its scope: it acquires and releases no leases. Servers balance the counts among themselves (C108, package lease); where one accepts far more rows than others the
+// master asks in a lease row for it to be handed over (load.go). It copies no rows; the partition's leader fills a placement that joins, where servers keep copies (copy.go).
 package master

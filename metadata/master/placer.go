@@ -37,20 +37,29 @@ func NewPlacer(look func() State, set Settings) *Placer {
 func (p *Placer) Place(table string, id point.PartitionID) []topology.ServerID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.view == nil || time.Since(p.mu.at) > placerAge {
+	replicas, known := p.replicasLocked(table)
+	if !known || time.Since(p.mu.at) > placerAge { // a table may be newer than the view
 		p.mu.view, p.mu.at = newView(p.look(), p.set), time.Now()
+		replicas, _ = p.replicasLocked(table)
 	}
 	v := p.mu.view
-	replicas := 1
-	for _, m := range v.Tables {
-		if m.Table == table {
-			replicas = m.Config.Replicas
-		}
-	}
 	servers := v.places(where{part: lease.Partition{Table: table, ID: id}}, replicas)
 	for _, s := range servers {
 		v.servers[s].active++
 		v.servers[s].all++
 	}
 	return servers
+}
+
+// replicasLocked is how many placements a partition of a table has, by the view at hand; a table that it lacks has one.
+func (p *Placer) replicasLocked(table string) (n int, known bool) {
+	if p.mu.view == nil {
+		return 1, false
+	}
+	for _, m := range p.mu.view.Tables {
+		if m.Table == table {
+			return m.Config.Replicas, true
+		}
+	}
+	return 1, false
 }

@@ -34,6 +34,7 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	p.merges()
 	p.mergesOfRows()
 	p.balance()
+	p.spreadLeads()
 	p.metadata()
 	p.sweep()
 	return append(p.alarms, p.steps...)

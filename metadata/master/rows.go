@@ -28,6 +28,7 @@ type Rows struct {
 		born      map[lease.Partition]coord.Revision
 		no        map[string]prohibition
 		swept     map[string]sweep // by table
+		handed    map[lease.Partition]handed
 		bad       map[string]error
 		beats     map[topology.ServerID]*pulse
 		reachable time.Duration // time in which the store answered without a gap
@@ -56,6 +57,12 @@ func (n prohibition) after(old prohibition) prohibition {
 	return n
 }
 
+// handed is a lead that was handed over for its load. It is remembered for handedMax.
+type handed struct {
+	from, to topology.ServerID
+	at       time.Duration // in reachable time: when it was asked for, or acquired
+}
+
 // sweep is a table's Swept row.
 type sweep struct {
 	rev   coord.Revision
@@ -77,7 +84,7 @@ func NewRows(clock func() time.Duration, takeAfter time.Duration) *Rows {
 	r := &Rows{clock: clock, takeAfter: takeAfter}
 	r.mu.leases, r.mu.revs = map[lease.Partition]lease.Lease{}, map[lease.Partition]coord.Revision{}
 	r.mu.born, r.mu.no = map[lease.Partition]coord.Revision{}, map[string]prohibition{}
-	r.mu.swept = map[string]sweep{}
+	r.mu.swept, r.mu.handed = map[string]sweep{}, map[lease.Partition]handed{}
 	r.mu.bad, r.mu.beats = map[string]error{}, map[topology.ServerID]*pulse{}
 	r.mu.last = clock()
 	return r
@@ -155,6 +162,7 @@ func (r *Rows) learnLocked(row coord.Row) {
 			r.mu.bad[row.Key] = err
 			l = lease.Lease{} // counts as holding rows on unnamed servers
 		}
+		r.handLocked(p, r.mu.leases[p].Next, l)
 		r.mu.leases[p], r.mu.revs[p] = l, row.Revision
 		return
 	}
@@ -175,6 +183,17 @@ func (r *Rows) learnLocked(row coord.Row) {
 	}
 	if table, ok := lease.ParseSweptKey(row.Key); ok {
 		r.mu.swept[table] = sweep{rev: row.Revision, since: r.mu.reachable}
+	}
+}
+
+// handLocked notes that a lead is to be handed over, or was.
+func (r *Rows) handLocked(p lease.Partition, was *lease.Next, l lease.Lease) {
+	switch h := r.mu.handed[p]; {
+	case l.Next != nil && (was == nil || *was != *l.Next):
+		r.mu.handed[p] = handed{from: l.Holder, to: l.Next.Server, at: r.mu.reachable}
+	case was != nil && l.Next == nil && h.to != "":
+		h.at = r.mu.reachable
+		r.mu.handed[p] = h
 	}
 }
 
@@ -268,6 +287,14 @@ func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64)
 	s.JustSwept = map[string]bool{}
 	for table, last := range r.mu.swept {
 		s.JustSwept[table] = r.mu.reachable-last.since < sweepEvery
+	}
+	s.Handed = map[lease.Partition]Handed{}
+	for p, h := range r.mu.handed {
+		if age := r.mu.reachable - h.at; age < handedMax {
+			s.Handed[p] = Handed{h.from, h.to, age}
+		} else {
+			delete(r.mu.handed, p)
+		}
 	}
 	s.Servers = nil
 	for _, srv := range servers {

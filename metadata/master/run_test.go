@@ -496,6 +496,32 @@ func TestAPlacerSpreadsWhatIsMadeInOneGo(t *testing.T) {
 	}
 }
 
+// TestATableThatIsMadeRightAfterAnotherHasAllItsCopies: the servers of its first partition were chosen by a view of a moment before, which lacked the table. It
+// got one placement, and its rows were staged until the master had added the others.
+func TestATableThatIsMadeRightAfterAnotherHasAllItsCopies(t *testing.T) {
+	s := State{}
+	for _, srv := range servers() {
+		s.Servers = append(s.Servers, Server{Server: srv, Live: true, For: time.Hour})
+	}
+	create := func(name string) {
+		m, err := topology.New(name, topology.Config{PartitionWidth: time.Hour, Replicas: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Tables = append(s.Tables, m)
+	}
+	create("cpu")
+	p := NewPlacer(func() State { return s }, Settings{})
+	for _, table := range []string{"cpu", "net"} {
+		if table == "net" {
+			create(table)
+		}
+		if got := p.Place(table, 1); len(got) != 3 {
+			t.Errorf("the first partition of %s is placed on %v", table, got)
+		}
+	}
+}
+
 // meddled is a store in which something happens just before the first commit.
 type meddled struct {
 	coord.Store

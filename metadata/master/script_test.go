@@ -148,6 +148,24 @@ func (w *world) line(t *testing.T, line string) {
 				s.Beat.Room = int64(n) << 20
 			case "full": // for the rest of a partition: full=cpu/1
 				s.Beat.NoRoom = append(s.Beat.NoRoom, v)
+			case "rows": // a second, of partitions that it leads, measured for a minute: rows=cpu/1:4000,cpu/2:300, and rest=20 of others
+				if s.Beat.Writes == nil {
+					s.Beat.Writes = &lease.Writes{}
+				}
+				for _, one := range strings.Split(v, ",") {
+					name, n, measured := strings.Cut(one, ":")
+					if rows, err := strconv.ParseInt(n, 10, 64); measured {
+						must(err)
+						s.Beat.Writes.Hot = append(s.Beat.Writes.Hot, lease.Hot{Partition: name, Rows: rows, Seconds: 60})
+					}
+				}
+			case "rest":
+				n, err := strconv.ParseInt(v, 10, 64)
+				must(err)
+				if s.Beat.Writes == nil {
+					s.Beat.Writes = &lease.Writes{}
+				}
+				s.Beat.Writes.Rest = n
 			case "readonly":
 				s.Beat.ReadOnly = "the store is read-only"
 			case "drained":
@@ -165,6 +183,8 @@ func (w *world) line(t *testing.T, line string) {
 		pl, _ := at.On(topology.ServerID(f[3]))
 		i := slices.IndexFunc(w.Servers, func(s Server) bool { return string(s.ID) == f[3] })
 		w.Servers[i].Moves = append(w.Servers[i].Moves, registry.Move{Table: m.Table, Partition: at.ID, Placement: pl.ID, To: topology.ServerID(f[5]), Note: lease.Note{Who: "ann", Reason: "hot"}})
+	case f[0] == "later": // so much later
+		w.later(span(f[1]))
 	case f[0] == "table":
 		c := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
 		for _, kv := range f[2:] {
@@ -403,6 +423,9 @@ func (w *world) apply(steps []Step) error {
 				w.Leases[f.Partition] = l.Vacated()
 			}
 		}
+		if s.Hand != nil {
+			w.hand(*s.Hand)
+		}
 		if k := s.MapServer; k != nil && k.Leave {
 			w.Metadata[s.Table] = slices.DeleteFunc(w.Metadata[s.Table], func(o topology.ServerID) bool { return o == k.Server })
 		} else if k != nil {
@@ -420,6 +443,35 @@ func (w *world) apply(steps []Step) error {
 		}
 	}
 	return nil
+}
+
+// hand hands a lead over on paper, and its load.
+func (w *world) hand(h Hand) {
+	l := w.Leases[h.Partition]
+	l.Holder = h.To
+	w.Leases[h.Partition] = l
+	if w.Handed == nil {
+		w.Handed = map[lease.Partition]Handed{}
+	}
+	w.Handed[h.Partition] = Handed{From: h.From, To: h.To}
+	writes := func(s topology.ServerID) *lease.Writes {
+		return w.Servers[slices.IndexFunc(w.Servers, func(x Server) bool { return x.ID == s })].Beat.Writes
+	}
+	from, to := writes(h.From), writes(h.To)
+	i := slices.IndexFunc(from.Hot, func(x lease.Hot) bool { return x.Partition == h.Partition.String() })
+	to.Hot = append(to.Hot, from.Hot[i])
+	from.Hot = slices.Delete(slices.Clone(from.Hot), i, i+1)
+}
+
+// later has time go on for the leads that were handed over.
+func (w *world) later(d time.Duration) {
+	for p, h := range w.Handed {
+		if h.For += d; h.For < handedMax {
+			w.Handed[p] = h
+		} else {
+			delete(w.Handed, p)
+		}
+	}
 }
 
 // converge plans and applies until nothing but alarms is left.

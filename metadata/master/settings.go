@@ -43,6 +43,13 @@ type Settings struct {
 	// BalanceBytes is by how much the rows on two servers differ, at least, before closed partitions move from the one to the other, besides a fifth of the mean.
 	// Default 256 MiB; negative: none moves. Smaller: servers are more even, and more is copied.
 	BalanceBytes int64
+	// BalanceRows is by how many rows a second, at least, the busier of two servers has less after a lead was handed over from the one to the other, besides a twentieth of
+	// the mean. Default 1,000; negative: none is handed over. Smaller: servers are more even, and writers wait for new leaders more often.
+	BalanceRows int64
+	// RestFor is how long two servers are left alone after a lead went from the one to the other: a new leader knows the load of a partition after two looks
+	// (storage/lead/rules), and its heartbeat comes a second later. Default 30 s. HandedFor is how long the partition stays then. Default 10 min, and no longer.
+	// Smaller: loads are even sooner, and go to and fro where they change fast.
+	RestFor, HandedFor time.Duration
 	// CreateMax bounds how many partitions one round makes. Default 256.
 	CreateMax int
 	// DropMax bounds how many partitions one round drops, in one transaction on each map, and of how many it sweeps the lease
@@ -78,6 +85,9 @@ func (s *Settings) SetDefaults() {
 	def(&s.MovesMax, 64)
 	def(&s.FillsMax, 16)
 	def(&s.BalanceBytes, 256<<20)
+	def(&s.BalanceRows, 1000)
+	def(&s.RestFor, 30*time.Second)
+	def(&s.HandedFor, handedMax)
 	def(&s.CreateMax, 256)
 	def(&s.DropMax, 16_384)
 	def(&s.RoomFrom, topology.TablePartitionsMax/5*4)
@@ -113,6 +123,9 @@ func (s Settings) Validate() error {
 	}
 	if s.TakeAfter*9 <= s.ActFor*11 {
 		bad("take after %v is too soon after act for %v: clocks that differ by a tenth would let two plan", s.TakeAfter, s.ActFor)
+	}
+	if s.RestFor < 0 || s.HandedFor < 0 || s.HandedFor > handedMax {
+		bad("a lead that was handed over stays for up to %v, not %v, and its servers rest for a time, not %v", handedMax, s.HandedFor, s.RestFor)
 	}
 	if s.MovesMax < 1 || s.FillsMax < 1 || s.CreateMax < 1 || s.DropMax < 1 {
 		bad("moves, fills, creates and drops of a round must be at least one each, are %d, %d, %d and %d", s.MovesMax, s.FillsMax, s.CreateMax, s.DropMax)

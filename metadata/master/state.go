@@ -34,6 +34,8 @@ type State struct {
 	Dropping map[string]bool
 	// Metadata are the servers that keep the METADATA files of each table; nil: nothing is decided about them.
 	Metadata map[string][]topology.ServerID
+	// Handed are the leads that were handed over lately, each for as long as it counts.
+	Handed map[lease.Partition]Handed
 	// Sizes holds the reported sizes; a partition may be missing.
 	Sizes map[lease.Partition]Size
 	// Growth holds the recorded growth of tables; a table may be missing: its partitions are not cut ahead of their time.
@@ -71,12 +73,27 @@ type Step struct {
 	Fences []Fence
 	// Sweep are lease rows of partitions that are no more.
 	Sweep []lease.Partition
+	// Hand hands a lead over; nil: none.
+	Hand *Hand
 	// Drop ends the drop of the table, which has no partitions any more.
 	Drop bool
 	// MapServer is the change of the table's metadata servers; nil: none.
 	MapServer *MapServer
 	What      string // "move p7 from s1 to s2"
 	Why       string // "s1 is silent for 12m0s, and p7 has no rows"
+}
+
+// Hand says that the holder of a lease, in this epoch, is to hand it over to another server.
+type Hand struct {
+	Partition lease.Partition
+	From, To  topology.ServerID
+	Epoch     point.Epoch
+}
+
+// Handed is a lead that was handed over for its load, or is being so.
+type Handed struct {
+	From, To topology.ServerID
+	For      time.Duration // since it was asked for, or was last acquired
 }
 
 // Fence says that a partition must be empty, and must not be acquired by any of the servers.
@@ -100,13 +117,14 @@ const (
 	Split
 	Merge
 	Balance
+	Lead
 	Metadata
 	Sweep
 )
 
 var kindNames = [...]string{
 	Alarm: "alarm", Drop: "drop", Retention: "retention", Presplit: "presplit", Ahead: "ahead", Repair: "repair", Drain: "drain", Split: "split",
-	Merge: "merge", Balance: "balance", Metadata: "metadata", Sweep: "sweep",
+	Merge: "merge", Balance: "balance", Lead: "lead", Metadata: "metadata", Sweep: "sweep",
 }
 
 // String names the kind.

@@ -250,7 +250,7 @@ func inDoubt(err error) bool {
 
 // The table as a whole.
 
-// others carries out the steps that change no partitions: metadata servers, the end of a drop, sweeping.
+// others carries out the steps that change no partitions: metadata servers, the end of a drop, leads handed over, sweeping.
 func (w *Work) others() {
 	for _, s := range w.pending(func(s *carried) bool { return s.MapServer != nil || s.Drop }) {
 		if w.lost {
@@ -268,12 +268,47 @@ func (w *Work) others() {
 		})
 		return
 	}
+	if hands := w.pending(func(s *carried) bool { return s.Hand != nil }); len(hands) > 0 {
+		w.hand(hands[0])
+		return
+	}
 	sweeps := w.pending(func(s *carried) bool { return len(s.Sweep) > 0 })
 	if len(sweeps) == 0 {
 		w.end()
 		return
 	}
 	w.sweep(sweeps[0])
+}
+
+// hand asks the holder of a lease to hand it over, in the row, which must be of the lease that the plan saw.
+func (w *Work) hand(s *carried) {
+	end := func(err error) {
+		w.report(s, err)
+		w.others()
+	}
+	if w.lost {
+		end(fault.Wrap(errLost, fault.Stale, "not begun"))
+		return
+	}
+	key := lease.RowKey(s.Hand.Partition)
+	w.read([]string{key}, func(in RowsRead) {
+		if in.Err != nil {
+			end(in.Err)
+			return
+		}
+		row, err := lease.DecodeLease(in.Rows[0].Value)
+		if err != nil || w.lost || row.State != lease.Held || row.Holder != s.Hand.From || row.Epoch != s.Hand.Epoch {
+			end(errOr(nil, "its lease row changed"))
+			return
+		}
+		row = row.HandedTo(lease.Next{Server: s.Hand.To, Note: lease.Note{Who: Fencer, When: w.now, Reason: s.Why}})
+		w.commit(batch{conditions: []coord.Condition{{Key: key, Revision: in.Rows[0].Revision}}, writes: []coord.Write{{Key: key, Value: row.Encode()}}}, func(c Committed) {
+			if c.Err == nil && !c.OK {
+				c.Err = errOr(nil, "its lease row changed")
+			}
+			end(c.Err)
+		})
+	})
 }
 
 // sweep deletes the lease rows of partitions that are no more. Where the table has no map, its row must say that it was

@@ -34,7 +34,7 @@ type desk struct {
 // TestWork plays testdata/work: the effects of a Work, and its reaction to each answer.
 //
 //	rows    puts rows into the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · swept 6 · gone p1 · clear
-//	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop; then the first effect. unmapped: it has no map
+//	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop · hand p1 s1 s2; then the first effect. unmapped: it has no map
 //	do      performs the effect under way and answers; lost: without an answer; fails: it does not happen; refused=invalid or stale
 //	lost    the process is master no more; expired: there is no more time
 func TestWork(t *testing.T) {
@@ -130,6 +130,9 @@ func (d *desk) draw() string {
 			if l.Empty {
 				b.WriteString(", empty")
 			}
+			if l.Next != nil {
+				fmt.Fprintf(&b, ", to be handed to %s by %s", l.Next.Server, l.Next.Who)
+			}
 			if err != nil {
 				fmt.Fprintf(&b, " %v", err)
 			}
@@ -141,7 +144,7 @@ func (d *desk) draw() string {
 
 func short(key string) string { return strings.ReplaceAll(key, "0000000000000000000", "") }
 
-// begin reads the steps of a plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop
+// begin reads the steps of a plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop · hand p1 s1 s2
 func (d *desk) begin(td *datadriven.TestData) {
 	d.seq, d.steps, d.todo = 7, nil, nil
 	for _, a := range td.CmdArgs {
@@ -176,6 +179,9 @@ func (d *desk) begin(td *datadriven.TestData) {
 			s.MapServer = &MapServer{Server: topology.ServerID(f[1])}
 		case "drop":
 			s.Drop = true
+		case "hand":
+			p := d.partition(f[1])
+			s.Hand = &Hand{Partition: p, From: topology.ServerID(f[2]), To: topology.ServerID(f[3]), Epoch: 3}
 		default:
 			d.t.Fatalf("what is %q?", line)
 		}

@@ -103,7 +103,7 @@ func TestAViewFollows(t *testing.T) {
 	go func() { done <- v.Run(ctx) }()
 	wait := func(cond func() bool) {
 		t.Helper()
-		for deadline := time.After(10 * time.Second); ; {
+		for deadline := time.After(time.Minute); ; {
 			changed := v.Changed()
 			if cond() {
 				return

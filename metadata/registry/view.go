@@ -121,12 +121,20 @@ func (v *View) Changed() <-chan struct{} {
 // follower records changes.
 type follower struct{ *View }
 
-// Listed implements coord.Follower. A row that cannot be read is left out, and logged.
-func (v follower) Listed(rows []coord.Row, _ coord.Revision) error {
+// Listed implements coord.Follower. A row that cannot be read is left out, and logged. Prove may have read rows that are newer than the list: those stay.
+func (v follower) Listed(rows []coord.Row, rev coord.Revision) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	clear(v.mu.servers)
-	clear(v.mu.at)
+	listed := map[topology.ServerID]bool{}
+	for _, row := range rows {
+		listed[topology.ServerID(strings.TrimPrefix(row.Key, Prefix))] = true
+	}
+	for id, at := range v.mu.at {
+		if !listed[id] && at <= rev {
+			delete(v.mu.servers, id)
+			delete(v.mu.at, id)
+		}
+	}
 	for _, row := range rows {
 		v.learnLocked(row)
 	}
@@ -140,9 +148,10 @@ func (v follower) Changed(events []coord.Event) error {
 	defer v.mu.Unlock()
 	for _, e := range events {
 		if e.Deleted {
-			id := topology.ServerID(strings.TrimPrefix(e.Key, Prefix))
-			delete(v.mu.servers, id)
-			delete(v.mu.at, id)
+			if id := topology.ServerID(strings.TrimPrefix(e.Key, Prefix)); e.Revision > v.mu.at[id] { // Prove may have read a later row
+				delete(v.mu.servers, id)
+				delete(v.mu.at, id)
+			}
 		} else {
 			v.learnLocked(e.Row)
 		}
@@ -235,7 +244,7 @@ func Register(ctx context.Context, store coord.Store, s Server, replace bool, lo
 	})
 }
 
-// Change changes a server's row by compare-and-swap. Errors are NotFound, f's, or the store's.
+// Change changes a server's row by compare-and-swap. Errors are NotFound, TooLarge, f's, or the store's.
 func Change(ctx context.Context, store coord.Store, id topology.ServerID, f func(*Server)) error {
 	return change(ctx, store, id, func(s Server, there bool) (Server, error) {
 		if !there {
@@ -269,6 +278,9 @@ func change(ctx context.Context, store coord.Store, id topology.ServerID, f func
 		value := next.Encode()
 		if there && string(value) == string(row.Value) {
 			return nil // also the answer to a commit that got no answer (C08)
+		}
+		if len(value) > rowMax { // it would not be read
+			return fault.Errorf(fault.TooLarge, "the row of server %q would have %d bytes, at most %d are read: end or cancel some of its moves", id, len(value), rowMax)
 		}
 		_, ok, err := store.Commit(ctx, []coord.Condition{{Key: Key(id), Revision: row.Revision}}, []coord.Write{{Key: Key(id), Value: value}})
 		if err == nil && ok {

@@ -372,6 +372,21 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 	return t.Refresh(ctx, name, 0)
 }
 
+// Keepers are the servers that may keep the file of a new table: the living, and where those are fewer than want, fewer silent ones than living, so that the
+// table can be made without them. Where none is known to live, all are asked.
+func Keepers(live, silent []topology.ServerID, want int) []topology.ServerID {
+	n := len(live)
+	switch {
+	case n == 0:
+		n = len(silent)
+	case n >= want:
+		return live
+	default:
+		n = min(n-1, want-n, len(silent))
+	}
+	return append(slices.Clone(live), silent[:n]...)
+}
+
 // metadataServersFor chooses the servers that keep a new table's METADATA file: by rendezvous hashing, so that tables spread over servers.
 func (t *Tables) metadataServersFor(name string) []topology.ServerID {
 	servers := slices.Clone(t.deps.Servers())

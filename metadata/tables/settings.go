@@ -22,7 +22,7 @@ type Deps struct {
 	Metadata func(topology.ServerID) (peer.Metadata, bool)
 	// Own is the metadata server in this process, asked first; empty: there is none.
 	Own topology.ServerID
-	// Servers lists the candidates for metadata servers of a new table.
+	// Servers lists the candidates for metadata servers of a new table, in any order: see Keepers.
 	Servers func() []topology.ServerID
 	// Rand makes transaction ids, placement ids and jitter. The tables keep it. Default: one seeded by the machine.
 	Rand *rand.Rand

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -208,5 +210,33 @@ func TestAChangeIsPlannedOnTheNewestMap(t *testing.T) {
 	}
 	if _, ok := two.Get("t"); ok {
 		t.Error("the table is still there")
+	}
+}
+
+// TestAChangeThatALeaseRowRefusesIsAnsweredAtOnce: it was proposed again, on the same map, until there was no more time, and whether it was committed was open. The other steps of a master's plan for that
+// table were lost with it.
+func TestAChangeThatALeaseRowRefusesIsAnsweredAtOnce(t *testing.T) {
+	site := newSite(t, 1)
+	tb := site.open(tables.Settings{CreateOnWrite: true})
+	if _, err := tb.Ensure(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	m, err := tb.Cover(t.Context(), "t", []point.Nanos{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := m.Find(0, 0)
+	alone, to := p.Placements[0], topology.Placement{ID: 7, Server: "s2"}
+	row := lease.Lease{State: lease.Held, Holder: "s1", Boot: "b", Epoch: 9, InSync: []lease.Member{{Placement: alone.ID, Server: "s1", Store: "d"}}}
+	key := lease.RowKey(lease.Partition{Table: "t", ID: p.ID})
+	if _, _, err := site.store.Commit(t.Context(), nil, []coord.Write{{Key: key, Value: row.Encode()}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = tb.Change(t.Context(), "t", func(*topology.Map) ([]topology.Op, error) {
+		return []topology.Op{topology.Join{Partition: p.ID, Placement: to}, topology.JoinFinalize{Partition: p.ID, Placement: to.ID},
+			topology.Remove{Partition: p.ID, Placement: alone.ID}}, nil
+	})
+	if !fault.Is(err, fault.Invalid) {
+		t.Errorf("the only copy with rows is taken away: %v", err)
 	}
 }

@@ -51,16 +51,28 @@ const (
 // Borrow begins a loan of at most bytesMax (0: any number, see loanPerFree), and waits for its first chunk. When ctx
 // ends, the loan waits for nothing any more. Errors are those of Wait.
 func (a *Account) Borrow(ctx context.Context, bytesMax int64) (*Loan, error) {
+	return a.borrow(ctx, ctx, bytesMax)
+}
+
+// BorrowWithin is Borrow that waits for the first chunk no longer than that. The loan waits to grow as long as ctx lasts, as any other.
+func (a *Account) BorrowWithin(ctx context.Context, within time.Duration, bytesMax int64) (*Loan, error) {
+	first, stop := context.WithTimeout(ctx, within)
+	defer stop()
+	return a.borrow(ctx, first, bytesMax)
+}
+
+// borrow waits for the first chunk until first ends.
+func (a *Account) borrow(ctx, first context.Context, bytesMax int64) (*Loan, error) {
 	most, reserve := a.loans()
 	if bytesMax == 0 || bytesMax > most {
 		bytesMax = most
 	}
-	first := min(ChunkBytes, bytesMax)
-	if err := a.wait(ctx, first, reserve/2); err != nil {
+	chunk := min(ChunkBytes, bytesMax)
+	if err := a.wait(first, chunk, reserve/2); err != nil {
 		return nil, err
 	}
 	l := &Loan{account: a, max: bytesMax, done: ctx.Done()}
-	l.held.Store(first)
+	l.held.Store(chunk)
 	return l, nil
 }
 

@@ -36,7 +36,7 @@ func (a *Aggregation) Key(dst []byte, l point.Labels, dropped bool) []byte {
 		}
 		named := len(names) > 0 && names[0] == name
 		switch {
-		case dropped && Reserved(name), named == a.Without, a.Without && name == point.MetricName:
+		case (dropped || a.Without) && Reserved(name), named == a.Without:
 		default:
 			dst = append(dst, l[:len(l)-len(rest)]...)
 		}

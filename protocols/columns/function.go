@@ -224,6 +224,9 @@ func quantile(q float64, values []float64) float64 {
 	below := max(0, math.Floor(rank))
 	above := min(float64(len(values)-1), below+1)
 	weight := rank - math.Floor(rank)
+	if weight == 0 { // an infinite neighbour that counts nothing would make it NaN
+		return values[int(below)]
+	}
 	return values[int(below)]*(1-weight) + values[int(above)]*weight
 }
 

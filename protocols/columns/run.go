@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -22,6 +23,12 @@ type Rows interface {
 	// Pager is that of peer.PagedSet, but after Last a pager may be asked again.
 	Pager(seriesMax int) peer.Pager
 	Close() error
+}
+
+// Waiter is a Pager with pages that come from other processes: a worker that reads one needs no turn.
+type Waiter interface {
+	peer.Pager
+	Waits()
 }
 
 // Env is the environment of an evaluation.
@@ -258,6 +265,7 @@ func (r *run) start() error {
 // page reads a page.
 // page fails with ErrAbandoned at the first histogram: nothing was returned yet, and the engine starts from the beginning.
 func (r *run) page(ctx context.Context, in peer.Pager) (page peer.Page, ok bool, err error) {
+	defer fault.Caught(&err)
 	if page, ok, err = in.Next(); err == nil {
 		err = ctx.Err()
 	}
@@ -280,6 +288,7 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 		in.Close()
 		t.end(err)
 	}()
+	defer fault.Caught(&err)
 	if err := w.next(ctx); err != nil {
 		return err
 	}
@@ -293,14 +302,25 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 			return err
 		}
 		t.pass()
-		if err := w.next(ctx); err != nil {
-			return err
-		}
-		if page, ok, err = r.page(ctx, in); err != nil {
+		if page, ok, err = w.page(ctx, in); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// page reads the next page in the turn in which it is evaluated. What it waits for, if it waits for others, is no work.
+func (w *worker) page(ctx context.Context, in peer.Pager) (page peer.Page, ok bool, err error) {
+	if _, waits := in.(Waiter); !waits {
+		if err := w.next(ctx); err != nil {
+			return page, false, err
+		}
+		return w.run.page(ctx, in)
+	}
+	if page, ok, err = w.run.page(ctx, in); err == nil && ok {
+		err = w.next(ctx)
+	}
+	return page, ok && err == nil, err
 }
 
 // Each page's results must be merged in the order of pages, since sums depend on it, and the meter's bound is met where the engine meets it:

@@ -4,12 +4,14 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // Share calls f for each number below n, from so many goroutines at most, and returns when all calls have. The caller is one of the goroutines, and each
 // makes one call after the other: a goroutine for each call grows its stack each time, which costs a small chain a tenth of its processor time. beside
 // runs the other goroutines' work; nil: on new ones. With n goroutines all calls are under way at the same time. After an error, which is returned, the
-// context of the other calls ends; calls that have not begun are made or left out.
+// context of the other calls ends; calls that have not begun are made or left out. A panic of f is an error.
 func Share(ctx context.Context, n, goroutines int, beside func(work func()), f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -18,7 +20,7 @@ func Share(ctx context.Context, n, goroutines int, beside func(work func()), f f
 	var err error
 	work := func() {
 		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-			if e := f(ctx, i); e != nil {
+			if e := call(ctx, i, f); e != nil {
 				failed.Do(func() {
 					err = e
 					cancel()
@@ -41,4 +43,9 @@ func Share(ctx context.Context, n, goroutines int, beside func(work func()), f f
 	work()
 	others.Wait()
 	return err
+}
+
+func call(ctx context.Context, i int, f func(ctx context.Context, i int) error) (err error) {
+	defer fault.Caught(&err)
+	return f(ctx, i)
 }

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // TestShareCallsEachOnce, from no more goroutines than it may, of which the caller is one.
@@ -72,5 +75,21 @@ func TestShareMakesAllCallsAtATime(t *testing.T) {
 	beside := func(work func()) { given++; go work() }
 	if err := Share(t.Context(), n, n, beside, func(context.Context, int) error { begun.Done(); begun.Wait(); return nil }); err != nil || given != n-1 {
 		t.Errorf("%d given away: %v", given, err)
+	}
+}
+
+// TestShareEndsAfterAPanic: it ended the process, if another goroutine than the caller met it.
+func TestShareEndsAfterAPanic(t *testing.T) {
+	for at := range 3 {
+		err := Share(t.Context(), 3, 3, nil, func(ctx context.Context, i int) error {
+			if i == at {
+				return []error{nil}[i+1]
+			}
+			<-ctx.Done()
+			return nil
+		})
+		if !fault.IsPanic(err) || !strings.Contains(err.Error(), "columns/share_test.go:") {
+			t.Errorf("call %d: %v", at, err)
+		}
 	}
 }

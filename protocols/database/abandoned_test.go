@@ -70,6 +70,44 @@ type oneCompaction struct{ pebble.DBForCompaction }
 
 func (oneCompaction) GetAllowedWithoutPermission() int { return 1 }
 
+// TestTheDiskIsNotFilledByCompactionsAfterAFatalError: when a compaction ended, the next one began. No MANIFEST lists its tables, so they are not deleted before the next
+// start.
+func TestTheDiskIsNotFilledByCompactionsAfterAFatalError(t *testing.T) {
+	for _, fatal := range []bool{false, true} {
+		a := &attempt{state: inUse}
+		s := newScheduler(a)
+		db := &waitingCompactions{left: 3}
+		s.Register(1, db)
+		granted, running := s.TrySchedule()
+		if !granted {
+			t.Fatal("no compaction is granted")
+		}
+		want := 2
+		if fatal {
+			a.fatal()
+			want = 3
+		}
+		if running.Done(); db.left != want {
+			t.Errorf("after a fatal error: %t: %d compactions wait, want %d", fatal, db.left, want)
+		}
+	}
+}
+
+// waitingCompactions is a database with some compactions that wait.
+type waitingCompactions struct {
+	oneCompaction
+	left int
+}
+
+func (w *waitingCompactions) GetWaitingCompaction() (bool, pebble.WaitingCompaction) {
+	return w.left > 0, pebble.WaitingCompaction{}
+}
+
+func (w *waitingCompactions) Schedule(pebble.CompactionGrantHandle) bool {
+	w.left--
+	return true
+}
+
 // TestADatabaseThatAFailureHasHaltedIsNotHandedOut: a flush that fails at the moment Open has succeeded halts with the lock of the
 // database. Every call would wait for ever.
 func TestADatabaseThatAFailureHasHaltedIsNotHandedOut(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // MiB until the process ends. They change no file of the directory any more, and its lock is free, unless it is o.Lock. Later such errors go
 // to o's own Logger and EventListener, and so do failures at which Pebble panics: of its log, which go to Fatalf, and of an fsync of a
 // directory. A commit that could not be made durable then returns nil after Fatalf was called. No compaction begins before the database is
-// open.
+// open, nor after a fatal error.
 func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	if o.ReadOnly {
 		return open(dir, o)
@@ -133,6 +133,14 @@ func (a *attempt) change(do func() error) error {
 		return errEnded
 	}
 	return do()
+}
+
+// addition makes a file of a new name, as change does, and after a fatal error, too: the next start deletes what no MANIFEST lists.
+func (a *attempt) addition(do func() error) error {
+	if a.now() == ended {
+		return do()
+	}
+	return a.change(do)
 }
 
 // fatal ends the changes of the directory of a database that is in use.

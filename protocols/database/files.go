@@ -17,7 +17,7 @@ type files struct {
 	logs logs
 }
 
-// Create implements vfs.FS.
+// Create implements vfs.FS. Tables are made after a fatal error, too: commits that wait for a flush would wait for ever.
 func (f *files) Create(name string, c vfs.DiskWriteCategory) (file vfs.File, err error) {
 	make := func() error {
 		file, err = f.FS.Create(name, c)
@@ -29,7 +29,7 @@ func (f *files) Create(name string, c vfs.DiskWriteCategory) (file vfs.File, err
 	if isManifest(name) {
 		return createManifest(f.a, name, &file, make)
 	}
-	if err = f.a.change(make); err != nil {
+	if err = f.a.addition(make); err != nil {
 		return nil, err
 	}
 	return file, nil
@@ -40,10 +40,7 @@ func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
 // log makes a log by do, which sets file. It may be begun after a fatal error of something else, too: it harms nothing.
 func (f *files) log(name string, file *vfs.File, do func() error) (vfs.File, error) {
 	return f.logs.make(name, func() (vfs.File, error) {
-		if f.a.now() == ended {
-			return *file, do()
-		}
-		err := f.a.change(do)
+		err := f.a.addition(do)
 		return *file, err
 	})
 }

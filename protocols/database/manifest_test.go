@@ -133,3 +133,65 @@ func TestAProcessOutlivesAnEditOfTheManifestThatTheDiskRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestCommitsReturnAfterAnEditOfTheManifestWasRefused: a commit waits for a flush when the MemTables are full. The disk refused an edit of the MANIFEST, for example that of a
+// compaction. Flushes were refused from then on, so that commits, and the end of the process, waited for ever.
+func TestCommitsReturnAfterAnEditOfTheManifestWasRefused(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	var on atomic.Bool
+	failing := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if on.Load() && op.Kind == errorfs.OpFileWrite && strings.Contains(op.Path, "MANIFEST-") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	log := &quiet{}
+	db, err := database.Open("db", &pebble.Options{FS: errorfs.Wrap(disk, failing), Logger: log, MemTableSize: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(i int) {
+		if err := db.Set(fmt.Append(nil, i), make([]byte, 4<<10), pebble.Sync); err != nil {
+			t.Error(err)
+		}
+	}
+	on.Store(true)
+	acked := 0
+	for ; log.fatal.Load() == 0; acked++ {
+		set(acked)
+	}
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		for i := range 100 { // several MemTables
+			set(acked + i)
+		}
+	}()
+	select {
+	case <-returned:
+	case <-time.After(time.Minute):
+		t.Fatal("commits do not return")
+	}
+	for i := range acked + 100 {
+		_, c, err := db.Get(fmt.Append(nil, i))
+		if err != nil {
+			t.Fatalf("row %d: %v", i, err)
+		}
+		_ = c.Close()
+	}
+	_ = db.Close()
+	again, err := database.Open("db", &pebble.Options{FS: disk.CrashClone(vfs.CrashCloneCfg{}), Logger: &quiet{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range acked + 100 {
+		_, c, err := again.Get(fmt.Append(nil, i))
+		if err != nil {
+			t.Fatalf("at the next start, row %d: %v", i, err)
+		}
+		_ = c.Close()
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -25,6 +25,25 @@ func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	return s.ConcurrencyLimitScheduler.TrySchedule()
 }
 
+// Register implements pebble.CompactionScheduler.
+func (s *scheduler) Register(goroutines int, db pebble.DBForCompaction) {
+	s.ConcurrencyLimitScheduler.Register(goroutines, ofUse{db, s.a})
+}
+
+// ofUse is a database that has no compactions to make after a fatal error: the end of the one before would grant the next, without TrySchedule.
+type ofUse struct {
+	pebble.DBForCompaction
+	a *attempt
+}
+
+// GetWaitingCompaction implements pebble.DBForCompaction.
+func (d ofUse) GetWaitingCompaction() (bool, pebble.WaitingCompaction) {
+	if d.a.now() != inUse {
+		return false, pebble.WaitingCompaction{}
+	}
+	return d.DBForCompaction.GetWaitingCompaction()
+}
+
 // begin grants a compaction that was refused: the end of one compaction grants the next.
 func (s *scheduler) begin() {
 	if granted, none := s.ConcurrencyLimitScheduler.TrySchedule(); granted {

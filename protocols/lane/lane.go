@@ -170,6 +170,30 @@ func (t *Turn) End() {
 	t.lane.leaveLocked(t, took)
 }
 
+// Aside calls f, which waits for something else than a processor, without the turn if there is one, and waits for the next then. The error is Canceled.
+func (t *Turn) Aside(ctx context.Context, f func()) error {
+	if t == nil || !t.has {
+		f()
+		return nil
+	}
+	t.End()
+	f()
+	return t.Next(ctx)
+}
+
+type turnKey struct{}
+
+// With returns a context under which Of finds the turn of the goroutine that reads under it.
+func With(ctx context.Context, t *Turn) context.Context {
+	return context.WithValue(ctx, turnKey{}, t)
+}
+
+// Of returns the turn of the goroutine that reads under a context; nil if there is none. It is for that goroutine alone.
+func Of(ctx context.Context) *Turn {
+	t, _ := ctx.Value(turnKey{}).(*Turn)
+	return t
+}
+
 // Write writes b to w outside of a turn, because a client may read slowly, and waits for the next turn.
 func (t *Turn) Write(ctx context.Context, w io.Writer, b []byte) error {
 	t.End()

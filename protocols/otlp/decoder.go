@@ -117,11 +117,11 @@ const (
 )
 
 // mark is the length of a batch at a moment.
-type mark struct{ ids, hists, exemplars, metadata, items, refused, refusedRows int }
+type mark struct{ ids, hists, exemplars, metadata, items, refused, refusedRows, refusedExemplars int }
 
 func (m *mark) set(b *point.Batch) {
 	m.ids, m.hists, m.exemplars, m.metadata = len(b.IDs), len(b.Hists), len(b.Exemplars), len(b.Metadata)
-	m.items, m.refused, m.refusedRows = len(b.ItemRows), len(b.Refused), b.RefusedRows
+	m.items, m.refused, m.refusedRows, m.refusedExemplars = len(b.ItemRows), len(b.Refused), b.RefusedRows, b.RefusedExemplars
 }
 
 // restore removes everything that was added since the mark.
@@ -129,7 +129,7 @@ func (m *mark) restore(b *point.Batch) {
 	b.Truncate(m.ids)
 	b.Hists, b.Exemplars = b.Hists[:m.hists], b.Exemplars[:m.exemplars]
 	b.Metadata, b.ItemRows = b.Metadata[:m.metadata], b.ItemRows[:m.items]
-	b.Refused, b.RefusedRows = b.Refused[:m.refused], m.refusedRows
+	b.Refused, b.RefusedRows, b.RefusedExemplars = b.Refused[:m.refused], m.refusedRows, m.refusedExemplars
 }
 
 // spend uses up room for n rows.

@@ -18,7 +18,8 @@ const deltasMax = 1 << 20
 // An export that is sent again because its answer was lost must not count twice: a delta at the time of the last one
 // gives the last sum again, one before it is refused.
 type Deltas struct {
-	max int // series remembered; 0: deltasMax. Constant.
+	// Max bounds the series that are remembered, where it is less than 1,048,576; 0: so many. Constant. It should be twice the series that are in use.
+	Max int
 
 	mu struct {
 		sync.Mutex
@@ -56,7 +57,7 @@ func (d *Deltas) add(series deltaSeries, t point.Nanos, v float64) (float64, err
 }
 
 func (d *Deltas) findLocked(series deltaSeries) (deltaState, bool) {
-	if len(d.mu.young) >= cmp.Or(d.max, deltasMax)/2 {
+	if len(d.mu.young) >= min(cmp.Or(d.Max, deltasMax), deltasMax)/2 {
 		d.mu.old, d.mu.young = d.mu.young, nil
 	}
 	if d.mu.young == nil {

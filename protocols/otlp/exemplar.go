@@ -49,7 +49,7 @@ func (d *Decoder) readExemplars(pick func(float64) point.SeriesID) error {
 			return err
 		}
 		if reason != nil {
-			d.refuseAt(d.item, 0, fault.Annotate(reason, "exemplar"), d.pointText)
+			d.b.RefuseExemplars(1, d.item, d.pointText, fault.Annotate(reason, "exemplar").Error())
 			return nil
 		}
 		row.ID = pick(e.value)

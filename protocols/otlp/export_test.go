@@ -6,7 +6,7 @@ import "github.com/spillwaydb/spillway/protocols/point"
 var FromJSON = fromJSON
 
 // NewDeltas gives one of another bound.
-func NewDeltas(max int) *Deltas { return &Deltas{max: max} }
+func NewDeltas(max int) *Deltas { return &Deltas{Max: max} }
 
 // Add adds a delta as a decoder does.
 func (d *Deltas) Add(series point.Labels, t point.Nanos, v float64) (float64, error) {

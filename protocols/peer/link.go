@@ -194,6 +194,8 @@ type Link interface {
 	TryFrame(r *Route, rec []byte, done func()) error
 	// Piece queues a piece of a segment, which is copied, once there is room. Errors are those of Frame.
 	Piece(ctx context.Context, r *Route, at SegmentPiece, data []byte) error
+	// Silence is how long ago anything was received; 0 while the handler is at work, since later messages wait for it.
+	Silence() time.Duration
 	// Close ends the link.
 	Close(why string)
 }
@@ -205,7 +207,7 @@ type Body interface {
 }
 
 // LinkHandler receives from links. Its methods are called one after another for a link and must not wait: while one runs,
-// nothing else of the link is received, and the other side seems silent.
+// nothing else of the link is received.
 type LinkHandler interface {
 	// Linked reports a new link. An earlier one to the same server has ended and was reported as Unlinked.
 	Linked(l Link)

@@ -3,6 +3,7 @@ package point
 import (
 	"cmp"
 	"math"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -36,7 +37,9 @@ type Batch struct {
 
 	// Refused rows.
 	Refused     []Refusal // the first RefusalsMax, for the answer
-	RefusedRows int       // their total
+	RefusedRows int       // their total, without exemplars
+	// RefusedExemplars counts the exemplars that were removed by themselves: the samples beside them are kept.
+	RefusedExemplars int
 	// Unkept are the places of all rows that a storage server refused while the batch was written. They count as refused, and are the only such rows that
 	// are still in the batch.
 	Unkept       Unkept
@@ -137,6 +140,8 @@ type Refusal struct {
 	Text   string     // the line or series, cut to a readable length
 	Reason string     // the mistake
 	Kind   fault.Kind // Invalid unless a limit or a state refused it
+	// Exemplar: only exemplars were refused.
+	Exemplar bool
 }
 
 // Refuse records refused rows with the reason.
@@ -145,6 +150,28 @@ func (b *Batch) Refuse(rows int, r Refusal) {
 	if len(b.Refused) < RefusalsMax {
 		b.Refused = append(b.Refused, r)
 	}
+}
+
+// RefuseExemplars records exemplars that are not kept. Reasons of rows come first: text, which gives the series, is not called where there is no room.
+func (b *Batch) RefuseExemplars(n int, item int, text func() string, reason string) {
+	b.RefusedExemplars += n
+	if len(b.Refused) < RefusalsMax {
+		b.Refused = append(b.Refused, Refusal{Item: item, Text: text(), Reason: reason, Kind: fault.Invalid, Exemplar: true})
+	}
+}
+
+// FirstRefusedRow returns the first refusal that is not of an exemplar; false: none is kept.
+func (b *Batch) FirstRefusedRow() (Refusal, bool) {
+	i := slices.IndexFunc(b.Refused, func(r Refusal) bool { return !r.Exemplar })
+	if i < 0 {
+		return Refusal{}, false
+	}
+	return b.Refused[i], true
+}
+
+// RefusedMore reports whether anything but exemplars was refused.
+func (b *Batch) RefusedMore() bool {
+	return b.RefusedRows > 0 || slices.ContainsFunc(b.Refused, func(r Refusal) bool { return !r.Exemplar })
 }
 
 // Append adds a float row.

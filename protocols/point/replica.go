@@ -1,6 +1,7 @@
 package point
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -195,6 +196,43 @@ func (b *Batch) ResolveReplicas(judge Judge) (n Dropped) {
 	clear(b.Exemplars[len(exemplars):])
 	b.Exemplars = exemplars
 	return n
+}
+
+// SendersLeft returns those of the senders that ResolveReplicas kept of which a float or histogram row is still in the batch, by the group's label of
+// its series. It looks no further than until it has found all. Where series are relabelled they may have another such label, or none: all senders count then, as long as
+// there is a row.
+func (b *Batch) SendersLeft(of []Sender) (left []Sender) {
+	if len(of) == 0 {
+		return nil
+	}
+	if b.Dict.relabeller != nil {
+		if len(b.IDs)+len(b.Hists) == 0 {
+			return nil
+		}
+		return of
+	}
+	group := b.Dict.twins.labels.Cluster
+	last, open := NoSeries, slices.Clone(of)
+	look := func(id SeriesID) {
+		if id == last || len(open) == 0 {
+			return
+		}
+		last = id
+		cluster := b.Dict.Labels(id).Get(group)
+		open = slices.DeleteFunc(open, func(s Sender) bool {
+			if s.Cluster == cluster {
+				left = append(left, s)
+			}
+			return s.Cluster == cluster
+		})
+	}
+	for i := 0; i < len(b.IDs) && len(open) > 0; i++ {
+		look(b.IDs[i])
+	}
+	for i := 0; i < len(b.Hists) && len(open) > 0; i++ {
+		look(b.Hists[i].ID)
+	}
+	return left
 }
 
 // resolver is one call of ResolveReplicas.

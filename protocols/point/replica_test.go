@@ -119,6 +119,66 @@ func TestRowsOfOneSenderAreKept(t *testing.T) {
 	}
 }
 
+// TestSendersOfWhichRowsAreLeft: each by its own rows, floats or histograms. Exemplars, and rows without a sender, are no sign of any.
+func TestSendersOfWhichRowsAreLeft(t *testing.T) {
+	d := paired(0)
+	x, y, z := Sender{"x", "a"}, Sender{"y", "a"}, Sender{"z", "b"}
+	for _, c := range []struct {
+		floats, hists, exemplars string
+		want                     []Sender
+	}{
+		{"", "", "xyz", nil},
+		{"x-", "", "yz", []Sender{x}},
+		{"--", "yy", "x", []Sender{y}},
+		{"zx", "y", "", []Sender{z, x, y}},
+	} {
+		b := GetBatch(d)
+		id := func(r rune) SeriesID {
+			if r == '-' {
+				return intern(t, d, of("i", "1"))
+			}
+			return intern(t, d, of("i", "1", "cluster", string(r)))
+		}
+		for _, r := range c.floats {
+			b.Append(id(r), 1, 1)
+		}
+		for _, r := range c.hists {
+			b.Hists = append(b.Hists, HistRow{ID: id(r)})
+		}
+		for _, r := range c.exemplars {
+			b.Exemplars = append(b.Exemplars, ExemplarRow{ID: id(r)})
+		}
+		if got := b.SendersLeft([]Sender{x, y, z}); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v", c, got)
+		}
+		if got := b.SendersLeft(nil); got != nil {
+			t.Errorf("of none: %v", got)
+		}
+		b.Put()
+	}
+}
+
+// TestSendersOfRelabelledRowsAreLeft: where the label of the group was dropped no row had it, and a replica that was alive was taken for silent, and replaced, again and again.
+func TestSendersOfRelabelledRowsAreLeft(t *testing.T) {
+	d := paired(0)
+	d.Relabel(same{})
+	b := GetBatch(d)
+	defer b.Put()
+	x := Sender{"x", "a"}
+	if got := b.SendersLeft([]Sender{x}); got != nil {
+		t.Errorf("without rows: %v", got)
+	}
+	b.Append(intern(t, d, of("i", "1")), 1, 1)
+	if got := b.SendersLeft([]Sender{x}); !slices.Equal(got, []Sender{x}) {
+		t.Errorf("with a row: %v", got)
+	}
+}
+
+// same leaves labels as they are.
+type same struct{}
+
+func (same) Relabel(l Labels) (Labels, bool, error) { return l, true, nil }
+
 // TestSeriesOfReplicasAreFoundInOrder: senders repeat their series in the same order, and LookupAfter finds each by the one before.
 func TestSeriesOfReplicasAreFoundInOrder(t *testing.T) {
 	d := paired(0)

@@ -106,7 +106,7 @@ func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batc
 	d.b = nil
 	if err != nil {
 		m.restore(b)
-		b.Refused, b.RefusedRows = b.Refused[:m.refused], m.refusedRows
+		b.Refused, b.RefusedRows, b.RefusedExemplars = b.Refused[:m.refused], m.refusedRows, m.refusedExemplars
 		return err
 	}
 	// The good rows go, the refusals stay: they are the reason.
@@ -165,12 +165,12 @@ func (d *Decoder) telemetry(body []byte, o *Options) error {
 // A batch may have rows of records before this one: they are below the mark, and stay.
 type mark struct {
 	rows, hists, exemplars, metadata, items, strings int
-	refused, refusedRows                             int
+	refused, refusedRows, refusedExemplars           int
 }
 
 func markOf(b *point.Batch) mark {
 	return mark{len(b.IDs), len(b.Hists), len(b.Exemplars), len(b.Metadata), len(b.ItemRows), b.StringFields,
-		len(b.Refused), b.RefusedRows}
+		len(b.Refused), b.RefusedRows, b.RefusedExemplars}
 }
 
 // restore drops the rows since then; refusals stay.

@@ -50,13 +50,13 @@ type common struct {
 func (d *common) Taken() Written { return d.taken }
 
 // mark is the length of a batch at a moment.
-type mark struct{ ids, hists, exemplars, metadata, items, refused, refusedRows int }
+type mark struct{ ids, hists, exemplars, metadata, items, refused, refusedRows, refusedExemplars int }
 
 // set notes the lengths of b. It writes them one by one where they stay: a mark that is returned and copied costs 20 ns
 // a series, because the copy loads in pairs words that were just stored singly.
 func (m *mark) set(b *point.Batch) {
 	m.ids, m.hists, m.exemplars, m.metadata = len(b.IDs), len(b.Hists), len(b.Exemplars), len(b.Metadata)
-	m.items, m.refused, m.refusedRows = len(b.ItemRows), len(b.Refused), b.RefusedRows
+	m.items, m.refused, m.refusedRows, m.refusedExemplars = len(b.ItemRows), len(b.Refused), b.RefusedRows, b.RefusedExemplars
 }
 
 // restore removes everything that was added since the mark.
@@ -64,7 +64,7 @@ func (m *mark) restore(b *point.Batch) {
 	b.Truncate(m.ids)
 	b.Hists, b.Exemplars = b.Hists[:m.hists], b.Exemplars[:m.exemplars]
 	b.Metadata, b.ItemRows = b.Metadata[:m.metadata], b.ItemRows[:m.items]
-	b.Refused, b.RefusedRows = b.Refused[:m.refused], m.refusedRows
+	b.Refused, b.RefusedRows, b.RefusedExemplars = b.Refused[:m.refused], m.refusedRows, m.refusedExemplars
 }
 
 func (d *common) begin(v Version, body []byte, b *point.Batch) error {
@@ -233,7 +233,7 @@ func (d *common) addExemplar(e exemplar, err error) {
 		err = fault.Errorf(fault.Invalid, "timestamp %d ms is out of range", e.time)
 	}
 	if err != nil {
-		d.refuse(0, fault.Annotate(err, "exemplar"), d.knownText)
+		d.b.RefuseExemplars(1, d.item, d.knownText, fault.Annotate(err, "exemplar").Error())
 		return
 	}
 	d.b.Exemplars = append(d.b.Exemplars, point.ExemplarRow{ID: d.id, Time: nanos(e.time), Value: e.value, Labels: labels})

@@ -75,7 +75,7 @@ func statusOf(k fault.Kind) int {
 //
 // Sources: remote write 1.0 and 2.0, "Required status codes", "Partial write", "Retries & backoff".
 func (o *Outcome) Answer(v Version) Answer {
-	a := Answer{Status: o.status(), Header: o.written(v)}
+	a := Answer{Status: o.status(v), Header: o.written(v)}
 	if a.Status == http.StatusNoContent || a.Status == http.StatusAccepted {
 		return a
 	}
@@ -93,7 +93,9 @@ func Refused(v Version, status int, text string) Answer {
 	return Answer{Status: status, Header: append(o.written(v), HeaderField{headerContentType, "text/plain; charset=utf-8"}), Body: text + "\n"}
 }
 
-func (o *Outcome) status() int {
+// status is that of the whole. Exemplars alone refuse nothing of 1.0: 400 means lost samples there, and senders count the whole request as lost. The
+// answer of 2.0 must not be 2xx where a part was not written; its headers say that it was exemplars alone.
+func (o *Outcome) status(v Version) int {
 	status := http.StatusNoContent
 	if o.Duplicate {
 		status = http.StatusAccepted
@@ -103,11 +105,19 @@ func (o *Outcome) status() int {
 		if errors.Is(o.Err, ErrUnsupported) {
 			status = http.StatusUnsupportedMediaType
 		}
-	} else if o.RefusedRows > 0 && len(o.Refused) == 0 {
-		status = http.StatusBadRequest // even if no reason was kept
 	}
+	reasons := 0
 	for i := range o.Refused {
-		status = graver(status, o.statusOf(o.Refused[i].Kind))
+		r := &o.Refused[i]
+		if !r.Exemplar {
+			reasons++
+		}
+		if !r.Exemplar || v == V2 {
+			status = graver(status, o.statusOf(r.Kind))
+		}
+	}
+	if o.RefusedRows > 0 && reasons == 0 { // none of theirs was kept
+		status = graver(status, http.StatusBadRequest)
 	}
 	return status
 }

@@ -38,6 +38,29 @@ func TestEveryKindHasItsStatus(t *testing.T) {
 	}
 }
 
+// TestRefusedExemplarsDoNotMakeSamplesLost: for 1.0 the request is accepted, and for 2.0 its headers say that it was exemplars alone.
+func TestRefusedExemplarsDoNotMakeSamplesLost(t *testing.T) {
+	exemplar := point.Refusal{Reason: "exemplar: time 1970-01-01T00:00:05Z is older", Kind: fault.Invalid, Exemplar: true}
+	for name, c := range map[string]struct {
+		o      remotewrite.Outcome
+		v1, v2 int
+	}{
+		"exemplars alone":         {remotewrite.Outcome{Refused: []point.Refusal{exemplar}}, 204, 400},
+		"and samples":             {remotewrite.Outcome{Refused: []point.Refusal{exemplar, {Kind: fault.Invalid}}, RefusedRows: 1}, 400, 400},
+		"the samples' reason":     {remotewrite.Outcome{Refused: []point.Refusal{exemplar}, RefusedRows: 1}, 400, 400},
+		"samples for the moment":  {remotewrite.Outcome{Refused: []point.Refusal{exemplar, {Kind: fault.Throttled}}, RefusedRows: 1}, 503, 503},
+		"an error of the whole":   {remotewrite.Outcome{Refused: []point.Refusal{exemplar}, Err: fault.Errorf(fault.Unavailable, "no leader")}, 503, 503},
+		"all rows are duplicates": {remotewrite.Outcome{Refused: []point.Refusal{exemplar}, Duplicate: true}, 202, 400},
+	} {
+		if got := c.o.Answer(remotewrite.V1).Status; got != c.v1 {
+			t.Errorf("%s: 1.0 gets %d, want %d", name, got, c.v1)
+		}
+		if got := c.o.Answer(remotewrite.V2).Status; got != c.v2 {
+			t.Errorf("%s: 2.0 gets %d, want %d", name, got, c.v2)
+		}
+	}
+}
+
 // show draws an answer as it goes over the wire, without the lines every answer has.
 func show(a remotewrite.Answer) string {
 	s := fmt.Sprintln(a.Status)

@@ -156,8 +156,11 @@ func (d Dir) Sync(folder string) error { return brick.SyncDir(d.FS, d.path(folde
 // Lock implements Place.
 func (d Dir) Lock(context.Context, string) (io.Closer, error) {
 	files := d.path(SegmentsDir)
-	if err := d.FS.MkdirAll(files, 0o755); err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "make %s", files)
+	if err := brick.MakeDir(d.FS, files); err != nil {
+		return nil, err
+	}
+	if err := brick.MakeDir(d.FS, d.Path); err != nil { // made just now, or by a process that ended before its name was durable
+		return nil, err
 	}
 	c, err := d.FS.Lock(d.path(lockName))
 	return c, database.LockError(err, d.path(lockName), d.Path+" is in use by another backup or restore", "run the command as the user who owns "+d.Path+", or name another place")

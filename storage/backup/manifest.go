@@ -47,11 +47,16 @@ type Segment struct {
 // name returns the name of the segment's file in a place with backups: the same bytes have the same name.
 func (s *Segment) name() string { return fmt.Sprintf("%016x-%d.seg", s.Checksum, s.Size) }
 
-// isSegment reports whether a file in the folder of segments has the name of one.
-func isSegment(file string) bool {
+// segmentOf returns the segment that a file in the folder of segments has by its name; false: it has the name of none.
+func segmentOf(file string) (segmentFile, bool) {
 	var s Segment
 	_, err := fmt.Sscanf(file, "%16x-%d.seg", &s.Checksum, &s.Size)
-	return err == nil && s.name() == file
+	return segmentFile{s.Checksum, s.Size}, err == nil && s.name() == file
+}
+
+func isSegment(file string) bool {
+	_, ok := segmentOf(file)
+	return ok
 }
 
 // isBackup reports whether a file at the top of a place has the name of a backup.
@@ -175,19 +180,28 @@ type Listed struct {
 
 // List returns the backups of a place, oldest first. Errors: Unavailable.
 func List(ctx context.Context, at Place) ([]Listed, error) {
-	names, err := at.List(ctx, "")
+	names, err := names(ctx, at)
 	if err != nil {
 		return nil, err
 	}
 	var out []Listed
-	for n := range names {
+	for _, name := range names {
+		m, err := load(ctx, at, name)
+		out = append(out, Listed{name, m, err})
+	}
+	return out, nil
+}
+
+// names lists the names of the backups of a place, oldest first.
+func names(ctx context.Context, at Place) (names []string, _ error) {
+	files, err := at.List(ctx, "")
+	for n := range files {
 		if name, ok := strings.CutSuffix(n, suffix); ok {
-			m, err := load(ctx, at, name)
-			out = append(out, Listed{name, m, err})
+			names = append(names, name)
 		}
 	}
-	slices.SortFunc(out, func(a, b Listed) int { return cmp.Compare(a.Name, b.Name) })
-	return out, nil
+	slices.Sort(names)
+	return names, err
 }
 
 // load reads a backup's manifest.
@@ -211,12 +225,17 @@ func load(ctx context.Context, at Place, name string) (*Manifest, error) {
 	return m, fault.Annotate(err, "%s in %s", name+suffix, at)
 }
 
-// Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version), Unavailable.
+// Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version, or the newest is dated in the
+// future), Unavailable.
 func Load(ctx context.Context, at Place, name string) (string, *Manifest, error) {
 	return pick(ctx, at, name)
 }
 
-// pick loads the named backup; "": the newest, of those whose names are times if there is one.
+// aheadMax is how far the clocks of hosts that make and restore backups may differ.
+const aheadMax = time.Hour
+
+// pick loads the named backup. Without a name it loads the newest: of the backups whose names are times if there are some, else of all. If the newest is dated in the
+// future, a clock was wrong, the order is not known, and the error asks for a name.
 func pick(ctx context.Context, at Place, name string) (string, *Manifest, error) {
 	if name == "" {
 		names, err := at.List(ctx, "")
@@ -235,6 +254,10 @@ func pick(ctx context.Context, at Place, name string) (string, *Manifest, error)
 		}
 		if name = cmp.Or(name, other); name == "" {
 			return "", nil, fault.Errorf(fault.NotFound, "%s holds no backup", at)
+		}
+		if made, err := time.Parse(nameFormat, name); err == nil && time.Until(made) > aheadMax {
+			return "", nil, fault.Errorf(fault.Invalid, "the newest backup in %s, %q, is dated in the future: the clock of the host that made it was wrong, or this one's is; "+
+				"name one with --backup, `spillway restore --list` shows them", at, name)
 		}
 	}
 	m, err := load(ctx, at, name)

@@ -71,9 +71,9 @@ func Restore(ctx context.Context, at Place, name string, d brick.Deps, s brick.S
 
 // RestorePart makes a store of one placement of a cluster's backup, as Restore does.
 func RestorePart(ctx context.Context, at Place, name string, m *Manifest, placement point.PlacementID, d brick.Deps, s brick.Settings, set Settings) (Result, error) {
-	part := Manifest{Segments: m.OfPlacement(placement)}
+	part, key := Manifest{Segments: m.OfPlacement(placement)}, partition.EntryKey(placement)
 	for _, e := range m.Entries {
-		if string(e.Key) == partition.EntryKey(placement) {
+		if string(e.Key) == key {
 			part.Entries = append(part.Entries, e)
 		}
 	}
@@ -125,20 +125,23 @@ func begin(fs vfs.FS, dataDir, name string) error {
 		if err := errors.Join(rerr, f.Close()); err != nil {
 			return fault.Wrap(err, fault.Unavailable, "read %s", mark)
 		}
-		if strings.TrimSpace(string(b)) != name {
-			return fault.Errorf(fault.Invalid, "%s is being filled from backup %q: go on with that one, or empty the directory", dataDir, strings.TrimSpace(string(b)))
+		switch of := strings.TrimSpace(string(b)); of {
+		case name:
+			return nil
+		case "": // the try before ended at its first step
+		default:
+			return fault.Errorf(fault.Invalid, "%s is being filled from backup %q: go on with that one, or empty the directory", dataDir, of)
 		}
-		return nil
 	}
 	names, err := fs.List(dataDir)
 	if err != nil && !oserror.IsNotExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "list %s", dataDir)
 	}
-	if i := slices.IndexFunc(names, func(n string) bool { return n != "lost+found" }); i >= 0 { // mke2fs makes that one
+	if i := slices.IndexFunc(names, func(n string) bool { return n != "lost+found" && n != brick.RestoringFile }); i >= 0 { // mke2fs makes the first
 		return fault.Errorf(fault.Invalid, "%s is not empty, there is %s: a restore needs an empty directory", dataDir, names[i])
 	}
-	if err := fs.MkdirAll(dataDir, 0o755); err != nil {
-		return fault.Wrap(err, fault.Unavailable, "make %s", dataDir)
+	if err := brick.MakeDir(fs, dataDir); err != nil {
+		return err
 	}
 	f, err := fs.Create(mark, vfs.WriteCategoryUnspecified)
 	if err == nil {
@@ -151,22 +154,33 @@ func begin(fs vfs.FS, dataDir, name string) error {
 	return brick.SyncDir(fs, dataDir)
 }
 
-// put copies a backup's segment into the store. One that an earlier try put there has its name only if it is whole.
+// put copies a backup's segment into the store. One that an earlier try put there has its name only if it is whole; that try may have ended before the name was
+// durable.
 func (j *job) put(ctx context.Context, fs vfs.FS, b *brick.Brick, g *Segment, from Place) (copied int64, err error) {
 	to := b.SegmentPath(g.Placement, point.SegmentID{Epoch: g.Epoch, Seq: g.Seq})
-	if st, err := fs.Stat(to); err == nil && st.Size() == g.Size {
-		return 0, nil
-	}
 	if err := b.MakeSegmentDir(g.Placement); err != nil {
 		return 0, err
 	}
+	if st, err := fs.Stat(to); err == nil && st.Size() == g.Size {
+		return 0, syncName(fs, b, g, to)
+	}
 	if l, ok := from.(linker); ok && j.set.Link && l.LinkOut(SegmentsDir+"/"+g.name(), to) {
-		return 0, b.SyncSegmentDir(g.Placement)
+		return 0, syncName(fs, b, g, to)
 	}
 	if err := j.from(ctx, from, g, func(r io.Reader) error { return writeFile(fs, to, r) }); err != nil {
 		return 0, err
 	}
-	return g.Size, b.SyncSegmentDir(g.Placement)
+	return g.Size, syncName(fs, b, g, to)
+}
+
+// syncName makes the name of a segment durable. If that fails the file is removed, so that the next try writes it again: a second fsync of the directory would succeed although
+// the first lost the names that it could not write.
+func syncName(fs vfs.FS, b *brick.Brick, g *Segment, path string) error {
+	err := b.SyncSegmentDir(g.Placement)
+	if err != nil {
+		err = errors.Join(err, removeIfThere(fs, path))
+	}
+	return err
 }
 
 // enter writes the catalogue entries of the restored parts, all at once.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -147,7 +148,7 @@ func (s *Session) End(ctx context.Context, m *Manifest) (Result, error) {
 	}
 	s.mu.progress.SegmentsAll, s.mu.progress.BytesAll = len(m.Segments), m.Bytes()
 	s.mu.progress.Segments, s.mu.progress.Bytes = s.mu.progress.SegmentsAll, s.mu.progress.BytesAll
-	err := s.at.Sync(SegmentsDir)
+	err := syncSegments(ctx, s.at, maps.Keys(s.mu.kept))
 	if err == nil {
 		err = writeManifest(ctx, s.at, m)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -69,10 +70,46 @@ func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time,
 	for _, i := range slices.Sorted(maps.Keys(damaged)) {
 		m.Missing = append(m.Missing, missingText(&c.Segments[i], damaged[i]))
 	}
-	if err := to.Sync(SegmentsDir); err != nil {
+	fresh := map[string]bool{}
+	for i := range c.Segments {
+		if size, ok := there[c.Segments[i].name()]; !ok || size != c.Segments[i].Size {
+			fresh[c.Segments[i].name()] = true
+		}
+	}
+	if err := syncSegments(ctx, to, maps.Keys(fresh)); err != nil {
 		return Result{}, err
 	}
 	return Result{Name: m.name(), Progress: j.progress, Missing: m.Missing}, writeManifest(ctx, to, m)
+}
+
+// syncSegments makes the names of the segments durable that a backup wrote, and those that an interrupted one left. If that fails they are removed, so that the next backup writes
+// them again: it would find them, and a second fsync of the directory succeeds although the first lost the names that it could not write.
+func syncSegments(ctx context.Context, to Place, fresh iter.Seq[string]) error {
+	err := to.Sync(SegmentsDir)
+	if err == nil {
+		return nil
+	}
+	for name := range fresh {
+		err = errors.Join(err, to.Remove(ctx, SegmentsDir+"/"+name))
+	}
+	return errors.Join(err, removeUnnamed(ctx, to))
+}
+
+// removeUnnamed removes the segments that no backup names, unless one cannot be read.
+func removeUnnamed(ctx context.Context, at Place) error {
+	names, err := names(ctx, at)
+	if err != nil {
+		return err
+	}
+	used := map[segmentFile]bool{}
+	for _, name := range names {
+		m, err := load(ctx, at, name)
+		if err != nil {
+			return err
+		}
+		use(used, m.Segments)
+	}
+	return removeUnused(ctx, at, used)
 }
 
 // keep copies a segment's file of the store to the place.
@@ -107,33 +144,49 @@ func writeManifest(ctx context.Context, to Place, m *Manifest) error {
 	if err := to.Put(ctx, m.name()+suffix, int64(len(b)), bytes.NewReader(b)); err != nil {
 		return err
 	}
-	return to.Sync("")
+	if err := to.Sync(""); err != nil {
+		return errors.Join(err, to.Remove(ctx, m.name()+suffix)) // it is said to have failed, and must not count as a backup later
+	}
+	return nil
 }
 
-// Prune removes all but the newest backups, the segments that no remaining one names, and what interrupted backups left. Files of
-// other names stay, as the place may hold more than backups. A backup that cannot be read is kept, and then nothing is removed. The holder is the identity of the store that prunes. Errors:
+// Prune removes all but the newest backups up to the one that was just made, the segments that no remaining one names, and what interrupted backups left. Files of
+// other names stay, as the place may hold more than backups, and so do backups of later names: the clock was ahead when those were made, or is behind now. The newest one that
+// lacks nothing stays beside newer ones that lack parts. A backup that cannot be read is kept, and then nothing is removed. The holder is the identity of the store that prunes. Errors:
 // Unavailable, Corrupt (a backup cannot be read).
-func Prune(ctx context.Context, at Place, holder string, keep int) (removed []string, err error) {
+func Prune(ctx context.Context, at Place, holder, made string, keep int) (removed []string, err error) {
 	unlock, err := at.Lock(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock.Close()) }()
-	all, err := List(ctx, at)
+	names, err := names(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	used := map[string]bool{}
-	for i, l := range all {
-		if l.Err != nil {
-			return nil, fault.Annotate(l.Err, "nothing is removed, since not all backups can be read")
+	whole, upTo := -1, len(names)
+	if i := slices.IndexFunc(names, func(name string) bool { return name > made }); i >= 0 {
+		upTo = i
+	}
+	newest := upTo - max(keep, 1) // the first of those that stay
+	used := map[segmentFile]bool{}
+	var ofWhole []Segment
+	for i, name := range names { // one manifest in memory at a time, and the segments of another
+		m, err := load(ctx, at, name)
+		if err != nil {
+			return nil, fault.Annotate(err, "nothing is removed, since not all backups can be read")
 		}
-		if i < len(all)-max(keep, 1) {
-			removed = append(removed, l.Name)
-			continue
+		if i < upTo && len(m.Missing) == 0 {
+			whole, ofWhole = i, m.Segments
 		}
-		for k := range l.Manifest.Segments {
-			used[l.Manifest.Segments[k].name()] = true
+		if i >= newest {
+			use(used, m.Segments)
+		}
+	}
+	use(used, ofWhole)
+	for i, name := range names[:max(newest, 0)] {
+		if i != whole {
+			removed = append(removed, name)
 		}
 	}
 	for _, name := range removed {
@@ -144,16 +197,36 @@ func Prune(ctx context.Context, at Place, holder string, keep int) (removed []st
 	if err := at.Sync(""); err != nil { // a backup is removed before its segments
 		return nil, err
 	}
-	files, err := at.List(ctx, SegmentsDir)
-	if err != nil {
+	if err := removeUnused(ctx, at, used); err != nil {
 		return nil, err
 	}
+	return removed, at.RemovePartial(ctx)
+}
+
+// removeUnused removes the other segments than those in use.
+func removeUnused(ctx context.Context, at Place, used map[segmentFile]bool) error {
+	files, err := at.List(ctx, SegmentsDir)
+	if err != nil {
+		return err
+	}
 	for name := range files {
-		if !used[name] && isSegment(name) {
+		if g, ok := segmentOf(name); ok && !used[g] {
 			if err := at.Remove(ctx, SegmentsDir+"/"+name); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	return removed, at.RemovePartial(ctx)
+	return nil
+}
+
+// segmentFile is the file of a segment in a place.
+type segmentFile struct {
+	checksum uint64
+	size     int64
+}
+
+func use(used map[segmentFile]bool, segments []Segment) {
+	for i := range segments {
+		used[segmentFile{segments[i].Checksum, segments[i].Size}] = true
+	}
 }

@@ -56,7 +56,8 @@ type Brick struct {
 		sync.Mutex
 		cur     *logFile // nil before Recover and after Close
 		next    *logFile
-		retired []*logFile // ended by Append, to be closed by the runner
+		retired []*logFile // left by Append, to be ended by the runner
+		ended   []*logFile // fsynced, and open by the catalogue
 		index   index
 		sync    record.PendingSyncIndex
 	}
@@ -88,7 +89,7 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		}
 	}()
 	for _, dir := range []string{s.DataDir, s.LogDir} {
-		if err := makeDir(b.fs, dir); err != nil {
+		if err := MakeDir(b.fs, dir); err != nil {
 			return nil, err
 		}
 		l, err := lockDir(b.fs, dir)
@@ -106,7 +107,7 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 	}
 	b.uuid, b.logID = ids.store, ids.log
 	dir := b.fs.PathJoin(s.DataDir, catalogueDir)
-	if err := makeDir(b.fs, dir); err != nil {
+	if err := MakeDir(b.fs, dir); err != nil {
 		return nil, err
 	}
 	b.mirror.mirrorKind, b.metadata.mirrorKind = catalogueMirror, metadataMirror
@@ -230,7 +231,8 @@ func (b *Brick) Close() error {
 	}
 	b.mu.Unlock()
 
-	_ = b.closeRetired() // its error is the fence
+	b.endRetired()
+	_ = b.recordEnds() // its error is the fence
 	var err error
 	if next != nil {
 		err = b.discard(next)

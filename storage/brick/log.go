@@ -30,10 +30,11 @@ const preallocateBytes = 4 << 20
 //	run      createFile          file, fsync of the directory, entry "open" in the catalogue (durable)     Brick.mu.next
 //	Append   turnLocked          the one before is full                                                   Brick.mu.cur
 //	Append   turnLocked          full; the next one is there                                              Brick.mu.retired
-//	run      closeRetired        trailer, fsync, entry "closed" with its end                              index alone
+//	end      endRetired          trailer, fsync                                                           Brick.mu.ended
+//	run      recordEnds          entry "closed" with its end                                              index alone
 //	run      removeDead          no extent, no pin: entry "removed", file removed, entry deleted          gone
 //
-// If createFile is late the current file grows; if closeRetired is late acks of the newer file wait.
+// If createFile is late the current file grows; if endRetired is late acks of the newer file wait.
 
 // logFile is one file of the common log while it is written.
 type logFile struct {
@@ -103,7 +104,14 @@ func newLogWriter[N ~uint64](make func(io.Writer, N, record.LogWriterConfig) *re
 
 // createFile makes log file n and returns when a start after a crash will find it (I7): its directory entry is durable, then its
 // entry in the catalogue. Only then may one of its records be acknowledged.
+//
+// A failed fsync of the directory is final. A directory or file that cannot be opened may be tried again.
 func (b *Brick) createFile(n uint32, entries *Batch) (*logFile, error) {
+	dir, err := b.fs.OpenDir(b.set.LogDir)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "open directory %s", b.set.LogDir)
+	}
+	defer dir.Close()
 	f, err := b.fs.Create(b.filePath(n), writeCategory)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "create log file %s", b.filePath(n))
@@ -112,7 +120,7 @@ func (b *Brick) createFile(n uint32, entries *Batch) (*logFile, error) {
 	lf := &logFile{number: n, sink: &sink{File: f, m: b.m, noSync: b.set.NoSync}}
 	// The order of these steps: an entry without a file would be a missing file, and refuse the next start. A file without an entry is removed
 	// by it, as it has no record of a placement.
-	if err := SyncDir(b.fs, b.set.LogDir); err != nil {
+	if err := b.syncFinal(dir, b.set.LogDir); err != nil {
 		return nil, closeAll(err, f)
 	}
 	entries.set(fileKey(n), (&fileEntry{}).append(nil))
@@ -261,7 +269,7 @@ func (b *Brick) turnLocked(size int64) {
 	b.mu.retired = append(b.mu.retired, old)
 	b.mu.cur, b.mu.next = b.mu.next, nil
 	b.beginLocked(b.mu.cur, old.base+size)
-	b.poke()
+	b.runner.noteTurned()
 }
 
 // beginLocked makes f the current file. Its header record is not worth an fsync.

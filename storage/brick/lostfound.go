@@ -28,6 +28,10 @@ const (
 	lostFoundPeriod = time.Hour
 )
 
+// lostFoundFirst is before the first program that put files aside. An earlier time is that of a clock that was not set yet, as at boot without a battery, when
+// starts put files aside.
+func lostFoundFirst() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
+
 // LostFound counts the files in lost+found.
 type LostFound struct {
 	Entries int
@@ -40,7 +44,7 @@ func (b *Brick) lostFoundDir() string { return b.fs.PathJoin(b.set.DataDir, lost
 func (b *Brick) PutAside(path, why string) error { return b.putAsideIn(b.lostFoundDir(), path, why) }
 
 func (b *Brick) putAsideIn(dir, path, why string) error {
-	if err := makeDir(b.fs, dir); err != nil {
+	if err := MakeDir(b.fs, dir); err != nil {
 		return err
 	}
 	name := strings.Trim(strings.TrimPrefix(path, b.set.DataDir), "/")
@@ -65,7 +69,7 @@ func (b *Brick) putAsideIn(dir, path, why string) error {
 // PutLogAside writes the live records of a placement without an owner to a file in lost+found, and then drops them from the log:
 // they would keep its files for ever. The file has the format of the log: FORMAT.md.
 func (b *Brick) PutLogAside(p point.PlacementID) error {
-	if err := makeDir(b.fs, b.lostFoundDir()); err != nil {
+	if err := MakeDir(b.fs, b.lostFoundDir()); err != nil {
 		return err
 	}
 	path := b.fs.PathJoin(b.lostFoundDir(), time.Now().UTC().Format(lostFoundTime)+lostFoundSep+"log"+lostFoundSep+p.String())
@@ -173,10 +177,17 @@ func (b *Brick) countLostFound(now time.Time, expire bool) {
 		if err != nil {
 			continue // there is none
 		}
-		for _, name := range names {
+		for i, name := range names {
 			path := b.fs.PathJoin(dir, name)
-			at, _, _ := strings.Cut(name, lostFoundSep)
+			at, rest, _ := strings.Cut(name, lostFoundSep)
 			since, err := time.Parse(lostFoundTime, at)
+			if expire && err == nil && since.Before(lostFoundFirst()) && !now.Before(lostFoundFirst()) { // its time begins now, by a clock that was set
+				dated := b.fs.PathJoin(dir, now.Add(time.Duration(i)).UTC().Format(lostFoundTime)+lostFoundSep+rest)
+				if err := b.fs.Rename(path, dated); err == nil {
+					path = dated
+				}
+				since = now
+			}
 			if expire && err == nil && b.set.LostFoundKeep > 0 && now.Sub(since) > b.set.LostFoundKeep {
 				_, size := weigh(b.fs, path)
 				if err := b.fs.RemoveAll(path); err == nil || oserror.IsNotExist(err) {

@@ -28,7 +28,7 @@ const manifestVersion = 1
 
 // fileEntry is the catalogue's entry of a log file. A file without an entry was never used, or has no owner; an entry without a
 // file is a loss, unless the file was to be removed.
-// States of a file: (no entry) ─ createFile ─▶ open ─ closeRetired, or Recover ─▶ closed ─ forget ─▶ removed ─ removeFiles ─▶ (no entry)
+// States of a file: (no entry) ─ createFile ─▶ open ─ recordEnds, or Recover ─▶ closed ─ forget ─▶ removed ─ removeFiles ─▶ (no entry)
 type fileEntry struct {
 	state fileState
 	end   int64  // of a closed file: where its records end; all was fsynced
@@ -155,6 +155,7 @@ type manifest struct {
 	files   map[uint32]*fileEntry // that are needed
 	removed []uint32              // that were to be removed
 	tombs   map[point.PlacementID]tombstones
+	swept   uint32 // the oldest file when tombs were last looked through
 }
 
 func newManifest() manifest {

@@ -365,43 +365,69 @@ func (m *mirror) beginSnapshot() {
 	m.during, m.since = true, nil
 }
 
-// endSnapshot replaces the file by a snapshot of the state w, in path+".tmp"; f nil: it failed.
-func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) (err error) {
+// endSnapshot replaces the file by a snapshot of the state w, in path+".tmp"; f nil: it failed. Commits go on while it is fsynced and renamed: those are
+// written behind it, and fsynced with the next sync, as into any file. One that needs an fsync of its own waits for syncing.
+func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) error {
 	m.syncing.Lock() // no goroutine syncs the file that is abandoned here
 	defer m.syncing.Unlock()
+	base, tail, had := size, []byte(nil), 0
+	var err error
+	if f != nil {
+		tail, had = m.lacking(0, w)
+		if err = writeBehind(f, &size, tail); err == nil {
+			err = f.Sync()
+		}
+		if err == nil {
+			err = m.fs.Rename(m.path+".tmp", m.path)
+		}
+		if err == nil {
+			err = SyncDir(m.fs, m.fs.PathDir(m.path))
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	since := m.since
+	if f != nil && err == nil {
+		tail, _ = m.lackingLocked(had, w)
+		err = writeBehind(f, &size, tail)
+	}
 	m.during, m.since = false, nil
 	if f == nil {
 		return nil
 	}
 	m.giveUpKeepingLocked()
-	var b []byte
-	for _, c := range since {
-		if c.seq > w.seq {
-			b = append(b, c.record...)
-		}
-	}
-	if _, err = f.WriteAt(b, size); err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = m.fs.Rename(m.path+".tmp", m.path)
-	}
-	if err == nil {
-		err = SyncDir(m.fs, m.fs.PathDir(m.path))
-	}
 	if err != nil {
 		_ = f.Close()
 		m.pending = nil
 		return fault.Wrap(err, fault.Unavailable, "write %s", m.path)
 	}
-	m.file, m.base, m.size, m.dirty = f, size, size+int64(len(b)), false
+	m.file, m.base, m.size, m.dirty = f, base, size, len(tail) > 0
 	for len(m.pending) > 0 && m.pending[0].seq <= w.seq {
 		m.pending = m.pending[1:]
 	}
 	return nil
+}
+
+// lacking returns the records of the commits that a snapshot of the state w lacks, without the first so many that were collected, and how many were collected by now.
+func (m *mirror) lacking(from int, w watermark) ([]byte, int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lackingLocked(from, w)
+}
+
+func (m *mirror) lackingLocked(from int, w watermark) (b []byte, collected int) {
+	for _, c := range m.since[from:] {
+		if c.seq > w.seq {
+			b = append(b, c.record...)
+		}
+	}
+	return b, len(m.since)
+}
+
+// writeBehind writes bytes at the end of a file.
+func writeBehind(f vfs.File, size *int64, b []byte) error {
+	_, err := f.WriteAt(b, *size)
+	*size += int64(len(b))
+	return err
 }
 
 // giveUpKeepingLocked is giveUpLocked that keeps pending commits: they belong to the file that follows.

@@ -398,7 +398,7 @@ func (r *Remains) writeCatalogue(dir string, entries map[string][]byte, mark wat
 	if err := r.fs.RemoveAll(dir); err != nil && !oserror.IsNotExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "remove %s", dir)
 	}
-	if err := makeDir(r.fs, dir); err != nil {
+	if err := MakeDir(r.fs, dir); err != nil {
 		return err
 	}
 	var said collectedLog

@@ -11,13 +11,17 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// runner has the brick's two goroutines. They do all I/O that callers need not wait for, so that Append never waits for it.
+// runner has the brick's three goroutines. They do all I/O that callers need not wait for, so that Append never waits for it.
 //
-//	Append, Release, letGo ─ poke ──▶ wake ──▶ run: tend (prepareNext, closeRetired, removeDead)
+//	Append, Release, letGo ─ poke ──▶ wake ──▶ run: tend (prepareNext, recordEnds, removeDead)
 //	                        a second ▶ tick ─▶ run: where its files are, free space, a mark, tend, lost+found, mirrors and witness
+//	Append ─ a file is full ────────▶ turned ▶ end: endRetired
 //	LogWriter's flush loop ─ reached ▶ synced ▶ testify: the watcher, a note in the witness
 //
-// Both channels hold one element: it means that there is something to do, and a second one would mean the same. Senders never wait, which the
+// Acks of a newer file wait for the end of the one before it, so end touches the log's device alone. In run they waited behind whatever the data directory was
+// asked for: an fsync of a mirror each second, a mirror written anew, a commit of the catalogue.
+//
+// All channels hold one element: it means that there is something to do, and a second one would mean the same. Senders never wait, which the
 // flush loop relies on: every ack waits for it. Recover starts the goroutines, Close ends them (quit) and waits for them (done).
 type runner struct {
 	wake chan struct{} // of one
@@ -25,24 +29,25 @@ type runner struct {
 	once sync.Once
 	done sync.WaitGroup
 
+	turned  chan struct{}          // of one: there are retired files
 	synced  chan struct{}          // of one: the fsynced part of the log grew
 	watcher atomic.Pointer[func()] // nil: none
 
-	failed bool       // owned by run: files could not be tended since the last tick
-	ended  []*logFile // owned by run, and by Close after it: fsynced, and open by the catalogue
-	marked position   // owned by run: the end covered by the last mark
-	seen   position   // the safe position at the last tick
+	failed bool     // owned by run: files could not be tended since the last tick
+	marked position // owned by run: the end covered by the last mark
+	seen   position // the safe position at the last tick
 }
 
 const tickEvery = time.Second
 
 func (r *runner) init() {
-	r.wake, r.quit, r.synced = make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
+	r.wake, r.quit, r.turned, r.synced = make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
 // startRunner is called at the end of Recover: before it there is no file to tend.
 func (b *Brick) startRunner() {
 	b.runner.done.Go(b.run)
+	b.runner.done.Go(b.end)
 	b.runner.done.Go(b.testify)
 }
 
@@ -78,7 +83,7 @@ func (b *Brick) testimony() testimony {
 	return testimony{log: position(b.synced.Load()), catalogue: b.commits.durable.Load()}
 }
 
-// stop ends both goroutines and waits for the work they are at.
+// stop ends the goroutines and waits for the work they are at.
 func (r *runner) stop() {
 	r.once.Do(func() { close(r.quit) })
 	r.done.Wait()
@@ -124,7 +129,7 @@ func (b *Brick) tend() {
 	if b.Err() != nil || b.Frozen() {
 		return
 	}
-	err := errors.Join(b.prepareNext(), b.closeRetired(), b.removeDead())
+	err := errors.Join(b.prepareNext(), b.recordEnds(), b.removeDead())
 	b.runner.failed = err != nil
 	if err != nil && b.Err() == nil {
 		b.log.Warn("log files could not be tended; it will be tried again", "error", err)
@@ -154,33 +159,68 @@ func (b *Brick) prepareNext() error {
 	return nil
 }
 
-// closeRetired ends the files that Append has left: fsync, then the catalogue gets their ends. If it cannot record one the next call tries again: until then
-// the file cannot be removed.
-func (b *Brick) closeRetired() error {
+// noteTurned requests the end of retired files. Never blocks: Append calls it.
+func (r *runner) noteTurned() {
+	select {
+	case r.turned <- struct{}{}:
+	default:
+	}
+}
+
+// end ends the files that Append has left. The rest after a fence, Close ends.
+func (b *Brick) end() {
+	for {
+		select {
+		case <-b.runner.quit:
+			return
+		case <-b.runner.turned:
+			if b.Err() == nil && !b.Frozen() {
+				b.endRetired()
+				b.poke() // their ends are to be recorded
+			}
+		}
+	}
+}
+
+// endRetired fsyncs the retired files, in order, so that those behind them count. A crash before recordEnds leaves an open file with a trailer: the next start reads the
+// trailer, and closes it.
+func (b *Brick) endRetired() {
 	b.mu.Lock()
 	retired := b.mu.retired
 	b.mu.retired = nil
 	b.mu.Unlock()
 	for _, f := range retired {
-		// Acks of the newer file have waited for this fsync (ended). A crash before the commit leaves an open file with a trailer: the next start
-		// reads the trailer, and closes it.
 		f.sink.final.Store(true)
 		if err := f.w.Close(); err != nil {
 			b.Fence(err)
 			continue // the others must be closed too
 		}
 		b.ended(f)
-		b.runner.ended = append(b.runner.ended, f)
+		b.mu.Lock()
+		b.mu.ended = append(b.mu.ended, f)
+		b.mu.Unlock()
 	}
-	for len(b.runner.ended) > 0 {
-		f := b.runner.ended[0]
+}
+
+// recordEnds gives the catalogue the ends of ended files. If it cannot record one the next call tries again: until then the file cannot be removed.
+func (b *Brick) recordEnds() error {
+	for b.Err() == nil {
+		b.mu.Lock()
+		var f *logFile
+		if len(b.mu.ended) > 0 {
+			f = b.mu.ended[0]
+		}
+		b.mu.Unlock()
+		if f == nil {
+			break
+		}
 		t := b.NewBatch()
 		t.set(fileKey(f.number), (&fileEntry{state: fileClosed, end: f.end}).append(nil))
 		if err := t.Commit(true); err != nil {
 			return err
 		}
-		b.runner.ended = b.runner.ended[1:]
 		b.mu.Lock()
+		b.mu.ended = b.mu.ended[1:]
 		b.mu.index.files[f.number].open = false
 		b.mu.index.grew(f.number, chunkHeaderSize) // the trailer
 		b.mu.Unlock()

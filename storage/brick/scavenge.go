@@ -134,16 +134,18 @@ func (b *Brick) bury(p point.PlacementID, t tombstone, also ...func(*Batch)) err
 		return err
 	}
 	var over []point.PlacementID
-	for o, ts := range b.manifest.tombs {
-		if o != p && len(ts.since(oldest)) == 0 {
-			over = append(over, o)
-			batch.delete(placementKey(keyTomb, o))
+	if oldest != b.manifest.swept { // once a file, and not at each of the thousands of partitions that retention drops
+		for o, ts := range b.manifest.tombs {
+			if o != p && len(ts.since(oldest)) == 0 {
+				over = append(over, o)
+				batch.delete(placementKey(keyTomb, o))
+			}
 		}
 	}
 	if err := batch.Commit(true); err != nil {
 		return err
 	}
-	b.manifest.tombs[p] = ts
+	b.manifest.tombs[p], b.manifest.swept = ts, oldest
 	for _, o := range over {
 		delete(b.manifest.tombs, o)
 	}

@@ -3,6 +3,8 @@ package brick
 import (
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // TestAClockThatJumpsEmptiesNoLostFound: a process that was up for a day believed its clock, and one that was set a month ahead removed what a person had not looked at yet.
@@ -33,6 +35,54 @@ func TestAClockThatJumpsEmptiesNoLostFound(t *testing.T) {
 	} {
 		if n := looks(c.from, c.to, c.off); n != c.believed {
 			t.Errorf("%s: believed at %d of %d looks, want %d", c.why, n, c.to-c.from, c.believed)
+		}
+	}
+}
+
+// TestWhatAClockOf1970PutAsideIsKeptForAMonth: machines without a battery begin in 1970, and put files aside at that very moment. A day after the clock was set they
+// counted as older than a month, and were removed.
+func TestWhatAClockOf1970PutAsideIsKeptForAMonth(t *testing.T) {
+	fs := vfs.NewMem()
+	b, _ := open(t, fs, Settings{})
+	defer mustClose(t, b)
+	writeBytes(t, fs, "/data/stray", []byte("rows"))
+	if err := b.PutAside("/data/stray", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	names, _ := fs.List(b.lostFoundDir())
+	if len(names) != 1 {
+		t.Fatalf("put aside are %q", names)
+	}
+	early := time.Unix(30, 0).UTC().Format(lostFoundTime) + names[0][len(lostFoundTime):]
+	if err := fs.Rename(fs.PathJoin(b.lostFoundDir(), names[0]), fs.PathJoin(b.lostFoundDir(), early)); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for _, c := range []struct {
+		days int
+		left int
+	}{{1, 1}, {30, 1}, {32, 0}} {
+		b.countLostFound(now.Add(time.Duration(c.days)*24*time.Hour), true)
+		if got := b.LostFound(); got.Entries != c.left {
+			t.Errorf("after %d days %d entries are left, not %d", c.days, got.Entries, c.left)
+		}
+	}
+}
+
+// TestWhatIsPutAsideExpiresOnAMachineWhoseClockIsNeverSet: its time began anew each hour, so that the disk filled.
+func TestWhatIsPutAsideExpiresOnAMachineWhoseClockIsNeverSet(t *testing.T) {
+	fs := vfs.NewMem()
+	b, _ := open(t, fs, Settings{})
+	defer mustClose(t, b)
+	if err := MakeDir(fs, b.lostFoundDir()); err != nil {
+		t.Fatal(err)
+	}
+	boot := time.Unix(30, 0)
+	writeBytes(t, fs, fs.PathJoin(b.lostFoundDir(), boot.UTC().Format(lostFoundTime)+lostFoundSep+"stray"), []byte("rows"))
+	for hours := range 32 * 24 {
+		b.countLostFound(boot.Add(time.Duration(hours)*time.Hour), true)
+		if got, keeps := b.LostFound().Entries, hours <= 30*24; keeps && got != 1 || !keeps && got != 0 {
+			t.Fatalf("after %d hours %d entries are left", hours, got)
 		}
 	}
 }

@@ -176,10 +176,11 @@ func SyncDir(fs vfs.FS, dir string) error {
 	return fault.Wrap(err, fault.Unavailable, "sync directory %s", dir)
 }
 
-// makeDir makes a directory and the missing ones above it, so that it is there after a power cut. A directory that is there already may be
-// one whose name was never fsynced, because the fsync failed or the process ended before it, so its name is fsynced all the same.
-func makeDir(fs vfs.FS, dir string) error {
-	names := []string{dir} // to be made durable
+// MakeDir makes a directory and the missing ones above it, so that it is there after a power cut. A directory that is there already may be
+// one whose name was never fsynced, because the process ended before it, so its name is fsynced all the same. After an fsync that failed that would prove nothing: what was made is
+// removed then, and the next call makes it anew.
+func MakeDir(fs vfs.FS, dir string) error {
+	names, made := []string{dir}, 0 // to be made durable; those at the front did not exist
 	for d := fs.PathDir(dir); fs.PathDir(d) != d; d = fs.PathDir(d) {
 		if _, err := fs.Stat(d); err == nil {
 			break
@@ -187,6 +188,9 @@ func makeDir(fs vfs.FS, dir string) error {
 		names = append(names, d)
 	}
 	_, missing := fs.Stat(dir)
+	if missing != nil {
+		made = len(names)
+	}
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "make directory %s", dir)
 	}
@@ -199,6 +203,9 @@ func makeDir(fs vfs.FS, dir string) error {
 			continue // the parent is of another user, and so are its fsyncs
 		}
 		if err != nil {
+			for _, d := range names[:made] {
+				_ = fs.Remove(d)
+			}
 			return err
 		}
 	}
@@ -221,7 +228,7 @@ func (b *Brick) SegmentPath(p point.PlacementID, id point.SegmentID) string {
 	return b.fs.PathJoin(b.SegmentDir(p), id.String()+".seg")
 }
 
-// MakeSegmentDir makes p's segment directory; it will be there after a crash. Doing it again is fine and cheap.
+// MakeSegmentDir makes p's segment directory; it will be there after a crash. Doing it again is fine and cheap. A failed fsync fences the brick.
 func (b *Brick) MakeSegmentDir(p point.PlacementID) error {
 	dir := b.SegmentDir(p)
 	for _, d := range []string{b.fs.PathDir(dir), dir} {
@@ -230,10 +237,28 @@ func (b *Brick) MakeSegmentDir(p point.PlacementID) error {
 				continue
 			}
 		}
-		if err := makeDir(b.fs, d); err != nil {
+		if err := b.fs.MkdirAll(d, 0o755); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "make directory %s", d)
+		}
+		parent, err := b.fs.OpenDir(b.fs.PathDir(d))
+		if err != nil {
+			return fault.Wrap(err, fault.Unavailable, "open directory %s", b.fs.PathDir(d))
+		}
+		if err := errors.Join(b.syncFinal(parent, b.fs.PathDir(d)), parent.Close()); err != nil {
+			_ = b.fs.Remove(d) // if it is empty: the next start makes it anew, since its own fsync would prove nothing
 			return err
 		}
 		b.durable.Store(d, true)
+	}
+	return nil
+}
+
+// syncFinal makes the names in an open directory durable. If that fails it is final, and fences the brick: the kernel may have dropped the name that it could not write, and
+// the next fsync would succeed without it.
+func (b *Brick) syncFinal(dir vfs.File, path string) error {
+	if err := dir.Sync(); err != nil {
+		b.Fence(fault.Wrap(err, fault.Unavailable, "sync directory %s", path))
+		return b.Err()
 	}
 	return nil
 }
@@ -242,14 +267,17 @@ func (b *Brick) MakeSegmentDir(p point.PlacementID) error {
 // its catalogue entry (I7).
 func (b *Brick) SyncSegmentDir(p point.PlacementID) error { return SyncDir(b.fs, b.SegmentDir(p)) }
 
-// RemoveSegmentDir deletes p's segments. The catalogue entries that name them must be gone durably before.
+// RemoveSegmentDir deletes p's segments, durably: the caller may forget that they were to go. The catalogue entries that name them must be gone durably before.
 func (b *Brick) RemoveSegmentDir(p point.PlacementID) error {
-	b.durable.Delete(b.SegmentDir(p))
-	err := b.fs.RemoveAll(b.SegmentDir(p))
-	if err != nil && !oserror.IsNotExist(err) {
-		return fault.Wrap(err, fault.Unavailable, "remove %s", b.SegmentDir(p))
+	dir := b.SegmentDir(p)
+	b.durable.Delete(dir)
+	if _, err := b.fs.Stat(b.fs.PathDir(dir)); oserror.IsNotExist(err) {
+		return nil // no segment of any placement was ever written here
 	}
-	return nil
+	if err := b.fs.RemoveAll(dir); err != nil && !oserror.IsNotExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "remove %s", dir)
+	}
+	return SyncDir(b.fs, b.fs.PathDir(dir))
 }
 
 // NoSync reports whether acks wait for no fsync.

@@ -36,6 +36,8 @@ type head struct {
 	pinged   Time
 	stirred  Time // when something last kept the chain from being quiet
 	woke     Time // when it was quiet last: silence counts from then
+	held     Time // when this process had last been held up itself: what came meanwhile may wait to be handled
+	busy     Time // when that was, or an answer to a ping last took long; 0: never
 
 	// While it is quiet.
 	quiet     bool // the members were asked to be quiet; no ping is sent until the next time
@@ -55,6 +57,7 @@ type peer struct {
 	member      Member
 	since       Time // when it was invited into the epoch, or added to the chain
 	lastMessage Time
+	alive       Time   // when its server sent anything last, on whatever partition's behalf (Alive)
 	answered    Time   // when the newest ping of ours that it answered was sent, or the order began that it follows
 	version     uint64 // of the order that it follows; 0: it has not joined
 	own, end    point.Serial
@@ -240,34 +243,6 @@ func (m *Machine) Takes() error {
 		return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and without it fewer than %d are in sync", x.Placement, x.Server, m.fewest())
 	case h.bytes > m.set.BacklogBytesMax:
 		return fault.Errorf(fault.Throttled, "%d bytes wait for the partition's other placements, at most %d may", h.bytes, m.set.BacklogBytesMax)
-	}
-	return nil
-}
-
-// Stalled returns nil if frames are acknowledged soon, by the messages that this head has, else the reason as an Unavailable: a member does not answer, or one that
-// left the chain may still be listed or sure. Frames are accepted (Takes), and wait for up to two seconds; writers that can keep their rows elsewhere need not.
-// A member that answers, and is slow, stalls nothing here: rows are not to be kept elsewhere because servers have too much to do.
-func (m *Machine) Stalled(now Time) error {
-	h := &m.head
-	if m.role != leading || h.quiet {
-		return nil
-	}
-	for _, x := range m.order[1:] {
-		if now-m.silentSince(x) >= m.set.StalledAfter {
-			return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and rows wait for it", x.Placement, x.Server)
-		}
-	}
-	if x := m.unreached(now, m.set.StalledAfter); x != nil {
-		return fault.Errorf(fault.Unavailable, "no row has reached placement %s on server %s for %v, and it answers", x.Placement, x.Server, m.set.StalledAfter)
-	}
-	for _, o := range h.owed {
-		long := o.until-now >= m.set.StalledAfter/2
-		if o.until == 0 { // its removal from the list is not committed
-			long = now-h.ordered >= m.set.StalledAfter || now-m.silentSince(o.member) >= m.set.StalledAfter
-		}
-		if long {
-			return fault.Errorf(fault.Unavailable, "placement %s on server %s is away, and may still be listed, or read as one that has all rows", o.member.Placement, o.member.Server)
-		}
 	}
 	return nil
 }

@@ -78,6 +78,7 @@ func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Sett
 
 // Step handles one input at a time of the server's own clock, which never goes back, and appends the effects.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
+	m.goOn(now)
 	m.now, m.out = now, out
 	switch in := in.(type) {
 	case Tick:
@@ -188,7 +189,7 @@ func (m *Machine) rest() {
 	m.endOrder()
 	m.role, m.version, m.order, m.base, m.feeds, m.sure, m.asked = idle, 0, nil, nil, nil, m.now, nil
 	m.echo, m.left, m.quiet, m.said = 0, false, false, 0
-	m.head = head{placements: m.head.placements, min: m.head.min, mapped: m.head.mapped}
+	m.head = head{placements: m.head.placements, min: m.head.min, demanded: m.head.demanded, mapped: m.head.mapped}
 }
 
 // endOrder notes the members of the order that ends now: the map may have some no more, and no list names them.
@@ -276,6 +277,7 @@ func (m *Machine) pong(from Member, msg Pong) {
 	case m.role == leading:
 		if p := m.known(from); p != nil {
 			p.lastMessage, p.answered = m.now, max(p.answered, msg.Sent)
+			m.head.answeredAfter(m.now, m.now-msg.Sent)
 			if msg.Quiet && msg.Sent >= m.head.quietFrom {
 				p.rests = max(p.rests, msg.Sent)
 			}

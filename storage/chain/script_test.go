@@ -24,6 +24,7 @@ import (
 //	leave T                          T's process is about to end
 //	unmap T                          the map has T no more
 //	lazy T | eager T                 T's disk waits for `sync T`, or does not
+//	busy T | calm T                  T's server sends something all the time, on other partitions' behalf
 //	sync T                           the work requested of T's disk is done
 //	fail H                           the fsync of H's newest frames fails
 //	kill H [survive=1] | start H     of frames not fsynced the first survive
@@ -99,6 +100,8 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 		w.quiet()
 	case "lazy", "eager":
 		w.node(args[0]).lazy = d.Cmd == "lazy"
+	case "busy", "calm":
+		w.node(args[0]).busy = d.Cmd == "busy"
 	case "sync":
 		w.node(args[0]).settle()
 		w.node(args[0]).fsync()

@@ -86,6 +86,7 @@ type node struct {
 	raised point.Epoch
 	aside  []frame
 	// Under way.
+	busy   bool // its server sends something all the time
 	lazy   bool // its fsyncs wait for an event of their own
 	raise  point.Epoch
 	cutTo  *Cut
@@ -431,6 +432,11 @@ func (w *world) run(d Time) {
 	for until := w.now + d; w.now < until; {
 		w.now = min(w.now+50*sureFor/1000, until)
 		for _, n := range w.nodes {
+			for _, x := range w.nodes {
+				if n.m != nil && x.busy {
+					n.m.Alive(x.member, n.clock())
+				}
+			}
 			n.step(Tick{})
 		}
 		w.quiet()

@@ -185,3 +185,38 @@ func TestRowsOfSeveralFramesReachEachPartitionInOneCall(t *testing.T) {
 		t.Errorf("lost: %v", want)
 	}
 }
+
+// TestAFrameOfTheCallersIsNotWrittenOver: a server handed over the rows that only it had, frame by frame, while it forwarded staged rows. Scratch memory kept the columns of the first frame
+// and was used for a staged one, while the next frame was decoded into the same columns: rows got the labels, times and values of others.
+func TestAFrameOfTheCallersIsNotWrittenOver(t *testing.T) {
+	of := func(name string, at point.Nanos) *frame.Frame {
+		return &frame.Frame{Kind: frame.Rows, Stamp: 1, Defs: []point.Labels{point.MakeLabels(point.MetricName, name)}, IDs: []point.DenseID{0}, Times: []point.Nanos{at}, Values: []float64{float64(at)}}
+	}
+	var e frame.Encoder
+	var d frame.Decoder
+	var f frame.Frame
+	if err := d.Decode(e.Append(nil, of("first", 1)), &f); err != nil {
+		t.Fatal(err)
+	}
+	s := Of(&f)
+	s.divide(topologyOf(t), 0)
+	s.Put()
+	if err := d.Decode(e.Append(nil, of("second", 2)), &f); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Decode(nil, e.Append(nil, of("staged", 3))); err != nil { // as its next user
+		t.Fatal(err)
+	}
+	if got := f.Defs[0].Get(point.MetricName); got != "second" || f.Times[0] != 2 || f.Values[0] != 2 {
+		t.Errorf("the caller's frame has a row of %s at %d of value %v, decoded was one of second at 2 of value 2", got, f.Times[0], f.Values[0])
+	}
+}
+
+func topologyOf(t *testing.T) *topology.Map {
+	t.Helper()
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Cover([]point.Nanos{0}, func(point.PartitionID) []topology.Placement { return []topology.Placement{{ID: 1, Server: "s1"}} })
+}

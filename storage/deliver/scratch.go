@@ -16,12 +16,13 @@ type part struct {
 	in        peer.Insert
 }
 
-// Scratch is memory for a frame that is delivered: as the caller filled or decoded it, and cut into the rows of each partition. What it holds is valid until Put.
+// Scratch is memory for a frame that is delivered: as the caller lent or decoded it, and cut into the rows of each partition. What it holds is valid until Put.
 type Scratch struct {
 	Frame frame.Frame
 
 	decoder frame.Decoder
 	kept    bool             // its definitions are strings that others keep
+	lent    bool             // its memory is the caller's
 	places  places           // of its series
 	ids     []point.SeriesID // of its series on a stream
 	parts   []part           // those behind len keep their memory
@@ -35,6 +36,14 @@ var scratches = sync.Pool{New: func() any {
 
 // Get returns scratch memory.
 func Get() *Scratch { return scratches.Get().(*Scratch) }
+
+// Of returns scratch memory for a frame of the caller's: its memory stays the caller's, and may be filled anew after Put. The frame is not changed. Were its columns kept with the scratch,
+// the next frame that is decoded there, by another goroutine, would be written over the caller's next one.
+func Of(f *frame.Frame) *Scratch {
+	s := Get()
+	s.Frame, s.lent = *f, true
+	return s
+}
 
 // Decode fills the frame from its encoding, which this process made or decoded before. Definitions that the caller has kept are not decoded, and streams find their
 // series by the places of the strings; nil: they are decoded.
@@ -74,6 +83,9 @@ const (
 
 // Put gives the memory back.
 func (s *Scratch) Put() {
+	if s.lent {
+		s.Frame, s.lent = frame.Frame{}, false
+	}
 	if max(len(s.Frame.IDs), len(s.Frame.Defs)) > scratchRowsMax || len(s.parts) > scratchPartsMax || len(s.Frame.Hists)+len(s.Frame.Exemplars) > 0 {
 		return
 	}

@@ -278,7 +278,7 @@ func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 }
 
 // ReadNewest is Read, and may leave out rows before the newest of them. A series whose rows came in order, the last one in [lo, hi], has that
-// row in its state: no chain is walked.
+// row in its state: no chain is walked, unless it is a stale marker, beside which a value of the same millisecond counts.
 func (h *Head) ReadNewest(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	if h.readLast(id, lo, hi, dst) {
 		return true
@@ -294,7 +294,7 @@ func (h *Head) readLast(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) boo
 		return false
 	}
 	s, _ := h.findLocked(id)
-	if s == nil || s.rows == 0 || s.flags != 0 || s.lastTime < lo || s.lastTime > hi {
+	if s == nil || s.rows == 0 || s.flags != 0 || s.lastTime < lo || s.lastTime > hi || s.lastValue == point.StaleNaN {
 		return false
 	}
 	dst.Times, dst.Values = append(dst.Times, s.lastTime), append(dst.Values, math.Float64frombits(s.lastValue))

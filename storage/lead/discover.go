@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
@@ -81,6 +82,7 @@ func (r *runner) jitter(d time.Duration) time.Duration { return d - d/10 + rand.
 const publishEvery = time.Second
 
 func (r *runner) publish(ctx context.Context) error {
+	counted := time.Duration(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -96,6 +98,20 @@ func (r *runner) publish(ctx context.Context) error {
 		if r.deps.NoRoom != nil {
 			in.NoRoom = r.deps.NoRoom()
 		}
+		if now := r.deps.Clock(); counted == 0 || now-counted >= rules.MeterEvery {
+			counted = now
+			r.step(r.accepted())
+		}
 		r.step(in)
 	}
+}
+
+// accepted counts the rows of the partitions here.
+func (r *runner) accepted() (in rules.Accepted) {
+	for table, counts := range r.srv.Accepted() {
+		for id, rows := range counts {
+			in.All = append(in.All, rules.Count{Partition: lease.Partition{Table: table, ID: id}, Rows: rows})
+		}
+	}
+	return in
 }

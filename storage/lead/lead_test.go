@@ -376,6 +376,7 @@ func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	w.led(p)
 	w.must(s1.put(p, 1, point.All))
 	pl := topology.Placement{ID: 99, Server: "s2"}
+	w.maps.isOld()
 	w.change(topology.Join{Partition: p, Placement: pl}, topology.JoinFinalize{Partition: p, Placement: pl.ID}, topology.Remove{Partition: p, Placement: 11})
 	w.until("it raises an alarm", func() bool { return gauge(t, s1) == 1 })
 	s1.wantRows("7: 101", p)
@@ -406,6 +407,7 @@ func TestOnlyCopyThatIsGivenBackTakesRowsAgain(t *testing.T) {
 	move := func(from, to topology.Placement) {
 		w.change(topology.Join{Partition: p, Placement: to}, topology.JoinFinalize{Partition: p, Placement: to.ID}, topology.Remove{Partition: p, Placement: from.ID})
 	}
+	w.maps.isOld()
 	move(ours, other)
 	w.until("it raises an alarm", func() bool { return gauge(t, s1) == 1 })
 	w.until("it refuses rows", func() bool { return fault.Is(s1.put(p, 1, point.All), fault.Stale) }) // a moment later

@@ -62,7 +62,8 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 		return err
 	}
 	unopened := p.unopened()
-	g, err := p.commitSegment(next, st)
+	// Verified has checked it. To do so again here would hold up the leader's frames, and with them the acks of all copies.
+	g, err := p.commitSegment(next, st, func(*segment.Reader) error { return nil })
 	if err != nil {
 		return err
 	}
@@ -109,6 +110,8 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 		return nil, st, p.notLed(sender, max(p.mu.epoch, p.mu.leader))
 	case len(info.Ends) == 0:
 		return nil, st, fault.Errorf(fault.Corrupt, "segment %v names no frames", info.ID)
+	case baseOf(p.mu.state.Segments, info.ID) >= 0: // it would replace itself, and the file that is replaced is removed
+		return nil, st, fault.Errorf(fault.Stale, "segment %v is here already", info.ID)
 	}
 	next := *p.mu.state
 	next.Segments, next.Adopting = slices.Clone(next.Segments), nil

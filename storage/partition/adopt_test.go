@@ -3,10 +3,15 @@ package partition
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -90,6 +95,40 @@ func TestAMinorOfADeposedLeaderGivesWayToTheNewOnes(t *testing.T) {
 	same(t, other, f)
 }
 
+// TestAColdCopyAdoptsASegmentThatEndsWithinItsDeletions: a leader that was cold ordered two deletions, of which its only follower got the first. That one led alone, so its
+// segment ends without a FREEZE: within the head of the former leader, which knows no series.
+func TestAColdCopyAdoptsASegmentThatEndsWithinItsDeletions(t *testing.T) {
+	old, c := leading(t, vfs.NewMem(), 1)
+	defer old.close()
+	next := following(t, vfs.NewMem(), 1)
+	defer next.close()
+	c.await = func(point.Serial) error { return next.catchUp(old, 1) }
+	for _, name := range []string{"a", "b", "c"} {
+		old.must(old.put(name, 1, 1))
+	}
+	old.must(old.Flush(t.Context(), ByAge))
+	old.must(next.fetch(old, 1))
+	if !old.Cool(time.Now().Add(time.Hour), 0) {
+		t.Fatal("it is not cold")
+	}
+	old.must(old.Delete(t.Context(), 1, only("a"), 0, 9))
+	c.await = nil
+	old.must(old.Delete(t.Context(), 1, only("b"), 0, 9))
+
+	next.must(next.Lead(2))
+	next.must(next.Flush(t.Context(), ByAge))
+	next.must(next.LeadChain(3, new(byHand)))
+	next.must(next.put("d", 1, 1))
+	old.must(old.FollowLeader(3))
+	old.must(old.fetch(next, 3))
+	if _, err := old.Cut(common(old.Ends(), next.Ends())); err != nil {
+		t.Fatal(err)
+	}
+	old.must(old.catchUp(next, 3))
+	old.want("b 1:1; c 1:1; d 1:1")
+	same(t, next, old)
+}
+
 func TestAdoptRefusesWhatDoesNotFit(t *testing.T) {
 	l, _ := leading(t, vfs.NewMem(), 1)
 	defer l.close()
@@ -119,6 +158,48 @@ func TestAdoptRefusesWhatDoesNotFit(t *testing.T) {
 	}
 	f.must(f.catchUp(l, 1)) // behind the frames in segments; the third is not there yet
 	f.must(adopt(1, 2))
+	if err := adopt(1, 2); !fault.Is(err, fault.Stale) {
+		t.Errorf("one that is here: %v, want stale", err)
+	}
+	same(t, l, f)
+	if _, err := f.deps.Brick.FS().Stat(f.deps.Brick.SegmentPath(f.ident.Placement, g[2].ID)); err != nil {
+		t.Error(err)
+	}
+}
+
+// reads counts the reads of segment files.
+type reads struct{ n atomic.Int32 }
+
+func (r *reads) MaybeError(op errorfs.Op) error {
+	if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".seg") {
+		r.n.Add(1)
+	}
+	return nil
+}
+
+func (r *reads) String() string { return "reads" }
+
+// TestFramesWaitForNoSecondCheckOfASegment: a copy had checked a segment when it came, and read definitions and postings once more with the leader's frames locked out. Of a
+// million series that is a good part of a second, in which no insert of the partition is acked by all copies.
+func TestFramesWaitForNoSecondCheckOfASegment(t *testing.T) {
+	l, c := leading(t, vfs.NewMem(), 1)
+	defer l.close()
+	count := new(reads)
+	f := following(t, errorfs.Wrap(vfs.NewMem(), count), 1)
+	defer f.close()
+	c.await = func(point.Serial) error { return f.catchUp(l, 1) }
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 3000 { // blocks of names that do not compress
+		l.must(l.put(fmt.Sprintf("%x%x", rng.Uint64(), rng.Uint64()), 1, 1))
+	}
+	l.must(l.Flush(t.Context(), ByAge))
+	info, err := f.Verified(l.Segments()[0], copySegment(t, l, f, l.Segments()[0].ID))
+	f.must(err)
+	count.n.Store(0)
+	f.must(f.AdoptVerified(1, info, "incoming"))
+	if n := count.n.Load(); n == 0 || n > 8 {
+		t.Errorf("%d reads with the frames locked out, want those of opening the file", n)
+	}
 	same(t, l, f)
 }
 

@@ -13,8 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// compactBatch is how many series are folded at a time: enough that each block is read about once, few enough that
-// their rows fit in some tens of megabytes.
+// compactBatch is how many series are folded at a time, where their rows fit (majorWriter.fitting): enough that each block is read about once.
 const compactBatch = 256
 
 // CompactIfDue folds the segments into one major when the policy says so. One compaction of a partition runs at a time.
@@ -308,7 +307,7 @@ func (p *Partition) commitMajor(info segment.Info) error {
 	p.mu.Unlock()
 	// The major has no tombstones: its rows are those that no tombstone hides. Deletions since the fold began made it start anew (foldLate).
 	next.Segments = []SegmentState{{Info: info}}
-	g, err := p.commitSegment(&next, SegmentState{Info: info})
+	g, err := p.checkAndCommit(&next, SegmentState{Info: info})
 	if err != nil {
 		return err
 	}

@@ -25,9 +25,6 @@ func (p *Partition) Cut(after point.Serial) (*Surplus, error) {
 	if err := p.catchUpOrdered(nothing); err != nil { // the labels of surplus rows are needed
 		return nil, err
 	}
-	if err := p.warm(); err != nil {
-		return nil, err
-	}
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	flushed, none, err := p.mayCut(after)
@@ -72,7 +69,8 @@ func (p *Partition) mayCut(after point.Serial) (flushed point.Serial, none bool,
 	case p.mu.damaged != nil:
 		return flushed, false, p.mu.damaged
 	case after.Less(flushed):
-		return flushed, false, fault.Errorf(fault.Corrupt, "partition %s/%d: frames behind %v are surplus, but its segments hold frames up to %v", p.ident.Table, p.ident.Partition, after, flushed)
+		return flushed, false, fault.Errorf(fault.Corrupt, "partition %s/%d: this copy has rows in its segments that its leader never had, of frames behind %v up to %v, as after the coordination store "+
+			"was set back; it cannot follow, and keeps them. `spillway partition move … --from` takes it away, and another copy is filled; keep its files before, if the rows matter", p.ident.Table, p.ident.Partition, after, flushed)
 	}
 	return flushed, !after.Less(p.mu.last), nil
 }

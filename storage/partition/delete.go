@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -42,48 +43,93 @@ func (p *Partition) delete(ctx context.Context, epoch point.Epoch, ms []peer.Mat
 	if p.Follows() {
 		return p.notHere("deletes")
 	}
+	for _, m := range ms {
+		if !utf8.ValidString(m.Name) || !utf8.ValidString(m.Value) { // no series has such a label, and the catalogue's entry could not hold it
+			return fault.Errorf(fault.Invalid, "delete from partition %s/%d: matcher on %q: %q is not UTF-8", p.ident.Table, p.ident.Partition, m.Name, m.Value)
+		}
+	}
 	t := Tombstone{Matchers: ms, Lo: lo, Hi: hi}
 	d := t.deletion()
 	if err := d.Check(); err != nil {
 		return fault.Annotate(err, "delete from partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
+	at, err := p.orderDeletion(ctx, epoch, compiled, t, late)
+	if err == nil && at != (point.Serial{}) {
+		err = p.endDeletion(at)
+	}
+	return fault.Annotate(err, "delete from partition %s/%d", p.ident.Table, p.ident.Partition)
+}
+
+// orderDeletion makes a deletion from the present segments a frame of the log, and returns when all placements have it. One that hides nothing is only made for rows that
+// come late; at is zero then. A placement that is away is waited for without the flush lock: writes to a cold partition and other deletions need it.
+func (p *Partition) orderDeletion(ctx context.Context, epoch point.Epoch, compiled []*labels.Matcher, t Tombstone, late bool) (at point.Serial, err error) {
+	if err := p.awaitHeads(ctx); err != nil {
+		return at, err
+	}
+	at, wait, chain, err := p.logDeletion(ctx, epoch, compiled, t, late)
+	if err != nil || at == (point.Serial{}) {
+		return at, err
+	}
+	if err := wait.Wait(); err != nil || chain == nil {
+		return at, err
+	}
+	return at, chain.Await(context.Background(), at)
+}
+
+// awaitHeads waits for the other placements to have the rows that a deletion flushes first.
+func (p *Partition) awaitHeads(ctx context.Context) error {
+	p.mu.Lock()
+	chain, last := p.mu.chain, p.mu.last
+	p.mu.Unlock()
+	if chain == nil || !p.hasHeadRows() {
+		return nil
+	}
+	return chain.Await(ctx, last)
+}
+
+// logDeletion flushes and logs the deletion, so that it survives a rebuild of the catalogue. Its serial is above that of every row in the segments. The bounds on deletions are looked at before others
+// that wait are carried out, so that these go beyond by at most headDeletionsMax a flush.
+func (p *Partition) logDeletion(ctx context.Context, epoch point.Epoch, compiled []*labels.Matcher, t Tombstone, late bool) (at point.Serial, wait brick.Wait, chain Followers, err error) {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	if err := p.flushForDelete(ctx); err != nil {
-		return err
+		return at, wait, nil, err
 	}
-	return fault.Annotate(p.deleteOrdered(epoch, compiled, t, late), "delete from partition %s/%d", p.ident.Table, p.ident.Partition)
-}
-
-// deleteOrdered deletes from the present segments; the flush lock is held. The deletion goes to the log first, so that it survives
-// a rebuild of the catalogue; then to the catalogue; then to readers. One that hides nothing is only made for rows that come late.
-func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher, t Tombstone, late bool) error {
 	p.mu.Lock()
 	segments, dropped := p.mu.segments, p.mu.dropped
+	if epoch == 0 {
+		epoch = p.mu.epoch
+	}
 	p.mu.Unlock()
 	if dropped {
-		return p.gone() // writing the catalogue entry would bring the partition back
+		return at, wait, nil, p.gone()
 	}
 	known, err := defineAny(segments, compiled)
 	if err != nil || !known && !late {
-		return err
+		return at, wait, nil, err
 	}
-	next, hit, err := p.hidden(t, true)
-	if err != nil || !hit && !late {
-		return err
+	if _, hit, err := p.hidden(t, true); err != nil || !hit && !late {
+		return at, wait, nil, err
 	}
-	at, rank, err := p.logDeletion(epoch, t)
-	if err != nil {
-		return err
+	if err := p.Lead(epoch); err != nil {
+		return at, wait, nil, err
 	}
-	next.noteSerial(p.State(), at)
-	t.At = at
-	next.remember(t, rank)
-	if err := p.commit(next); err != nil {
-		return err
+	at, _, wait, chain, err = p.enqueueDeletion(epoch, t)
+	return at, wait, chain, err
+}
+
+// endDeletion hides in the segments what a deletion hides that all placements have: no compaction may remove the rows before that. First in the catalogue; then from
+// readers. A flush that came first has done it, and its segment has rows that came behind the deletion.
+func (p *Partition) endDeletion(at point.Serial) error {
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	if p.isDropped() {
+		return p.gone()
 	}
-	p.showTombstones(next)
-	return nil
+	p.mu.Lock()
+	ours := slices.DeleteFunc(p.deletionsLocked(), func(d deletion) bool { return d.at != at })
+	p.mu.Unlock()
+	return p.redeleteOrdered(ours)
 }
 
 // hidden returns the state with one deletion more; hit is false when it changes nothing. bounded: as in hide.
@@ -108,6 +154,9 @@ func (p *Partition) showTombstones(st *State) {
 
 // flushForDelete puts every row accepted so far into a segment; the flush lock is held.
 func (p *Partition) flushForDelete(ctx context.Context) error {
+	if err := ctx.Err(); err != nil { // its caller left while it waited for the lock
+		return err
+	}
 	if !p.hasHeadRows() {
 		return nil
 	}
@@ -124,30 +173,9 @@ func (p *Partition) hasHeadRows() bool {
 // headDeletionsMax bounds the deletions in the header of one segment: with frame.DeletionBytesMax they stay below its bound.
 const headDeletionsMax = 8
 
-// logDeletion makes a deletion a frame of the log and waits until it is durable at every listed placement: no compaction may
-// remove the hidden rows before that. Its serial is above that of every row in the segments.
-func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) (at point.Serial, rank point.Stamp, err error) {
-	p.mu.Lock()
-	if epoch == 0 {
-		epoch = p.mu.epoch
-	}
-	chain := p.mu.chain
-	p.mu.Unlock()
-	if err := p.Lead(epoch); err != nil {
-		return at, 0, err
-	}
-	at, rank, wait, err := p.enqueueDeletion(t)
-	if err != nil {
-		return at, rank, err
-	}
-	if err := wait.Wait(); err != nil || chain == nil {
-		return at, rank, err
-	}
-	return at, rank, chain.Await(context.Background(), at)
-}
-
-// enqueueDeletion appends the deletion's frame. Its rank is above that of all rows before it.
-func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, point.Stamp, brick.Wait, error) {
+// enqueueDeletion appends the deletion's frame. Its rank is above that of all rows before it. The followers are those that the frame went to: another
+// epoch, which has other followers, may have begun a moment ago.
+func (p *Partition) enqueueDeletion(epoch point.Epoch, t Tombstone) (at point.Serial, rank point.Stamp, wait brick.Wait, chain Followers, err error) {
 	var enc frame.Encoder
 	f := frame.Frame{Kind: frame.Delete, Deletion: t.deletion()}
 	buf := enc.Append(nil, &f)
@@ -155,18 +183,17 @@ func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, point.Stamp, bri
 	defer p.mu.Unlock()
 	switch {
 	case p.mu.dropped:
-		return point.Serial{}, 0, brick.Wait{}, p.gone()
-	case p.mu.epoch == 0:
-		return point.Serial{}, 0, brick.Wait{}, p.notLed(0, p.mu.epoch)
+		return at, 0, wait, nil, p.gone()
+	case p.mu.epoch == 0 || p.mu.epoch != epoch:
+		return at, 0, wait, nil, p.notLed(epoch, p.mu.epoch)
 	}
 	f.Stamp = p.mu.ranks.Next(0)
-	wait, err := p.logLocked(&f, buf)
-	if err != nil {
-		return f.Serial, f.Stamp, wait, err
+	if wait, err = p.logLocked(&f, buf); err != nil {
+		return f.Serial, f.Stamp, wait, nil, err
 	}
 	p.takeLocked(&f, wait, time.Now())
 	p.passLocked(&f, buf, wait)
-	return f.Serial, f.Stamp, wait, nil
+	return f.Serial, f.Stamp, wait, p.mu.chain, nil
 }
 
 // deleteLocked adds the frame of a deletion to the head: the next segment's header lists it.

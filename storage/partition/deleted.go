@@ -139,26 +139,22 @@ func (s *State) forgets(rank point.Stamp) bool {
 	return (len(s.Deleted) == deletedMax || size > deletedBytesMax) && len(s.Deleted) > 0 && hidesRank(s.Deleted[0].Rank, rank, deletedMargin)
 }
 
-// settledDeletions returns the deletions that hide rows of a rank, once none is under way. newest is the highest rank of a deletion, remembered or in a head.
-func (p *Partition) settledDeletions(rank, margin point.Stamp) (above []Deleted, newest point.Stamp) {
+// deletionsAbove returns the deletions that hide rows of a rank, also those that are under way. newest is the highest rank of a deletion, remembered or in a head.
+func (p *Partition) deletionsAbove(rank, margin point.Stamp) (above []Deleted, newest point.Stamp) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	newest = p.newestDeletionLocked()
-	p.mu.Unlock()
 	if !hidesRank(newest, rank, margin) {
 		return nil, newest
 	}
-	p.flushMu.Lock() // a deletion holds it until it is durable and remembered
-	defer p.flushMu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	above = slices.Clone(p.mu.state.deletedAbove(rank, margin))
-	for _, d := range p.deletionsLocked() { // not remembered: its placements did not answer in time
+	for _, d := range p.deletionsLocked() { // not remembered yet: the rows left out for it are acked when all placements have it
 		t := tombstoneOf(&d.Deletion, d.at)
 		if hidesRank(d.rank, rank, margin) && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
 			above = append(above, Deleted{t, d.rank})
 		}
 	}
-	return above, p.newestDeletionLocked()
+	return above, newest
 }
 
 func (p *Partition) newestDeletionLocked() (newest point.Stamp) {
@@ -181,7 +177,7 @@ type undeleted struct {
 
 // withoutDeleted leaves out the foreign rows that deletions hide. Exemplars stay, as they do at a deletion. The result shares columns with r, which is unchanged.
 func (p *Partition) withoutDeleted(r *Rows) (undeleted, error) {
-	above, newest := p.settledDeletions(r.Stamp, marginOf(r))
+	above, newest := p.deletionsAbove(r.Stamp, marginOf(r))
 	u := undeleted{rows: r, newest: newest}
 	if len(above) == 0 {
 		return u, nil
@@ -305,13 +301,16 @@ func (p *Partition) warnForgotten(stamp point.Stamp, now time.Time) {
 // awaitDeletion returns when all placements have the deletion in a frame.
 func (p *Partition) awaitDeletion(r *Rows, at point.Serial) error {
 	p.mu.Lock()
-	chain, epoch := p.mu.chain, p.mu.epoch
+	chain, epoch, wait := p.mu.chain, p.mu.epoch, p.mu.wait
 	p.mu.Unlock()
 	if epoch == 0 || r.Epoch != 0 && r.Epoch != epoch {
 		return p.notLed(r.Epoch, epoch)
 	}
-	if chain == nil || at == (point.Serial{}) {
+	if at == (point.Serial{}) {
 		return nil
+	}
+	if chain == nil {
+		return wait.Wait()
 	}
 	return chain.Await(context.Background(), at)
 }

@@ -269,11 +269,12 @@ func TestADeletionThatCameWithASegmentOutlivesItsRepetition(t *testing.T) {
 	before := &State{Segments: []SegmentState{{Info: segment.Info{Rows: 1, TimeHi: 5}, Tombstones: []Tombstone{one}}, {Info: segment.Info{Rows: 1, TimeHi: 5}}}}
 	next := *before
 	next.Segments = slices.Clone(before.Segments)
-	if hit, err := hide(next.Segments, one, true); !hit || err != nil {
+	frame := point.Serial{Epoch: 3, Seq: 7}
+	again := one
+	again.At = frame
+	if hit, err := hide(next.Segments, again, true); !hit || err != nil {
 		t.Fatal(hit, err)
 	}
-	frame := point.Serial{Epoch: 3, Seq: 7}
-	next.noteSerial(before, frame)
 	if got := next.Segments[1].Tombstones[0].At; got != frame {
 		t.Errorf("the new one is of frame %v", got)
 	}

@@ -24,7 +24,7 @@ func (p *Partition) Flush(ctx context.Context, why Reason) error {
 	return p.flushOrdered(ctx, why)
 }
 
-// TryFlush is Flush unless another flush or a deletion is under way, which may wait for a copy that is away; then done is false.
+// TryFlush is Flush unless the list of segments is being changed: by another flush, which may wait for a copy that is away, or by a deletion that is logged or carried out; then done is false.
 func (p *Partition) TryFlush(ctx context.Context, why Reason) (done bool, err error) {
 	if !p.flushMu.TryLock() {
 		return false, nil
@@ -98,7 +98,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	next.Ends = raise(next.Ends, fr.ends...)
 	st := SegmentState{Info: info, Tombstones: fr.head.hidden()}
 	next.Segments = append(slices.Clone(next.Segments), st)
-	g, err := p.commitSegment(&next, st)
+	g, err := p.checkAndCommit(&next, st)
 	if err != nil {
 		return err
 	}
@@ -316,16 +316,20 @@ func (p *Partition) createSegment(m segment.Meta) (*segment.Writer, error) {
 	return segment.Create(b.FS(), b.SegmentPath(p.ident.Placement, m.ID), m, segment.Settings{})
 }
 
-// commitSegment makes a finished segment part of the placement: it opens and checks the segment first, so that the catalogue never
-// lists an unreadable one, then commits to the catalogue.
-func (p *Partition) commitSegment(next *State, st SegmentState) (*segmentRef, error) {
+// checkAndCommit is commitSegment of a segment that was made here: it is checked first, so that the catalogue never lists an unreadable one.
+func (p *Partition) checkAndCommit(next *State, st SegmentState) (*segmentRef, error) {
+	return p.commitSegment(next, st, (*segment.Reader).Check)
+}
+
+// commitSegment makes a finished segment part of the placement: it opens the segment, has it checked, and commits to the catalogue.
+func (p *Partition) commitSegment(next *State, st SegmentState, check func(*segment.Reader) error) (*segmentRef, error) {
 	b, info := p.deps.Brick, st.Info
 	file := b.SegmentPath(p.ident.Placement, info.ID)
 	r, err := segment.Open(b.FS(), file, info, p.deps.Cache)
 	if err != nil {
 		return nil, errors.Join(err, p.removeSegmentFile(info.ID)) // or each retry would leave one
 	}
-	if err := r.Check(); err != nil {
+	if err := check(r); err != nil {
 		return nil, errors.Join(err, r.Close(), p.removeSegmentFile(info.ID))
 	}
 	if err := p.commit(next); err != nil {

@@ -332,18 +332,22 @@ func (x *ids) upTo(n int) *ids {
 }
 
 // replayed rebuilds the heads, the ids and the ends from the log, behind the segments and up to a frame. The placement is
-// unchanged; the caller orders frames of the leader, and flushes. The result equals that of a start, by the same code.
+// unchanged, but warm; the caller orders frames of the leader, and flushes. The result equals that of a start, by the same code.
 func (p *Partition) replayed(flushed, upTo point.Serial) (*Partition, error) {
 	q := &Partition{deps: p.deps, settings: p.settings, ident: p.ident, log: p.log}
-	p.mu.Lock()
-	x, n := p.ids.Load().retain(), p.mu.defined
-	q.mu.state, q.mu.defined = p.mu.state, p.mu.defined
-	p.mu.Unlock()
-	defer x.release()
-	if x.len() < n {
-		return nil, fault.Errorf(fault.Internal, "partition %s/%d knows %d series of %d", p.ident.Table, p.ident.Partition, x.len(), n)
+	var x *ids
+	for x == nil {
+		if err := p.warmOrdered(); err != nil { // one that led may be cold and have heads, of deletions alone
+			return nil, err
+		}
+		p.mu.Lock()
+		if p.mu.warm { // it cools without the flush lock
+			x, q.mu.state, q.mu.defined = p.ids.Load().retain(), p.mu.state, p.mu.defined
+		}
+		p.mu.Unlock()
 	}
-	q.ids.Store(x.upTo(n))
+	defer x.release()
+	q.ids.Store(x.upTo(q.mu.defined))
 	q.mu.warm, q.mu.last, q.mu.applied, q.mu.active = true, flushed, flushed, p.newHeadRef()
 	var d frame.Decoder
 	var f frame.Frame

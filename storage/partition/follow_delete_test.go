@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"runtime"
 	"testing"
 	"time"
@@ -114,4 +115,75 @@ func TestADeletionThatOnlyTheLogHasSurvivesTheNextFlush(t *testing.T) {
 	l = openBench(t, fs, 2)
 	defer l.close()
 	l.want("b 1:1 2:2")
+}
+
+// A partition that was led without followers gets them by a new epoch. A deletion that was ordered a moment before belongs to none of these frames: its caller
+// would take its own disk for all copies, and the rows would be back at the next leader.
+func TestADeletionThatANewEpochOvertookIsOrderedAgain(t *testing.T) {
+	l := openBench(t, vfs.NewMem(), 0)
+	defer l.close()
+	l.must(l.Lead(1))
+	l.must(l.put("a", 1, 10))
+	l.must(l.Flush(t.Context(), ByAge))
+	c := new(byHand)
+	l.must(l.LeadChain(2, c))
+
+	deletion := Tombstone{Matchers: only("a"), Lo: 0, Hi: 100}
+	if at, _, _, _, err := l.enqueueDeletion(1, deletion); !fault.Is(err, fault.Stale) || len(c.passed) != 0 {
+		t.Errorf("it is frame %v of another epoch, of %d that the followers have: %v", at, len(c.passed), err)
+	}
+	at, _, _, followers, err := l.enqueueDeletion(2, deletion)
+	if err != nil || followers != Followers(c) || len(c.passed) != 1 {
+		t.Errorf("frame %v waits for followers %v, which have %d frames: %v", at, followers, len(c.passed), err)
+	}
+}
+
+// TestWritesAndFlushesGoOnWhileADeletionWaitsForACopy: the lock of flushes was held meanwhile, for ten seconds if a copy was away. A write to the cold partition that waits for no
+// copy needs it, and so do the deletions behind.
+func TestWritesAndFlushesGoOnWhileADeletionWaitsForACopy(t *testing.T) {
+	fs := vfs.NewMem()
+	l, c := leading(t, fs, 1)
+	l.must(l.put("a", 1, 1))
+	l.must(l.put("b", 1, 1))
+	l.must(l.Flush(t.Context(), ByAge))
+	if !l.Cool(time.Now().Add(time.Hour), 0) {
+		t.Fatal("it is not cold")
+	}
+	waits := 0
+	c.await = func(point.Serial) error {
+		if waits++; waits > 1 {
+			return nil // the copy is back
+		}
+		if !l.flushMu.TryLock() {
+			t.Error("a deletion that waits for a copy holds up flushes, writes to a cold partition and other deletions")
+			return nil
+		}
+		l.flushMu.Unlock()
+		l.must(l.put("a", 1, 7))
+		l.must(l.Delete(t.Context(), 1, only("b"), 0, 9))
+		l.must(l.put("b", 2, 8))
+		l.must(l.Flush(t.Context(), ByAge))
+		return nil
+	}
+	l.must(l.Delete(t.Context(), 1, only("a"), 0, 9))
+	l.want("a 1:7; b 2:8")
+	l.close()
+	l = openBench(t, fs, 2)
+	defer l.close()
+	l.want("a 1:7; b 2:8")
+}
+
+// TestADeletionThatItsCallerGaveUpWhileItWaitedIsNotOrdered: each of them would wait for the copy that is away, one after the other.
+func TestADeletionThatItsCallerGaveUpWhileItWaitedIsNotOrdered(t *testing.T) {
+	l, c := leading(t, vfs.NewMem(), 1)
+	defer l.close()
+	l.must(l.put("a", 1, 1))
+	l.must(l.Flush(t.Context(), ByAge))
+	before := len(c.passed)
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	if err := l.Delete(left, 1, only("a"), 0, 9); err == nil || len(c.passed) != before {
+		t.Errorf("%d frames were ordered: %v", len(c.passed)-before, err)
+	}
+	l.want("a 1:1")
 }

@@ -21,6 +21,7 @@ type byHand struct {
 	passed [][]byte
 	own    brick.Wait               // of the newest frame
 	await  func(point.Serial) error // nil: all other placements have all frames
+	away   error                    // of AwaitSoon, while a placement is away
 }
 
 func (c *byHand) Pass(_, _ point.Serial, rec []byte, own brick.Wait) {
@@ -29,7 +30,12 @@ func (c *byHand) Pass(_, _ point.Serial, rec []byte, own brick.Wait) {
 
 func (c *byHand) HandOn() {}
 
-func (c *byHand) AwaitSoon(ctx context.Context, s point.Serial) error { return c.Await(ctx, s) }
+func (c *byHand) AwaitSoon(ctx context.Context, s point.Serial) error {
+	if c.away != nil {
+		return c.away
+	}
+	return c.Await(ctx, s)
+}
 
 func (c *byHand) Await(_ context.Context, s point.Serial) error {
 	if c.await == nil {

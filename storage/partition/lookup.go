@@ -43,7 +43,7 @@ func list(views []*View, l *lookup) ([]string, error) {
 			return nil, err
 		}
 		if err := l.askSegments(v, &u); err != nil {
-			return nil, v.failed(err)
+			return nil, err
 		}
 	}
 	return u.sorted(), nil
@@ -110,10 +110,10 @@ func (l *lookup) askSegments(v *View, u *union) error {
 			continue
 		}
 		names, err := g.reader.Look(l.segment, rowless)
-		if err == nil {
-			err = u.add(names, v.grow)
-		}
 		if err != nil {
+			return v.failed(err, g)
+		}
+		if err := u.add(names, v.grow); err != nil {
 			return err
 		}
 	}

@@ -2,10 +2,14 @@ package partition
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/RoaringBitmap/roaring/v2"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
@@ -22,6 +26,8 @@ import (
 //	last:     exemplars, by dense id
 //
 // A walk over a million definitions needs half a second, so there are at most walksMax stretches, of more series if need be.
+//
+// The rows of compactBatch series are read together, as far as they fit into Settings.CompactBytes, too: of a week of one row a second 256 series are gigabytes.
 
 const (
 	stretchSlack = 40 // bytes a series, beside its labels
@@ -39,6 +45,8 @@ type majorWriter struct {
 	bytes  int         // of a stretch's labels
 	ranks  point.Stamp // of rows with this one or a higher one ranks are kept
 	size   int         // of all labels
+	// weights are about the bytes of each series' rows as they are read, in KiB, by dense id; nil: those of all series fit.
+	weights []uint32
 }
 
 func (p *Partition) newMajorWriter(w *segment.Writer, v *View, x *excess, turn *lane.Turn) *majorWriter {
@@ -55,6 +63,9 @@ func (m *majorWriter) write(ctx context.Context) error {
 	held := int64(m.held(total, len(edges)+1))
 	m.p.deps.Compacting.Add(held)
 	defer m.p.deps.Compacting.Add(-held)
+	if err := m.weigh(ctx, total); err != nil {
+		return err
+	}
 	for i := range len(edges) + 1 {
 		var lo, hi point.Labels // hi "": to the end
 		if i > 0 {
@@ -67,7 +78,7 @@ func (m *majorWriter) write(ctx context.Context) error {
 			return err
 		}
 	}
-	return m.exemplars(ctx, total)
+	return m.exemplars(ctx)
 }
 
 // goOn waits for a turn, and ends a compaction that is not needed any more.
@@ -113,8 +124,57 @@ func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labe
 
 // held is about the memory used while rows are written: a stretch, and the places of all series.
 func (m *majorWriter) held(total, stretches int) int {
-	const placeBytes = 16
-	return m.size/stretches + total*placeBytes
+	const placeBytes, weightBytes = 16, 4
+	return m.size/stretches + total*(placeBytes+weightBytes)
+}
+
+// weigh finds the weights, from the segments' groups. Those of the smallest partitions are not walked over.
+func (m *majorWriter) weigh(ctx context.Context, total int) error {
+	rows := uint64(0)
+	for _, g := range m.v.segments {
+		rows += g.info.Rows
+	}
+	if rows <= uint64(m.bytes)/segment.HistogramBytesMax {
+		return nil
+	}
+	m.weights = make([]uint32, total)
+	for _, g := range m.v.segments {
+		groups := 0
+		err := g.reader.EachGroup(func(ids []point.DenseID, bytes int64) error {
+			if groups++; groups%compactBatch == 0 {
+				if err := m.goOn(ctx); err != nil {
+					return err
+				}
+			}
+			kib := uint32(min(bytes>>10+1, math.MaxUint32/2))
+			for _, id := range ids {
+				if int(id) >= total {
+					return fault.Errorf(fault.Corrupt, "segment %v has rows of series %d, which nothing defines", g.info.ID, id)
+				}
+				m.weights[id] = min(m.weights[id]+kib, math.MaxUint32/2)
+			}
+			return nil
+		})
+		if err != nil {
+			return m.v.failed(err, g)
+		}
+	}
+	return nil
+}
+
+// fitting returns how many of the first series of a batch to read together, one at least, and about the bytes of their rows.
+func (m *majorWriter) fitting(batch []Series) (n int, bytes int64) {
+	if m.weights == nil {
+		return len(batch), 0
+	}
+	for n < len(batch) {
+		more := int64(m.weights[batch[n].ID]) << 10
+		if n > 0 && bytes+more > int64(m.bytes) {
+			break
+		}
+		n, bytes = n+1, bytes+more
+	}
+	return n, bytes
 }
 
 // stretch writes the rows of the series from lo on and below hi.
@@ -137,16 +197,22 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 		return err
 	}
 	slices.SortFunc(within, func(a, b Series) int { return a.Labels.Compare(b.Labels) })
-	for batch := range slices.Chunk(within, compactBatch) {
+	for len(within) > 0 {
 		if err := m.goOn(ctx); err != nil {
 			return err
 		}
+		n, bytes := m.fitting(within[:min(compactBatch, len(within))])
+		batch := within[:n]
+		within = within[n:]
+		bytes *= 2 // as they are in segments, and merged
+		m.p.deps.Compacting.Add(bytes)
 		err := m.read(batch, func(i int, r rows.Run) error {
 			if err := m.turn.Yield(ctx); err != nil {
 				return err
 			}
 			return m.w.Add(batch[i].ID, &r)
 		})
+		m.p.deps.Compacting.Add(-bytes)
 		if err != nil {
 			return err
 		}
@@ -157,24 +223,31 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 // read reads all rows of some series, with their ranks if any are kept. Without them a row counts as the highest of its chunk from now on.
 func (m *majorWriter) read(ss []Series, f func(i int, r rows.Run) error) error {
 	const all = 1<<63 - 1
-	if slices.ContainsFunc(m.v.segments, func(g *segmentRef) bool { return g.info.StampHi >= m.ranks }) {
-		return m.v.ReadRanked(ss, -all-1, all, f)
-	}
-	return m.v.Read(ss, -all-1, all, f)
+	ranked := slices.ContainsFunc(m.v.segments, func(g *segmentRef) bool { return g.info.StampHi >= m.ranks })
+	return m.v.read(&Memory{once: true, ranked: ranked}, ss, -all-1, all, 0, f)
 }
 
-func (m *majorWriter) exemplars(ctx context.Context, total int) error {
+func (m *majorWriter) exemplars(ctx context.Context) error {
 	const all = 1<<63 - 1
 	if err := m.w.EndRows(); err != nil || !m.v.hasExemplars() {
 		return err
 	}
-	for id := range total { // one series' in memory, not a day's: they have up to 16 MiB
-		if id%compactBatch == 0 {
+	having := roaring.New() // mostly few of millions
+	for _, g := range m.v.segments {
+		ids, err := g.reader.ExemplarIDs()
+		if err != nil {
+			return m.v.failed(err, g)
+		}
+		having.Or(ids)
+	}
+	n := 0
+	for it := having.Iterator(); it.HasNext(); n++ { // one series' in memory, not a day's: they have up to 16 MiB
+		if n%compactBatch == 0 {
 			if err := m.goOn(ctx); err != nil {
 				return err
 			}
 		}
-		of := point.DenseID(id)
+		of := point.DenseID(it.Next())
 		err := m.v.Exemplars([]Series{{ID: of}}, -all-1, all, func(_ int, ex []point.ExemplarRow) error {
 			return m.w.AddExemplars(of, m.excess.exemplars(of, ex))
 		})

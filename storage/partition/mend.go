@@ -128,9 +128,6 @@ func (p *Partition) healed() error {
 
 // replayAll builds the heads from the whole log, with the frames that were only logged while there were none. followMu is held.
 func (p *Partition) replayAll() error {
-	if err := p.warm(); err != nil {
-		return err
-	}
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	p.mu.Lock()

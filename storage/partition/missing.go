@@ -28,9 +28,6 @@ func (p *Partition) missing(r *Rows) (*Rows, *headRef, error) {
 	if err := p.ready(waits); err != nil {
 		return nil, nil, err
 	}
-	p.mu.Lock()
-	last, wait, chain := p.mu.last, p.mu.wait, p.mu.chain
-	p.mu.Unlock()
 	v, err := p.View()
 	if err != nil {
 		return nil, nil, err
@@ -42,16 +39,25 @@ func (p *Partition) missing(r *Rows) (*Rows, *headRef, error) {
 	if !v.warm { // it cooled since: its series are not known by their refs
 		return nil, nil, errCold
 	}
+	kept, err := p.lacking(v, r)
+	return kept, v.heads[len(v.heads)-1], err
+}
+
+// lacking returns the rows that a view does not have.
+func (p *Partition) lacking(v *View, r *Rows) (*Rows, error) {
 	here, err := p.rowsOf(v, r)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	kept := here.without(r)
-	beside := v.heads[len(v.heads)-1]
 	if len(kept.Refs)+len(kept.Hists)+len(kept.Exemplars) == len(r.Refs)+len(r.Hists)+len(r.Exemplars) {
-		return r, beside, nil
+		return r, nil
 	}
-	return kept, beside, p.settled(r.Level, last, wait, chain)
+	// Only now: a view shows rows of other servers that came after it, so those that are left out may be in any frame up to here.
+	p.mu.Lock()
+	last, wait, chain := p.mu.last, p.mu.wait, p.mu.chain
+	p.mu.Unlock()
+	return kept, p.settled(r.Level, last, wait, chain)
 }
 
 // settled waits until the frames up to last are as safe as a level demands.

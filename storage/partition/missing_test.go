@@ -98,6 +98,30 @@ func TestRowsThatAreHereAreNotTakenAgain(t *testing.T) {
 	b.want("a 1:1")
 }
 
+// TestRowsThatCameWhileTheyWereLookedForAreWaitedForToo: a slice that is sent again meets the rows of the first time, which other placements do not have yet. It was acked without them.
+func TestRowsThatCameWhileTheyWereLookedForAreWaitedForToo(t *testing.T) {
+	b, by := openBench(t, vfs.NewMem(), 0), &askedFor{byHand: new(byHand)}
+	defer b.close()
+	by.await = func(s point.Serial) error {
+		by.upTo = s
+		return nil
+	}
+	b.must(b.LeadChain(1, by))
+	b.must(b.putAs(rank.At(noon+second), "b", 1, 1))
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	b.must(b.inherit(rank.At(noon), "a", map[point.Nanos]float64{1: 10}))
+	by.upTo = point.Serial{}
+	ref := b.index.Intern(labelsOf("a"))
+	defer b.index.Release(ref)
+	kept, err := b.lacking(v, &Rows{Stamp: rank.At(noon), Foreign: true, Missing: true, Level: point.All, Refs: []series.Ref{ref}, Times: []point.Nanos{1}, Values: []float64{10}})
+	b.must(err)
+	if len(kept.Refs) > 0 || by.upTo != b.mu.last {
+		t.Errorf("%d rows are added, and those that are here were waited for up to %v of %v", len(kept.Refs), by.upTo, b.mu.last)
+	}
+}
+
 // TestDeletedRowsDoNotComeBackFromAFormerLeader: it accepted them a second before they were deleted, and hands over what only it has when it returns. The deletion was ranked above all
 // rows of before: clocks have no part in that, and what was written since stays.
 func TestDeletedRowsDoNotComeBackFromAFormerLeader(t *testing.T) {

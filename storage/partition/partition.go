@@ -416,7 +416,8 @@ func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) err
 	if reason == NotDue {
 		return nil
 	}
-	// A deletion that is under way may wait for a copy that is away. The next round is soon, and this one has other partitions to flush.
+	// A flush may wait for a copy that is away, and a deletion, a warming or the end of a compaction hold the lock while they change the list. The next round is soon, and this one has other
+	// partitions to flush.
 	if !p.flushMu.TryLock() {
 		return nil
 	}

@@ -34,7 +34,8 @@ type Settings struct {
 	// today read definitions.
 	WarmSeriesMax int
 	// CompactBytes is about the memory of a compaction for the labels of the series that it writes next, or an eighth of all
-	// labels if that is more. Default 64 MiB. Smaller: definitions are read more often (major.go).
+	// labels if that is more; and for the rows that it reads together, or those of one series. Default 64 MiB. Smaller: definitions and blocks are
+	// read more often (major.go).
 	CompactBytes int
 	// ExactRanksFor is how long after a row was received segments keep its rank. Default 72 h. Until then a row that another server ordered, and that comes late, is
 	// compared with the rank of each row of its time; after it with the highest of a chunk of up to 512 rows of the series, so that an overwrite staged or on its way

@@ -39,7 +39,7 @@ func (v *View) presentSeries() (*roaring.Bitmap, error) {
 		}
 		some, err := g.reader.SeriesIn(v.lo, v.hi)
 		if err != nil {
-			return nil, v.failed(err)
+			return nil, v.failed(err, g)
 		}
 		ids.Or(some)
 		if err := v.grow(0); err != nil {

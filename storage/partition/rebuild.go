@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -106,11 +107,14 @@ func lacking(st *State, found []segment.Info, after func(seq uint64) (to, last u
 	return nil
 }
 
-// readInfos reads the descriptions in the segments of dir, by rising id. An unreadable one is an error beside the others.
+// readInfos reads the descriptions in the segments of dir, by rising id, each once. An unreadable one is an error beside the others.
 func readInfos(fs vfs.FS, dir string, cache *segment.Cache) (found []segment.Info, bad error) {
 	names, err := fs.List(dir)
+	if oserror.IsNotExist(err) {
+		return nil, nil // no segment was ever written here
+	}
 	if err != nil {
-		return nil, nil // no directory: no segment was ever written here
+		return nil, fault.Wrap(err, fault.Unavailable, "list %s", dir)
 	}
 	for _, name := range names {
 		if !strings.HasSuffix(name, ".seg") {
@@ -127,29 +131,34 @@ func readInfos(fs vfs.FS, dir string, cache *segment.Cache) (found []segment.Inf
 	slices.SortFunc(found, func(a, b segment.Info) int {
 		return cmp.Or(cmp.Compare(a.ID.Epoch, b.ID.Epoch), cmp.Compare(a.ID.Seq, b.ID.Seq))
 	})
-	return found, bad
+	return slices.CompactFunc(found, func(a, b segment.Info) bool { return a.ID == b.ID }), bad
 }
 
 // bestChain returns the chain that holds most: a major and the minors that are based on each other. Of two that hold the same, the
-// one with the newer major is the other one compacted. found is by rising id.
+// one with the newer major is the other one compacted. found is by rising id. Two minors may have one base: a later leader's replaces one that only this placement
+// had, whose file a crash may leave.
 func bestChain(found []segment.Info) (best []segment.Info) {
 	for i := range found {
-		if !found[i].Major {
+		if found[i].Major {
+			best = bestOn(found[i:i+1:i+1], found, best)
+		}
+	}
+	return best
+}
+
+// bestOn returns the best of the chains that begin with one, and of another.
+func bestOn(chain, found, best []segment.Info) []segment.Info {
+	grown := false
+	for i := range found {
+		next := &found[i]
+		if next.Major || next.Base != chain[len(chain)-1].ID || slices.ContainsFunc(chain, func(g segment.Info) bool { return g.ID == next.ID }) {
 			continue
 		}
-		chain := []segment.Info{found[i]}
-		for grown := true; grown; {
-			grown = false
-			for _, next := range found {
-				if !next.Major && next.Base == chain[len(chain)-1].ID {
-					chain, grown = append(chain, next), true
-					break
-				}
-			}
-		}
-		if covers(endsOf(chain), endsOf(best)) {
-			best = chain
-		}
+		grown = true
+		best = bestOn(append(slices.Clip(chain), *next), found, best)
+	}
+	if !grown && covers(endsOf(chain), endsOf(best)) {
+		return chain
 	}
 	return best
 }

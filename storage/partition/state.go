@@ -85,16 +85,6 @@ func (s *State) EndsUpTo(i int) []point.EpochEnd {
 	return endsWith(s.Segments[:i], s.Segments[i].Ends)
 }
 
-// noteSerial records the frame that brought the deletion by which s differs from the state before: the last one of each segment that has one more.
-// One that was there already keeps its own, also if it hides the same: it stays where this frame is cut off the log.
-func (s *State) noteSerial(before *State, at point.Serial) {
-	for i := range s.Segments {
-		if ts := s.Segments[i].Tombstones; len(ts) > len(before.Segments[i].Tombstones) { // so they are a copy
-			ts[len(ts)-1].At = at
-		}
-	}
-}
-
 const statePrefix = "p/"
 
 // StatePrefix is the prefix of the catalogue entries of placements.

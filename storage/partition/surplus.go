@@ -264,10 +264,12 @@ func readAll(fs vfs.FS, path string) ([]byte, error) {
 	return b, fault.Wrap(errors.Join(err, f.Close()), fault.Unavailable, "read")
 }
 
-// eachSurplus reads the output of writeSurplus.
+// eachSurplus reads the output of writeSurplus. It may be of another placement of the partition, which was removed: a person put it here.
 func (p *Partition) eachSurplus(b []byte, after point.Serial, f func(*frame.Frame) error) error {
-	if !bytes.HasPrefix(b, p.appendSurplusHead(nil, after)) {
-		return fault.Errorf(fault.Corrupt, "it does not begin as the surplus of this placement behind %v does", after)
+	head := p.appendSurplusHead(nil, after)
+	of := len(head) - 3*8 // the placement
+	if len(b) < len(head) || !bytes.Equal(b[:of], head[:of]) || !bytes.Equal(b[of+8:len(head)], head[of+8:]) {
+		return fault.Errorf(fault.Corrupt, "it does not begin as the surplus of this partition behind %v does", after)
 	}
 	_, err := eachSurplus(b, f)
 	return err
@@ -326,7 +328,7 @@ func (p *Partition) PutSurplusAside() error {
 		return err
 	}
 	for _, s := range files {
-		why := fmt.Sprintf("rows that only this copy of partition %s/%d had, and that had not reached its leader when the copy was removed", p.ident.Table, p.ident.Partition)
+		why := fmt.Sprintf("rows that only this copy of partition %s/%d had, and that had not reached its leader when the copy was removed; docs/runbooks/SpillwayLostAndFound.md says how they are put back", p.ident.Table, p.ident.Partition)
 		if err := p.deps.Brick.PutAside(s.Path, why); err != nil {
 			return err
 		}

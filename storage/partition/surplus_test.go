@@ -2,9 +2,11 @@ package partition
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -114,7 +116,7 @@ func TestADamagedSurplusFileIsNotHandedOver(t *testing.T) {
 	if c, err := checked(whole, s.Path); err != nil || c.Rows != 2 || c.Frames != 2 || c.Table != m.ident.Table || c.Placement != m.ident.Placement {
 		t.Errorf("%+v, %v", c, err)
 	}
-	for _, wrong := range []string{s.Path + "/../../00000000000000ff/0-0.surplus", s.Path + "/../0-1.surplus", s.Path + "/../1-0.surplus"} {
+	for _, wrong := range []string{s.Path + "/../0-1.surplus", s.Path + "/../1-0.surplus"} {
 		if _, err := checked(whole, filepath.Clean(wrong)); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("as %s: %v", wrong, err)
 		}
@@ -135,6 +137,53 @@ func TestADamagedSurplusFileIsNotHandedOver(t *testing.T) {
 			t.Errorf("byte %d flipped: %v, want corrupt", n, err)
 		}
 	}
+}
+
+// TestRowsThatOnlyARemovedCopyHadArePutBack: a person moves their file from lost+found to another copy of the partition, from where the start hands it over.
+func TestRowsThatOnlyARemovedCopyHadArePutBack(t *testing.T) {
+	h, _ := leading(t, vfs.NewMem(), 1)
+	defer h.close()
+	m := following(t, vfs.NewMem(), 1)
+	h.must(h.put("a", 1, 1))
+	m.must(m.catchUp(h, 1))
+	s, err := m.Cut(point.Serial{})
+	m.must(err)
+	rows, err := readAll(m.brick.FS(), s.Path)
+	m.must(err)
+	m.must(m.PutSurplusAside())
+	m.close()
+
+	fs, other := vfs.NewMem(), ident
+	other.Placement++
+	c := openBenchAs(t, fs, 0, Settings{}, other)
+	c.must(c.FollowLeader(1))
+	put := func(name string) {
+		c.must(c.brick.MakeSegmentDir(other.Placement))
+		f, err := fs.Create(fs.PathJoin(c.brick.SegmentDir(other.Placement), name), vfs.WriteCategoryUnspecified)
+		c.must(err)
+		_, err = f.Write(bytes.Clone(rows))
+		c.must(errors.Join(err, f.Close()))
+	}
+	put("0-0.surplus")
+	put("1-1.surplus") // another name
+	c.must(c.Tidy(true))
+	if !c.HasSurplus() {
+		t.Error("the rows are not looked for")
+	}
+	list, err := c.SurplusFiles()
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	slices.SortFunc(list, func(a, b Surplus) int { return cmp.Compare(a.After.Seq, b.After.Seq) })
+	n := 0
+	c.must(c.ReadSurplus(&list[0], func(f *frame.Frame) error { n += f.Samples(); return nil }))
+	if n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+	if err := c.ReadSurplus(&list[1], func(*frame.Frame) error { return nil }); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("under another name: %v", err)
+	}
+	c.close()
 }
 
 // A segment of the next leader lacks frames that only this placement has: they must be cut before, or would be in neither log nor segments.

@@ -55,8 +55,8 @@ func CheckSurplus(fs vfs.FS, path string) (SurplusContent, error) {
 	c.Frames, c.Rows, c.Deletions = frames, rows, deletions
 	no, base := 0, fs.PathBase(path)
 	_, _ = fmt.Sscanf(base, "%d-%d.%d", new(uint64), new(uint64), &no) // most have no third number
-	if base != surplusName(c.After, no) || fs.PathBase(fs.PathDir(path)) != c.Placement.String() {
-		return c, fault.Errorf(fault.Corrupt, "it is of placement %s, behind %v: it has the wrong name or lies in the wrong directory", c.Placement, c.After)
+	if base != surplusName(c.After, no) {
+		return c, fault.Errorf(fault.Corrupt, "it is of placement %s, behind %v: it has the wrong name", c.Placement, c.After)
 	}
 	return c, nil
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cockroachdb/errors/oserror"
+
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -66,6 +68,9 @@ func judge(ident *Identity, info *segment.Info, ends []point.EpochEnd) leftover 
 	return unaccounted
 }
 
+// DoList is the remedy where a directory cannot be listed.
+const DoList = "see that the server's user may read it and that its limit of open files is high enough, and start the server again"
+
 // Tidy ends the recovery of a partition, once the log was replayed: it carries out the deletions in the log, and looks at files in
 // the partition's directory that the catalogue does not list. Leftovers of a crashed flush or compaction are recognised by their
 // description, and removed: their rows are in the listed segments or in the log. A file of unknown origin is put aside. A segment
@@ -86,8 +91,14 @@ func (p *Partition) Tidy(strict bool) error {
 	}
 	dir := b.SegmentDir(p.ident.Placement)
 	names, err := b.FS().List(dir)
-	if err != nil {
-		return nil // no directory: no segment was ever written here
+	switch {
+	case oserror.IsNotExist(err):
+		return nil // no segment was ever written here
+	case isDamage(err): // there may be surplus, or a segment that catalogue and log do not know
+		p.damage(fault.Wrap(err, fault.Corrupt, "list %s", dir))
+		return nil
+	case err != nil:
+		return fault.Errorf(fault.Unavailable, "partition %s/%d: list its directory %s: %w; %s", p.ident.Table, p.ident.Partition, dir, err, DoList)
 	}
 	slices.Sort(names)
 	for _, name := range names {

@@ -312,6 +312,7 @@ type Memory struct {
 	recent [][]rows.Run // from heads
 	merger rows.Merger
 	ranked bool // rows come with their ranks
+	once   bool // rows are not read again soon; see segment.Reader.ReadOnce
 }
 
 // ReadRanked is Read with the rank of each row: its own, or where a segment does not have that the highest of its chunk.
@@ -358,13 +359,43 @@ func (v *View) ReadBehind(m *Memory, ss []Series, lo, hi point.Nanos, spare int,
 	// Runs are copied behind rows that are there: only the first need room of their own.
 	ok, own := true, 0
 	if len(into) > 0 && into[0].Empty() {
-		own = spare
+		own = into[0].Room(spare)
 	}
 	err = v.read(m, ss, lo, hi, own, func(i int, r rows.Run) error {
-		ok = into[i].AddRun(&r, spare) && ok
+		ok = into[i].AddRun(&r, into[i].Room(spare)) && ok
 		return nil
 	})
 	return ok, err
+}
+
+// Column is the rows of all series that a selector found in the only segment of the view, f, side by side, of which so many are wanted; nil: they have no column, it is not
+// worth reading for those, or not all rows in [lo, hi] are in that segment: ReadListed is to be called.
+func (v *View) Column(of *segment.Selector, f *segment.Found, wanted int, lo, hi point.Nanos) (*segment.Column, error) {
+	g := v.only(lo, hi)
+	if g == nil || !v.Placed() {
+		return nil, nil
+	}
+	c, err := g.reader.Column(of, f, segment.Ask{Series: wanted, Grow: v.grow})
+	if err = v.failed(err, g); err != nil && !fault.Is(err, fault.Canceled) {
+		return nil, nil // too little memory, or damage, perhaps of rows that are not wanted: a read of those that are reports it
+	}
+	return c, err
+}
+
+// Flush appends columns to into, as ReadBehind does.
+func (m *Memory) Flush(cs *segment.Columns, from, spare int, into []*rows.Gathered) (ok bool) {
+	return cs.Flush(m.segments, from, spare, into)
+}
+
+// ReadListed is ReadBehind of series whose numbers and places are at hand, as Found gave them. done is false, and nothing was read, if not all rows are in one
+// segment: then ReadBehind is to be called.
+func (v *View) ReadListed(m *Memory, ids []point.DenseID, at []segment.Place, lo, hi point.Nanos, spare int, into []*rows.Gathered) (done, ok bool, err error) {
+	g := v.only(lo, hi)
+	if g == nil {
+		return false, false, nil
+	}
+	ok, err = g.reader.ReadBehind(m.segments, ids, at, lo, hi, spare, into)
+	return true, ok, v.failed(err, g)
 }
 
 func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, spare int, f func(i int, r rows.Run) error) error {
@@ -461,7 +492,7 @@ func (v *View) readInterleaved(m *Memory, ss []Series, lo, hi point.Nanos) (exac
 		return nil, nil
 	}
 	exact = make(map[int]rows.Run, len(some))
-	err = v.ReadRanked(some, lo, hi, func(i int, r rows.Run) error {
+	err = v.read(&Memory{ranked: true, once: m.once}, some, lo, hi, 0, func(i int, r rows.Run) error {
 		r.Ranks, r.HistRanks = nil, nil
 		exact[back[i]] = r
 		return nil
@@ -531,7 +562,9 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 			}
 			return nil
 		}
-		if m.ranked {
+		if m.once {
+			err = g.reader.ReadOnce(m.want, m.ranked, lo, hi, spare, take)
+		} else if m.ranked {
 			err = g.reader.ReadRanked(m.want, lo, hi, spare, take)
 		} else if m.segments != nil {
 			err = g.reader.ReadInto(m.segments, m.want, m.places(v), lo, hi, spare, take)

@@ -36,8 +36,13 @@ func (p *Partition) warm() error {
 	if p.isWarm() {
 		return nil
 	}
-	p.flushMu.Lock() // segments stay as they are meanwhile
+	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
+	return p.warmOrdered()
+}
+
+// warmOrdered is warm under the flush lock: segments stay as they are meanwhile.
+func (p *Partition) warmOrdered() error {
 	p.mu.Lock()
 	isWarm, dropped, segments := p.mu.warm, p.mu.dropped, p.mu.segments
 	p.mu.Unlock()

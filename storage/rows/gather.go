@@ -16,32 +16,39 @@ import (
 // Rows that do not follow are refused, with everything behind: then runs are merged by their stamps (Merge). As long as none is refused there are no two rows of
 // one time, so that stamps decide nothing. For one goroutine.
 type Gathered struct {
-	columns [][]point.Nanos
-	run     Run // without times
+	before *Gathered // a series with the same columns perhaps; nil: there is none
+	// While all columns are those that like has at the same places they are not listed again: with 300 places lists were three times as long as all values.
+	like    *Gathered       // its columns are its own; nil: these are
+	columns [][]point.Nanos // only without like
+	n       int             // columns
+	last    point.Nanos     // of all times, if there are any
+	run     Run             // without times
+	joined  []point.Nanos   // all times, once they were joined
+
+	columnsMax, roomMax int // how much memory is allocated at first
 }
 
-// Reset empties it. columns is memory for as many columns as fit.
-func (g *Gathered) Reset(columns [][]point.Nanos) { *g = Gathered{columns: columns[:0]} }
+// Reset empties it. before is a series whose rows are gathered from the same places, mostly at the same times; nil: none. columns is from how many places rows may come. most
+// bounds the room for later values; there is as much for them as there are values, at least.
+func (g *Gathered) Reset(before *Gathered, columns, most int) {
+	*g = Gathered{before: before, columnsMax: columns, roomMax: most}
+}
+
+// Room is how much room there is to be for later values, of which so many may come.
+func (g *Gathered) Room(later int) int { return min(later, max(g.roomMax, len(g.run.Values))) }
 
 // Empty reports whether there are no rows yet.
-func (g *Gathered) Empty() bool { return len(g.columns) == 0 }
-
-// Len is the number of rows.
-func (g *Gathered) Len() int { return len(g.run.Values) }
+func (g *Gathered) Empty() bool { return g.n == 0 }
 
 // Follows reports whether rows from a time on can follow those that are there.
 func (g *Gathered) Follows(first point.Nanos) bool {
-	if len(g.columns) == 0 {
-		return true
-	}
-	last := g.columns[len(g.columns)-1]
-	return last[len(last)-1] < first
+	return g.n == 0 || g.last < first
 }
 
 // Reserve makes memory the place of the values to come, like Run.Reserve; there are no rows yet.
 func (g *Gathered) Reserve(memory []float64) { g.run.Reserve(memory) }
 
-// Add appends rows at these times, at least one, which follow, and returns the place of their values, which the caller sets. later is how many more may come.
+// Add appends rows at these times, at least one, which follow, and returns the place of their values, which the caller sets. later is how many more there is to be room for.
 func (g *Gathered) Add(times []point.Nanos, lo, hi point.Stamp, later int) []float64 {
 	g.cover(times, lo, hi)
 	return g.run.Extend(len(times), later)
@@ -68,26 +75,57 @@ func (g *Gathered) cover(times []point.Nanos, lo, hi point.Stamp) {
 		g.run.StampLo, g.run.StampHi = lo, hi
 	}
 	g.run.StampLo, g.run.StampHi = min(g.run.StampLo, lo), max(g.run.StampHi, hi)
-	g.columns = append(g.columns, times)
+	g.last = times[len(times)-1]
+	if g.n == 0 && g.before != nil {
+		g.like = g.before
+		if g.like.like != nil {
+			g.like = g.like.like
+		}
+	}
+	if like := g.like; like != nil && (g.n == len(like.columns) || !shared(like.columns[g.n], times)) {
+		g.columns, g.like = append(make([][]point.Nanos, 0, g.columnsMax), like.columns[:g.n]...), nil
+	}
+	if g.like == nil {
+		if g.columns == nil {
+			g.columns = make([][]point.Nanos, 0, g.columnsMax)
+		}
+		g.columns = append(g.columns, times)
+	}
+	g.n++
 }
+
+// shared reports whether two columns, which are not empty, are one.
+func shared(a, b []point.Nanos) bool { return len(a) == len(b) && &a[0] == &b[0] }
 
 // Gather returns the rows as one run. Its times may be shared with other runs and are only read, as those of Merge.
 func (m *Merger) Gather(g *Gathered) Run {
-	out := g.run
-	switch len(g.columns) {
-	case 0:
+	if g.n == 0 {
 		return Run{}
-	case 1:
-		out.Times = g.columns[0]
-		return out
 	}
-	for i := len(m.joins) - 1; i >= 0; i-- {
-		if slices.EqualFunc(g.columns, m.joins[i].parts, sameTimes) {
-			out.Times = m.joins[i].times
-			return out
+	columns := g.columns
+	if g.like != nil {
+		columns = g.like.columns[:g.n]
+		if g.n == g.like.n {
+			g.joined = g.like.joined // if it has that already
 		}
 	}
-	out.Times = slices.Concat(g.columns...)
-	out.Times = m.keep(slices.Clone(g.columns), out.Times)
+	if g.joined == nil {
+		g.joined = m.joinColumns(columns)
+	}
+	out := g.run
+	out.Times = g.joined
 	return out
+}
+
+// joinColumns returns the columns as one, which is that of equal ones that were joined lately.
+func (m *Merger) joinColumns(columns [][]point.Nanos) []point.Nanos {
+	if len(columns) == 1 {
+		return columns[0]
+	}
+	for i := len(m.joins) - 1; i >= 0; i-- {
+		if slices.EqualFunc(columns, m.joins[i].parts, sameTimes) {
+			return m.joins[i].times
+		}
+	}
+	return m.keep(slices.Clone(columns), slices.Concat(columns...))
 }

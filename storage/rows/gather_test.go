@@ -16,34 +16,40 @@ import (
 func TestGatheredRowsAreMergedOnes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var merger rows.Merger
-		var shared [][]point.Nanos
-		for range rapid.IntRange(1, 6).Draw(t, "series") {
-			var g rows.Gathered
-			g.Reset(make([][]point.Nanos, 0, rapid.IntRange(0, 4).Draw(t, "memory")))
-			var all []rows.Run
-			from := point.Nanos(0)
-			for k := range rapid.IntRange(0, 5).Draw(t, "runs") {
+		var columns [][]point.Nanos
+		gs := make([]rows.Gathered, rapid.IntRange(1, 6).Draw(t, "series"))
+		all, from := make([][]rows.Run, len(gs)), make([]point.Nanos, len(gs))
+		for i := range gs {
+			var before *rows.Gathered
+			if i > 0 {
+				before = &gs[i-1]
+			}
+			gs[i].Reset(before, rapid.IntRange(0, 4).Draw(t, "columns"), rapid.IntRange(0, 4).Draw(t, "most"))
+		}
+		for k := range rapid.IntRange(0, 5).Draw(t, "places") {
+			for i := range gs { // of a place all series come, one after the other
+				g := &gs[i]
 				n := rapid.IntRange(0, 3).Draw(t, "rows")
 				ts := make([]point.Nanos, n)
-				for i := range ts {
-					from += rapid.Int64Range(1, 2).Draw(t, "step")
-					ts[i] = from
+				for j := range ts {
+					from[i] += rapid.Int64Range(1, 2).Draw(t, "step")
+					ts[j] = from[i]
 				}
-				for _, other := range shared { // a column of another series, by its address
+				for _, other := range columns { // a column of another series, by its address
 					if slices.Equal(other, ts) {
 						ts = other
 					}
 				}
-				shared = append(shared, ts)
+				columns = append(columns, ts)
 				r := rows.Run{Times: ts, StampLo: point.Stamp(rapid.IntRange(1, 9).Draw(t, "stamp"))}
 				r.StampHi = r.StampLo
 				r.Reserve(make([]float64, 0, n+rapid.IntRange(0, 9).Draw(t, "room")))
-				for i, into := 0, r.Extend(n, 0); i < n; i++ {
-					into[i] = float64(100*k + i)
+				for j, into := 0, r.Extend(n, 0); j < n; j++ {
+					into[j] = float64(1000*i + 100*k + j)
 				}
 				copied := r
 				copied.Values = slices.Clone(r.Values)
-				all = append(all, copied)
+				all[i] = append(all[i], copied)
 				if n > 0 && rapid.Bool().Draw(t, "in place") {
 					if g.Empty() {
 						g.Reserve(make([]float64, 0, rapid.IntRange(0, 9).Draw(t, "reserved")))
@@ -53,14 +59,17 @@ func TestGatheredRowsAreMergedOnes(t *testing.T) {
 					t.Fatal("a run that follows was refused")
 				}
 			}
-			if len(all) > 0 && from > 0 {
-				late := rows.Run{Times: []point.Nanos{from}, Values: []float64{1}, StampLo: 1, StampHi: 1}
-				hists := rows.Run{Hists: []peer.Hist{{Time: from + 1, H: []byte{1}}}, StampLo: 1, StampHi: 1}
-				if g.AddRun(&late, 0) || g.AddRun(&hists, 0) || g.Follows(from) {
+		}
+		for i := range gs {
+			g := &gs[i]
+			if len(all[i]) > 0 && from[i] > 0 {
+				late := rows.Run{Times: []point.Nanos{from[i]}, Values: []float64{1}, StampLo: 1, StampHi: 1}
+				hists := rows.Run{Hists: []peer.Hist{{Time: from[i] + 1, H: []byte{1}}}, StampLo: 1, StampHi: 1}
+				if g.AddRun(&late, 0) || g.AddRun(&hists, 0) || g.Follows(from[i]) {
 					t.Fatal("rows that do not follow were added")
 				}
 			}
-			got, want := merger.Gather(&g), rows.Merge(all)
+			got, want := merger.Gather(g), rows.Merge(all[i])
 			if !slices.Equal(got.Times, want.Times) || !slices.Equal(got.Values, want.Values) || got.StampLo != want.StampLo || got.StampHi != want.StampHi {
 				t.Fatalf("gathered %v, want %v", got, want)
 			}

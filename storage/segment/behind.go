@@ -40,10 +40,11 @@ func (r *Reader) addChunk(s *readState, i int, to *rows.Gathered, left int) erro
 		s.refused = true
 		return s.b.skip(i)
 	}
+	later := ch.rows*(left-1) + to.Room(s.spare) // what this segment has behind surely comes
 	if to.Empty() {
-		to.Reserve(s.values.take(ch.rows*left+s.spare, !s.keep))
+		to.Reserve(s.values.take(ch.rows+later, !s.keep))
 	}
-	place := to.Add(ts[from:end:end], ch.lo, ch.hi, ch.rows*(left-1)+s.spare)
+	place := to.Add(ts[from:end:end], ch.lo, ch.hi, later)
 	if len(place) == len(ts) {
 		s.b.values(i, place)
 		return nil
@@ -54,22 +55,27 @@ func (r *Reader) addChunk(s *readState, i int, to *rows.Gathered, left int) erro
 	return nil
 }
 
-// addPlain is addChunk of a plain one.
-func (s *readState) addPlain(ch *plainChunk, ts []point.Nanos, values []float64, w, left int) {
-	if s.refused {
-		return
-	}
-	to := s.into[s.group[w].index]
-	from, end := within(ts, s.lo, s.hi)
-	switch {
-	case from == end:
-	case !to.Follows(ts[from]):
-		s.refused = true
-	default:
-		if to.Empty() {
-			to.Reserve(s.values.take(len(ts)*left+s.spare, !s.keep))
+// gatherPlain is addChunk of the wanted ones of a plain block.
+func (s *readState) gatherPlain(b *plainBlock, left int) {
+	for _, p := range s.group {
+		ch := b.find(uint8(p.at.slot()))
+		if ch == nil {
+			continue
 		}
-		copy(to.Add(ts[from:end:end], ch.lo, ch.hi, len(ts)*(left-1)+s.spare), values[from:end])
+		ts := b.columns[ch.column]
+		from, end := within(ts, s.lo, s.hi)
+		if from == end {
+			continue
+		}
+		to := s.into[p.index]
+		switch {
+		case to.Empty():
+			to.Reserve(s.values.take(len(ts)*left+to.Room(s.spare), !s.keep))
+		case !to.Follows(ts[from]):
+			s.refused = true
+			return
+		}
+		copy(to.Add(ts[from:end:end], ch.lo, ch.hi, len(ts)*(left-1)+to.Room(s.spare)), b.values[int(ch.at)+from:int(ch.at)+end])
 	}
 }
 

@@ -31,7 +31,7 @@ const blockCodec = 1
 // Bounds of a block. A reader refuses blocks that exceed them, so they are part of the format.
 const (
 	chunkRowsMax   = 512      // rows of one series in a block
-	groupSeriesMax = 128      // series of a group
+	GroupSeriesMax = 128      // series of a group: those that a read finds together
 	histChunkBytes = 16 << 10 // a chunk of histograms is cut at this size
 	histBlockMax   = 8 << 20  // histograms of a block: those before the last series are below groupHistsMax
 	// The writer's largest head is some 60 KB: 128 chunks of floats with 33 exceptions of 10 bytes, and 60 bytes of other fields a chunk.
@@ -267,15 +267,8 @@ type blockReader struct {
 // open reads the head and decompresses the planes. own is the number of the group that holds the block.
 func (r *blockReader) open(b []byte, own uint32, d *zstd.Decoder) error {
 	c := cursor{b: b}
-	if c.byte() != blockCodec {
-		return errForm("block: unknown codec")
-	}
-	var raw []byte
-	raw, r.headMem = c.frame(d, c.count(headMax), r.headMem)
-	head := cursor{b: raw}
-	r.parseHead(&head, own)
-	if c.bad || !head.end() {
-		return errForm("head of a block")
+	if err := r.openHead(&c, own, d); err != nil {
+		return err
 	}
 	// The lengths of all planes follow from the heads, so a length in the file never decides about memory (frame.go).
 	var ints, doubles [8]int
@@ -314,7 +307,7 @@ type openBlock struct {
 }
 
 // slots are series of a group.
-type slots [groupSeriesMax / 64]uint64
+type slots [GroupSeriesMax / 64]uint64
 
 var everySlot = slots{math.MaxUint64, math.MaxUint64}
 
@@ -378,6 +371,21 @@ func (r *blockReader) keep(of slots) *openBlock {
 	return t
 }
 
+// openHead reads the chunks of a block without their rows.
+func (r *blockReader) openHead(c *cursor, own uint32, d *zstd.Decoder) error {
+	if c.byte() != blockCodec {
+		return errForm("block: unknown codec")
+	}
+	var raw []byte
+	raw, r.headMem = c.frame(d, c.count(headMax), r.headMem)
+	head := cursor{b: raw}
+	r.parseHead(&head, own)
+	if c.bad || !head.end() {
+		return errForm("head of a block")
+	}
+	return nil
+}
+
 // use makes the reader read a block that was opened before, until the next open.
 func (r *blockReader) use(b *openBlock) {
 	r.chunks, r.all, r.rows, r.ints.open, r.doubles.open = b.chunks, b.all, b.rows, b.ints, b.doubles
@@ -410,7 +418,7 @@ func (r *blockReader) openHists(c *cursor, d *zstd.Decoder, rows, size int) {
 // parseHead reads what block.head wrote, field by field. On malformed bytes c is bad; the chunks are then of no use.
 func (r *blockReader) parseHead(c *cursor, own uint32) {
 	// A slot has at most a chunk of floats and one of histograms.
-	n := c.count(2 * groupSeriesMax)
+	n := c.count(2 * GroupSeriesMax)
 	r.chunks = slices.Grow(r.chunks[:0], n)[:n]
 	clear(r.chunks)
 	r.all = n
@@ -426,7 +434,7 @@ func (r *blockReader) parseHead(c *cursor, own uint32) {
 		slot += step
 		// Two chunks of one slot: floats, then histograms.
 		twice := step == 0 && i > 0 && r.chunks[i].form == formHist && r.chunks[i-1].form != formHist
-		if slot < 0 || slot >= groupSeriesMax || step == 0 && !twice {
+		if slot < 0 || slot >= GroupSeriesMax || step == 0 && !twice {
 			c.fail()
 		}
 		r.chunks[i].slot, r.chunks[i].number = uint8(slot), uint16(i)

@@ -5,7 +5,6 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
-	"unsafe"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2"
@@ -16,18 +15,19 @@ import (
 )
 
 // Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded parts: columns of times, definitions,
-// series of blocks of which few were asked for, blocks of short chunks. It also holds the decoder that they share. Safe for concurrent use; close it after its
+// series of blocks of which few were asked for, blocks of short chunks, columns of values. It also holds the decoder that they share. Safe for concurrent use; close it after its
 // readers.
 //
 //	blocks  pebble's cache, three quarters of the size: blocks as they lie in the file, after their checksum was compared
-//	mu      a quarter: decoded parts, of which the one used longest ago leaves first; but while blocks and definitions are more than half
+//	mu      a quarter: decoded parts, of which the one used longest ago leaves first; but while blocks, columns and definitions are more than half
 //	        of them, one of these. An entry never changes once it is put: a look-up returns it without a copy, and one that leaves stays
 //	        good for the reads that still use it
 //	labels  labels that entries share; their bytes count as part of mu.bytes
 //	files   the open files, bounded by their number, with a lock of its own
 //
 // Locks, in order: Reader.opening, then mu, then labels.mu. files.mu is acquired under opening, and never together with mu. Nothing is
-// read, decompressed or decoded under mu: two reads that miss the same part both decode it, and putLocked drops the second copy.
+// read, decompressed or decoded under mu: two reads that miss the same part both decode it, and putLocked drops the second copy. A column
+// is made by one read; others read their series.
 type Cache struct {
 	blocks  *pebble.Cache
 	decoder *zstd.Decoder
@@ -36,11 +36,14 @@ type Cache struct {
 	mu struct {
 		sync.Mutex
 		pages map[pageKey]*list.Element // of *cached
-		// Blocks and definitions are bulk, the rest is small; front: used last. Definitions of narrow partitions that do not all stay would push
+		// Blocks, columns and definitions are bulk, the rest is small; front: used last. Definitions of narrow partitions that do not all stay would push
 		// out the answers to selectors, which are a hundredth of their size and without which each query needs all definitions again.
 		bulk, small *list.List
-		refused     uint64 // parts; see admits
-		uses        uint64 // of all parts, to compare the ends of the two lists
+		refused     uint64               // blocks; see admits
+		filling     map[pageKey]struct{} // columns that are being read
+		noRoom      uint64               // columns that were wanted while there was no room
+		wanted      int                  // series of columns of which few were wanted while there was no room, since one was read
+		uses        uint64               // of all parts, to compare the ends of the two lists
 		bytes       int64
 		bulkBytes   int64                // of bytes, those of bulk, and of the labels of definitions
 		answers     map[uint64][]*answer // that pages hold, by hash
@@ -65,6 +68,7 @@ func NewCache(size int64) *Cache {
 	c.labels.seed, c.labels.of = c.seed, map[uint64][]*sharedLabels{}
 	c.scratch.New = func() any { return new(readState) }
 	c.mu.pages, c.mu.bulk, c.mu.small, c.mu.answers = map[pageKey]*list.Element{}, list.New(), list.New(), map[uint64][]*answer{}
+	c.mu.filling = map[pageKey]struct{}{}
 	c.files.max = FilesMax
 	return c
 }
@@ -75,6 +79,9 @@ func (c *Cache) Close() {
 	c.blocks.Unref()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for k := range c.mu.pages {
+		k.reader.cached = nil
+	}
 	clear(c.mu.pages)
 	clear(c.mu.answers)
 	clear(c.labels.of)
@@ -107,18 +114,19 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 //	page of times    its group          number          0
 //	ranks            its group          block           1
 //	block            its group          2^32-1          lowest time
-//	plain block      its group          2^32-3          lowest time
+//	plain block      its group          2^32-3          lowest time; 0 if it is the only one of its group
 //	definitions      definitionsGroup   first id        0
 //	names            namesGroup         0               0
 //	record of a group its group         2^32-2          0
 //	an answer        answersGroup, setsGroup, foundGroup   0   hash of the question
+//	a column         columnsGroup       0               hash of the selector
 //
 // A hash may be that of two questions: the entry has the question, too, and is compared with it.
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
 // first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of a group: then page is recordPage; or the record of names: namesGroup;
 // or the answer to a Lookup: answersGroup, and at is the hash of its key; or the series that one matcher selects: setsGroup, and at is its hash; or what a
-// Selector finds: foundGroup, and at is the hash of its key.
+// Selector finds: foundGroup, or the column of its rows: columnsGroup, and at is the hash of its key.
 type pageKey struct {
 	reader      *Reader
 	group, page uint32
@@ -131,6 +139,7 @@ const (
 	answersGroup     = groupsMax + 2
 	setsGroup        = groupsMax + 3
 	foundGroup       = groupsMax + 4
+	columnsGroup     = groupsMax + 5
 	blockPage        = 1<<32 - 1
 	recordPage       = 1<<32 - 2
 	plainPage        = 1<<32 - 3
@@ -153,10 +162,13 @@ type cached struct {
 	negative bool            // the matcher holds for the others
 	ids      []point.DenseID // of the series that a Selector finds, and the places of their rows
 	places   []Place
+	column   *Column // of the series that a Selector finds
 	// Shared with pages of other segments; nil in an entry without a list.
 	*answer
 	bytes int64  // its own: without those of the answer
 	used  uint64 // when it was used last, in uses; guarded by the cache's lock
+
+	before, after *cached // among the parts of its reader; guarded by the cache's lock
 }
 
 // answer is to a Lookup, of one segment or more: narrow partitions often have the same values. It is also the labels of the series that a Selector finds.
@@ -171,6 +183,25 @@ type answer struct {
 func (c *Cache) page(k pageKey) (*cached, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.pageLocked(k)
+}
+
+// found gives what a selector found, which is at k, if it is cached, and the column of its rows, if that is.
+func (c *Cache) found(k pageKey, asked string) (found *cached, column *Column) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found, ok := c.pageLocked(k)
+	if !ok || found.asked != asked {
+		return nil, nil
+	}
+	k.group = columnsGroup
+	if p, ok := c.pageLocked(k); ok && p.asked == asked {
+		column = p.column
+	}
+	return found, column
+}
+
+func (c *Cache) pageLocked(k pageKey) (*cached, bool) {
 	e, ok := c.mu.pages[k]
 	if !ok {
 		return nil, false
@@ -189,15 +220,20 @@ func (c *Cache) listLocked(k pageKey) *list.List {
 	return c.mu.small
 }
 
-// isBulk reports whether the key is of a block or of definitions.
+// isBulk reports whether the key is of a block, a column or definitions.
 func (k *pageKey) isBulk() bool {
-	return k.page == blockPage || k.page == plainPage || k.group == definitionsGroup
+	return k.page == blockPage || k.page == plainPage || k.group == definitionsGroup || k.group == columnsGroup
 }
 
 // plainKey is the key under which a block is plain.
 func plainKey(k pageKey) pageKey {
 	k.page = plainPage
 	return k
+}
+
+// onlyKey is the key under which the only block of a group is plain, together with the record of the group: no lowest time is needed to find it.
+func onlyKey(r *Reader, group uint32) pageKey {
+	return pageKey{reader: r, group: group, page: plainPage}
 }
 
 func (c *Cache) useLocked(p *cached) {
@@ -252,32 +288,73 @@ func (c *Cache) putBlock(k pageKey, b *openBlock) {
 	c.putLocked(&cached{key: k, block: b, bytes: 320 + b.bytes()})
 }
 
-// admits reports whether a part is to be kept that is larger than what it is made from, and of which a query may need more than there is room for: always while
+// admits reports whether a block is to be kept that is larger than what it is made from, and of which a query may need more than there is room for: always while
 // there is room, else one of eight. If each were kept, a query over more than fits would find none of those that it left the last time.
 func (c *Cache) admits(bytes int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.admitsLocked(bytes, &c.mu.refused)
+}
+
+func (c *Cache) admitsLocked(bytes int64, refused *uint64) bool {
 	if c.mu.bytes+bytes <= c.pagesMax {
 		return true
 	}
-	c.mu.refused++
-	return c.mu.refused%8 == 0
+	*refused++
+	return *refused%8 == 0
 }
 
-// putPlain keeps a block in the place of one that lacks some of its series.
-func (c *Cache) putPlain(k pageKey, b *plainBlock, bytes int64) {
+// columnSpare is the part of the room that reads of few series leave free, and the part of their work that columns may cost when there is none: a column reads all series,
+// and what it evicts may be a column that the next read wants.
+const columnSpare = 8
+
+// beginColumn reports whether a column of all series is to be read, of which so many are wanted: of most of them by admits; of few while there is room, and else once
+// as many were wanted as columnSpare columns have. Until endColumn nobody else reads it.
+func (c *Cache) beginColumn(k pageKey, bytes int64, wanted, all int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	open := k
-	open.page = blockPage
+	if _, ok := c.mu.filling[k]; ok {
+		return false
+	}
+	if _, ok := c.mu.pages[k]; ok { // it was put just now
+		return false
+	}
+	switch {
+	case 2*wanted >= all:
+		if !c.admitsLocked(bytes, &c.mu.noRoom) {
+			return false
+		}
+	case c.mu.bytes+bytes > c.pagesMax-c.pagesMax/columnSpare:
+		if c.mu.wanted += wanted; c.mu.wanted < columnSpare*all {
+			return false
+		}
+		c.mu.wanted = 0
+	}
+	c.mu.filling[k] = struct{}{}
+	return true
+}
+
+func (c *Cache) endColumn(k pageKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.mu.filling, k)
+}
+
+// putPlain keeps a block in the place of the one at open, which lacks some of its series. record is that of its group if it has no other block, else nil.
+func (c *Cache) putPlain(k, open pageKey, b *plainBlock, record *groupRecord, bytes int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if e, ok := c.mu.pages[open]; ok {
 		c.dropLocked(e)
 	}
-	c.putLocked(&cached{key: k, plain: b, bytes: 320 + bytes})
+	if record != nil {
+		bytes += record.bytes()
+	}
+	c.putLocked(&cached{key: k, plain: b, record: record, bytes: 320 + bytes})
 }
 
 func (c *Cache) putRecord(k pageKey, g *groupRecord) {
-	c.put(&cached{key: k, record: g, bytes: 128 + int64(len(g.ids))*int64(unsafe.Sizeof(g.ids[0])) + int64(len(g.blocks))*int64(unsafe.Sizeof(blockRange{}))})
+	c.put(&cached{key: k, record: g, bytes: 128 + g.bytes()})
 }
 
 func (c *Cache) putNames(k pageKey, names []labelName) {
@@ -307,6 +384,10 @@ func (c *Cache) putAnswer(k pageKey, asked string, values []string) []string {
 // putFound keeps what a Selector found, and returns its labels, or equal ones of another segment.
 func (c *Cache) putFound(k pageKey, asked string, f *Found) []string {
 	return c.putList(&cached{key: k, asked: asked, ids: f.IDs, places: f.Places, bytes: 200 + int64(len(asked)) + foundBytes*int64(len(f.IDs))}, f.labels)
+}
+
+func (c *Cache) putColumn(k pageKey, asked string, column *Column) {
+	c.put(&cached{key: k, asked: asked, column: column, bytes: columnBytes + int64(len(asked)) + 8*int64(len(column.times)+len(column.values))})
 }
 
 // listedBytes is the size of a value of a list.
@@ -374,6 +455,7 @@ func (c *Cache) putLocked(p *cached) bool {
 	}
 	c.useLocked(p)
 	c.mu.pages[p.key] = c.listLocked(p.key).PushFront(p)
+	p.key.reader.linkLocked(p)
 	if c.mu.bytes += p.bytes; p.key.isBulk() {
 		c.mu.bulkBytes += p.bytes
 	}
@@ -401,6 +483,7 @@ func (c *Cache) dropLocked(e *list.Element) {
 	entry := e.Value.(*cached)
 	c.listLocked(entry.key).Remove(e)
 	delete(c.mu.pages, entry.key)
+	entry.key.reader.unlinkLocked(entry)
 	if c.mu.bytes -= entry.bytes; entry.key.isBulk() {
 		c.mu.bulkBytes -= entry.bytes
 	}
@@ -418,14 +501,33 @@ func (c *Cache) growLocked(bytes int64) {
 	c.mu.bulkBytes += bytes
 }
 
-// forget drops the columns of a reader that is closed.
+// forget drops the parts of a reader that is closed, or has a file with other bytes. Others are not looked at: with narrow partitions a reader is opened and closed
+// many times a second, and a walk over a million parts held up all reads.
 func (c *Cache) forget(r *Reader) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A walk over all entries: closing a reader is rare, and a list for each reader would cost every put.
-	for k, e := range c.mu.pages {
-		if k.reader == r {
-			c.dropLocked(e)
-		}
+	for r.cached != nil {
+		c.dropLocked(c.mu.pages[r.cached.key])
 	}
+}
+
+// linkLocked puts a part in front of those of its reader. The cache's lock is held.
+func (r *Reader) linkLocked(p *cached) {
+	if p.after = r.cached; p.after != nil {
+		p.after.before = p
+	}
+	r.cached = p
+}
+
+// unlinkLocked removes a part from those of its reader. The cache's lock is held.
+func (r *Reader) unlinkLocked(p *cached) {
+	if p.after != nil {
+		p.after.before = p.before
+	}
+	if p.before != nil {
+		p.before.after = p.after
+	} else {
+		r.cached = p.after
+	}
+	p.before, p.after = nil, nil
 }

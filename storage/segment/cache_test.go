@@ -1,6 +1,9 @@
 package segment
 
-import "testing"
+import (
+	"math/rand/v2"
+	"testing"
+)
 
 // A list is counted in the Cache by the pages that hold it: without a page it must leave no bytes behind.
 func TestAListWhosePageIsTooLargeLeavesNothingInTheCache(t *testing.T) {
@@ -11,5 +14,54 @@ func TestAListWhosePageIsTooLargeLeavesNothingInTheCache(t *testing.T) {
 	}
 	if c.mu.bytes != 0 || len(c.mu.answers) != 0 || len(c.mu.pages) != 0 {
 		t.Fatalf("%d bytes, %d lists and %d pages stay", c.mu.bytes, len(c.mu.answers), len(c.mu.pages))
+	}
+}
+
+// TestAReaderThatIsClosedLeavesThePartsOfOthers puts, replaces, evicts and forgets parts of several readers, and compares with those that each should have.
+func TestAReaderThatIsClosedLeavesThePartsOfOthers(t *testing.T) {
+	c := NewCache(4 * 40) // room for 40 parts of one byte
+	readers := make([]Reader, 5)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		r := &readers[rng.IntN(len(readers))]
+		if rng.IntN(30) == 0 {
+			c.forget(r)
+			if r.cached != nil {
+				t.Fatal("a reader that was forgotten has parts")
+			}
+		} else {
+			c.put(&cached{key: pageKey{reader: r, group: rng.Uint32N(20)}, bytes: 1})
+		}
+		n := 0
+		for i := range readers {
+			for p := readers[i].cached; p != nil; p = p.after {
+				if e := c.mu.pages[p.key]; e == nil || e.Value.(*cached) != p || p.key.reader != &readers[i] {
+					t.Fatal("a part of a reader is not in the cache")
+				}
+				n++
+			}
+		}
+		if n != len(c.mu.pages) || int64(n) != c.mu.bytes {
+			t.Fatalf("readers have %d parts, the cache %d of %d bytes", n, len(c.mu.pages), c.mu.bytes)
+		}
+	}
+	c.Close()
+	c.forget(&readers[0]) // a reader that is closed later
+}
+
+// BenchmarkForget closes readers of ten parts beside half a million parts of others.
+func BenchmarkForget(b *testing.B) {
+	c := NewCache(1 << 30)
+	defer c.Close()
+	others := make([]Reader, 1000)
+	for i := range 500_000 {
+		c.put(&cached{key: pageKey{reader: &others[i%len(others)], group: uint32(i)}, bytes: 1})
+	}
+	for b.Loop() {
+		var r Reader
+		for i := range uint32(10) {
+			c.put(&cached{key: pageKey{reader: &r, group: i}, bytes: 1})
+		}
+		c.forget(&r)
 	}
 }

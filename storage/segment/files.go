@@ -192,7 +192,7 @@ func openTable(f vfs.File, opts sstable.ReaderOptions) (t *sstable.Reader, err e
 			_ = readable.Close()
 		}
 	}()
-	return sstable.NewReader(context.Background(), readable, opts)
+	return sstable.NewReader(context.Background(), newCheckedFile(readable), opts)
 }
 
 // readHeader reads the header of a table that was just opened, and how many rows have ranks, which is a record of its own.

@@ -34,6 +34,7 @@ type Found struct {
 	IDs    []point.DenseID
 	Places []Place
 	labels []string
+	column *Column // nil: not asked for yet
 }
 
 // Place is where a segment has a series' rows; 0: it was not looked up.
@@ -65,8 +66,8 @@ func (r *Reader) Find(of *Selector) (*Found, error) {
 		return nil, nil
 	}
 	k := pageKey{reader: r, group: foundGroup, at: r.cache.hash(of.key)}
-	if p, ok := r.cache.page(k); ok && p.asked == of.key {
-		return &Found{IDs: p.ids, Places: p.places, labels: p.values}, nil
+	if p, column := r.cache.found(k, of.key); p != nil {
+		return &Found{IDs: p.ids, Places: p.places, labels: p.values, column: column}, nil
 	}
 	found, err := r.find(of)
 	if found == nil || err != nil {

@@ -3,6 +3,7 @@ package segment
 import (
 	"encoding/binary"
 	"slices"
+	"unsafe"
 
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
@@ -48,7 +49,7 @@ func (g *group) next() {
 
 // full is asked after each series: a series is never divided between groups, and a long one makes a group of many blocks.
 func (g *group) full() bool {
-	return len(g.ids) == groupSeriesMax || g.rows >= groupRowsMax || g.histBytes >= groupHistsMax ||
+	return len(g.ids) == GroupSeriesMax || g.rows >= groupRowsMax || g.histBytes >= groupHistsMax ||
 		len(g.ids) >= groupSeries && g.rows >= groupRowsFew
 }
 
@@ -170,13 +171,26 @@ func (g *groupRecord) clone() *groupRecord {
 	return &groupRecord{ids: slices.Clone(g.ids), blocks: slices.Clone(g.blocks)}
 }
 
+// rows is how many rows the group has.
+func (g *groupRecord) rows() (n int) {
+	for i := range g.blocks {
+		n += g.blocks[i].rows
+	}
+	return n
+}
+
+// bytes is about the record's size in memory.
+func (g *groupRecord) bytes() int64 {
+	return int64(len(g.ids))*int64(unsafe.Sizeof(g.ids[0])) + int64(len(g.blocks))*int64(unsafe.Sizeof(blockRange{}))
+}
+
 // parse reads a record. Block ranges rise in lo, strictly, and not always in hi: a series of one chunk may reach beyond the second chunk of a
 // series with more rows an hour.
 func (g *groupRecord) parse(b []byte) error {
 	c := cursor{b: b}
 	g.ids, g.blocks = g.ids[:0], g.blocks[:0]
 	prev := int64(0)
-	for range c.count(groupSeriesMax) {
+	for range c.count(GroupSeriesMax) {
 		prev += c.varint()
 		if prev < 0 || prev > 1<<32-1 {
 			c.fail()
@@ -188,7 +202,7 @@ func (g *groupRecord) parse(b []byte) error {
 		old := lo
 		lo += c.varint()
 		// A sum that wraps is seen as hi < lo.
-		r := blockRange{lo: lo, hi: lo + int64(c.uvarint()), rows: c.count(2 * groupSeriesMax * chunkRowsMax)}
+		r := blockRange{lo: lo, hi: lo + int64(c.uvarint()), rows: c.count(2 * GroupSeriesMax * chunkRowsMax)}
 		if c.bad || r.hi < r.lo || i > 0 && lo <= old {
 			return errForm("record of a group")
 		}

@@ -119,6 +119,9 @@ func TestReadsOfPlainBlocksAreThoseOfOpenedOnes(t *testing.T) {
 		if n := kept(); n > 0 != (rowsEach < chunkRowsKept) {
 			t.Fatalf("%d rows a series: %d blocks are plain", rowsEach, n)
 		}
+		if only, ok := cache.page(onlyKey(r, 0)); ok != (rowsEach < chunkRowsKept) || ok && only.record == nil {
+			t.Fatalf("%d rows a series: the only block of a group and its record are found in one step: %v", rowsEach, ok)
+		}
 		m := cache.Memory()
 		for lo := range point.Nanos(10*rowsEach + 1) {
 			for _, hi := range []point.Nanos{lo - 1, lo, lo + 9, lo + 25} {

@@ -148,3 +148,28 @@ func TestSegmentsShareEqualAnswers(t *testing.T) {
 		t.Errorf("%d bytes, %d lists are left", cache.mu.bytes, len(cache.mu.answers))
 	}
 }
+
+// TestAMatcherGetsNoAnswerOfAnother: names may have any character, and the answer to {"~ho"="st.*"} was kept under the same words as that to {hos=~"t.*"}: who asked the
+// second behind the first got no series.
+func TestAMatcherGetsNoAnswerOfAnother(t *testing.T) {
+	fs, cache := vfs.NewMem(), openCache(t, 0)
+	s := &source{meta: Meta{Table: "t", Partition: 1, ID: point.SegmentID{Epoch: 1, Seq: 1}, Major: true}}
+	s.defs = []definition{{0, point.MakeLabels("__name__", "m", "hos", "tx")}}
+	s.add(0, rows.Run{Times: []point.Nanos{1}, Values: []float64{1}})
+	r := openSegment(t, fs, "seg", s.write(t, fs, "seg"), cache)
+	for _, c := range []struct {
+		m    *labels.Matcher
+		want uint64
+	}{
+		{labels.MustNewMatcher(labels.MatchEqual, "~ho", "st.*"), 0},
+		{labels.MustNewMatcher(labels.MatchRegexp, "hos", "t.*"), 1},
+		{labels.MustNewMatcher(labels.MatchEqual, "hos", "tx"), 1},
+		{labels.MustNewMatcher(labels.MatchEqual, "ho", "stx"), 0},
+	} {
+		got, err := r.Match([]*labels.Matcher{c.m})
+		check(t, err)
+		if n := got.GetCardinality(); n != c.want {
+			t.Errorf("%v finds %d series, want %d", c.m, n, c.want)
+		}
+	}
+}

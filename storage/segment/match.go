@@ -170,7 +170,8 @@ func (r *Reader) matching(names []labelName, m *labels.Matcher) (set *roaring.Bi
 	if len(m.Name)+len(m.Value) > lookupKeyMax {
 		return r.matchOne(names, m)
 	}
-	asked := strconv.Itoa(len(m.Name)) + m.Type.String() + m.Name + m.Value // names may have any character
+	// Names may have any character: without the comma "=" before a name that begins with ~ is "=~".
+	asked := strconv.Itoa(len(m.Name)) + m.Type.String() + "," + m.Name + m.Value
 	k := pageKey{reader: r, group: setsGroup, at: r.cache.hash(asked)}
 	if p, ok := r.cache.page(k); ok && p.asked == asked {
 		return p.set, p.negative, nil

@@ -14,11 +14,11 @@ type place uint32
 // groupsMax keeps a place below the mark of absence in every width.
 const groupsMax = 1 << 24
 
-func makePlace(group uint32, slot int) place { return place(group)*groupSeriesMax + place(slot) }
+func makePlace(group uint32, slot int) place { return place(group)*GroupSeriesMax + place(slot) }
 
-func (p place) group() uint32 { return uint32(p) / groupSeriesMax }
+func (p place) group() uint32 { return uint32(p) / GroupSeriesMax }
 
-func (p place) slot() int { return int(p % groupSeriesMax) }
+func (p place) slot() int { return int(p % GroupSeriesMax) }
 
 // pagePlaces ids share a page, which is an array: a look-up decompresses nothing. Pages without any series are left out.
 const pagePlaces = 1024

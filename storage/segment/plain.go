@@ -14,18 +14,22 @@ import (
 //	chunks   slot 0, 10 rows │ slot 1, 10 rows │ slot 3, 9 rows
 //	values   10 doubles      │ 10 doubles      │ 9 doubles
 type plainBlock struct {
-	chunks []plainChunk
-	values []float64
+	chunks  []plainChunk
+	values  []float64
+	columns [][]point.Nanos // of times, shared with their pages
 }
 
-// plainChunk is what a read needs of a chunk but its values.
+// plainChunk is what a read needs of a chunk but its values and times. It has no pointers: the collector passes over chunks.
 type plainChunk struct {
-	times  columnRef
 	lo, hi point.Stamp
-	rows   uint16
-	slot   uint8
 	at     uint32 // of its values
+	rows   uint16
+	column uint8 // of its times
+	slot   uint8
 }
+
+// valuesOf are the values of a chunk, as many as it has times.
+func (b *plainBlock) valuesOf(ch *plainChunk) []float64 { return b.values[ch.at:][:ch.rows] }
 
 // find returns the chunk of a slot: the one at that place, if all slots before it have one.
 func (b *plainBlock) find(slot uint8) *plainChunk {
@@ -53,26 +57,41 @@ func (r *blockReader) short() bool {
 	return true
 }
 
-// plainBytes is the size in memory of the block that was just opened, once it is plain.
+// plainBytes is the size in memory of the block that was just opened, once it is plain, with its times: it may hold them longer than the page of times does.
 func (r *blockReader) plainBytes() int64 {
-	return int64(unsafe.Sizeof(plainBlock{})) + int64(len(r.chunks))*int64(unsafe.Sizeof(plainChunk{})) + 8*int64(r.rows)
+	return int64(unsafe.Sizeof(plainBlock{})) + int64(len(r.chunks))*int64(unsafe.Sizeof(plainChunk{})+24) + 16*int64(r.rows)
 }
 
-// plain decodes the block that was just opened to its end.
-func (r *blockReader) plain() *plainBlock {
-	p := &plainBlock{chunks: make([]plainChunk, len(r.chunks)), values: make([]float64, r.rows)}
-	at := 0
-	for i := range r.chunks {
-		ch := &r.chunks[i]
-		p.chunks[i] = plainChunk{times: ch.times, lo: ch.lo, hi: ch.hi, rows: uint16(ch.rows), slot: ch.slot, at: uint32(at)}
-		r.values(i, p.values[at:at+ch.rows])
+// plain decodes the block that was just opened to its end; nil, and nothing is decoded, if a column of times cannot be had: a read of that chunk reports it.
+func (r *Reader) plain(s *readState) *plainBlock {
+	b := &s.block
+	p := &plainBlock{chunks: make([]plainChunk, len(b.chunks)), values: make([]float64, b.rows)}
+	at, columns := 0, make([][]point.Nanos, 0, len(b.chunks))
+	for i := range b.chunks {
+		ch := &b.chunks[i]
+		ts, err := r.column(s, ch.times)
+		if err != nil || len(ts) != ch.rows {
+			return nil
+		}
+		if n := len(columns); n == 0 || !sameColumn(columns[n-1], ts) { // that of the series before, mostly
+			columns = append(columns, ts)
+		}
+		p.chunks[i] = plainChunk{lo: ch.lo, hi: ch.hi, at: uint32(at), rows: uint16(ch.rows), column: uint8(len(columns) - 1), slot: ch.slot}
 		at += ch.rows
+	}
+	p.columns = slices.Clone(columns)
+	for i := range p.chunks {
+		b.values(i, p.valuesOf(&p.chunks[i]))
 	}
 	return p
 }
 
 // takePlain is takeBlock of a plain block.
 func (r *Reader) takePlain(s *readState, b *plainBlock, left int) error {
+	if s.into != nil {
+		s.gatherPlain(b, left)
+		return nil
+	}
 	if s.keep && s.level == 0 {
 		n := 0
 		for _, p := range s.group {
@@ -87,25 +106,13 @@ func (r *Reader) takePlain(s *readState, b *plainBlock, left int) error {
 		if ch == nil {
 			continue
 		}
-		ts, err := r.column(s, ch.times)
-		values := b.values[ch.at:][:ch.rows]
-		switch {
-		case err != nil:
-		case len(ts) != len(values):
-			err = errForm("block: a chunk and its times differ in length")
-		case s.into != nil:
-			s.addPlain(ch, ts, values, w, left)
-		default:
-			run := &s.runs[w]
-			run.Cover(ch.lo, ch.hi)
-			var place []float64
-			if place, err = s.place(ts, run, left); err == nil {
-				copy(place, values)
-			}
-		}
+		run := &s.runs[w]
+		run.Cover(ch.lo, ch.hi)
+		place, err := s.place(b.columns[ch.column], run, left)
 		if err != nil {
 			return r.corrupt(s.key, err)
 		}
+		copy(place, b.valuesOf(ch))
 	}
 	return nil
 }

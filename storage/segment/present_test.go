@@ -44,7 +44,7 @@ func TestSeriesInATimeAreThoseOfItsGroups(t *testing.T) {
 	for _, c := range []struct {
 		lo, hi point.Nanos
 		most   int // groups at the edges belong to two hours
-	}{{-5, -1, 0}, {2400, 9000, 0}, {500, 400, 0}, {0, 2399, series}, {-9, 1 << 60, series}, {700, 799, each + 2*groupSeriesMax}, {799, 800, 2*each + 2*groupSeriesMax}, {0, 0, each + groupSeriesMax}} {
+	}{{-5, -1, 0}, {2400, 9000, 0}, {500, 400, 0}, {0, 2399, series}, {-9, 1 << 60, series}, {700, 799, each + 2*GroupSeriesMax}, {799, 800, 2*each + 2*GroupSeriesMax}, {0, 0, each + GroupSeriesMax}} {
 		got, err := r.SeriesIn(c.lo, c.hi)
 		must(err)
 		for id := range point.DenseID(series) {

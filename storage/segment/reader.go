@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -43,6 +44,8 @@ type Reader struct {
 
 	opening  sync.Mutex // held while the file is opened or closed; acquired before the cache's lock
 	modified time.Time  // of the file when it was opened last; guarded by opening
+
+	cached *cached // its newest part in the Cache, which links to the others; guarded by the Cache's lock
 }
 
 // Open opens a finished segment and compares its size and header with want, the catalogue's description. A want of size
@@ -269,6 +272,21 @@ func (r *Reader) eachDefinition(parse func([]byte, *zstd.Decoder) ([]definition,
 				return err
 			}
 		}
+		return nil
+	})
+}
+
+// ExemplarIDs gives the ids that have exemplars here. The bitmap belongs to the caller.
+func (r *Reader) ExemplarIDs() (*roaring.Bitmap, error) {
+	ids := roaring.New()
+	if r.info.Exemplars == 0 {
+		return ids, nil
+	}
+	return ids, r.each(keyExemplars, func(key, _ []byte) error {
+		if len(key) != 5 {
+			return r.corrupt(key, errForm("key of exemplars"))
+		}
+		ids.Add(binary.BigEndian.Uint32(key[1:]))
 		return nil
 	})
 }

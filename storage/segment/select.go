@@ -51,18 +51,22 @@ type readState struct {
 	opened blockReader  // reads a cached one
 	b      *blockReader // the one of the two that is read; nil: plain is
 	plain  *plainBlock
+	only   *plainBlock // the only block of the group being read, if it is kept plain
 	times  timesReader
 
 	// Of the group being read.
-	want [groupSeriesMax]int16 // slot → index into runs, -1: not wanted
+	want [GroupSeriesMax]int16 // slot → index into runs, -1: not wanted
 	of   slots                 // that are wanted, by wantOnly
 	runs []rows.Run
 	few  bool // of all series of the group; see isFew
 
+	recorded *groupRecord // its record: record, or one of the cache
+
 	values     arena[float64]
 	nanos      arena[point.Nanos]
 	keep       bool       // runs live on after the group: a ReadNew
-	once       bool       // the blocks are not read again soon: those of a Cursor
+	once       bool       // the blocks are not read again soon: those of a Cursor or ReadOnce
+	short      bool       // groups of long series end the read with errUneven: that of a Column
 	ranked     bool       // runs have the stamp of each row
 	number     uint32     // of the block that is read, in its group
 	ranks      *openRanks // its ranks, only if ranked; nil: it has none
@@ -157,7 +161,7 @@ func (c *Cache) putState(s *readState) {
 	clear(s.joins)
 	s.runs, s.pageKey, s.page, s.spare, s.ranked = s.runs[:0], pageKey{}, nil, 0, false
 	s.ranks, s.rankedRows = nil, 0
-	s.plain, s.once = nil, false
+	s.plain, s.only, s.recorded, s.once, s.short = nil, nil, nil, false, false
 	// After a ReadNew the memory belongs to the caller.
 	if s.keep || len(s.values.mem) > arenaKept {
 		s.values, s.nanos = arena[float64]{}, arena[point.Nanos]{}
@@ -204,6 +208,14 @@ func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f f
 func (r *Reader) ReadRanked(ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	s := r.cache.getState()
 	s.keep, s.ranked, s.spare = true, true, spare
+	defer r.cache.putState(s)
+	return r.read(s, ids, nil, lo, hi, f)
+}
+
+// ReadOnce is ReadNew, or ReadRanked, of rows that are not read again soon: parts that queries use stay in the cache, and of blocks and records none is put there.
+func (r *Reader) ReadOnce(ids []point.DenseID, ranked bool, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
+	s := r.cache.getState()
+	s.keep, s.once, s.ranked, s.spare = true, true, ranked, spare
 	defer r.cache.putState(s)
 	return r.read(s, ids, nil, lo, hi, f)
 }
@@ -389,13 +401,21 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 	if err != nil {
 		return err
 	}
+	s.recorded = record
+	if s.short && record.rows() >= chunkRowsKept*len(record.ids) {
+		return errUneven
+	}
 	for _, p := range ps {
 		if p.at.slot() >= len(record.ids) || record.ids[p.at.slot()] != p.id {
 			return r.corrupt(s.key, errForm("record of a group: another series lies at the place"))
 		}
 	}
-	s.wantOnly(ps)
 	s.group = ps
+	if s.only != nil && s.into != nil {
+		s.gatherPlain(s.only, 1)
+		return nil
+	}
+	s.wantOnly(ps)
 	s.few = isFew(len(ps), len(record.ids))
 	// Block ranges rise in lo, not in hi: rates of a group's series may differ. Blocks are cut off at the front up to the first that
 	// reaches lo; blocks behind it that end before lo are read for nothing, and Cut removes their rows.
@@ -416,12 +436,18 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 }
 
 // recordOf returns the record of a group of which so many series are wanted. One whose blocks are kept open is kept too: where both are, nothing of the file
-// is read, nor walked over.
+// is read, nor walked over. s.only is the only block of the group if it is plain.
 func (r *Reader) recordOf(t *tableIter, s *readState, number uint32, wanted int) (*groupRecord, error) {
 	k := pageKey{reader: r, group: number, page: recordPage}
 	s.key = keyOfGroup(s.key, number, kindRecord)
-	if isFew(wanted, groupSeriesMax) {
+	s.only = nil
+	if isFew(wanted, GroupSeriesMax) {
 		if p, ok := r.cache.page(k); ok {
+			return p.record, nil
+		}
+	} else if !s.ranked {
+		if p, ok := r.cache.page(onlyKey(r, number)); ok && p.record != nil {
+			s.only = p.plain
 			return p.record, nil
 		}
 	}
@@ -431,7 +457,7 @@ func (r *Reader) recordOf(t *tableIter, s *readState, number uint32, wanted int)
 	if err := s.record.parse(t.val); err != nil {
 		return nil, r.corrupt(s.key, err)
 	}
-	if isFew(wanted, len(s.record.ids)) {
+	if !s.once && isFew(wanted, len(s.record.ids)) {
 		r.cache.putRecord(k, s.record.clone())
 	}
 	return &s.record, nil
@@ -448,12 +474,19 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 // openBlock finds block k in the cache or opens it. Of a block of which few series are wanted these are kept open: decompressing it is most of the work, and a
 // query for some hosts is usually repeated. Where others are wanted while those are kept, the next query may be for others again: then all of it is kept.
 // One of short chunks of which many are wanted is kept with its values, if there is room.
-func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
+func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey, rows int) error {
 	s.plain = nil
-	if s.once {
-		return r.loadBlock(t, s, k)
+	switch {
+	case s.once:
+		return r.loadBlock(t, s, k, rows)
+	case s.only != nil:
+		s.b, s.plain = nil, s.only
+		return nil
 	}
-	of, plain := s.of, plainKey(k)
+	of, plain, only := s.of, plainKey(k), len(s.recorded.blocks) == 1
+	if only {
+		plain = onlyKey(r, k.group)
+	}
 	if s.few {
 		if p, ok := r.cache.page(k); ok {
 			if p.block.of.hasAll(&of) {
@@ -468,13 +501,21 @@ func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 		s.b, s.plain = nil, p.plain
 		return nil
 	}
-	if err := r.loadBlock(t, s, k); err != nil {
+	if err := r.loadBlock(t, s, k, rows); err != nil {
 		return err
 	}
 	if (!s.few || of == everySlot) && !s.ranked && s.block.short() {
-		if bytes := s.block.plainBytes(); s.few || r.cache.admits(bytes) {
-			s.b, s.plain = nil, s.block.plain()
-			r.cache.putPlain(plain, s.plain, bytes)
+		bytes := s.block.plainBytes()
+		if !s.few && !r.cache.admits(bytes) {
+			return nil
+		}
+		if p := r.plain(s); p != nil {
+			s.b, s.plain = nil, p
+			var record *groupRecord
+			if only {
+				record = s.recorded.clone()
+			}
+			r.cache.putPlain(plain, k, p, record, bytes)
 		}
 		return nil
 	}
@@ -492,7 +533,7 @@ func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 // isFew reports whether so few of a group's series are wanted that its record and blocks are kept.
 func isFew(wanted, all int) bool { return 4*wanted <= all }
 
-func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey) error {
+func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey, rows int) error {
 	s.key = keyBlock(s.key, k.group, k.at)
 	if !t.find(s.key) {
 		return r.missing(t, s.key)
@@ -501,24 +542,19 @@ func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey) error {
 	if err := s.block.open(t.val, k.group, r.cache.decoder); err != nil {
 		return r.corrupt(s.key, err)
 	}
+	if s.block.rows != rows {
+		return r.corrupt(s.key, errForm("block: its rows are not as many as the group's record says"))
+	}
 	return nil
 }
 
 // takeBlock appends the wanted chunks of a block to s.runs. left is the number of blocks still to come with this one:
 // memory for a series' rows is allocated once.
 func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left int) error {
-	if err := r.openBlock(t, s, k); err != nil {
+	if err := r.openBlock(t, s, k, total); err != nil {
 		return err
 	}
-	b, all := s.b, 0
-	if b != nil {
-		all = b.rows
-	} else {
-		all = len(s.plain.values)
-	}
-	if all != total {
-		return r.corrupt(s.key, errForm("block: its rows are not as many as the group's record says"))
-	}
+	b := s.b
 	if b == nil {
 		return r.takePlain(s, s.plain, left)
 	}

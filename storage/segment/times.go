@@ -235,7 +235,7 @@ type timesHead struct {
 const timesHeadMax = 25 * columnsPerPageMax
 
 // columnsPerPageMax: a slot has at most a float and a histogram chunk in a block.
-const columnsPerPageMax = 2 * groupSeriesMax
+const columnsPerPageMax = 2 * GroupSeriesMax
 
 // timesReader is the memory of opening pages; not for concurrent use.
 type timesReader struct {

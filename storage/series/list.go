@@ -58,14 +58,17 @@ func (x *Index) anyMeets(list []*value, within *roaring.Bitmap, check Check) (bo
 		if err := check(0); err != nil {
 			return false, err
 		}
-		x.mu.RLock()
-		met := slices.ContainsFunc(section, func(v *value) bool { return v.meets(within) })
-		x.mu.RUnlock()
-		if met {
+		if x.sectionMeets(section, within) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+func (x *Index) sectionMeets(section []*value, within *roaring.Bitmap) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.ContainsFunc(section, func(v *value) bool { return v.meets(within) })
 }
 
 // The size of a value in a list, and in a set that is listed later.
@@ -87,16 +90,22 @@ func (x *Index) LabelValuesChecked(label string, within *roaring.Bitmap, check C
 		if err := check(gatherSection * listedBytes); err != nil {
 			return nil, err
 		}
-		x.mu.RLock()
-		for _, v := range section {
-			if v.len() > 0 && (within == nil || v.meets(within)) {
-				out = append(out, v.text)
-			}
-		}
-		x.mu.RUnlock()
+		out = x.appendTexts(out, section, within)
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil // a value that went and came while we looked is listed twice
+}
+
+// appendTexts appends the values of a section that series in within have, or any series if it is nil.
+func (x *Index) appendTexts(out []string, section []*value, within *roaring.Bitmap) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, v := range section {
+		if v.len() > 0 && (within == nil || v.meets(within)) {
+			out = append(out, v.text)
+		}
+	}
+	return out
 }
 
 // valuesOf reads the labels of each series.

@@ -9,7 +9,7 @@ import (
 )
 
 // Check is called now and then during a look-up in an index, with the bytes by which the answer has grown since the
-// last call. Its error ends the look-up, which returns it.
+// last call; negative: memory is given back, without an error. Its error ends the look-up, which returns it.
 type Check func(bytes int64) error
 
 func unchecked(int64) error { return nil }

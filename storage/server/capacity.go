@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // What a server accepts is measured where it is busy: rows of its last busy minutes ÷ the CPU time of its process in them, which has its queries, flushes and compactions too.
@@ -65,6 +66,35 @@ func (c *capacity) of() peer.Capacity {
 		sum.led, sum.copied, sum.cpu = sum.led+m.led, sum.copied+m.copied, sum.cpu+m.cpu
 	}
 	return peer.Capacity{RowsPerSecond: usableShare * float64(c.processors) * sum.work() / sum.cpu.Seconds(), Minutes: len(c.busy)}
+}
+
+// accepted counts rows that were accepted here as the leader of a partition.
+func (s *Server) accepted(pa pass, n int) {
+	s.ledRows.Add(uint64(n))
+	pa.gate.rows.Add(uint64(n))
+}
+
+// Accepted returns how many rows each partition accepted here, as its leader, since the process began, by table; those without any are left out.
+func (s *Server) Accepted() map[string]map[point.PartitionID]uint64 {
+	all := map[string]map[point.PartitionID]uint64{}
+	for _, t := range s.tables() {
+		if rows := t.accepted(); len(rows) > 0 {
+			all[t.name] = rows
+		}
+	}
+	return all
+}
+
+func (t *table) accepted() map[point.PartitionID]uint64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	rows := map[point.PartitionID]uint64{}
+	for id, g := range t.mu.gates {
+		if n := g.rows.Load(); n > 0 {
+			rows[id] = n
+		}
+	}
+	return rows
 }
 
 // measure accounts for the last minute.

@@ -20,7 +20,11 @@ import (
 )
 
 // copied is the state of a server's leases and chains, as a test sets it.
-type copied struct{ leads, kept, sure, once, quiet bool }
+type copied struct {
+	leads, kept, sure, once, quiet bool
+
+	takes error // why no row is accepted; nil: they are
+}
 
 func (c *copied) MayAct(string, point.PartitionID) (point.Epoch, bool) { return 1, c.leads }
 func (c *copied) Alone(string, point.PartitionID) (point.Epoch, bool)  { return 1, false }
@@ -30,7 +34,7 @@ func (c *copied) Hold(context.Context, string, point.PartitionID, point.Epoch) e
 func (c *copied) Wanted(string, point.PartitionID)        {}
 func (c *copied) Why(string, point.PartitionID) string    { return "n2 leads it" }
 func (c *copied) Kept(string, point.PartitionID) bool     { return c.kept }
-func (c *copied) Takes(lease.Partition) error             { return nil }
+func (c *copied) Takes(lease.Partition) error             { return c.takes }
 func (c *copied) Stalled(lease.Partition) error           { return nil }
 func (c *copied) Sure(lease.Partition) bool               { return c.sure }
 func (c *copied) Wake(context.Context, []lease.Partition) { c.sure = c.sure || c.quiet }
@@ -126,6 +130,26 @@ func (b *beginning) Lead(_ context.Context, _ lease.Partition, p *partition.Part
 	return p.LeadChain(epoch, &b.chain)
 }
 
+// TestTheFirstRowOfAnEpochWaitsForCopiesToo: a table demands two copies of each row, and a partition has one in sync. Rows were refused, but for those that came first after it was led anew: they
+// were acknowledged with one copy.
+func TestTheFirstRowOfAnEpochWaitsForCopiesToo(t *testing.T) {
+	state := &beginning{copied: copied{leads: true, kept: true, takes: fault.Errorf(fault.Unavailable, "1 of its placements are in sync, and the table demands 2")}}
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	insert := func() error {
+		return st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 1024, Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
+	}
+	for range 2 {
+		if err := insert(); !fault.Is(err, fault.Unavailable) || state.chain.frames > 0 {
+			t.Errorf("%v, %d frames are logged", err, state.chain.frames)
+		}
+	}
+	state.takes = nil
+	must(t, insert())
+}
+
 // TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads: a deletion that came between the first row and the start of its chain was on the leader's disk
 // alone, and so was every row of that epoch.
 func TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads(t *testing.T) {
@@ -146,6 +170,25 @@ func TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads(t *testing.T) {
 		}
 	}
 	must(t, st.Close())
+}
+
+// TestADeletionWaitsForCopiesAsRowsDo: it was acknowledged with one copy where a table demands two.
+func TestADeletionWaitsForCopiesAsRowsDo(t *testing.T) {
+	state := &beginning{copied: copied{leads: true, kept: true}}
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	must(t, st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 1024, Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}}))
+	remove := func() error {
+		return p.server.DeleteSeries(t.Context(), &peer.Select{Table: "t", Lo: 0, Hi: 10, Matchers: []peer.Matcher{{Name: "i", Value: "1"}}})
+	}
+	state.takes = fault.Errorf(fault.Unavailable, "1 of its placements are in sync, and the table demands 2")
+	if err := remove(); !fault.Is(err, fault.Unavailable) || state.chain.frames != 1 {
+		t.Errorf("%v, the chain has %d frames", err, state.chain.frames)
+	}
+	state.takes = nil
+	must(t, remove())
 }
 
 // expiring is a map that loses its partitions, as with retention or the drop of a table.

@@ -93,6 +93,25 @@ func TestNothingIsAckedThatTheDiskRefused(t *testing.T) {
 	}
 }
 
+// TestDirectoriesThatCannotBeListedStopAStart: they counted as none, and files of a placement without an entry were not put aside.
+func TestDirectoriesThatCannotBeListedStopAStart(t *testing.T) {
+	mem := vfs.NewMem()
+	p, err := open(mem, newMap(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := p.brick.SegmentDir(99)
+	if err := errors.Join(p.server.Close(), p.brick.Close(), mem.MkdirAll(unknown, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	f := &failing{kind: errorfs.OpList, part: "segments"}
+	f.on.Store(true)
+	if _, err := open(errorfs.Wrap(mem, f), newMap(t), 2); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), mem.PathDir(unknown)) ||
+		!strings.Contains(err.Error(), "start the server again") {
+		t.Errorf("the start goes on, or does not say where it stopped and what to do: %v", err)
+	}
+}
+
 // TestFlushesThatFailAreTriedAgainByRun: the disk refuses segments for a while; Run carries on and flushes when it can.
 func TestFlushesThatFailAreTriedAgainByRun(t *testing.T) {
 	f := &failing{kind: errorfs.OpFileSyncData, part: "segments/"}

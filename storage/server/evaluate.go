@@ -20,11 +20,16 @@ var _ peer.Evaluator = (*Server)(nil)
 // evaluationsPerProcessor bounds the evaluations under way; others wait. Each has as many workers as there are processors.
 const evaluationsPerProcessor = 4
 
-// Evaluate implements peer.Evaluator. It draws on the loan of ctx.
+// Evaluate implements peer.Evaluator. It draws on the loan of ctx. An answer on its way counts as no evaluation under way: a gateway that reads slowly, or is frozen, keeps no
+// other one waiting.
 func (s *Server) Evaluate(ctx context.Context, q *peer.Select, request []byte, give func([]byte) error) error {
+	var part *columns.Part
 	r, err := columns.DecodeRequest(request)
 	if err == nil {
-		err = s.evaluate(ctx, q, r, give)
+		part, err = s.evaluate(ctx, q, r)
+	}
+	if err == nil {
+		err = part.Send(give)
 	}
 	m := &s.metrics.evaluations
 	switch {
@@ -57,12 +62,21 @@ func newEvaluationMetrics() (m evaluationMetrics, all prometheus.Collector) {
 	return evaluationMetrics{of("ok"), of("unknown"), of("abandoned"), of("too_many_samples"), of("failed")}, v
 }
 
-func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Request, give func([]byte) error) error {
+func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Request) (*columns.Part, error) {
+	if q.Copies == peer.StagedRows {
+		return nil, fault.Errorf(fault.Invalid, "staged rows are read, and not evaluated")
+	}
+	// Of the whole query, not only of the steps asked for: no server is asked for a step where the caller's map has no partition.
+	if m, ok := s.deps.Maps.Get(q.Table); ok {
+		if err := s.named(q.Table, knowsAll(q, m)); err != nil {
+			return nil, err
+		}
+	}
 	select {
 	case s.evaluating <- struct{}{}:
 		defer func() { <-s.evaluating }()
 	case <-ctx.Done():
-		return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for other evaluations")
+		return nil, fault.Wrap(ctx.Err(), fault.Canceled, "waiting for other evaluations")
 	}
 	mine := *q
 	lo, hi := r.Plan.Reach()
@@ -99,13 +113,13 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 		SamplesMax: r.SamplesMax, Workers: workers, Take: loan.TakeSoon, Spare: loan.TakeSpare, Give: loan.Give,
 	}, r.Form)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(part.Names) > columns.NamesMax {
-		return columns.ErrUnknown
+		return nil, columns.ErrUnknown
 	}
 	part.Series, part.Rows = int(rows.series.Load()), int(rows.rows.Load())
-	return part.Send(give)
+	return part, nil
 }
 
 // countedRows counts the series and rows that are read.

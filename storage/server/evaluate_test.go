@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // TestEvaluationsKeepTheBoundsOfReads: memory, series and rows, the engine's samples, and a caller that leaves.
@@ -86,4 +88,63 @@ func TestEvaluationsKeepTheBoundsOfReads(t *testing.T) {
 	if err := p.server.Evaluate(t.Context(), q, later[:0], in.Add); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("no plan: %v", err)
 	}
+	q.Copies = peer.StagedRows
+	if _, err := evaluate(t.Context(), sum); !fault.Is(err, fault.Invalid) {
+		t.Errorf("of staged rows: %v", err)
+	}
+}
+
+// TestAValueBesideAMarkerIsTheNewest: rows of one millisecond are one sample, and a stale marker stands for them only if there is no value. A selector at one time looked at the
+// newest row alone, the marker, and the series was gone.
+func TestAValueBesideAMarkerIsTheNewest(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	w := newWriter(t, p.server)
+	w.insert(t, 1<<10, []row{{series: 1, at: 1e9 + 100, value: 7}}, model{})
+	w.insert(t, 2<<10, []row{{series: 1, at: 1e9 + 200, value: columns.Absent}}, model{})
+	r := &columns.Request{Form: columns.Single, SamplesMax: 100, Plan: columns.Plan{
+		Grid: columns.Grid{Start: 1000, End: 1000, Step: 1}, Source: columns.Source{Window: time.Minute, Function: columns.LastValue, Instant: true},
+	}}
+	in := columns.Receiver{Of: r}
+	if err := p.server.Evaluate(t.Context(), &peer.Select{Table: "t", Partitions: []point.PartitionID{1}}, r.Append(nil), in.Add); err != nil {
+		t.Fatal(err)
+	}
+	if part, err := in.Part(); err != nil || len(part.Columns) != 1 || part.Columns[0].Values[0] != 7 {
+		t.Errorf("%+v, %v", part, err)
+	}
+}
+
+// TestASlowGatewayKeepsNoOtherWaiting: it reads none of its answers, of as many evaluations as there may be at a time. Those of other gateways waited until its connection was
+// given up.
+func TestASlowGatewayKeepsNoOtherWaiting(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Processors = 1 })
+	defer p.stop(t)
+	newWriter(t, p.server).insert(t, 1<<10, []row{{series: 1, at: 1e9, value: 7}}, model{})
+	r := &columns.Request{Form: columns.Single, SamplesMax: 100, Plan: columns.Plan{
+		Grid: columns.Grid{Start: 1000, End: 1000, Step: 1}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("last_over_time")},
+	}}
+	q := &peer.Select{Table: "t", Partitions: []point.PartitionID{1}}
+	var slow, unread sync.WaitGroup
+	reads := make(chan struct{})
+	for range 4 {
+		unread.Add(1)
+		slow.Go(func() {
+			begun := sync.OnceFunc(unread.Done)
+			if err := p.server.Evaluate(t.Context(), q, r.Append(nil), func([]byte) error { begun(); <-reads; return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	unread.Wait() // all answers are there, and are not read
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	in := columns.Receiver{Of: r}
+	if err := p.server.Evaluate(ctx, q, r.Append(nil), in.Add); err != nil {
+		t.Error(err)
+	}
+	if part, err := in.Part(); err != nil || len(part.Columns) != 1 {
+		t.Errorf("%+v, %v", part, err)
+	}
+	close(reads)
+	slow.Wait()
 }

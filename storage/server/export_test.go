@@ -12,3 +12,15 @@ func ReadTwice(set peer.SeriesSet) {
 		ss.sn.parts = slices.Concat(ss.sn.parts, ss.sn.parts)
 	}
 }
+
+// ReadLast makes a set read a view behind all others.
+func ReadLast(set peer.SeriesSet, view int) {
+	sn := set.(*seriesSet).sn
+	late := func(p part) int {
+		if p.view == view {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(sn.parts, func(a, b part) int { return late(a) - late(b) })
+}

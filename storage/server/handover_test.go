@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -92,6 +93,10 @@ func TestStaleAnswersNameTheNewestMap(t *testing.T) {
 	f("select", err)
 	_, _, err = p.server.LabelNames(t.Context(), q, 1)
 	f("names", err)
+	r := &columns.Request{Form: columns.Single, SamplesMax: 100, Plan: columns.Plan{ // of a time without partitions
+		Grid: columns.Grid{Start: -1e12, End: -1e12, Step: 1}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate")},
+	}}
+	f("an evaluation of other steps", p.server.Evaluate(t.Context(), q, r.Append(nil), (&columns.Receiver{Of: r}).Add))
 	q.MapNext = maps.m.NextID
 	if names, _, err := p.server.LabelNames(t.Context(), q, 1); err != nil || len(names) > 0 {
 		t.Errorf("nothing is newer: %v %v", names, err)

@@ -136,10 +136,10 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 		}
 	}
 	// Each deletion waits for the disk, which serves several as fast as one. Partitions with much to flush first go alone.
-	g, ctx := errgroup.WithContext(ctx)
+	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(deletesAtOnce)
 	for _, p := range from {
-		job := func() error { return s.deleteFrom(ctx, t, p, q) }
+		job := func() error { return s.deleteFrom(gctx, t, p, q) }
 		// Delete flushes the head first where it must; a large flush needs memory for its columns, so those run one
 		// after the other, in this goroutine.
 		if p.HeadBytes() < smallFlush {
@@ -147,11 +147,15 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 		} else if err := job(); err != nil {
 			g.Go(func() error { return err })
 		}
-		if ctx.Err() != nil {
+		if gctx.Err() != nil {
 			break
 		}
 	}
-	return s.named(q.Table, g.Wait())
+	err := g.Wait()
+	if err == nil { // those that were begun are done, and the caller may have left before the others
+		err = fault.Wrap(ctx.Err(), fault.Canceled, "delete from %d partitions of table %s", len(from), q.Table)
+	}
+	return s.named(q.Table, err)
 }
 
 // deletesAtOnce bounds the partitions that one request deletes from in parallel.
@@ -178,7 +182,7 @@ func (s *Server) deleteHere(ctx context.Context, t *table, p *partition.Partitio
 	if !ok {
 		return s.notLed(t.name, id)
 	}
-	if s.kept(t.name, id) && !p.Leads(epoch) { // its chain begins the epoch: one that a deletion began would have no copies
+	if s.kept(t.name, id) { // its chain begins the epoch: one that a deletion began would have no copies
 		if _, err := s.led(ctx, t, pass{g, id, epoch, point.All}); err != nil {
 			return err
 		}
@@ -188,8 +192,8 @@ func (s *Server) deleteHere(ctx context.Context, t *table, p *partition.Partitio
 		del = p.DeleteLate
 	}
 	err := del(ctx, epoch, q.Matchers, q.Lo, q.Hi)
-	if _, here := t.get(id); fault.Is(err, fault.Stale) && (!here || t.isDropped(id)) {
-		return nil // dropped meanwhile: its rows are gone altogether
+	if _, here := t.get(id); fault.Is(err, fault.Stale) && (t.isDropped(id) || !here && !s.livesOn(t, p)) {
+		return nil // dropped meanwhile: its rows are gone altogether, not from here alone
 	}
 	if err != nil {
 		return err

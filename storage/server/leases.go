@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -79,6 +80,8 @@ func (s *Server) notLed(table string, id point.PartitionID) error {
 // sealed, handed over or doubtful. idle is made by the first that waits and closed by the last change that leaves, so
 // an insert pays for no channel.
 type door struct {
+	rows atomic.Uint64 // accepted here as the leader since the process began
+
 	mu   sync.Mutex
 	gate gate.Gate
 	idle chan struct{} // closed when no change is under way any more; nil: no goroutine waits for it
@@ -275,10 +278,14 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 		}
 	}
 	s.rankAbove(t, p, at)
-	if kept {
-		return p, s.deps.Chains.Lead(ctx, lease.Partition{Table: t.name, ID: pa.id}, p, pa.epoch)
+	if !kept {
+		return p, p.Lead(pa.epoch)
 	}
-	return p, p.Lead(pa.epoch)
+	key := lease.Partition{Table: t.name, ID: pa.id}
+	if err := s.deps.Chains.Lead(ctx, key, p, pa.epoch); err != nil {
+		return nil, err
+	}
+	return p, s.deps.Chains.Takes(key) // the list of an epoch before may be shorter than the table demands by now
 }
 
 // placed looks up the placement on this server that the table's map gives a partition.

@@ -24,6 +24,7 @@ type part struct {
 	list   int
 	ids    []point.DenseID
 	places []segment.Place // nil: they are not known
+	found  *segment.Found  // has ids and places; nil: they are not known
 }
 
 // series is the one at a place of the list.
@@ -81,7 +82,7 @@ func (m *merger) view(i int, v *partition.View, of *segment.Selector) (n int, er
 		}
 		p := part{view: i, list: list, ids: f.IDs}
 		if v.Placed() {
-			p.places = f.Places
+			p.places, p.found = f.Places, f
 		}
 		m.sn.parts = append(m.sn.parts, p)
 		n += len(f.IDs)

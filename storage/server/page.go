@@ -4,6 +4,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/segment"
 )
 
 // A page is small enough to stay in a processor's cache from decoding to evaluation, and no smaller than a group of
@@ -14,6 +15,10 @@ const (
 	pageSeriesMax = 256
 	onePageRows   = 1 << 13
 )
+
+// manyViews is how many views a page visits at least so that it has room for whatever whole groups come next, if they have few rows: each group that is on two pages is
+// looked up twice in each view.
+const manyViews = 16
 
 var _ peer.PagedSet = (*seriesSet)(nil)
 
@@ -93,7 +98,12 @@ func (ss *seriesSet) pageLen() (least, most int) {
 	// At least two pages for each processor: the last to end then works alone for half a page's time on average.
 	fair := len(ss.rest)/(2*ss.ahead) + 1
 	least = max(pageSeriesMin, min(pageSeriesMax, fair, pageRows/rows))
-	return least, 2*least - 1
+	most = 2*least - 1
+	wide := least + segment.GroupSeriesMax - 1
+	if len(ss.sn.views) >= manyViews && rows*wide <= 2*pageRows && len(ss.rest) > wide {
+		most = max(most, wide)
+	}
+	return least, most
 }
 
 // whole gives how many series come next, so that those that lie together on disk are read together.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lane"
@@ -35,7 +36,8 @@ type snapshot struct {
 	table    *table
 	views    []*partition.View
 	matchers []*labels.Matcher
-	ranked   bool // rows are given with their ranks
+	selector *segment.Selector // of the matchers
+	ranked   bool              // rows are given with their ranks
 
 	parts []part // of the views in turn, once series were matched
 	// parts and first are written by match and constant afterwards: any number of readers use them without a lock.
@@ -60,7 +62,7 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 	if err != nil {
 		return nil, nil, err
 	}
-	sn := &snapshot{table: t, matchers: ms, ranked: q.Ranks}
+	sn := &snapshot{table: t, matchers: ms, selector: segment.NewSelector(ms), ranked: q.Ranks}
 	// Views keep the check and call it from the look-ups in their indexes, which may run for seconds with regular
 	// expressions.
 	check := checkOf(ctx)
@@ -72,6 +74,10 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 		if err != nil { // never a partial answer
 			sn.close()
 			return nil, nil, err
+		}
+		if v == nil && q.Partitions != nil && !t.isDropped(p.Identity().Partition) { // its copy here was removed since the lease was asked: others have the rows
+			sn.close()
+			return nil, nil, s.named(q.Table, s.notLed(q.Table, p.Identity().Partition))
 		}
 		if v != nil {
 			v.Watch(check)
@@ -89,6 +95,10 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 func checkOf(ctx context.Context) series.Check {
 	loan := budget.LoanOf(ctx)
 	return func(bytes int64) error {
+		if bytes < 0 {
+			loan.Give(-bytes)
+			return nil
+		}
 		if err := ctx.Err(); err != nil {
 			return fault.Wrap(err, fault.Canceled, "looking for series")
 		}
@@ -115,11 +125,9 @@ func (s *Server) named(table string, err error) error {
 
 func (s *Server) leadsAll(q *peer.Select) error {
 	m, ok := s.deps.Maps.Get(q.Table)
-	if ok && q.MapNext > 0 && q.MapNext < m.NextID {
-		for _, p := range m.Overlapping(q.Lo, q.Hi) {
-			if p.ID >= q.MapNext {
-				return fault.Errorf(fault.Stale, "partition %s/%d may have rows of that time by map %d: the caller knows partitions below %d only", q.Table, p.ID, m.Seq, q.MapNext)
-			}
+	if ok {
+		if err := knowsAll(q, m); err != nil {
+			return err
 		}
 	}
 	for _, id := range q.Partitions {
@@ -138,6 +146,19 @@ func (s *Server) leadsAll(q *peer.Select) error {
 		}
 		if g, ok := s.gateOf(q.Table, id); ok && accepts && g.doubtful(m.Seq) {
 			return fault.Errorf(fault.Stale, "partition %s/%d is being split: others may take its rows by now, and map %d does not know of them", q.Table, id, q.MapSeq)
+		}
+	}
+	return nil
+}
+
+// knowsAll reports whether the map by which a query names its partitions has all those of a server's map in its range of time. Errors are Stale.
+func knowsAll(q *peer.Select, m *topology.Map) error {
+	if q.MapNext == 0 || q.MapNext >= m.NextID {
+		return nil
+	}
+	for _, p := range m.Overlapping(q.Lo, q.Hi) {
+		if p.ID >= q.MapNext {
+			return fault.Errorf(fault.Stale, "partition %s/%d may have rows of that time by map %d: the caller knows partitions below %d only", q.Table, p.ID, m.Seq, q.MapNext)
 		}
 	}
 	return nil
@@ -169,12 +190,11 @@ func (sn *snapshot) match(ctx context.Context, max int) ([]found, error) {
 		return nil, nil
 	}
 	m := newMerger(sn)
-	of := segment.NewSelector(sn.matchers)
 	for i, v := range sn.views {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		n, err := m.view(i, v, of)
+		n, err := m.view(i, v, sn.selector)
 		if err != nil {
 			return nil, err
 		}
@@ -224,8 +244,10 @@ func (s *Server) SelectInTurns(ctx context.Context, q *peer.Select) (peer.Series
 	if err != nil {
 		return nil, err
 	}
-	set, err := s.Select(ctx, q)
-	end()
+	set, err := func() (peer.SeriesSet, error) {
+		defer end() // also after a panic, which ends the call alone
+		return s.Select(ctx, q)
+	}()
 	if in, reads := set.(*seriesSet); reads {
 		in.turn = func() (func(), error) { return s.turn(ctx, share) }
 	}
@@ -353,7 +375,8 @@ func (ss *seriesSet) begin() {
 	})
 }
 
-func (ss *seriesSet) read(batch []found) ([]peer.Series, error) {
+func (ss *seriesSet) read(batch []found) (series []peer.Series, err error) {
+	defer fault.Caught(&err)
 	if ss.turn != nil {
 		end, err := ss.turn()
 		if err != nil {
@@ -397,14 +420,17 @@ type reader struct {
 	ahead  []int             // by view: rows of a series in the views behind it, about; counted for the time of the first batch
 
 	wants  [][]want // of the batch, by list
+	listed []listed // the same, of batches that are gathered
 	series []partition.Series
 	back   []int // their places in the batch
 
 	// Views mostly follow each other in time. Once they did not, runs are merged.
-	tangled  bool
-	gathered []rows.Gathered // of the batch
-	into     []*rows.Gathered
-	columns  [][]point.Nanos // memory of gathered
+	tangled   bool
+	gathered  []rows.Gathered  // of the batch
+	into      []*rows.Gathered // of the view
+	intoAll   []*rows.Gathered // memory of listed
+	columns   segment.Columns  // of the views before, which are not in gathered yet: of the series of list columnsOf
+	columnsOf int
 
 	runs   [][]rows.Run
 	merger rows.Merger
@@ -458,31 +484,25 @@ func (r *reader) read(batch []found, lo, hi point.Nanos) ([]peer.Series, error) 
 func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) {
 	r.memory.Reset()
 	r.want(batch)
-	views := len(r.sn.views)
-	r.columns = slices.Grow(r.columns[:0], views*len(batch))[:views*len(batch)]
 	r.gathered = slices.Grow(r.gathered[:0], len(batch))[:len(batch)]
+	var before *rows.Gathered
 	for i := range r.gathered {
-		r.gathered[i].Reset(r.columns[i*views : i*views : (i+1)*views])
+		// Series that have rows in one view alone, as those of pods, need no room, and nobody booked it: no more than a page's, or as much as there is.
+		r.gathered[i].Reset(before, len(r.sn.views), pageRows/len(batch))
+		before = &r.gathered[i]
 	}
-	// Series that have rows in one view alone, as those of pods, need no room, and nobody booked it: no more than a page's, or as much as there is.
-	most := pageRows / len(batch)
+	r.list()
+	r.columns.Reset()
 	err = r.eachView(func(parts []part) error {
-		r.name(parts, batch)
-		if len(r.series) == 0 {
-			return nil
-		}
-		r.into = r.into[:0]
-		for _, i := range r.back {
-			r.into = append(r.into, &r.gathered[i])
-			most = max(most, r.gathered[i].Len())
-		}
-		view := parts[0].view
-		follows, err := r.sn.views[view].ReadBehind(r.memory, r.series, lo, hi, min(r.room(view, lo, hi), most), r.into)
+		follows, err := r.gatherView(parts, batch, lo, hi)
 		if err == nil && !follows {
 			return errTangled
 		}
 		return err
 	})
+	if err == nil && !r.flush(0) {
+		err = errTangled
+	}
 	if err != nil {
 		if errors.Is(err, errTangled) {
 			err = nil
@@ -497,6 +517,92 @@ func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) 
 		}
 	}
 	return true, nil
+}
+
+// listed is the series of a batch that are in a list.
+type listed struct {
+	from, n int // their places, if they are neighbours
+	near    bool
+	into    []*rows.Gathered
+}
+
+// list sets listed from wants.
+// A batch is a piece of the series in label order, and so are the lists: mostly its series are neighbours in each. Then a view gets a part of its numbers and places
+// as they are, instead of a copy for each view and series.
+func (r *reader) list() {
+	r.listed = slices.Grow(r.listed[:0], len(r.wants))[:len(r.wants)]
+	all := 0
+	for _, ws := range r.wants {
+		all += len(ws)
+	}
+	r.intoAll = slices.Grow(r.intoAll[:0], all)
+	for i, ws := range r.wants {
+		l := listed{n: len(ws), near: true}
+		for k, w := range ws {
+			if k == 0 {
+				l.from = int(w.at)
+			}
+			l.near = l.near && int(w.at) == l.from+k
+			r.intoAll = append(r.intoAll, &r.gathered[w.of])
+		}
+		l.into = r.intoAll[len(r.intoAll)-l.n:]
+		r.listed[i] = l
+	}
+}
+
+// gatherView appends the rows that the parts of a view have; ok is false if they do not follow those of the views before.
+func (r *reader) gatherView(parts []part, batch []found, lo, hi point.Nanos) (ok bool, err error) {
+	view, p := parts[0].view, &parts[0]
+	v, l := r.sn.views[view], &r.listed[p.list]
+	known := len(parts) == 1 && p.found != nil && l.near
+	if known && l.n == 0 {
+		return true, nil
+	}
+	if known {
+		c, err := v.Column(r.sn.selector, p.found, l.n, lo, hi)
+		if err != nil {
+			return false, err
+		}
+		if c != nil {
+			return r.addColumn(c, p.list, view, lo, hi), nil
+		}
+	}
+	if view > 0 && !r.flush(r.room(view-1, lo, hi)) {
+		return false, nil
+	}
+	if known {
+		done, ok, err := v.ReadListed(r.memory, p.ids[l.from:l.from+l.n], p.places[l.from:l.from+l.n], lo, hi, r.room(view, lo, hi), l.into)
+		if done || err != nil {
+			return ok, err
+		}
+	}
+	r.name(parts, batch)
+	if len(r.series) == 0 {
+		return true, nil
+	}
+	r.into = r.into[:0]
+	for _, i := range r.back {
+		r.into = append(r.into, &r.gathered[i])
+	}
+	return v.ReadBehind(r.memory, r.series, lo, hi, r.room(view, lo, hi), r.into)
+}
+
+// addColumn adds the column of a view to those that are appended to all series of a list at once; false: it does not follow.
+func (r *reader) addColumn(c *segment.Column, list, view int, lo, hi point.Nanos) bool {
+	if list != r.columnsOf && !r.columns.Empty() && !r.flush(r.room(view-1, lo, hi)) {
+		return false
+	}
+	r.columnsOf = list
+	return r.columns.Add(c, lo, hi)
+}
+
+// flush appends the columns; room is for rows of later views.
+func (r *reader) flush(room int) bool {
+	if r.columns.Empty() {
+		return true
+	}
+	l := &r.listed[r.columnsOf]
+	return r.memory.Flush(&r.columns, l.from, room, l.into)
 }
 
 // errTangled ends a walk over views that do not follow each other in time.

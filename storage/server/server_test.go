@@ -300,6 +300,24 @@ func (w *writer) flush(t fataler, compact bool) {
 	}
 }
 
+// TestAcceptedRowsCountByPartition: the balance of leads goes by them. Refused rows do not count.
+func TestAcceptedRowsCountByPartition(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	w := newWriter(t, p.server)
+	if all := p.server.Accepted(); len(all) != 0 {
+		t.Errorf("before the first row: %v", all)
+	}
+	w.insert(t, 1000, []row{{1, 1e9, 1}, {2, 1e9, 1}, {1, 150e9, 1}}, model{})
+	w.insert(t, 2000, []row{{1, 2e9, 1}}, model{})
+	if err := w.stream.Insert(t.Context(), &peer.Insert{Partition: 3, Stamp: 3000, IDs: []point.SeriesID{7}, Times: []int64{250e9}, Values: []float64{0}}); err == nil {
+		t.Error("a row of an undefined series was accepted")
+	}
+	if got := fmt.Sprint(p.server.Accepted()); got != "map[t:map[1:3 2:1]]" {
+		t.Errorf("accepted %s, want three rows of partition 1 and one of 2", got)
+	}
+}
+
 func TestInsertsOfOthersPartitionsAreStale(t *testing.T) {
 	p := start(t, vfs.NewMem(), newMap(t), 1)
 	defer p.stop(t)

@@ -102,7 +102,7 @@ func TestARestoredBackupHasAllRowsAndNoDeletedOnes(t *testing.T) {
 	}
 	all, err := backup.List(t.Context(), backup.Dir{FS: fs, Path: "bk"})
 	must(t, err)
-	removed, err := backup.Prune(t.Context(), backup.Dir{FS: fs, Path: "bk"}, "", 2)
+	removed, err := backup.Prune(t.Context(), backup.Dir{FS: fs, Path: "bk"}, "", all[len(all)-1].Name, 2)
 	if must(t, err); len(removed) != len(all)-2 {
 		t.Errorf("%d of %d backups were removed", len(removed), len(all))
 	}

@@ -170,7 +170,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		span.End(err)
 	}
 	if err == nil {
-		st.s.ledRows.Add(uint64(len(in.IDs) + len(in.Hists)))
+		st.s.accepted(pa, len(in.IDs)+len(in.Hists))
 		err = st.s.confirm(st.t, pa)
 	}
 	// The scratch keeps its own columns alone: a pool that kept the caller's would write into memory that the link

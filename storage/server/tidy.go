@@ -3,6 +3,9 @@ package server
 import (
 	"strconv"
 
+	"github.com/cockroachdb/errors/oserror"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/partition"
 )
@@ -43,9 +46,13 @@ func (s *Server) tidy() error {
 // tidySegments puts aside the directories of placements without an entry in the catalogue.
 func (s *Server) tidySegments(known map[string]bool) error {
 	b := s.deps.Brick
-	names, err := b.FS().List(b.FS().PathDir(b.SegmentDir(0)))
+	all := b.FS().PathDir(b.SegmentDir(0))
+	names, err := b.FS().List(all)
+	if oserror.IsNotExist(err) {
+		return nil // no segment was ever written
+	}
 	if err != nil {
-		return nil // no directory: no segment was ever written
+		return fault.Errorf(fault.Unavailable, "list the directory of all partitions' segments %s: %w; %s", all, err, partition.DoList)
 	}
 	for _, name := range names {
 		id, err := strconv.ParseUint(name, 16, 64)

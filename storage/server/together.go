@@ -110,7 +110,7 @@ func (st *stream) forwardAll(ctx context.Context, all []*peer.Insert) error {
 	if err != nil {
 		return err
 	}
-	st.s.ledRows.Add(uint64(peer.RowsOf(all)))
+	st.s.accepted(pa, peer.RowsOf(all))
 	return st.s.confirm(st.t, pa)
 }
 

@@ -66,8 +66,11 @@ func (s *Server) Rows(ctx context.Context, key lease.Partition, epoch point.Epoc
 		return fault.Errorf(fault.Stale, "partition %v is not here", key)
 	}
 	v, err := p.View()
-	if err != nil || v == nil {
+	if err != nil {
 		return err
+	}
+	if v == nil { // not without rows: they would count as moved
+		return fault.Errorf(fault.Stale, "partition %v is no longer here", key)
 	}
 	defer v.Close()
 	v.Watch(checkOf(ctx))

@@ -7,6 +7,8 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/server"
 	"github.com/spillwaydb/spillway/storage/unload"
 	"github.com/spillwaydb/spillway/storage/unload/runner"
 )
@@ -157,6 +160,73 @@ func TestAllRowsOfACutPartitionAreInItsHalves(t *testing.T) {
 	if !reflect.DeepEqual(seconds, want) {
 		t.Errorf("exemplars of %v", seconds)
 	}
+}
+
+// TestRowsOfOneTimeThatAreMoreThanASliceMove: senders that round their times write the rows of all series at one nanosecond, and then none for seconds. Where these rows were more than a slice the
+// partition was read for ever, and a split or merge never ended.
+func TestRowsOfOneTimeThatAreMoreThanASliceMove(t *testing.T) {
+	maps := &someMap{m: newMap(t).m}
+	p := start(t, vfs.NewMem(), maps, 1)
+	defer p.stop(t)
+	st, err := p.server.OpenStream(t.Context(), "t")
+	must(t, err)
+	defer st.Close()
+	const series = 200
+	in := &peer.Insert{Partition: 1, Level: point.All}
+	var defs []peer.Def
+	for i := range series {
+		defs = append(defs, peer.Def{ID: point.SeriesID(i), Labels: point.MakeLabels("__name__", "m", "i", fmt.Sprint(i))})
+		in.IDs, in.Values = append(in.IDs, point.SeriesID(i)), append(in.Values, 1)
+	}
+	must(t, st.Define(t.Context(), defs))
+	times := []point.Nanos{10e9, 20e9, 20e9 + 1, 30e9, 80e9}
+	for n, at := range times {
+		in.Stamp, in.Times = point.Stamp(1<<40+n<<12), slices.Repeat([]point.Nanos{at}, series)
+		must(t, st.Insert(t.Context(), in))
+	}
+	maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
+	must(t, err)
+	p.server.Seal("t", 1)
+
+	finished, reads := make(chan point.Epoch, 1), &countedReads{Server: p.server}
+	u := runner.New(runner.Deps{Ways: oneServer{maps, p}, Partitions: reads, Finished: func(_ lease.Partition, epoch point.Epoch) { finished <- epoch },
+		Borrow: func(ctx context.Context) (context.Context, *budget.Loan, error) { return ctx, nil, nil }, Log: slog.New(slog.DiscardHandler)},
+		runner.Settings{Machine: unload.Settings{After: time.Millisecond, SliceBytes: 8 << 10}, BytesPerSecond: 1 << 30})
+	defer u.Close()
+	u.Set(lease.Partition{Table: "t", ID: 1}, 1, true, true)
+	select {
+	case <-finished:
+	case <-reads.tooMany():
+		t.Fatalf("not finished after %d reads: %+v", readsMost, u.Progress())
+	}
+	if rows := u.Progress()[0].Rows; rows != int64(series*len(times)) {
+		t.Errorf("%d rows were moved, want %d", rows, series*len(times))
+	}
+}
+
+// countedReads are the partitions of a server, whose reads of slices are counted.
+type countedReads struct {
+	*server.Server
+	reads atomic.Int64
+	over  chan struct{}
+	once  sync.Once
+}
+
+// readsMost is far more than are needed.
+const readsMost = 500
+
+// tooMany is closed after readsMost.
+func (c *countedReads) tooMany() <-chan struct{} {
+	c.once.Do(func() { c.over = make(chan struct{}) })
+	return c.over
+}
+
+// Rows implements runner.Partitions.
+func (c *countedReads) Rows(ctx context.Context, key lease.Partition, epoch point.Epoch, lo, hi point.Nanos, f runner.Take) error {
+	if c.tooMany(); c.reads.Add(1) == readsMost {
+		close(c.over)
+	}
+	return c.Server.Rows(ctx, key, epoch, lo, hi, f)
 }
 
 // TestADeletionWaitsForRowsThatMove, and is refused before they begin to: it would not be known which are on their way.

@@ -534,7 +534,7 @@ func (m *Machine) Postponed(now time.Time, id ID) {
 // Forwarded records that the leader keeps a frame on all its copies. It returns the other holders, which may forget it; ok is false if it is not held.
 func (m *Machine) Forwarded(id ID) (others []topology.ServerID, ok bool) {
 	e, ok := m.frames[id]
-	if !ok {
+	if !ok || !e.logged { // forgotten meanwhile, and perhaps staged again since
 		return nil, false
 	}
 	if t := m.tables[e.Table]; t != nil {

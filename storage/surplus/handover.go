@@ -143,9 +143,8 @@ func places(m *topology.Map, at *partition.Identity) bool {
 func (h *Handover) frame(ctx context.Context, m *topology.Map, f *frame.Frame) error {
 	ctx, cancel := context.WithTimeout(ctx, h.settings.SendWithin)
 	defer cancel()
-	scratch := deliver.Get()
+	scratch := deliver.Of(f)
 	defer scratch.Put()
-	scratch.Frame = *f
 	expired, err := h.out.Rows(ctx, m.Table, m, peer.Inherit, scratch)
 	h.metrics.expired.Add(float64(expired))
 	return err

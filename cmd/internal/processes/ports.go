@@ -9,7 +9,7 @@ import (
 
 // Ports are chosen now and bound later by another process. They lie below those that Linux gives to outgoing connections
 // (ip_local_port_range begins at 32768): a connection that is made in between cannot use one. Tests that run side by side cannot
-// choose the same: each is claimed until the process that chose it ends.
+// choose the same: each is claimed until the process that chose it ends. Below them are those of make test-package and make test-browser.
 const (
 	portMin   = 16000
 	portCount = 16000

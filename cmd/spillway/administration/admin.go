@@ -60,6 +60,8 @@ type admin struct {
 	unasked bool
 	// listen is how long to wait for a server's heartbeat before it counts as silent.
 	listen time.Duration
+	// silent are the servers that sent no heartbeat while the command listened; nil: it did not listen.
+	silent map[topology.ServerID]bool
 }
 
 // listenFor is three heartbeat periods.
@@ -154,7 +156,7 @@ func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.Ser
 	opening, cancel := context.WithTimeout(ctx, openMax)
 	defer cancel()
 	if a.tables, err = tables.Open(opening, tables.Deps{
-		Store: store, Log: log, Place: placer.Place, Metadata: a.peers.Metadata, Servers: a.serverIDs, Rand: seeded(),
+		Store: store, Log: log, Place: placer.Place, Metadata: a.peers.Metadata, Servers: a.keepers, Rand: seeded(),
 	}, tables.Settings{New: topology.Config{PartitionWidth: 24 * time.Hour}}); err != nil {
 		a.tables, a.lacking = nil, map[string]error{"": err}
 		return a, nil
@@ -215,6 +217,19 @@ func (a *admin) serverIDs() []topology.ServerID {
 		}
 	}
 	return out
+}
+
+// keepers are the servers that may keep the file of a new table: all, until those are known that are silent.
+func (a *admin) keepers() []topology.ServerID {
+	var live, silent []topology.ServerID
+	for _, s := range a.serverIDs() {
+		if a.silent[s] {
+			silent = append(silent, s)
+		} else {
+			live = append(live, s)
+		}
+	}
+	return tables.Keepers(live, silent, master.MetadataServers)
 }
 
 // takers counts the servers that accept placements.

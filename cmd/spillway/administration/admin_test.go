@@ -238,7 +238,7 @@ func steady(s string) string {
 
 // TestAdmin plays testdata/admin: command lines of people, and their output. Besides commands of spillway a script has
 //
-//	servers   one a line: s1 host=a zone=x [down]; registers them, and they beat unless they are down
+//	servers   one a line: s1 host=a zone=x [staging=table] [down]; registers them, and they beat unless they are down
 //	cover     table and times: as if writes came there
 //	lease     partition, state, holder, in sync: as package lease would write the row
 //	damage    server, partition, the damage it reports
@@ -348,6 +348,8 @@ func (tw *town) server(f []string) {
 			s.Host = v
 		case "zone":
 			s.Zone = v
+		case "staging":
+			s.Staging = v
 		case "down":
 			up = false
 		}
@@ -494,3 +496,22 @@ func TestAFailureToLookIsNoHealth(t *testing.T) {
 
 // flags returns the flags of a command.
 func (f *Flags) flags() *Flags { return f }
+
+// TestALongReasonHidesNoServer: a row of a server or a lease that is longer than readers accept is not read. The server was gone from every list, and could not start again.
+func TestALongReasonHidesNoServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tw := newTown(t)
+		tw.server([]string{"s1", "zone=a"})
+		long := strings.Repeat("x", 70_000)
+		if out := tw.command([]string{"server", "drain", "s1", "--reason", long}); !strings.Contains(out, "at most 500 are kept") {
+			t.Errorf("drain: %.200s", out)
+		}
+		err := registry.Change(t.Context(), tw.store, "s1", func(s *registry.Server) { s.Drain = &lease.Note{Who: "ann", Reason: long} })
+		if !fault.Is(err, fault.TooLarge) {
+			t.Errorf("the row is written: %v", err)
+		}
+		if out := tw.command([]string{"server", "list"}); !strings.Contains(out, "s1:8430") {
+			t.Errorf("s1 is gone: %s", out)
+		}
+	})
+}

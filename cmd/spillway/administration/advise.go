@@ -103,14 +103,19 @@ func (c *TableAdvise) run(ctx context.Context, a *admin) error {
 	return (&TableSet{Table: c.Table, TableSettings: TableSettings(*out.Set), Reason: c.Reason, DryRun: c.DryRun}).run(ctx, a)
 }
 
+// adviseMost bounds the numbers to go by: more than all clusters together, and exact in the sums.
+const adviseMost = 1e12
+
 // advice measures the table and its servers, and says how the table should be set.
 func (c *TableAdvise) advice(ctx context.Context, a *admin) (out tableAdvice, err error) {
 	m, err := a.table(c.Table)
 	if err != nil {
 		return out, err
 	}
-	if c.ServerRows < 0 {
-		return out, fault.Errorf(fault.Invalid, "--server-rows has to be positive")
+	for flag, v := range map[string]float64{"--rows-per-second": c.Rows, "--row-bytes": c.RowBytes, "--server-rows": c.ServerRows} {
+		if !(v >= 0) || v > adviseMost {
+			return out, fault.Errorf(fault.Invalid, "%s has to be positive, and at most %g", flag, float64(adviseMost))
+		}
 	}
 	in := loadOf{Rows: c.Rows, RowBytes: c.RowBytes, ServerRows: c.ServerRows, SplitBytes: float64(c.SplitBytes), Whole: c.Whole,
 		Servers: a.takers(), Replicas: max(m.Config.Replicas, 1), MinInSync: m.Config.MinInSync(), Retention: m.Config.Retention, Width: m.Config.PartitionWidth,

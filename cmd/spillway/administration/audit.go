@@ -59,9 +59,16 @@ func decodeAudit(row coord.Row) (auditLine, error) {
 	return s.auditLine, nil
 }
 
+// reasonMax bounds a reason, and a name, in bytes. Rows of servers and leases hold them, and a row that is too long is not read: its server counts as not there, and its
+// partition is led by none.
+const reasonMax = 500
+
 // act does something that changes the cluster. It writes a row before, so that nothing is done without a trace, and
 // records the outcome there afterwards.
 func (a *admin) act(ctx context.Context, reason, what string, do func() error) error {
+	if n := max(len(reason), len(a.by)); n > reasonMax {
+		return fault.Errorf(fault.TooLarge, "a reason or name of %d bytes, at most %d are kept: name a ticket instead", n, reasonMax)
+	}
 	line := auditLine{When: time.Now().UTC(), Who: a.by, What: what, Reason: reason, Outcome: "begun"}
 	key := fmt.Sprintf("%s%s-%08x", AuditPrefix, line.When.Format("20060102T150405.000000000Z"), a.rng.Uint32())
 	if _, _, err := a.store.Commit(ctx, nil, []coord.Write{{Key: key, Value: line.encode()}}); err != nil {
@@ -131,6 +138,9 @@ func (c *Audit) Run() error {
 }
 
 func (c *Audit) run(ctx context.Context, a *admin) error {
+	if c.Limit < 0 {
+		return fault.Errorf(fault.Invalid, "a limit of %d lines; nothing may be negative", c.Limit)
+	}
 	rows, _, err := a.store.List(ctx, AuditPrefix)
 	if err != nil {
 		return err

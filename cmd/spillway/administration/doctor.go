@@ -7,7 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/figures"
 	"github.com/spillwaydb/spillway/cmd/spillway/findings"
@@ -191,7 +194,7 @@ func (e *examination) hosts() int {
 	return len(hosts)
 }
 
-// damaged asks the live servers for segments they cannot read. Servers that do not answer are reported elsewhere.
+// damaged asks the live servers for segments they cannot read.
 func (e *examination) damaged(ctx context.Context) {
 	rows := map[string]map[point.PartitionID]uint64{}
 	defer func() { e.uneven(ctx, rows) }()
@@ -202,28 +205,34 @@ func (e *examination) damaged(ctx context.Context) {
 				"`spillway table repair "+table+" --reason restored`; until then its rows are not read")
 		}
 	}()
+	var deaf []topology.ServerID // live, and without an answer
+	var why error                // of the last of them
+	defer func() { e.unseen(deaf, why) }()
 	for _, srv := range e.s.Servers {
 		st, ok := e.peers.Server(srv.ID)
-		if !srv.Live || !ok {
+		if !srv.Live {
+			continue
+		}
+		if !ok {
+			deaf, why = append(deaf, srv.ID), fault.Errorf(fault.Unavailable, "it cannot be dialled")
 			continue
 		}
 		for _, table := range e.unmapped(ctx, st) {
 			unmapped[table] = append(unmapped[table], srv.ID)
 		}
 		reported := false
-		for _, m := range e.s.Tables {
-			limited, cancel := context.WithTimeout(ctx, fetchMax)
-			held, err := st.Stats(limited, m.Table, 0)
-			cancel()
-			if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Canceled) {
-				break
-			}
-			if err != nil {
+		stats, err := statsOf(ctx, e.s.Tables, st)
+		if err != nil {
+			deaf, why = append(deaf, srv.ID), err
+		}
+		for i, held := range stats {
+			if held == nil {
 				continue
 			}
+			m := e.s.Tables[i]
 			if held.LostFound != "" && !reported {
 				reported = true
-				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when they are not needed")
+				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; rows in a file that ends with .surplus are put back as docs/runbooks/SpillwayLostAndFound.md says; remove them when they are not needed")
 			}
 			for i := range held.Staged {
 				e.staged(m, srv.ID, &held.Staged[i])
@@ -249,6 +258,57 @@ func (e *examination) damaged(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// unseen reports servers that send heartbeats and do not answer here: their rows are not known.
+func (e *examination) unseen(deaf []topology.ServerID, why error) {
+	if len(deaf) > 0 {
+		e.degraded("not examined", joinIDs(deaf), fmt.Sprintf("heartbeats come, but not every answer: of segments, flushes and staged rows there not all is known; the last error: %v", why),
+			"see that this host reaches peer.listen there, and that --peer.tls… are right; then run this again")
+	}
+}
+
+// tablesAtOnce is how many tables are asked about at a time.
+const tablesAtOnce = 8
+
+// statser is the part of a server that describes its tables.
+type statser interface {
+	Stats(ctx context.Context, table string, topN int) (*peer.Stats, error)
+}
+
+// statsOf asks a server about tables. Those that it has no rows of are nil, and those of which it gave no answer: the error is the first of these. Once it is
+// Unavailable no other table is asked about.
+func statsOf(ctx context.Context, tables []*topology.Map, st statser) ([]*peer.Stats, error) {
+	all := make([]*peer.Stats, len(tables))
+	var one atomic.Pointer[error]
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(tablesAtOnce)
+	for i, m := range tables {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			limited, cancel := context.WithTimeout(ctx, fetchMax)
+			defer cancel()
+			held, err := st.Stats(limited, m.Table, 0)
+			switch {
+			case err == nil:
+				all[i] = held
+			case fault.Is(err, fault.NotFound):
+			case fault.Is(err, fault.Unavailable), fault.Is(err, fault.Canceled):
+				return err
+			default: // of this table alone
+				err = fmt.Errorf("of table %s: %w", m.Table, err)
+				one.CompareAndSwap(nil, &err)
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	if first := one.Load(); err == nil && first != nil {
+		err = *first
+	}
+	return all, err
 }
 
 // uneven reports tables of which one column of the ring gets far more rows than its share, and which series lie there.
@@ -293,12 +353,29 @@ func (e *examination) metadata(ctx context.Context) error {
 			live++
 		}
 	}
-	for _, row := range rows {
-		table := mapstore.TableOf(row.Key)
-		r, lack, why, err := e.lacking(ctx, row)
-		if err != nil {
+	type kept struct {
+		row     mapstore.Row
+		lack    []topology.ServerID
+		why     error
+		setBack string
+	}
+	found := make([]kept, len(rows))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(tablesAtOnce)
+	for i, row := range rows {
+		g.Go(func() (err error) {
+			k := &found[i]
+			if k.row, k.lack, k.why, err = e.lacking(ctx, row); err == nil {
+				k.setBack, err = e.setBack(ctx, row, k.row)
+			}
 			return err
-		}
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for i := range rows {
+		table, r, lack, why := mapstore.TableOf(rows[i].Key), found[i].row, found[i].lack, found[i].why
 		have := len(r.Servers) - len(lack)
 		switch few := min(master.MetadataServers, live); {
 		case len(r.Servers) == 0:
@@ -307,8 +384,8 @@ func (e *examination) metadata(ctx context.Context) error {
 		case have < few:
 			e.degraded("few metadata servers", table, fmt.Sprintf("%d servers keep its METADATA file, %d could", have, few), "wait: the master has others keep it, at once or 10 minutes after one died; `spillway master plan` shows what is coming")
 		}
-		if err := e.setBack(ctx, row, r); err != nil {
-			return err
+		if what := found[i].setBack; what != "" {
+			e.broken("set back", table, what, "`spillway table repair "+table+" --reason restored`; until then it gets no new partitions")
 		}
 	}
 	return nil
@@ -328,26 +405,21 @@ func (e *examination) unmapped(ctx context.Context, st peer.Storage) []string {
 	})
 }
 
-// setBack reports a table if its row in the coordination store is older than a map that a server acted by: the store was restored from a backup. A row that changes
-// while this runs is not reported.
-func (e *examination) setBack(ctx context.Context, row coord.Row, r mapstore.Row) error {
-	table := mapstore.TableOf(row.Key)
+// setBack says how a table's row in the coordination store is older than a map that a server acted by: the store was restored from a backup. "": it is not, or it
+// changes while this runs.
+func (e *examination) setBack(ctx context.Context, row coord.Row, r mapstore.Row) (what string, err error) {
 	if r.Seq == 0 || r.Dropped {
-		return nil
+		return "", nil
 	}
-	n, err := e.newest(ctx, table, r, "")
-	if err != nil || n.File.Seq <= r.Seq || n.Witness == "" { // what no server acted by may be on its way
-		return nil
+	n, err := e.newest(ctx, mapstore.TableOf(row.Key), r, "")
+	if err != nil || n.File.Seq < r.Seq || n.File.Txn == r.Txn || n.Witness == "" { // what no server acted by may be on its way
+		return "", nil
 	}
 	now, there, err := e.store.Get(ctx, row.Key)
-	if err != nil {
-		return err
+	if err == nil && there && now.Revision == row.Revision {
+		what = fmt.Sprintf("the coordination store names transaction %d (%x) of its map, and %s acted by %d (%x): the store was restored from an older backup", r.Seq, r.Txn, n.Witness, n.File.Seq, n.File.Txn)
 	}
-	if there && now.Revision == row.Revision {
-		e.broken("set back", table, fmt.Sprintf("the coordination store names transaction %d of its map, and %s acted by %d: the store was restored from an older backup", r.Seq, n.Witness, n.File.Seq),
-			"`spillway table repair "+table+" --reason restored`; until then it gets no new partitions")
-	}
-	return nil
+	return what, err
 }
 
 // lacking returns the metadata servers that do not return a table's committed file, and the error of the last one. A file

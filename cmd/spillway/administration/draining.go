@@ -51,7 +51,7 @@ func (o onServer) String() string {
 
 // onServer returns the placements and bytes of a server, and the master's alarms. Errors are NotFound, and those of plan.
 func (a *admin) onServer(ctx context.Context, id topology.ServerID) (o onServer, alarms []string, err error) {
-	s, steps, err := a.plan(ctx)
+	s, steps, err := a.plan(ctx, master.Settings{})
 	if err != nil {
 		return o, nil, err
 	}
@@ -73,6 +73,9 @@ func (a *admin) onServer(ctx context.Context, id topology.ServerID) (o onServer,
 
 // awaitDrained shows how far a drained server is, until it has nothing. Errors are Unavailable (it still had something when the time was over) and those of onServer.
 func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
+	if err := a.incomplete(); err != nil { // its rows cannot be counted, and there may be no tables to follow
+		return fault.Annotate(err, "the drain of server %s goes on, and how far it is cannot be seen", id)
+	}
 	following, stop := context.WithCancel(ctx)
 	var g errgroup.Group
 	g.Go(func() error { return a.tables.Run(following) })

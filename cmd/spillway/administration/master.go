@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -17,8 +18,9 @@ type Master struct {
 }
 
 type masterPlanCmd struct {
-	Flags  `embed:""`
-	Alarms bool `name:"alarms" help:"Only what cannot be mended."`
+	Flags      `embed:""`
+	Alarms     bool   `name:"alarms" help:"Only what cannot be mended."`
+	ConfigFile string `name:"config.file" help:"YAML file of the storage servers, for its tables settings (default: the settings by default, which need not be those of the master that runs)." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 }
 
 // Run makes a plan from the state seen here. A running master may see silence differently: it counts by its own clock,
@@ -35,7 +37,11 @@ type planStep struct {
 }
 
 func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
-	_, all, err := a.plan(ctx)
+	cfg, err := settings.Load(c.ConfigFile)
+	if err != nil {
+		return err
+	}
+	_, all, err := a.plan(ctx, cfg.Tables.ForMaster())
 	if err != nil {
 		return err
 	}
@@ -58,8 +64,8 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 	})
 }
 
-// plan looks at the cluster and returns what its master would do next. Errors name the missing maps, or are the store's.
-func (a *admin) plan(ctx context.Context) (s master.State, steps []master.Step, err error) {
+// plan looks at the cluster and returns what its master would do next by some settings. Errors name the missing maps, or are the store's.
+func (a *admin) plan(ctx context.Context, by master.Settings) (s master.State, steps []master.Step, err error) {
 	if err := a.incomplete(); err != nil {
 		return s, nil, err
 	}
@@ -73,7 +79,7 @@ func (a *admin) plan(ctx context.Context) (s master.State, steps []master.Step, 
 	if s.Growth, err = a.growth(ctx); err != nil {
 		return s, nil, err
 	}
-	return s, master.Plan(s, master.Settings{}, a.rng), nil
+	return s, master.Plan(s, by, a.rng), nil
 }
 
 func opStrings(ops []topology.Op) []string {

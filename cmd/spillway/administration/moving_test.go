@@ -14,6 +14,28 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// TestADrainWithoutMapsIsReported: to wait for it ended the command with a panic where no metadata server had answered.
+func TestADrainWithoutMapsIsReported(t *testing.T) {
+	a := &admin{lacking: map[string]error{"": fault.Errorf(fault.Unavailable, "no metadata server answers")}}
+	if err := a.awaitDrained(t.Context(), "s1"); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "goes on") {
+		t.Error(err)
+	}
+}
+
+// TestAnOrderWithoutADryRunIsRefusedWithOne: it was carried out.
+func TestAnOrderWithoutADryRunIsRefusedWithOne(t *testing.T) {
+	for _, what := range []string{"bump", "move", "prohibit", "allow", "offline", "online", "restore", "force-join"} {
+		if _, err := steerPartition("cpu", 7, what, partitionOrder{DryRun: true, Reason: "test"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "no dry run") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, what := range []string{"split", "merge"} {
+		if _, err := steerPartition("cpu", 7, what, partitionOrder{DryRun: true}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // TestAMoveThatCannotEndIsRefused: each refusal says why, and nothing is changed.
 func TestAMoveThatCannotEndIsRefused(t *testing.T) {
 	key := lease.Partition{Table: "cpu", ID: 7}

@@ -5,12 +5,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/peers"
@@ -27,7 +30,7 @@ import (
 //	GET    /api/v1/admin/tables                                      all
 //	GET    /api/v1/admin/tables/TABLE                                one
 //	PUT    /api/v1/admin/tables/TABLE                                make it; the body is its settings
-//	PATCH  /api/v1/admin/tables/TABLE                                change settings; ?dry_run=true shows what would change
+//	PATCH  /api/v1/admin/tables/TABLE                                change settings; ?dry_run=true shows what would change, ?confirm=TABLE where rows are deleted
 //	GET    /api/v1/admin/tables/TABLE/advice                         how it should be set; ?rows_per_second=, row_bytes=, server_rows=, split_bytes=, whole_ranges=
 //	DELETE /api/v1/admin/tables/TABLE                                drop it with all its rows; ?confirm=TABLE, or ?dry_run=true
 //	GET    /api/v1/admin/tables/TABLE/partitions/PARTITION           one partition
@@ -138,6 +141,9 @@ func OrdersOfCluster(d Cluster, may func() error) Orders {
 
 // steerPartition makes the command for an order. Errors are NotFound: there is none of that name.
 func steerPartition(table string, id partitionID, what string, o partitionOrder) (order, error) {
+	if o.DryRun && what != "split" && what != "merge" { // it would be carried out
+		return nil, fault.Errorf(fault.Invalid, "an order to %s has no dry run", what)
+	}
 	at := PartitionArg{Table: table, ID: id}
 	switch what {
 	case "split":
@@ -178,27 +184,29 @@ func (o Orders) Pages(guard *access.Guard, list func(pattern string, h http.Hand
 		return
 	}
 	add := func(pattern string, changes bool, make func(r *http.Request) (order, error)) {
-		h := http.Handler(o.page(guard, changes, make))
-		if o.asks {
-			h = guard.Handler(access.NeedAdminAll, h)
-		}
-		list(pattern, h)
+		list(pattern, o.Guarded(guard, o.page(guard, changes, make)))
 	}
 	add("GET "+TablesPath, false, func(*http.Request) (order, error) { return &TableList{}, nil })
 	add("GET "+TablesPath+"/{table}", false, func(r *http.Request) (order, error) { return &TableShow{Table: r.PathValue("table")}, nil })
 	add("GET "+TablesPath+"/{table}/advice", false, func(r *http.Request) (order, error) { return adviceOf(r.PathValue("table"), r.URL.Query()) })
 	add("PUT "+TablesPath+"/{table}", true, func(r *http.Request) (order, error) {
 		s, err := o.settings(r)
-		return &TableCreate{Table: r.PathValue("table"), TableSettings: s}, err
+		dry, bad := dryRun(r.URL.Query())
+		if dry { // it would be made
+			bad = fault.Errorf(fault.Invalid, "making a table has no dry run")
+		}
+		return &TableCreate{Table: r.PathValue("table"), TableSettings: s}, errors.Join(err, bad)
 	})
 	add("PATCH "+TablesPath+"/{table}", true, func(r *http.Request) (order, error) {
 		s, err := o.settings(r)
 		q := r.URL.Query()
-		return &TableSet{Table: r.PathValue("table"), TableSettings: s, Reason: q.Get("reason"), DryRun: q.Get("dry_run") == "true"}, err
+		dry, bad := dryRun(q)
+		return &TableSet{Table: r.PathValue("table"), TableSettings: s, Confirm: q.Get("confirm"), Reason: q.Get("reason"), DryRun: dry}, errors.Join(err, bad)
 	})
 	add("DELETE "+TablesPath+"/{table}", true, func(r *http.Request) (order, error) {
 		q := r.URL.Query()
-		return droppedBy{&TableDrop{Table: r.PathValue("table"), Confirm: q.Get("confirm"), Reason: q.Get("reason"), DryRun: q.Get("dry_run") == "true"}, o}, nil
+		dry, err := dryRun(q)
+		return droppedBy{&TableDrop{Table: r.PathValue("table"), Confirm: q.Get("confirm"), Reason: q.Get("reason"), DryRun: dry}, o}, err
 	})
 	add("GET "+TablesPath+"/{table}/partitions/{partition}", false, func(r *http.Request) (order, error) {
 		id, err := partitionOf(r)
@@ -219,6 +227,14 @@ func (o Orders) Pages(guard *access.Guard, list func(pattern string, h http.Hand
 		}
 		return &Audit{Limit: limit, Match: r.URL.Query().Get("match")}, fault.Wrap(err, fault.Invalid, "limit")
 	})
+}
+
+// Guarded asks for credentials on loopback, too, where the process is a gateway that knows any: the handler reads or changes a whole cluster.
+func (o Orders) Guarded(guard *access.Guard, h http.Handler) http.Handler {
+	if o.asks {
+		return guard.Handler(access.NeedAdminAll, h)
+	}
+	return h
 }
 
 // droppedBy is a drop as the process does it.
@@ -248,6 +264,12 @@ func (o Orders) steered(r *http.Request, id partitionID, what string) (order, er
 	if err := readBody(r, &b, "an order about a partition"); err != nil {
 		return nil, err
 	}
+	q := r.URL.Query() // as the orders about tables have them
+	dry, err := dryRun(q)
+	if err != nil {
+		return nil, err
+	}
+	b.DryRun, b.Reason = b.DryRun || dry, cmp.Or(b.Reason, q.Get("reason"))
 	return o.steer(r.PathValue("table"), id, what, b)
 }
 
@@ -255,10 +277,39 @@ func (o Orders) steered(r *http.Request, id partitionID, what string) (order, er
 func readBody(r *http.Request, v any, what string) error {
 	d := json.NewDecoder(http.MaxBytesReader(nil, r.Body, adminBodyMax))
 	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil && err != io.EOF {
+	switch err := d.Decode(v); {
+	case err == io.EOF:
+		return nil
+	case err != nil:
 		return fault.Wrap(err, fault.Invalid, "the body is not %s", what)
 	}
+	if _, err := d.Token(); err != io.EOF {
+		return fault.Errorf(fault.Invalid, "the body is not %s: something follows it, which would not be carried out", what)
+	}
 	return nil
+}
+
+// orderParams are the parameters in the URL of an order that changes something. One with another name, such as dryrun, is refused: the order would be carried out as if
+// it were not there.
+var orderParams = [...]string{"by", "reason", "output", "confirm", "dry_run"}
+
+func checkOrderParams(q url.Values) error {
+	for name := range q {
+		if !slices.Contains(orderParams[:], name) {
+			return fault.Errorf(fault.Invalid, "the URL of an order has the parameter %q, and there are only %s", name, strings.Join(orderParams[:], ", "))
+		}
+	}
+	return nil
+}
+
+// dryRun reads ?dry_run=. Errors are Invalid: what cannot be read is no "no".
+func dryRun(q url.Values) (bool, error) {
+	text := q.Get("dry_run")
+	if text == "" {
+		return false, nil
+	}
+	dry, err := strconv.ParseBool(text)
+	return dry, fault.Wrap(err, fault.Invalid, "dry_run is true or false")
 }
 
 // page answers with the output of a command.
@@ -289,6 +340,9 @@ func (o Orders) carryOut(guard *access.Guard, r *http.Request, changes bool, rea
 		return false, fault.Wrap(err, fault.Invalid, "the parameters of the URL")
 	}
 	if changes {
+		if err := checkOrderParams(q); err != nil {
+			return false, err
+		}
 		if err := o.May(); err != nil {
 			return false, err
 		}

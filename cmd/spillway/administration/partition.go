@@ -170,7 +170,7 @@ func (c *partitionListCmd) run(ctx context.Context, a *admin) error {
 	}
 	rows := []PartitionRow{}
 	for p := range m.All() {
-		if (c.From.IsZero() || p.TimeHi > c.From.UnixNano()) && (c.To.IsZero() || p.TimeLo <= c.To.UnixNano()) {
+		if (c.From.IsZero() || time.Unix(0, p.TimeHi).After(c.From)) && (c.To.IsZero() || !time.Unix(0, p.TimeLo).After(c.To)) {
 			rows = append(rows, showPartition(&s, c.Table, p))
 		}
 	}
@@ -274,6 +274,9 @@ func (c *PartitionShow) run(ctx context.Context, a *admin) error {
 		}
 		for _, e := range l.Ends {
 			fmt.Fprintf(w, "epoch end\t%d at %d\n", e.Epoch, e.Seq)
+		}
+		if l.Next != nil {
+			fmt.Fprintf(w, "note\t%s\n", noted("to be handed to "+string(l.Next.Server), l.Next.Note))
 		}
 		if l.Bump != nil {
 			fmt.Fprintf(w, "note\t%s\n", noted("bumped", *l.Bump))
@@ -458,7 +461,19 @@ func cutAt(text string, p *topology.Partition) (topology.Cut, error) {
 		return topology.AtRing(r), fault.Wrap(err, fault.Invalid, "--at")
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
-	return topology.AtTime(t.UnixNano()), fault.Wrap(err, fault.Invalid, "--at is neither a time such as 2006-01-02T15:04:05Z nor a ring point such as 0x8000000000000000")
+	if err != nil {
+		return topology.Cut{}, fault.Wrap(err, fault.Invalid, "--at is neither a time such as 2006-01-02T15:04:05Z nor a ring point such as 0x8000000000000000")
+	}
+	at, err := nanosOf(t)
+	return topology.AtTime(at), fault.Annotate(err, "--at")
+}
+
+// nanosOf is a time that a person gave. Errors are Invalid: no row can have it.
+func nanosOf(t time.Time) (point.Nanos, error) {
+	if at := t.UnixNano(); time.Unix(0, at).Equal(t) {
+		return at, nil
+	}
+	return 0, fault.Errorf(fault.Invalid, "%s lies outside of the years 1678 to 2261, which rows can have", t.Format(time.RFC3339))
 }
 
 // changeLease changes a lease row by compare-and-swap. Errors are NotFound (there is none), Corrupt, Stale (it kept

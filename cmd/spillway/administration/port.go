@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
@@ -19,13 +20,16 @@ const (
 	adminHeaderTimeMax = 10 * time.Second
 	adminBodyTimeMax   = 10 * time.Second // orders are read whole before they are carried out
 	adminIdleTimeMax   = 2 * time.Minute
+	adminWriteTimeMax  = 30 * time.Second // for the client to read a piece of the answer; the whole answer may last longer
 	adminHeaderMax     = 64 << 10
 	adminBodyMax       = 1 << 20
 	adminConnsMax      = 256 // beyond it those that ask nothing are closed
 )
 
-// PortServer serves pages on the admin port, which get the body of a request whole.
-func PortServer(pages http.Handler) *http.Server { return BareServer(wholeBodies(pages)) }
+// PortServer serves pages on the admin port, which get the body of a request whole, to clients that read their answers.
+func PortServer(pages http.Handler) *http.Server {
+	return BareServer(intake.Patiently(wholeBodies(pages), adminWriteTimeMax))
+}
 
 // BareServer is PortServer for a handler that reads no body.
 func BareServer(h http.Handler) *http.Server {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/handshake"
@@ -81,6 +82,91 @@ func TestSlowClientsOfTheAdminPortTakeNoMoreThanTheirCap(t *testing.T) {
 		_ = c.Close()
 	}
 	opened(0, 0)
+}
+
+// piped listens for one connection of a pipe.
+type piped chan net.Conn
+
+func (p piped) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p piped) Close() error { return nil }
+
+func (p piped) Addr() net.Addr { return &net.TCPAddr{} }
+
+// ask serves one connection without buffers, and returns the body of the answer to a request on it, of which its reader decides how much is sent. stop ends both.
+func ask(t *testing.T, srv *http.Server) (answer io.Reader, stop func()) {
+	l, done := make(piped, 1), make(chan error, 1)
+	ours, theirs := net.Pipe()
+	l <- ours
+	go func() { done <- srv.Serve(l) }()
+	if _, err := io.WriteString(theirs, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(theirs), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Body, func() {
+		_ = theirs.Close()
+		close(l)
+		_ = srv.Close()
+		<-done
+	}
+}
+
+// TestAClientThatReadsNoAnswerKeepsNoAdministratorOut: it kept its connection, of which there are 256, for as long as it liked.
+func TestAClientThatReadsNoAnswerKeepsNoAdministratorOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		srv := PortServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for range 10 { // an answer that lasts, and is read
+				time.Sleep(adminWriteTimeMax)
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					t.Errorf("while the client reads: %v", err)
+				}
+			}
+			for {
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}))
+		answer, stop := ask(t, srv)
+		if _, err := io.CopyN(io.Discard, answer, 10*64<<10); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+		stop()
+	})
+}
+
+// TestAClientThatReadsSlowlyGetsAllOfALargeAnswer: 30 seconds held for the whole of a write, and an answer of megabytes is one.
+func TestAClientThatReadsSlowlyGetsAllOfALargeAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pieces, piece = 16, 64 << 10
+		srv := PortServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if n, err := w.Write(make([]byte, pieces*piece)); err != nil || n != pieces*piece {
+				t.Errorf("%d bytes are written: %v", n, err)
+			}
+		}))
+		answer, stop := ask(t, srv)
+		for i := range pieces {
+			time.Sleep(adminWriteTimeMax / 2)
+			if _, err := io.CopyN(io.Discard, answer, piece); err != nil {
+				t.Errorf("piece %d: %v", i+1, err)
+				break
+			}
+		}
+		stop()
+	})
 }
 
 // TestSilentConnectionsKeepNoAdministratorOut: connections that say nothing, or nothing after a request, take all that the admin port may have. An administrator was not let in until they ended.

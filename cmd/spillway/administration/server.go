@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,10 +44,17 @@ type ServerRow struct {
 	OnlyCopy   int     `json:"only_copy"`       // partitions with all rows in sync on this server alone
 	Load       float64 `json:"load"`
 	Drain      string  `json:"drain,omitempty"`
+	// Rows are those that it accepts a second as a leader, and Busy its busiest partitions; nil: not known.
+	Rows *int64      `json:"rows_per_second,omitempty"`
+	Busy []lease.Hot `json:"busy,omitempty"`
 }
 
 func showServer(s *master.State, srv master.Server) ServerRow {
 	r := ServerRow{Server: string(srv.ID), Addr: srv.Addr, Host: srv.Host, Zone: srv.Zone, Store: string(srv.Store), Version: srv.Version, State: "live", Load: srv.Beat.Load}
+	if w := srv.Beat.Writes; w != nil && srv.Live {
+		rows := w.All()
+		r.Rows, r.Busy = &rows, w.Hot
+	}
 	if !srv.Live {
 		r.State, r.SilentFor = "silent", srv.For.Seconds()
 	}
@@ -82,6 +90,23 @@ func showServer(s *master.State, srv master.Server) ServerRow {
 	return r
 }
 
+// rows is how many rows a second it accepts as a leader.
+func (r *ServerRow) rows() string {
+	if r.Rows == nil {
+		return "-"
+	}
+	return strconv.FormatInt(*r.Rows, 10)
+}
+
+// busiest lists its busiest partitions.
+func (r *ServerRow) busiest() string {
+	var out []string
+	for _, h := range r.Busy {
+		out = append(out, fmt.Sprintf("%s %d", h.Partition, h.Rows))
+	}
+	return cmp.Or(strings.Join(out, ", "), "none")
+}
+
 type serverListCmd struct {
 	Flags `embed:""`
 }
@@ -99,13 +124,13 @@ func (c *serverListCmd) run(ctx context.Context, a *admin) error {
 		rows = append(rows, showServer(&s, srv))
 	}
 	return a.print(rows, func(w io.Writer) {
-		fmt.Fprintln(w, "SERVER\tADDRESS\tHOST\tZONE\tSTATE\tPLACEMENTS\tLEADS\tONLY COPY OF\tMETADATA OF\tLOAD\tVERSION")
+		fmt.Fprintln(w, "SERVER\tADDRESS\tHOST\tZONE\tSTATE\tPLACEMENTS\tLEADS\tROWS/S\tONLY COPY OF\tMETADATA OF\tLOAD\tVERSION")
 		for _, r := range rows {
 			state := r.State
 			if r.SilentFor > 0 {
 				state += " for " + since(time.Duration(r.SilentFor*float64(time.Second)))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.0f %%\t%s\n", r.Server, r.Addr, r.Host, cmp.Or(r.Zone, "-"), state, r.Placements, r.Leads, r.OnlyCopy, r.Metadata, r.Load*100, cmp.Or(r.Version, "-"))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%.0f %%\t%s\n", r.Server, r.Addr, r.Host, cmp.Or(r.Zone, "-"), state, r.Placements, r.Leads, r.rows(), r.OnlyCopy, r.Metadata, r.Load*100, cmp.Or(r.Version, "-"))
 		}
 	})
 }
@@ -138,6 +163,9 @@ func (c *serverShowCmd) run(ctx context.Context, a *admin) error {
 				fmt.Fprintf(w, "silent\tfor %s, by the clock in its last heartbeat\n", since(srv.For))
 			}
 			fmt.Fprintf(w, "boot\t%s\nload\t%.0f %%\nholds\t%d placements, %d of them of partitions without rows, leads %d partitions, is the only one in sync of %d, keeps the METADATA files of %d tables\n", cmp.Or(string(srv.Beat.Boot), "-"), r.Load*100, r.Placements, r.Empty, r.Leads, r.OnlyCopy, r.Metadata)
+			if r.Rows != nil {
+				fmt.Fprintf(w, "accepts\t%d rows/s as the leader; busy partitions: %s\n", *r.Rows, r.busiest())
+			}
 		})
 	}
 	return fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", c.Server)
@@ -230,18 +258,22 @@ func (c *serverRemoveCmd) run(ctx context.Context, a *admin) error {
 			continue
 		}
 		r := showServer(&s, srv)
+		staged := ""
+		if srv.Staging != "" {
+			staged = ", and acked rows of tables " + strings.Join(strings.Fields(srv.Staging), ", ") + " may be staged on it alone"
+		}
 		switch {
 		case srv.Live:
 			return fault.Errorf(fault.Invalid, "server %s lives: stop it first, after `spillway server drain`", c.Server)
-		case r.Placements+r.OnlyCopy+r.Metadata > 0 && !c.Force && !c.DryRun:
-			return fault.Errorf(fault.Invalid, "%d placements still name server %s, of %d partitions only it has all rows, and it keeps the METADATA files of %d tables: drain it and wait, or add --force if it is gone for good", r.Placements, c.Server, r.OnlyCopy, r.Metadata)
+		case (r.Placements+r.OnlyCopy+r.Metadata > 0 || staged != "") && !c.Force && !c.DryRun:
+			return fault.Errorf(fault.Invalid, "%d placements still name server %s, of %d partitions only it has all rows, it keeps the METADATA files of %d tables%s: start it, drain it and wait, or add --force if it is gone for good", r.Placements, c.Server, r.OnlyCopy, r.Metadata, staged)
 		case c.Force && c.Confirm != string(c.Server) && !c.DryRun:
-			return fault.Errorf(fault.Invalid, "of %d partitions only server %s has all rows, and they would be lost; if that is meant, add --confirm=%s", r.OnlyCopy, c.Server, c.Server)
+			return fault.Errorf(fault.Invalid, "of %d partitions only server %s has all rows%s: they would be lost; if that is meant, add --confirm=%s", r.OnlyCopy, c.Server, staged, c.Server)
 		}
 		if c.DryRun {
-			return a.done("would forget server %s: %d placements name it, of %d partitions only it has all rows, it keeps the METADATA files of %d tables", c.Server, r.Placements, r.OnlyCopy, r.Metadata)
+			return a.done("would forget server %s: %d placements name it, of %d partitions only it has all rows, it keeps the METADATA files of %d tables%s", c.Server, r.Placements, r.OnlyCopy, r.Metadata, staged)
 		}
-		return a.act(ctx, c.Reason, fmt.Sprintf("remove server %s, which %d placements name and which alone has all rows of %d partitions", c.Server, r.Placements, r.OnlyCopy), func() error {
+		return a.act(ctx, c.Reason, fmt.Sprintf("remove server %s, which %d placements name and which alone has all rows of %d partitions%s", c.Server, r.Placements, r.OnlyCopy, staged), func() error {
 			row, ok, err := a.store.Get(ctx, registry.Key(c.Server))
 			if err != nil || !ok {
 				return fault.Annotate(err, "the row is gone")

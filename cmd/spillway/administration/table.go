@@ -307,6 +307,9 @@ type TableCreate struct {
 
 // Run makes a table.
 func (c *TableCreate) Run() error {
+	if err := tablename.Check(c.Table); err != nil { // "." is no part of a URL's path
+		return err
+	}
 	if !c.alone() {
 		return c.with(c.run)
 	}
@@ -336,6 +339,11 @@ func (c *TableCreate) run(ctx context.Context, a *admin) error {
 	}
 	return a.act(ctx, "", what, func() error {
 		m, err := a.tables.Create(ctx, c.Table, cfg)
+		if fault.Is(err, fault.Unavailable) && a.servers != nil { // servers that do not run may have been chosen to keep its map
+			if a.silent, err = a.silents(ctx); err == nil {
+				m, err = a.tables.Create(ctx, c.Table, cfg)
+			}
+		}
 		if err == nil && len(c.Weights) > 0 {
 			var op topology.Op
 			if op, err = columns(m, c.Weights, time.Time{}); err == nil {
@@ -347,6 +355,18 @@ func (c *TableCreate) run(ctx context.Context, a *admin) error {
 		}
 		return a.done("table %s is made", c.Table)
 	})
+}
+
+// silents listens for a moment, and returns the servers that sent no heartbeat.
+func (a *admin) silents(ctx context.Context) (map[topology.ServerID]bool, error) {
+	s, _, err := a.look(ctx)
+	silent := map[topology.ServerID]bool{}
+	for _, srv := range s.Servers {
+		if !srv.Live {
+			silent[srv.ID] = true
+		}
+	}
+	return silent, err
 }
 
 // columns makes the op that cuts the ring by weights from a boundary on; zero: the first boundary without data.
@@ -363,6 +383,11 @@ func columns(m *topology.Map, weights []uint32, from time.Time) (topology.Op, er
 	case m.Len() == 0:
 		boundary = math.MinInt64 // there is no data anywhere: from ever, rows of past times too
 	}
+	if !from.IsZero() {
+		if _, err := nanosOf(from); err != nil {
+			return nil, fault.Annotate(err, "--columns-from")
+		}
+	}
 	ranges, err := topology.Spread(m.RangesAt(boundary), weights)
 	if err != nil {
 		return nil, err
@@ -376,11 +401,12 @@ type TableSet struct {
 	TableSettings `embed:""`
 	Table         string    `arg:"" help:"Name."`
 	From          time.Time `name:"columns-from" help:"When --weights take effect: a multiple of the partition width, after all partitions that exist (default the first such time)."`
+	Confirm       string    `name:"confirm" help:"The table's name again, where a shorter --retention deletes rows now."`
 	Reason        string    `name:"reason" help:"Why, for the audit."`
 	DryRun        bool      `name:"dry-run" help:"Show what would be changed."`
 }
 
-// Run changes a table's settings. Shortening the retention deletes rows: the master does it.
+// Run changes a table's settings. Shortening the retention deletes rows, after confirmation: the master does it.
 func (c *TableSet) Run() error {
 	if reflect.ValueOf(c.TableSettings).IsZero() {
 		return fault.Errorf(fault.Invalid, "nothing to set: give --retention, or another of the settings that `spillway table set --help` lists")
@@ -391,7 +417,7 @@ func (c *TableSet) Run() error {
 	if !c.From.IsZero() {
 		return fault.Errorf(fault.Invalid, "--columns-from needs --servers")
 	}
-	return c.change(http.MethodPatch, c.Table, url.Values{"reason": {c.Reason}, "dry_run": {fmt.Sprint(c.DryRun)}}, c.body())
+	return c.change(http.MethodPatch, c.Table, url.Values{"reason": {c.Reason}, "dry_run": {fmt.Sprint(c.DryRun)}, "confirm": {c.Confirm}}, c.body())
 }
 
 func (c *TableSet) run(ctx context.Context, a *admin) error {
@@ -441,8 +467,16 @@ func (c *TableSet) run(ctx context.Context, a *admin) error {
 	if len(c.Weights) > 0 {
 		what += fmt.Sprintf(", columns %v from %s", c.Weights, after.Columns[len(after.Columns)-1].From)
 	}
+	lost := expires(m, next)
+	if lost > 0 {
+		what += fmt.Sprintf(", which deletes %d of its %d partitions now", lost, m.Len())
+	}
 	if c.DryRun {
 		return a.done("would %s", what)
+	}
+	if lost > 0 && c.Confirm != c.Table {
+		return fault.Errorf(fault.Invalid, "of the %d partitions of table %s %d are older than %s, and their rows would be deleted; if that is meant, add --confirm=%s (over HTTP: ?confirm=)",
+			m.Len(), c.Table, lost, SpanText(after.Retention), c.Table)
 	}
 	return a.act(ctx, c.Reason, what, func() error {
 		if _, err := a.tables.Change(ctx, c.Table, plan); err != nil {
@@ -450,6 +484,12 @@ func (c *TableSet) run(ctx context.Context, a *admin) error {
 		}
 		return a.done("%s", what)
 	})
+}
+
+// expires counts the partitions that are too old by the settings of next, and not by those of m.
+func expires(m, next *topology.Map) int {
+	now := time.Now().UnixNano()
+	return len(next.Expired(now)) - len(m.Expired(now))
 }
 
 // TableDrop deletes a table with all its rows.

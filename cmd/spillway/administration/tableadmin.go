@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,7 +25,7 @@ import (
 // adminStatus is the HTTP status for an administrator's request that failed.
 func adminStatus(err error) int {
 	switch fault.KindOf(err) {
-	case fault.Invalid:
+	case fault.Invalid, fault.TooLarge:
 		return http.StatusBadRequest
 	case fault.NotFound:
 		return http.StatusNotFound
@@ -58,7 +59,7 @@ func (o Orders) Keep(ctx context.Context, name string, keep time.Duration, by st
 		if err != nil {
 			return err
 		}
-		return (&TableSet{Table: name, TableSettings: s, Reason: "by an Influx client"}).run(ctx, a)
+		return (&TableSet{Table: name, TableSettings: s, Confirm: name, Reason: "by an Influx client"}).run(ctx, a)
 	})
 }
 
@@ -93,6 +94,9 @@ func (f *TableFlags) ask(method, path string, query url.Values, body any, v any)
 	defer stop()
 	if query == nil {
 		query = url.Values{}
+	}
+	if slices.ContainsFunc(strings.Split(path, "/"), func(part string) bool { return part == "." || part == ".." }) { // to HTTP it is a folder
+		return fault.Errorf(fault.Invalid, "no table has the name \".\" or \"..\"")
 	}
 	query.Set("by", cmp.Or(f.By, whoami()))
 	var text []byte

@@ -52,7 +52,7 @@ func (c *TableRepair) run(ctx context.Context, a *admin) error {
 	if err != nil {
 		return err
 	}
-	if row.Txn == n.File.Txn || c.Txn == "" && row.Seq >= n.File.Seq {
+	if row.Txn == n.File.Txn && n.Over <= row.Over || c.Txn == "" && (row.Seq > n.File.Seq || row.Seq == n.File.Seq && n.Witness == "") {
 		return a.done("table %s needs no repair: the coordination store names transaction %d, and the newest file on a majority of its metadata servers is %d", c.Table, row.Seq, n.File.Seq)
 	}
 	var old *topology.Map

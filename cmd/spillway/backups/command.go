@@ -2,6 +2,7 @@ package backups
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -141,6 +143,8 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 		return news, client.NoURL(at)
 	}
 	rq.Header.Set("Content-Type", "application/json")
+	heard, stop := awaitNews(os.Stderr, at)
+	defer stop()
 	resp, err := by.Send(rq, 0)
 	if err != nil {
 		return news, err
@@ -150,11 +154,40 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 		why, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		return news, fault.Errorf(fault.Unavailable, "%s answered %s: %s", at, resp.Status, strings.TrimSpace(string(why)))
 	}
-	return readNews(resp.Body, bar)
+	return readNews(resp.Body, bar, heard)
+}
+
+// newsWithin is how long no news of an order is usual: a partition without a leader is waited for so long.
+const newsWithin = 90 * time.Second
+
+// awaitNews writes a line to w each time that nothing came from the process for a while: one that is frozen, or whose disk hangs, does not close its connection.
+func awaitNews(w io.Writer, at string) (heard, stop func()) {
+	began := time.Now()
+	var mu sync.Mutex
+	var t *time.Timer
+	mu.Lock()
+	defer mu.Unlock()
+	t = time.AfterFunc(newsWithin, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(w, "\nno news of %s for %v: it, or a server that it waits for, may be stopped, or a disk may hang. It is waited for; Ctrl-C gives the order up\n", at, time.Since(began).Round(time.Second))
+		t.Reset(newsWithin)
+	})
+	heard = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		began = time.Now()
+		t.Reset(newsWithin)
+	}
+	return heard, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		t.Stop()
+	}
 }
 
 // readNews reads the lines of the answer up to the last one.
-func readNews(r io.Reader, bar *terminal.Bar) (news News, err error) {
+func readNews(r io.Reader, bar *terminal.Bar, heard func()) (news News, err error) {
 	d := json.NewDecoder(r)
 	for {
 		var line News
@@ -162,6 +195,7 @@ func readNews(r io.Reader, bar *terminal.Bar) (news News, err error) {
 			bar.End()
 			return news, fault.Errorf(fault.Unavailable, "the process went away before the %s was done (%v)", bar.What, err)
 		}
+		heard()
 		switch {
 		case line.Error != "":
 			bar.End()
@@ -286,6 +320,7 @@ func (c *Restore) order(ctx context.Context) error {
 	return tellMissing(news.Missing)
 }
 
+// listBackups ends with 1 when one cannot be read.
 func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 	all, err := backup.List(ctx, at)
 	if err != nil {
@@ -293,8 +328,10 @@ func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "BACKUP\tMADE\tOF\tSEGMENTS\tSIZE\tSTATE")
+	var end error
 	for _, l := range all {
 		if l.Err != nil {
+			end = terminal.Degraded
 			fmt.Fprintf(t, "%s\t\t\t\t\t%v\n", l.Name, l.Err)
 			continue
 		}
@@ -308,5 +345,5 @@ func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), of, len(l.Manifest.Segments), terminal.SizeText(l.Manifest.Bytes()), state)
 	}
-	return t.Flush()
+	return cmp.Or(t.Flush(), end)
 }

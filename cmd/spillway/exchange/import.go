@@ -92,6 +92,9 @@ func (c *Import) plan(ctx context.Context) (*transfer.Import, error) {
 		err = c.fromFile(m)
 	}
 	m.What = strings.Join([]string{"import of", cmp.Or(c.Source, c.From), "to", c.URL, "table", cmp.Or(c.Table, "default"), "match", cmp.Or(c.Range.Match, "all"), "from", cmp.Or(c.Range.Start, "the oldest"), "to", cmp.Or(c.Range.End, "the newest")}, " ")
+	if c.FromTable != "" {
+		m.What += " from table " + c.FromTable
+	}
 	return m, err
 }
 

@@ -16,3 +16,15 @@ func TestAFileAfterFromIsNotTakenForAServerThatIsDown(t *testing.T) {
 		}
 	}
 }
+
+// TestAnImportOfAnotherTableIsNotGoneOnWith: an interrupted import notes how far it came, and one of another table of the same server went on from there: its rows before were
+// left out.
+func TestAnImportOfAnotherTableIsNotGoneOnWith(t *testing.T) {
+	what := func(table string) string {
+		m, _ := (&Import{From: "http://127.0.0.1:1", FromTable: table, Senders: 1}).plan(t.Context()) // no server answers: the run is named all the same
+		return m.What
+	}
+	if what("cpu") == what("mem") {
+		t.Errorf("imports of two tables are both %q", what("cpu"))
+	}
+}

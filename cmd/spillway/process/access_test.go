@@ -3,6 +3,7 @@ package process
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,12 +16,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gogo/protobuf/proto"
 	"github.com/golang/snappy"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/prompb"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/administration"
+	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/api"
@@ -288,6 +292,75 @@ func TestRemoteReadStaysInItsTable(t *testing.T) {
 		if code != want || strings.Contains(string(plain), "secret_b") || want == 200 && !strings.Contains(string(plain), "secret_a") {
 			t.Errorf("%s: %d, want %d: %q", target, code, want, plain)
 		}
+	}
+}
+
+// TestBackupsOfAClusterNeedCredentialsOnLoopbackToo: any user of a gateway's host could read all tables, and write into them.
+func TestBackupsOfAClusterNeedCredentialsOnLoopbackToo(t *testing.T) {
+	w := openGuarded(t)
+	ask := func(name string) (codes []int) {
+		t.Helper()
+		for _, p := range w.privatePages() {
+			if p.pattern == "POST "+backups.Path || p.pattern == "POST "+backups.RestorePath {
+				code, _ := w.with(t, p.handler, name, http.MethodPost, strings.TrimPrefix(p.pattern, "POST "), "")
+				codes = append(codes, code)
+			}
+		}
+		return codes
+	}
+	if codes := ask(""); !slices.Equal(codes, []int{415, 415}) {
+		t.Errorf("of a process that is alone its host may: %v", codes)
+	}
+	w.behind.administer = administration.OrdersOfCluster(administration.Cluster{}, func() error { return nil })
+	for name, want := range map[string]int{"": 401, "reader": 403, "admin-a": 403, "admin": 415} {
+		if codes := ask(name); !slices.Equal(codes, []int{want, want}) {
+			t.Errorf("%q at a gateway: %v, want %d", name, codes, want)
+		}
+	}
+}
+
+// TestAReloadThatFailedIsShown, and until when: the API said that all reloads go well, and none ever came.
+func TestAReloadThatFailedIsShown(t *testing.T) {
+	w := openGuarded(t)
+	shown := func() (well bool, at time.Time) {
+		t.Helper()
+		code, text := w.as(t, "admin", http.MethodGet, "/api/v1/status/runtimeinfo", "")
+		var answer struct {
+			Data struct {
+				ReloadConfigSuccess bool
+				LastConfigTime      time.Time
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil || code != http.StatusOK {
+			t.Fatalf("%d %s %v", code, text, err)
+		}
+		return answer.Data.ReloadConfigSuccess, answer.Data.LastConfigTime
+	}
+	good, err := os.ReadFile(w.cfg.HTTP.TokensFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	well, start := shown()
+	if !well || start.IsZero() {
+		t.Errorf("at the start: %t at %v", well, start)
+	}
+	write := func(text []byte) error {
+		if err := os.WriteFile(w.cfg.HTTP.TokensFile, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return w.reloader().reload()
+	}
+	if err := write([]byte("tokens: [{}]")); err == nil {
+		t.Fatal("a bad file was taken")
+	}
+	if well, at := shown(); well || !at.Equal(start) {
+		t.Errorf("after a reload that failed: %t at %v", well, at)
+	}
+	if err := write(good); err != nil {
+		t.Fatal(err)
+	}
+	if well, at := shown(); !well || !at.After(start) {
+		t.Errorf("after a good one: %t at %v", well, at)
 	}
 }
 

@@ -104,7 +104,7 @@ func (d *door) backUp(ctx context.Context, o *backups.Order, to backup.Place, pr
 	}
 	news = backups.News{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
 	if o.Keep > 0 {
-		news.Removed, err = backup.Prune(ctx, to, snap.Content.Store, o.Keep)
+		news.Removed, err = backup.Prune(ctx, to, snap.Content.Store, news.Name, o.Keep)
 	}
 	return news, err
 }

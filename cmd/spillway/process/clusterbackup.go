@@ -35,9 +35,6 @@ var _ cluster.Source = backupSource{}
 
 // Tables implements cluster.Source, by the rows that the coordination store has now.
 func (s backupSource) Tables(ctx context.Context) (names []string, err error) {
-	if err := s.view.Leaders.CaughtUp(ctx); err != nil { // Unled is asked from here on
-		return nil, err
-	}
 	rows, _, err := s.view.Coord.List(ctx, mapstore.Prefix)
 	if err != nil {
 		return nil, err
@@ -81,6 +78,9 @@ func (s backupSource) Unled(table string, id point.PartitionID) bool {
 	return s.view.Leaders.NeverLed(lease.Partition{Table: table, ID: id})
 }
 
+// CaughtUp implements cluster.Source.
+func (s backupSource) CaughtUp(ctx context.Context) error { return s.view.Leaders.CaughtUp(ctx) }
+
 // Server implements cluster.Source.
 func (s backupSource) Server(id topology.ServerID) (peer.Storage, bool) {
 	return s.view.Peers.Server(id)
@@ -112,7 +112,7 @@ func (d *door) backUpCluster(ctx context.Context, o *backups.Order, to backup.Pl
 	}
 	news = backups.News{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
 	if o.Keep > 0 {
-		news.Removed, err = backup.Prune(ctx, to, d.holder(), o.Keep)
+		news.Removed, err = backup.Prune(ctx, to, d.holder(), news.Name, o.Keep)
 	}
 	return news, err
 }

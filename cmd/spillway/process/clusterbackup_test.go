@@ -49,6 +49,7 @@ func (s oneSource) Leader(string, *topology.Partition, int) (topology.ServerID, 
 	return settings.LocalServer, nil
 }
 func (s oneSource) Unled(string, point.PartitionID) bool { return false }
+func (s oneSource) CaughtUp(context.Context) error       { return nil }
 func (s oneSource) Server(id topology.ServerID) (peer.Storage, bool) {
 	return serverThatStages{s.server, s.waiting}, true
 }

@@ -72,7 +72,7 @@ func newOutside(t *testing.T) *outside {
 	for i := range outsideMaps {
 		o.must(cache.Save(tables.Cached{Table: fmt.Sprint("t", i), Row: []byte("row"), Map: bytes.Repeat([]byte{byte(i)}, 40), At: time.Unix(1_800_000_000, 0)}))
 	}
-	o.put("segments/00000000000000ab/3-4.surplus", surplusFile(0xab))
+	o.put("segments/00000000000000ab/3-4.surplus", surplusFile(1, 0xab))
 	var letters []byte
 	for i := range 5 {
 		line := fmt.Appendf(nil, `{"time":"2026-11-24T00:00:00Z","topic":"t","partition":0,"offset":%d,"kind":"invalid","reason":"r","rows_refused":0,"value":"no line"`, i)

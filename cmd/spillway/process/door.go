@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,6 +63,7 @@ type door struct {
 	limits   *limits.Registry
 	relabel  *relabel.Registry
 	replicas *tracker.Tracker
+	reader   *query.Reader
 	queries  *recent.Queries
 	refusals *recent.Refusals
 	senders  *recent.Senders
@@ -72,6 +74,7 @@ type door struct {
 	ready    atomic.Bool
 	rates    rates
 	growth   figures.Growth
+	reloads  reloads
 
 	backingUp atomic.Bool // one backup at a time
 	restoring atomic.Bool // and one restore
@@ -80,12 +83,13 @@ type door struct {
 
 // gatewayDeps are the parts behind a door.
 type gatewayDeps struct {
-	tables  *tables.Tables
-	coord   coord.Store // where gateways agree about HA pairs; nil: this process is alone
-	servers forward.Servers
-	leaders runner.Leaders  // nil: this process alone
-	staging forward.Staging // nil: rows wait for their leader
-	ping    func(context.Context, topology.ServerID) error
+	tables       *tables.Tables
+	coord        coord.Store // where gateways agree about HA pairs; nil: this process is alone
+	servers      forward.Servers
+	leaders      runner.Leaders  // nil: this process alone
+	staging      forward.Staging // nil: rows wait for their leader
+	ping         func(context.Context, topology.ServerID) error
+	lastReceived func(topology.ServerID) time.Time
 	// ReadOnly is why a server that is up accepts no rows; "": it accepts them. Nil: this process alone.
 	readOnly func(topology.ServerID) string
 	source   query.Source
@@ -153,6 +157,7 @@ func (d *door) makeLane() {
 // open assembles the parts of a gateway.
 func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	d.behind = behind
+	d.reloads.at = time.Now()
 	d.makeLane()
 	var err error
 	if d.accounts, err = openAccounts(int64(d.cfg.Storage.MemoryBytes), d.registry); err != nil {
@@ -171,14 +176,14 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 		return err
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
-	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping,
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping, LastReceived: behind.lastReceived,
 		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.ForForward())
 	d.queries, d.refusals, d.senders = recent.NewQueries(), recent.NewRefusals(), recent.NewSenders()
-	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors, Lane: d.lane}, d.cfg.Query)
+	d.reader, err = query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors, Lane: d.lane}, d.cfg.Query)
 	if err != nil {
 		return err
 	}
-	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: d.cfg.Build, Config: d.settings, Flags: d.flagValues}, d.cfg.API)
+	promAPI, err := api.New(api.Deps{Query: d.reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: d.cfg.Build, Config: d.settings, Flags: d.flagValues, Reloaded: d.reloads.last}, d.cfg.API)
 	if err != nil {
 		return err
 	}
@@ -190,22 +195,43 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	return err
 }
 
-// actors adds the actors that a door needs while its process runs.
-func (d *door) actors(ctx context.Context, g *run.Group) {
-	g.Add(actor(ctx, d.limits.Run))
-	g.Add(actor(ctx, d.replicas.Run))
-	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(d.accounts.series, settings.SeriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth))
-	}))
-	if d.kafka != nil {
-		g.Add(actor(ctx, d.kafka.Run))
+// actors adds the door, with others that are in front of what g has besides, as an actor of g. Those of g that stand behind it are added later: they
+// go on until the door's last requests and records are answered.
+func (d *door) actors(ctx context.Context, g *run.Group, others ...func(context.Context) error) {
+	var front run.Group
+	if d.kafka != nil { // drains beside the front
+		front.Add(actor(ctx, d.kafka.Run))
 	}
-	g.Add(actor(ctx, d.guard.Run))
-	g.Add(actor(ctx, d.reloader().onHangup))
-	g.Add(func() error { return d.front.Serve(d.listener) }, func(error) { d.drain() })
+	front.Add(func() error { return d.front.Serve(d.listener) }, func(error) { d.drain() })
 	if d.admin != nil {
 		srv := administration.PortServer(d.adminPages())
-		g.Add(func() error { return administration.ServePort(srv, d.admin) }, func(error) { _ = srv.Close() })
+		front.Add(func() error { return administration.ServePort(srv, d.admin) }, func(error) { _ = srv.Close() })
+	}
+	front.Add(actor(ctx, d.limits.Run))
+	front.Add(actor(ctx, d.replicas.Run))
+	front.Add(actor(ctx, func(ctx context.Context) error {
+		return follow(ctx, ahead(d.accounts.series, settings.SeriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth))
+	}))
+	front.Add(actor(ctx, d.guard.Run))
+	front.Add(actor(ctx, d.reloader().onHangup))
+	for _, f := range others {
+		front.Add(actor(ctx, f))
+	}
+	g.Add(nested(&front))
+}
+
+// nested makes an actor of a group. Its interrupt returns when all of the group have ended.
+func nested(g *run.Group) (func() error, func(error)) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	end := sync.OnceFunc(func() { close(stop) })
+	g.Add(func() error { <-stop; return nil }, func(error) { end() })
+	execute := func() error {
+		defer close(ended)
+		return g.Run()
+	}
+	return execute, func(error) {
+		end()
+		<-ended
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/oklog/run"
@@ -66,6 +65,7 @@ func (g *Gateway) Run() error {
 	if err != nil {
 		return err
 	}
+	defer cfg.catchEnds()()
 	return errors.Join(p.run(ctx), p.close())
 }
 
@@ -99,7 +99,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 		Tables: p.view.Tables, Leaders: p.view.Leaders, Servers: p.view.Peers, Age: p.view.Age, NeverLed: p.view.Leaders.NeverLed,
 		CaughtUp: p.view.Leaders.CaughtUp, Copies: p.view.Leaders.InSync, Ping: p.view.Peers.Ping, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
-	behind := gatewayDeps{tables: p.view.Tables, coord: p.view.Coord, servers: p.view.Peers, leaders: p.view.Leaders, source: source, describe: p.view.Describe, ping: p.view.Peers.Ping, readOnly: p.view.ReadOnly, administer: p.administer(),
+	behind := gatewayDeps{tables: p.view.Tables, coord: p.view.Coord, servers: p.view.Peers, leaders: p.view.Leaders, source: source, describe: p.view.Describe, ping: p.view.Peers.Ping, lastReceived: p.view.Peers.LastReceived, readOnly: p.view.ReadOnly, administer: p.administer(),
 		cluster: backupSource{&p.view, source}, place: p.view.Placer.Place, fit: func(c topology.Config) topology.Config { return c }}
 	if cfg.Intake.Staging {
 		behind.staging = waiting
@@ -118,14 +118,15 @@ func (p *gateway) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var g run.Group
-	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
-	p.view.Actors(ctx, &g)
+	g.Add(actor(ctx, p.cfg.untilSignal))
+	var own []func(context.Context) error
+	if p.scraper != nil {
+		own = append(own, p.scraper.Run)
+	}
+	p.actors(ctx, &g, own...)
+	p.view.Actors(ctx, &g) // behind the door: a request that waits for its leader learns of the next one
 	if p.cfg.Intake.Staging {
 		g.Add(actor(ctx, func(ctx context.Context) error { return p.view.Registry.Prove(ctx, p.view.Coord) }))
-	}
-	p.actors(ctx, &g)
-	if p.scraper != nil {
-		g.Add(actor(ctx, p.scraper.Run))
 	}
 	p.announce(fmt.Sprintf("a gateway of the cluster at %s, which has %d storage servers", p.cfg.Coord.URL, len(p.view.Registry.All())))
 	return p.wait(&g)

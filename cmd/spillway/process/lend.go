@@ -23,9 +23,7 @@ const lendTimeMax = 2 * time.Second
 
 // borrow begins the loan of one read. The error is Throttled.
 func (l lending) borrow(ctx context.Context) (context.Context, *budget.Loan, error) {
-	short, cancel := context.WithTimeout(ctx, lendTimeMax)
-	defer cancel()
-	loan, err := l.queries.Borrow(short, 0)
+	loan, err := l.queries.BorrowWithin(ctx, lendTimeMax, 0)
 	if err != nil && ctx.Err() == nil {
 		err = fault.Wrap(err, fault.Throttled, "too many reads at once; try again later")
 	}
@@ -38,11 +36,17 @@ func (l lending) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	if err != nil {
 		return nil, err
 	}
+	lent := false
+	defer func() {
+		if !lent { // also after a panic, which ends the call alone
+			loan.Close()
+		}
+	}()
 	set, err := l.Server.SelectInTurns(ctx, q)
 	if err != nil {
-		loan.Close()
 		return nil, err
 	}
+	lent = true
 	return lentSet{set, loan}, nil
 }
 

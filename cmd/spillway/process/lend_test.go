@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -98,4 +100,28 @@ func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
 	_, err = small.Select(t.Context(), everything)
 	small.queries.Release(2 << 20)
 	refused("nothing is left", err, fault.Throttled)
+}
+
+// TestASmallReadOfAGatewayWaitsForMemory that others release within a second, as a query of one process does: it was refused at once.
+func TestASmallReadOfAGatewayWaitsForMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const mib = 1 << 20
+		queries := budget.New("queries", 24*mib)
+		if err := queries.Reserve(18 * mib); err != nil {
+			t.Fatal(err)
+		}
+		_, loan, err := lending{queries: queries}.borrow(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer loan.Close()
+		if err := queries.Reserve(5 * mib); err != nil { // there is nothing left
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() { queries.Release(5 * mib) })
+		began := time.Now()
+		if err := loan.TakeSoon(3 * mib); err != nil || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
 }

@@ -34,9 +34,11 @@ func (c counting) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelInfo || c.Handler.Enabled(ctx, l)
 }
 
-// Handle counts the record, and passes it on if the level shows it.
+// Handle counts the record, and passes it on if the level shows it. Those of Debug are not counted: net/http's have addresses of clients in their messages.
 func (c counting) Handle(ctx context.Context, r slog.Record) error {
-	c.count.WithLabelValues(strings.ToLower(r.Level.String()), r.Message).Inc()
+	if r.Level >= slog.LevelInfo {
+		c.count.WithLabelValues(strings.ToLower(r.Level.String()), r.Message).Inc()
+	}
 	if !c.Handler.Enabled(ctx, r.Level) {
 		return nil
 	}

@@ -35,6 +35,19 @@ spillway_log_messages_total{event="table created",level="info"} 2
 	}
 }
 
+// TestClientsMakeNoMetricsOfTheirAddresses: net/http's lines at log_level debug became a series each, as many as bad connections came.
+func TestClientsMakeNoMetricsOfTheirAddresses(t *testing.T) {
+	var out bytes.Buffer
+	r := prometheus.NewRegistry()
+	web := slog.NewLogLogger(newLog(&out, "logfmt", slog.LevelDebug, r).Handler(), slog.LevelDebug)
+	for _, addr := range []string{"192.0.2.1:1000", "192.0.2.1:1001"} {
+		web.Printf("http2: server: error reading preface from client %s: bogus greeting", addr)
+	}
+	if n, err := testutil.GatherAndCount(r); err != nil || n != 0 || strings.Count(out.String(), "bogus") != 2 {
+		t.Errorf("%d series, %v, and the log:\n%s", n, err, &out)
+	}
+}
+
 // TestEveryLineOfAJSONLogIsJSON, from the start of a process to its end: what reads logs refused the lines that were for people.
 func TestEveryLineOfAJSONLogIsJSON(t *testing.T) {
 	t.Parallel()

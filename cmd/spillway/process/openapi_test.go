@@ -248,6 +248,7 @@ func apiAsks(backup string) []apiAsk {
 	administer(400, "DELETE", "/api/v1/admin/tables/made", "", "")
 	administer(200, "DELETE", "/api/v1/admin/tables/made?confirm=made&reason=test", "", "")
 	administer(200, "POST", "/-/reload", "", "")
+	administer(200, "PUT", "/-/reload", "", "")
 	administer(200, "POST", "/api/v1/admin/backup", jsonType, fmt.Sprintf(`{"to":%q}`, backup))
 	administer(400, "POST", "/api/v1/admin/backup", jsonType, `{"to":"relative"}`)
 	administer(415, "POST", "/api/v1/admin/backup", "text/plain", `{}`)

@@ -36,6 +36,15 @@ func (d *door) orderPages() (out []page) {
 // dropTable deletes a table with its rows: first it accepts no more writes, then the rows are deleted, then the table.
 // finishDrops finishes a drop after a crash.
 func (p *standalone) dropTable(ctx context.Context, name string) error {
+	p.dropping.Lock()
+	defer p.dropping.Unlock()
+	if err := ctx.Err(); err != nil { // while another table was dropped
+		return fault.Wrap(err, fault.Canceled, "drop table %s", name)
+	}
+	return p.dropTableLocked(ctx, name)
+}
+
+func (p *standalone) dropTableLocked(ctx context.Context, name string) error {
 	if err := p.tables.BeginDrop(ctx, name); err != nil {
 		return err
 	}
@@ -49,14 +58,24 @@ func (p *standalone) dropTable(ctx context.Context, name string) error {
 	return p.tables.DropTable(ctx, name)
 }
 
-// finishDrops finishes drops that an earlier process began.
+// finishDrops finishes drops that an earlier process, or an order that was given up, began.
 func (p *standalone) finishDrops(ctx context.Context) {
 	for _, name := range p.tables.Names() {
 		if !p.tables.Dropping(name) {
 			continue
 		}
-		if err := p.dropTable(ctx, name); err != nil && ctx.Err() == nil {
+		if err := p.finishDrop(ctx, name); err != nil && ctx.Err() == nil {
 			p.log.Error("a table whose drop began could not be dropped; it is tried again", "table", name, "error", err)
 		}
 	}
+}
+
+// finishDrop finishes the drop of a table, unless it has ended meanwhile: a sender may have made the table anew, with rows that are acknowledged.
+func (p *standalone) finishDrop(ctx context.Context, name string) error {
+	p.dropping.Lock()
+	defer p.dropping.Unlock()
+	if !p.tables.Dropping(name) {
+		return nil
+	}
+	return p.dropTableLocked(ctx, name)
 }

@@ -81,15 +81,21 @@ func tablePage(w http.ResponseWriter, r *http.Request) {
 // privatePages are the pages of admin.listen. On loopback any user of the host may use them.
 func (d *door) privatePages() []page {
 	out := profilePages()
-	out = append(out, page{"POST " + backups.Path, access.NeedAdminAll, http.HandlerFunc(d.backupPage)},
-		page{"POST " + backups.RestorePath, access.NeedAdminAll, http.HandlerFunc(d.restorePage)})
+	for path, h := range map[string]http.HandlerFunc{backups.Path: d.backupPage, backups.RestorePath: d.restorePage} {
+		out = append(out, page{"POST " + path, access.NeedAdminAll, d.behind.administer.Guarded(d.guard, h)})
+	}
 	out = append(out, d.orderPages()...)
-	return append(out,
-		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloader().page)},
+	return append(append(out, reloadPages(d.reloader())...),
 		page{"GET /metrics", access.NeedMetrics, d.metricsPage()},
 		page{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
 		page{"GET /-/ready", access.NeedNothing, http.HandlerFunc(d.readiness)},
 	)
+}
+
+// reloadPages are the reload by the methods that Prometheus has it by.
+func reloadPages(r *reloader) []page {
+	h := http.HandlerFunc(r.page)
+	return []page{{"POST /-/reload", access.NeedAdminAll, h}, {"PUT /-/reload", access.NeedAdminAll, h}}
 }
 
 // profilePages are on no public port.

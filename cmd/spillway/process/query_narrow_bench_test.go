@@ -44,7 +44,7 @@ func BenchmarkQueryNarrow(b *testing.B) {
 	var readers []*query.Reader
 	for _, w := range []time.Duration{24 * time.Hour, width} {
 		p := flushedStore(b, filepath.Join(dir, w.String()), w, end, hosts, hours)
-		r, err := query.New(query.Deps{Source: p.server, Memory: budget.New("queries", 1<<30)}, query.Settings{})
+		r, err := query.New(query.Deps{Source: p.server, Memory: budget.New("queries", 1<<30)}, query.Settings{Timeout: setting.Span(10 * time.Minute)})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -25,14 +27,18 @@ type reloader struct {
 	apply func(c *settings.Config) error
 	// failed counts a reload that failed; nil: nothing does.
 	failed func()
+	of     *reloads
 }
 
 // reload applies all or nothing: a mistake anywhere leaves the settings in force unchanged. The error is Invalid.
 func (r *reloader) reload() error {
+	r.of.turn.Lock()
+	defer r.of.turn.Unlock()
 	c, err := r.readAgain()
 	if err == nil {
 		err = r.apply(c)
 	}
+	r.of.ended(err)
 	if err != nil {
 		if r.failed != nil {
 			r.failed()
@@ -90,7 +96,31 @@ func (r *reloader) page(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (d *door) reloader() *reloader {
-	return &reloader{cfg: d.cfg, log: d.log, apply: d.apply, failed: d.limits.ReloadFailed}
+	return &reloader{cfg: d.cfg, log: d.log, apply: d.apply, failed: d.limits.ReloadFailed, of: &d.reloads}
+}
+
+// reloads are the outcomes of reloads. The zero value is those of a process that has had none.
+type reloads struct {
+	turn sync.Mutex // held from the reading of the files to the end: the settings read first must not come into force last
+
+	mu     sync.Mutex
+	failed bool      // the last
+	at     time.Time // of the last that went well, or of the start
+}
+
+func (r *reloads) ended(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed = err != nil; !r.failed {
+		r.at = time.Now()
+	}
+}
+
+// last reports whether the last went well, and since when the settings in force are.
+func (r *reloads) last() (well bool, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.failed, r.at
 }
 
 // apply puts users, tokens, limits, rules of labels and pairs of replicas into force.
@@ -108,7 +138,7 @@ func (d *door) apply(c *settings.Config) error {
 // reloader puts the weights of tables into force, all that a storage server uses of the limits. Certificates and revocations of
 // peers are read again by themselves.
 func (p *storage) reloader() *reloader {
-	return &reloader{cfg: p.cfg, log: p.log, apply: func(c *settings.Config) error {
+	return &reloader{cfg: p.cfg, log: p.log, of: &p.reloads, apply: func(c *settings.Config) error {
 		now := c.Limits
 		p.cfg.Weights.Store(&now)
 		return nil

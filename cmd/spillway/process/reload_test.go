@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -92,6 +94,32 @@ func TestAStorageServerReloadsAllOrNothing(t *testing.T) {
 	ask(200, "POST")
 	if more := said.String()[before:]; more != "" {
 		t.Errorf("log_level is error, and this was logged: %s", more)
+	}
+}
+
+// TestTheLastOfTwoReloadsIsInForce: one that had read the file before it was changed could come into force behind one that had read it afterwards.
+func TestTheLastOfTwoReloadsIsInForce(t *testing.T) {
+	p, _, write := configured(t, "admin: {listen: '127.0.0.1:0'}\nlimits: {tables: {m: {weight: 2}}}\n")
+	second := make(chan error, 1)
+	read, reads := p.cfg.Again, 0
+	p.cfg.Again = func() (settings.Config, error) {
+		c, err := read()
+		if reads++; reads == 1 {
+			write("admin: {listen: '127.0.0.1:0'}\nlimits: {tables: {m: {weight: 5}}}\n")
+			go func() { second <- p.reloader().reload() }()
+			select {
+			case err := <-second: // it did not wait
+				second <- err
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+		return c, err
+	}
+	if err := errors.Join(p.reloader().reload(), <-second); err != nil {
+		t.Fatal(err)
+	}
+	if w := p.weight("m"); w != 5 {
+		t.Errorf("the weight is %d after the reload of the file that has 5", w)
 	}
 }
 

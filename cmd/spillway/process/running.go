@@ -12,4 +12,5 @@ type config struct {
 	processors int            // of the machine; set by spread
 	heap       *heapLimit     // of the collector; set by limitHeap
 	hangups    chan os.Signal // signals to reload; set by catchHangups
+	ends       chan os.Signal // signals to stop; set by catchEnds. Nil: none comes
 }

@@ -77,8 +77,8 @@ func (p *storage) announceStaging(ctx context.Context, tables []string) error {
 	return registry.Change(ctx, p.view.Coord, p.id, func(s *registry.Server) { s.Staging = registry.StagingOf(tables) })
 }
 
-// unstageTimeout bounds how long a stopping server sends its staged rows to leaders or other servers. Rows that are left then stay on its disk.
-const unstageTimeout = 3 * time.Second
+// UnstageTimeout bounds how long a stopping server sends its staged rows to leaders or other servers. Rows that are left then stay on its disk.
+const UnstageTimeout = 3 * time.Second
 
 // unstaging is an actor that only empties the staging at the end, once the leases are released.
 func (p *storage) unstaging() (func() error, func(error)) {
@@ -88,7 +88,7 @@ func (p *storage) unstaging() (func() error, func(error)) {
 		if p.staging == nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), p.patience(unstageTimeout))
+		ctx, cancel := context.WithTimeout(context.Background(), p.patience(UnstageTimeout))
 		defer cancel()
 		if err := p.staging.Leave(ctx); err != nil {
 			p.log.Warn("rows that are staged here wait on the disk until the server starts again", "error", err)

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -88,6 +88,7 @@ func (s *Standalone) live(cfg *config) error {
 	if err != nil {
 		return err
 	}
+	defer cfg.catchEnds()()
 	defer endsWithin(time.Duration(cfg.HTTP.ShutdownTimeout)+EndMax, log)()
 	return live(func() error { return p.run(ctx) }, p.close, p.fences()...)
 }
@@ -102,7 +103,8 @@ type standalone struct {
 	tables *tables.Tables
 	server *server.Server
 
-	frozen    string // why the store is on an overlay and accepts no writes; "": it is not
+	dropping  sync.Mutex // held while a table is dropped
+	frozen    string     // why the store is on an overlay and accepts no writes; "": it is not
 	retention retain
 	scraper   *scrape.Scraper // nil: the process does not write its own metrics
 	unmapped  string          // findings of openStorage about lost maps; "": none
@@ -325,23 +327,24 @@ func (p *standalone) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var g run.Group
-	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
-	g.Add(actor(ctx, p.server.Run))
+	g.Add(actor(ctx, p.cfg.untilSignal))
+	var own []func(context.Context) error
+	if p.frozen == "" && p.scraper != nil {
+		own = append(own, p.scraper.Run)
+	}
+	p.actors(ctx, &g, own...)
+	g.Add(actor(ctx, p.server.Run)) // behind the door: flushes make room for its last rows
 	g.Add(actor(ctx, p.files.Run))
 	g.Add(actor(ctx, p.tables.Run))
 	if p.frozen != "" {
 		g.Add(actor(ctx, p.cfg.untilRoom))
 	} else {
 		g.Add(actor(ctx, p.keepRetention))
-		if p.scraper != nil {
-			g.Add(actor(ctx, p.scraper.Run))
-		}
 	}
 	g.Add(actor(ctx, untilFenced(fence{p.coord.Failed(), p.coord.Err})))
 	g.Add(actor(ctx, func(ctx context.Context) error {
 		return follow(ctx, p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth))
 	}))
-	p.actors(ctx, &g)
 	p.announce("data in " + p.cfg.DataDir)
 	return p.wait(&g)
 }

@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -106,7 +106,8 @@ func (s *Storage) live(cfg *config) error {
 	if err := p.open(ctx, s.ReplaceStore, !s.NoMaster); err != nil {
 		return errors.Join(err, p.close())
 	}
-	defer endsWithin(LeaveTimeout+CopiesTimeout+time.Duration(cfg.HTTP.ShutdownTimeout)+EndMax, log)()
+	defer cfg.catchEnds()()
+	defer endsWithin(LeaveTimeout+CopiesTimeout+UnstageTimeout+time.Duration(cfg.HTTP.ShutdownTimeout)+EndMax, log)()
 	return live(func() error { return p.run(ctx) }, p.close, fence{p.brick.Fenced(), p.brick.Err})
 }
 
@@ -134,6 +135,7 @@ type storage struct {
 	master   *master.Runner // nil: no candidate
 	self     selfWriter
 	life     life
+	reloads  reloads
 	writes   lane.Writes   // that use a processor
 	tracer   *trace.Tracer // nil: there are no spans
 	frozen   string        // why the store is on an overlay and accepts no writes; "": it is not
@@ -304,7 +306,7 @@ func (p *storage) run(ctx context.Context) error {
 	// Actors are stopped in this order: leases are released first, while everything needed for that still runs.
 	g.Add(p.leaving(ctx))
 	g.Add(p.unstaging())
-	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
+	g.Add(actor(ctx, p.cfg.untilSignal))
 	g.Add(actor(ctx, p.reloader().onHangup))
 	if p.master != nil {
 		g.Add(actor(ctx, p.master.Run))
@@ -316,7 +318,7 @@ func (p *storage) run(ctx context.Context) error {
 		g.Add(actor(ctx, p.staging.Run))
 	}
 	g.Add(actor(ctx, p.followLife))
-	g.Add(actor(ctx, p.drain))
+	g.Add(actor(ctx, func(ctx context.Context) error { return p.drain(ctx, p.lead.Drain) }))
 	if p.frozen != "" {
 		g.Add(actor(ctx, p.cfg.untilRoom))
 	}
@@ -359,8 +361,11 @@ func (p *storage) announce() {
 // leaving is an actor that only releases the leases at the end, and then leaves the chains of its copies.
 func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 	done := make(chan struct{})
-	return func() error { <-done; return nil }, func(error) {
+	return func() error { <-done; return nil }, func(why error) {
 		defer close(done)
+		if errors.Is(why, coord.ErrSetBack) {
+			return // no lease is kept any more, and the heads of the copies end as well
+		}
 		leases, cancel := context.WithTimeout(ctx, p.patience(LeaveTimeout))
 		defer cancel()
 		if err := p.lead.Leave(leases); err != nil {
@@ -387,16 +392,17 @@ func (p *storage) hangUp() {
 	}
 }
 
-// drain follows the drain mark that people set in this server's row.
-func (p *storage) drain(ctx context.Context) error {
+// drain follows the drain mark that people set in this server's row. It returns when ctx has ended.
+func (p *storage) drain(ctx context.Context, tell func(ctx context.Context, on bool) error) error {
 	on := false
 	for {
 		changed := p.view.Registry.Changed() // fetched before looking
 		if row, ok := p.view.Registry.Get(p.id); ok && (row.Drain != nil) != on {
 			on = !on
 			p.log.Info("draining", "on", on)
-			if err := p.lead.Drain(ctx, on); err != nil {
-				return nil // ctx ended
+			if err := tell(ctx, on); err != nil {
+				<-ctx.Done() // if leases are kept no more, the actor that kept them says why: the first to return decides how the process ends
+				return nil
 			}
 		}
 		select {
@@ -443,7 +449,7 @@ func (p *storage) pages() http.Handler {
 	mux := http.NewServeMux()
 	for _, page := range p.adminPages() {
 		if !loopback && page.need != access.NeedNothing {
-			page.handler = http.HandlerFunc(hostOnly)
+			page.handler = hostOnly(p.admin.Addr(), page.handler)
 		}
 		mux.Handle(page.pattern, page.handler)
 	}
@@ -452,21 +458,36 @@ func (p *storage) pages() http.Handler {
 
 // adminPages are health, metrics, profiles and the reload. All that reach the port may use those that need nothing.
 func (p *storage) adminPages() []page {
-	out := profilePages()
-	for i := range out {
-		out[i].need = access.NeedNothing
-	}
-	return append(out,
-		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(p.reloader().page)},
+	return append(append(profilePages(), reloadPages(p.reloader())...),
 		page{"GET /metrics", access.NeedNothing, promhttp.HandlerFor(p.registerer, promhttp.HandlerOpts{Registry: p.registerer})},
 		page{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
 		page{"GET /-/ready", access.NeedNothing, http.HandlerFunc(p.readiness)},
 	)
 }
 
-// hostOnly answers what only the server's own host may ask, where others reach the port too.
-func hostOnly(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, "A storage server knows no tokens, and its admin.listen is not a loopback address: reload it by SIGHUP.", http.StatusForbidden)
+// hostOnly serves the server's own host, where others reach the port at the given address too: it asks by 127.0.0.1, or from that address where it is one. Proxies of a
+// service mesh have other addresses of 127.0.0.0/8, and pass on the requests of all, as those of HTTP on the host may: those that say so are refused.
+func hostOnly(listen net.Addr, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !ofOwnHost(listen, r) {
+			http.Error(w, "A storage server knows no tokens, and others reach its admin.listen: ask from its own host and not through a proxy, by the address of admin.listen, or by 127.0.0.1 if that is a wildcard or a loopback address. SIGHUP reloads it, too.", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func ofOwnHost(listen net.Addr, r *http.Request) bool {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || len(r.Header.Values("X-Forwarded-For"))+len(r.Header.Values("Forwarded")) > 0 {
+		return false
+	}
+	from := at.Addr().Unmap()
+	if from == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || from == netip.IPv6Loopback() {
+		return true
+	}
+	to, ok := listen.(*net.TCPAddr)
+	return ok && !to.IP.IsUnspecified() && to.AddrPort().Addr().Unmap() == from
 }
 
 // readiness answers 200 while the store accepts writes, 503 with the reason otherwise.

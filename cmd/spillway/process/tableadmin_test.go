@@ -1,7 +1,9 @@
 package process
 
 import (
+	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -44,6 +46,8 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 	must((&administration.TableCreate{TableFlags: f, TableSettings: administration.TableSettings{Retention: days(30)}, Table: "team-a"}).Run())
 	refused((&administration.TableCreate{TableFlags: f, Table: "team-a"}).Run(), "exists")
 	refused((&administration.TableCreate{TableFlags: f, Table: "a/b"}).Run(), "name")
+	refused((&administration.TableCreate{TableFlags: f, Table: "."}).Run(), "cannot be named")
+	refused((&administration.TableShow{TableFlags: f, Table: ".."}).Run(), "no table has the name")
 	three := 3
 	refused((&administration.TableCreate{TableFlags: f, TableSettings: administration.TableSettings{Replicas: &three}, Table: "b"}).Run(), "one copy")
 	if code, text := p.do(t, http.MethodPost, "/write?db=team-a", "m,i=a v=1"); code != http.StatusNoContent {
@@ -74,6 +78,82 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 	}
 	if code, text := p.do(t, http.MethodPost, "/write?db=team-a", "m,i=b v=1"); code != http.StatusNoContent {
 		t.Fatalf("a write to the name again: %d %s", code, text)
+	}
+}
+
+// TestAnOrderIsNotCarriedOutAsIfHalfOfItWereNotThere: a dry run that was spelled 1, or dryrun, dropped the table.
+func TestAnOrderIsNotCarriedOutAsIfHalfOfItWereNotThere(t *testing.T) {
+	p := open(t)
+	f := tableServer(t, p)
+	if err := (&administration.TableCreate{TableFlags: f, Table: "team-a"}).Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		method, target, body string
+		want                 int
+	}{
+		{"DELETE", "team-a?confirm=team-a&dry_run=1", "", 200},
+		{"DELETE", "team-a?confirm=team-a&dry_run=yes", "", 400},
+		{"DELETE", "team-a?confirm=team-a&dryrun=true", "", 400},
+		{"PATCH", "team-a?dry_run=T", `{"retention": "1d"}`, 200},
+		{"PATCH", "team-a?dry-run=true", `{"retention": "1d"}`, 400},
+		{"PATCH", "team-a", `{"retention": "1d"} {"retention": "2d"}`, 400},
+		{"PATCH", "team-a?reason=" + strings.Repeat("x", 1000), `{"retention": "1d"}`, 400},
+		{"PUT", "team-b?dry_run=true", "", 400},
+	} {
+		rq, err := http.NewRequestWithContext(t.Context(), c.method, f.URL+administration.TablesPath+"/"+c.target, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(rq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != c.want {
+			t.Errorf("%s %.60s %s: %d %s, want %d", c.method, c.target, c.body, resp.StatusCode, text, c.want)
+		}
+		if m, there := p.tables.Get("team-a"); !there || m.Config.Retention != 0 {
+			t.Fatalf("%s %.60s %s: the table is there: %t, with %+v", c.method, c.target, c.body, there, m)
+		}
+		if _, there := p.tables.Get("team-b"); there {
+			t.Fatalf("%s %s made the table", c.method, c.target)
+		}
+	}
+}
+
+// TestATableThatIsMadeAnewOutlivesTheEndOfItsDrop: the minute's round found a drop under way, and began to end it when the order had ended it
+// and a sender had made the table again: its new rows were deleted.
+func TestATableThatIsMadeAnewOutlivesTheEndOfItsDrop(t *testing.T) {
+	p := open(t)
+	write := func() {
+		t.Helper()
+		if code, text := p.do(t, http.MethodPost, "/write?db=team-a", "m,i=a v=1"); code != http.StatusNoContent {
+			t.Fatalf("%d %s", code, text)
+		}
+	}
+	write()
+	if err := p.tables.BeginDrop(t.Context(), "team-a"); err != nil || !p.tables.Dropping("team-a") { // here the round looks
+		t.Fatalf("the drop did not begin: %v", err)
+	}
+	if err := p.dropTable(t.Context(), "team-a"); err != nil {
+		t.Fatal(err)
+	}
+	write()
+	if err := p.finishDrop(t.Context(), "team-a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, text := p.do(t, http.MethodGet, "/t/team-a/api/v1/query?query=m_v", ""); !strings.Contains(text, `"i":"a"`) {
+		t.Errorf("the new table answers %s", text)
+	}
+	// A drop that has not ended is ended.
+	if err := p.tables.BeginDrop(t.Context(), "team-a"); err != nil {
+		t.Fatal(err)
+	}
+	p.finishDrops(t.Context())
+	if _, there := p.tables.Get("team-a"); there || len(p.server.Held()) > 0 {
+		t.Errorf("after the round the table is there: %t, with %v", there, p.server.Held())
 	}
 }
 
@@ -229,4 +309,58 @@ func TestATableMadeByCurlKeepsItsRetention(t *testing.T) {
 	send(http.StatusBadRequest, http.MethodPatch, "/team-a", `retention=90d`)
 	send(http.StatusBadRequest, http.MethodPatch, "/team-a?dry_run=%zz", `{"retention":"90d"}`)
 	keeps(60 * day)
+}
+
+// TestAShorterRetentionAsksBeforeItDeletes: a slip of the finger, 3d for 30d, deleted the rows of weeks within a minute.
+func TestAShorterRetentionAsksBeforeItDeletes(t *testing.T) {
+	p := open(t)
+	f := tableServer(t, p)
+	write := func(age time.Duration) {
+		t.Helper()
+		if code, text := p.do(t, http.MethodPost, "/write?db=hosts", fmt.Sprintf("m v=1 %d", time.Now().Add(-age).UnixNano())); code != http.StatusNoContent {
+			t.Fatalf("%d %s", code, text)
+		}
+	}
+	const day = 24 * time.Hour
+	set := func(days int, confirm string) error {
+		keep := setting.Span(days) * setting.Span(day)
+		return (&administration.TableSet{TableFlags: f, TableSettings: administration.TableSettings{Retention: &keep}, Table: "hosts", Confirm: confirm}).Run()
+	}
+	keeps := func(want time.Duration) {
+		t.Helper()
+		if m, ok := p.tables.Get("hosts"); !ok || m.Config.Retention != want {
+			t.Errorf("rows are kept for %v, want %v", m.Config.Retention, want)
+		}
+	}
+	write(0)
+	write(10 * day)
+	for _, confirm := range []string{"", "host"} {
+		if err := set(3, confirm); err == nil || !strings.Contains(err.Error(), "of the 2 partitions of table hosts 1 are older than 3d") || !strings.Contains(err.Error(), "--confirm=hosts") {
+			t.Errorf("confirmed with %q: %v", confirm, err)
+		}
+	}
+	keeps(0)
+	if err := set(30, ""); err != nil { // nothing is as old
+		t.Error(err)
+	}
+	keeps(30 * day)
+	if err := set(3, "hosts"); err != nil {
+		t.Error(err)
+	}
+	keeps(3 * day)
+}
+
+// TestAdviceForNoLoadOfThisWorldIsRefused: it named more servers than there are atoms.
+func TestAdviceForNoLoadOfThisWorldIsRefused(t *testing.T) {
+	p := open(t)
+	f := tableServer(t, p)
+	if code, text := p.do(t, http.MethodPost, "/write?db=hosts", "m v=1"); code != http.StatusNoContent {
+		t.Fatalf("%d %s", code, text)
+	}
+	for _, rows := range []float64{1e300, math.Inf(1), math.NaN(), -1} {
+		err := (&administration.TableAdvise{TableFlags: f, Table: "hosts", SplitBytes: 1 << 30, Rows: rows}).Run()
+		if err == nil || !strings.Contains(err.Error(), "--rows-per-second has to be positive, and at most 1e+12") {
+			t.Errorf("%g rows a second: %v", rows, err)
+		}
+	}
 }

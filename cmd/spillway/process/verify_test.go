@@ -31,6 +31,11 @@ func verified(t *testing.T, p *processtest.Process, args ...string) (out, said s
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
+// moveBehindLink moves a directory, and leaves a link to it.
+func moveBehindLink(dir, to string) error {
+	return errors.Join(os.Rename(dir, to), os.Symlink(to, dir))
+}
+
 // TestVerifyTellsWhatIsWrong runs the command on a store of a real process: whole, in use, and with one fault at a time.
 // It names each fault's file and remedy, in words and in JSON, reports it in the exit code, and changes no byte.
 func TestVerifyTellsWhatIsWrong(t *testing.T) {
@@ -71,6 +76,8 @@ func TestVerifyTellsWhatIsWrong(t *testing.T) {
 		state      string
 	}{
 		{"whole", "", func() error { return nil }, 0, ""},
+		{"whole, behind a link", "", func() error { return moveBehindLink(data, p.Dir+"/moved") }, 0, ""},
+		{"its segments behind a link", "", func() error { return moveBehindLink(filepath.Join(data, "segments"), t.TempDir()+"/moved") }, 0, ""},
 		{"a bit of a segment", segments[0], flip(segments[0]), 2, "damaged"},
 		{"a segment gone", segments[1], func() error { return os.Remove(segments[1]) }, 2, "missing"},
 		{"the log gone", logs[0], func() error { return os.Remove(logs[0]) }, 2, ""},

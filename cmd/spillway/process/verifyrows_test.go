@@ -38,10 +38,10 @@ func frameOf(rank point.Stamp) []byte {
 }
 
 // surplusFile is written as storage/partition/FORMAT.md draws it.
-func surplusFile(placement uint64) []byte {
+func surplusFile(partition, placement uint64) []byte {
 	b := append([]byte("spillway surplus 1\n"), 7, 0, 0, 0)
 	b = append(b, "default"...)
-	for _, n := range []uint64{1, placement, 3, 4} {
+	for _, n := range []uint64{partition, placement, 3, 4} {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	for rank := range 3 {
@@ -77,7 +77,7 @@ func TestVerifyReadsRowsOutsideOfTheLog(t *testing.T) {
 	if _, err := fmt.Sscanf(filepath.Base(dir), "%x", &placement); err != nil {
 		t.Fatal(err)
 	}
-	staged, surplus := stagedFile(), surplusFile(placement)
+	staged, surplus := stagedFile(), surplusFile(1, placement)
 	letter := []byte(`{"time":"2026-11-24T00:00:00Z","topic":"t","partition":0,"offset":7,"kind":"invalid","reason":"r","rows_refused":0}` + "\n")
 	flipped := func(b []byte) []byte {
 		b = bytes.Clone(b)
@@ -101,6 +101,7 @@ func TestVerifyReadsRowsOutsideOfTheLog(t *testing.T) {
 		{"a bit of surplus rows", dir + "/3-4.surplus", flipped(surplus), verify.KindSurplus, "damaged", "checksum", "keep it"},
 		{"the end of surplus rows", dir + "/3-4.1.surplus", surplus[:len(surplus)-1], verify.KindSurplus, "damaged", "checksum", "keep it"},
 		{"surplus rows of another placement", dir + "/3-5.surplus", surplus, verify.KindSurplus, "damaged", "wrong name", "keep it"},
+		{"surplus rows of another partition", dir + "/3-4.surplus", surplusFile(2, placement), verify.KindSurplus, "damaged", "a start refuses them", "its own partition"},
 		{"dead letters", "kafka-dead-letters.jsonl", letter, verify.KindLetters, "ok", "1 records", ""},
 		{"a bit of dead letters", "kafka-dead-letters-a.jsonl.1", flipped(letter), verify.KindLetters, "suspect", "line 1, at byte 0", "look at it"},
 		{"a cached map that was not finished", "cluster/123.tmp", letter, "map cache", "unused", "not finished", "nothing"},

@@ -2,10 +2,14 @@ package process
 
 import (
 	"context"
+	"math"
 	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -19,6 +23,15 @@ var _ intake.Writer = writer{}
 // Table implements intake.Writer.
 func (w writer) Table(ctx context.Context, name string) (intake.Table, error) {
 	t, err := w.d.forward.Table(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return table{t, w.d, name}, nil
+}
+
+// Existing implements intake.Writer.
+func (w writer) Existing(_ context.Context, name string) (intake.Table, error) {
+	t, err := w.d.forward.Existing(name)
 	if err != nil {
 		return nil, err
 	}
@@ -54,34 +67,45 @@ var (
 )
 
 // MetricNames implements intake.Catalogue.
-func (t table) MetricNames(ctx context.Context, limit int) ([]string, error) {
-	names, _, err := t.d.behind.source.LabelValues(ctx, t.everything(), point.MetricName, limit)
+func (t table) MetricNames(ctx context.Context, limit int) (names []string, err error) {
+	err = t.lookUp(ctx, func(ctx context.Context, from *query.Table) error {
+		var err error
+		names, _, err = from.LabelValues(ctx, math.MinInt64, math.MaxInt64, point.MetricName, nil, limit)
+		return err
+	})
 	return names, err
 }
 
 // Series implements intake.Catalogue.
-func (t table) Series(ctx context.Context, metric string, limit int) ([]point.Labels, error) {
-	ask := t.everything()
+func (t table) Series(ctx context.Context, metric string, limit int) (series []point.Labels, err error) {
+	var of []*labels.Matcher
 	if metric != "" {
-		ask.Matchers = []peer.Matcher{{Type: peer.MatchEqual, Name: point.MetricName, Value: metric}}
+		of = append(of, labels.MustNewMatcher(labels.MatchEqual, point.MetricName, metric))
 	}
-	set, err := t.d.behind.source.Select(ctx, ask)
+	err = t.lookUp(ctx, func(ctx context.Context, from *query.Table) error {
+		var err error
+		series, _, err = from.Series(ctx, math.MinInt64, math.MaxInt64, [][]*labels.Matcher{of}, limit)
+		return err
+	})
+	return series, err
+}
+
+// lookUp lets a look-up of names have what queries have: a place, a turn, a time-out, memory, and the limits of the table.
+func (t table) lookUp(ctx context.Context, find func(context.Context, *query.Table) error) error {
+	ctx, leave, err := t.d.limits.EnterQuery(ctx, t.name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer set.Close()
-	var out []point.Labels
-	for len(out) < limit && set.Next() {
-		out = append(out, set.At().Labels)
+	defer leave()
+	ctx, l, err := t.d.reader.Lookup(ctx)
+	if err != nil {
+		return err
 	}
-	return out, set.Err()
+	defer l.End()
+	return l.Leave(find(ctx, t.d.reader.Table(t.name)))
 }
 
 // Delete implements intake.Deleter.
 func (t table) Delete(ctx context.Context, lo, hi point.Nanos, ms []peer.Matcher) error {
 	return t.d.behind.source.DeleteSeries(ctx, &peer.Select{Table: t.name, Lo: lo, Hi: hi, Matchers: ms})
-}
-
-func (t table) everything() *peer.Select {
-	return &peer.Select{Table: t.name, Lo: -1 << 63, Hi: 1<<63 - 1, LabelsOnly: true}
 }

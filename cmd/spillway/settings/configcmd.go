@@ -76,7 +76,7 @@ const referenceIntro = "# Settings\n\n" +
 	"SPILLWAY_STORAGE_FLUSH_AGE=30m spillway standalone   # the key in capitals, dots and all as underscores\n" +
 	"spillway standalone --storage.flush-age=30m          # the key with dashes, unless the table names another\n" +
 	"```\n\n" +
-	"Unknown keys, variables and flags are errors. Sizes are bytes or have a unit (`64KiB`, `10MB`, `4GiB`), time spans are those of Prometheus (`30s`, `10m`, `1d`), lists are apart by commas in variables and flags.\n" +
+	"Unknown keys, variables and flags are errors. Sizes are bytes or have a unit (`64KiB`, `10MB`, `4GiB`), time spans are those of Prometheus (`30s`, `10m`, `1d`), lists are apart by commas in variables and flags. A number, size or time of 0 is the default where the table names one and does not say what 0 does.\n" +
 	"`kill -HUP` and `POST /-/reload` on the admin address read again what the tables below say is read again; the rest needs a restart. What a setting costs is in *italics*.\n\n"
 
 var referenceChapters = map[string]string{

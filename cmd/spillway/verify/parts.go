@@ -143,6 +143,7 @@ func (v *Verification) named(b *brick.Brick) (map[string]namedSegment, error) {
 		if err != nil {
 			return err
 		}
+		v.misplaced(&st.Identity)
 		for _, g := range st.Segments {
 			out[b.SegmentPath(st.Placement, g.ID)] = namedSegment{g.Info}
 		}

@@ -37,6 +37,7 @@ const (
 	doKept     = "its other holders staged the rest again; remove it when no row is missed"
 	doAside    = "the log of that time says why; its rows were acked and are nowhere else: mend the cause and write them again, then remove it"
 	doSurplus  = "keep it: it may hold acked rows that no other copy has. Restore it from a backup, or write the rows of its time again; a start leaves it where it is, and says so"
+	doForeign  = "move it, with the server stopped, into the directory of a placement of its own partition"
 	doLetters  = "look at it, and at the records in Kafka while they are there; a start appends to it"
 )
 
@@ -113,7 +114,24 @@ func (v *Verification) surplusRows() {
 			continue
 		}
 		v.surplus += c.Rows
+		if v.aside == nil {
+			v.aside = map[string]partition.SurplusContent{}
+		}
+		v.aside[path] = c
 		v.tell(path, fmt.Sprintf("%d rows in %d frames of partition %d of table %q that its leader may not have: a start hands them over; %d deletions are left out", c.Rows, c.Frames, c.Partition, c.Table, c.Deletions))
+	}
+}
+
+// misplaced notes the surplus files in the directory of a placement that are of another partition than it: a start refuses them.
+func (v *Verification) misplaced(of *partition.Identity) {
+	for path, c := range v.aside {
+		if filepath.Base(filepath.Dir(path)) != of.Placement.String() || c.Table == of.Table && c.Partition == of.Partition {
+			continue
+		}
+		v.surplus -= c.Rows
+		delete(v.aside, path)
+		v.say(path, FileDamaged, fmt.Sprintf("%d rows of partition %d of table %q, in the directory of partition %d of table %q: a start refuses them",
+			c.Rows, c.Partition, c.Table, of.Partition, of.Table), doForeign)
 	}
 }
 

@@ -100,6 +100,8 @@ type Verification struct {
 
 	staged, surplus int // rows that wait outside of log and segments, of whole records
 
+	aside map[string]partition.SurplusContent // of whole surplus files, by path
+
 	bytes, total atomic.Int64 // read and to be read, of large files
 }
 
@@ -182,7 +184,40 @@ func (v *Verification) find() error {
 		return err
 	}
 	for _, dir := range []string{v.dir, v.logDir} {
-		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		err := v.list(dir)
+		if err != nil && (dir == v.dir || !os.IsNotExist(err)) {
+			return fault.Wrap(err, fault.Unavailable, "look at the store")
+		}
+	}
+	return nil
+}
+
+// list notes the files of a directory, which may be a link to one. Links are followed in it, not further down: a disk's segments or catalogue may lie behind one,
+// and a link in lost+found may lead anywhere.
+func (v *Verification) list(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		under, isDir := path, e.IsDir()
+		if e.Type()&fs.ModeSymlink != 0 {
+			if to, err := filepath.EvalSymlinks(path); err == nil {
+				if info, err := os.Stat(to); err == nil {
+					under, isDir = to, info.IsDir()
+				}
+			}
+		}
+		if !isDir {
+			info, err := os.Lstat(under)
+			if err != nil {
+				return err
+			}
+			v.file(path).Bytes = info.Size()
+			continue
+		}
+		err := filepath.WalkDir(under, func(below string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
@@ -190,12 +225,11 @@ func (v *Verification) find() error {
 			if err != nil {
 				return err
 			}
-			f := v.file(path)
-			f.Bytes = info.Size()
+			v.file(path + strings.TrimPrefix(below, under)).Bytes = info.Size()
 			return nil
 		})
-		if err != nil && (dir == v.dir || !os.IsNotExist(err)) {
-			return fault.Wrap(err, fault.Unavailable, "look at the store")
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -190,7 +190,7 @@ func (v *Cluster) ReadOnly(s topology.ServerID) string {
 	return v.Leaders.ReadOnly(s)
 }
 
-// metadataServers are the servers that may keep the files of a new table: the living first.
+// metadataServers are the servers that may keep the files of a new table.
 func (v *Cluster) metadataServers() []topology.ServerID {
 	var live, silent []topology.ServerID
 	for _, r := range v.Registry.All() {
@@ -202,8 +202,7 @@ func (v *Cluster) metadataServers() []topology.ServerID {
 			silent = append(silent, r.ID)
 		}
 	}
-	newRand().Shuffle(len(live), func(i, j int) { live[i], live[j] = live[j], live[i] })
-	return append(live, silent...)
+	return tables.Keepers(live, silent, master.MetadataServers)
 }
 
 // Age is how long newer maps of a table, or new servers, may have been missed. Receiving leases proves nothing about

@@ -111,9 +111,10 @@ func (a *Attempt) watch() {
 	ended := make(chan struct{})
 	a.ended = ended
 	a.mu.Unlock()
-	if a.deaf() {
-		a.cancel(ErrSilent)
-		return
+	last, again := time.Now().Add(-follow.SilenceMax), time.NewTimer(0)
+	defer again.Stop()
+	if a.runner.Ping == nil || a.runner.Policy.StageAfter == 0 {
+		again.Stop()
 	}
 	for {
 		changed := a.runner.Leaders.Changed()
@@ -123,6 +124,13 @@ func (a *Attempt) watch() {
 		}
 		select {
 		case <-changed:
+		case <-again.C:
+			next, deaf := a.listen(&last)
+			if deaf {
+				a.cancel(ErrSilent)
+				return
+			}
+			again.Reset(next)
 		case <-ended:
 			return
 		case <-a.ctx.Done():
@@ -131,19 +139,37 @@ func (a *Attempt) watch() {
 	}
 }
 
-// deaf reports whether the server does not answer a ping either; the attempt is left then.
-func (a *Attempt) deaf() bool {
-	if a.runner.Ping == nil || a.runner.Policy.StageAfter == 0 {
-		return false
+// listen listens for signs of life of the server; last is the newest, or when it was asked. If the server is deaf the attempt is left, else listen is called again after next.
+func (a *Attempt) listen(last *time.Time) (next time.Duration, deaf bool) {
+	a.mu.Lock()
+	ping, next := a.machine.Listen(a.silence(last))
+	a.mu.Unlock()
+	if !ping {
+		return next, false
 	}
+	began := time.Now()
 	ctx, stop := context.WithTimeout(a.ctx, follow.PingMax)
 	defer stop()
-	if err := a.runner.Ping(ctx, a.server); err == nil || a.ctx.Err() != nil {
-		return false
+	switch err := a.runner.Ping(ctx, a.server); {
+	case err == nil:
+		*last = time.Now()
+		return follow.SilenceMax, false
+	case a.ctx.Err() != nil:
+		return 0, false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.machine.Deaf()
+	return 0, a.machine.Deaf(a.silence(last), time.Since(began))
+}
+
+// silence is for how long nothing has come from the server since the question.
+func (a *Attempt) silence(last *time.Time) time.Duration {
+	if a.runner.LastReceived != nil {
+		if at := a.runner.LastReceived(a.server); at.After(*last) {
+			*last = at
+		}
+	}
+	return time.Since(*last)
 }
 
 // moved reports whether another server leads one of the partitions; the attempt is left then.

@@ -46,6 +46,8 @@ type Runner struct {
 	Maps    Maps
 	// Ping asks a server for a sign of life, where the policy stages: one that gives none is left. Nil: it is waited for.
 	Ping func(ctx context.Context, server topology.ServerID) error
+	// LastReceived returns when anything last came from a server, in answer to whatever request; zero: nothing is known. Nil: only answers to pings count.
+	LastReceived func(server topology.ServerID) time.Time
 
 	attempts sync.Pool // *Attempt
 }

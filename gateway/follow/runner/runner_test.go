@@ -129,6 +129,28 @@ func TestAwaitEndsWithNewsOrPatience(t *testing.T) {
 	})
 }
 
+// TestRowsOfABusyServerAreNotStaged: a server with too little processor time was late with an answer, and with that to a ping, and its rows were staged on the others,
+// which shared its processor. One that sends anything is waited for; once it sends nothing it is left within 800 ms.
+func TestRowsOfABusyServerAreNotStaged(t *testing.T) {
+	for _, works := range []time.Duration{0, 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			v := newView(func(int) leaders.Lead { return leaders.Lead{Server: "n1"} })
+			r := v.runner(follow.Writes(5*time.Second, false))
+			r.Policy.StageAfter = follow.SilenceMax
+			r.Ping = func(ctx context.Context, _ topology.ServerID) error { <-ctx.Done(); return ctx.Err() }
+			r.LastReceived = func(topology.ServerID) time.Time { return began.Add(min(time.Since(began), works)) }
+			a := r.BeginOne(t.Context(), "t", "n1", &topology.Partition{ID: 1})
+			<-a.Context().Done()
+			a.End(a.Context().Err())
+			if took, most := time.Since(began), works+follow.SilenceMax+2*follow.PingMax; took < works+follow.SilenceMax || took > most || !errors.Is(context.Cause(a.Context()), ErrSilent) {
+				t.Errorf("a server that sends for %v is left after %v by %v", works, took, context.Cause(a.Context()))
+			}
+			a.Close()
+		})
+	}
+}
+
 // TestAttemptsThatAreUsedAgainWatchAnew: one from the pool leaves a silent server as a new one does, and none is cancelled for another's sake.
 func TestAttemptsThatAreUsedAgainWatchAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -99,7 +99,8 @@ func (t *Tracker) Status() []ha.PairStatus {
 	return t.mu.machine.Status(t.now())
 }
 
-// Resolve removes the rows of replicas that are not elected, and returns their number, and the replicas whose rows are left. Rows of a pair too many are refused in b.
+// Resolve removes the rows of replicas that are not elected, and returns how many these were, and the replicas of which rows are left. It refuses rows of a pair beyond the bound
+// of pairs, in b.
 func (t *Tracker) Resolve(table string, b *point.Batch) (n point.Dropped, of []point.Sender) {
 	before := b.RefusedRows
 	n = b.ResolveReplicas(func(s point.Sender) (bool, error) {
@@ -118,7 +119,7 @@ func (t *Tracker) Resolve(table string, b *point.Batch) (n point.Dropped, of []p
 	return n, of
 }
 
-// Accepted notes that rows of replicas were accepted: they stay elected.
+// Accepted notes that rows of each of these replicas were accepted: they stay elected.
 func (t *Tracker) Accepted(table string, of []point.Sender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -35,11 +35,12 @@ type hole struct {
 	rows atomic.Int64
 }
 
-func (h *hole) Table(context.Context, string) (intake.Table, error)  { return h, nil }
-func (h *hole) Create(context.Context, string, *time.Duration) error { return nil }
-func (h *hole) List(context.Context) ([]string, error)               { return nil, nil }
-func (h *hole) Dict() *point.Dict                                    { return h.dict }
-func (h *hole) Bounds(point.Nanos) (lo, hi point.Nanos)              { return math.MinInt64, math.MaxInt64 }
+func (h *hole) Table(context.Context, string) (intake.Table, error)    { return h, nil }
+func (h *hole) Existing(context.Context, string) (intake.Table, error) { return h, nil }
+func (h *hole) Create(context.Context, string, *time.Duration) error   { return nil }
+func (h *hole) List(context.Context) ([]string, error)                 { return nil, nil }
+func (h *hole) Dict() *point.Dict                                      { return h.dict }
+func (h *hole) Bounds(point.Nanos) (lo, hi point.Nanos)                { return math.MinInt64, math.MaxInt64 }
 func (h *hole) Write(_ context.Context, b *point.Batch, _ point.Level) error {
 	h.rows.Add(int64(len(b.IDs)))
 	return nil

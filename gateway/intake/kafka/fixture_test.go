@@ -80,6 +80,10 @@ func (m *memory) Table(_ context.Context, name string) (intake.Table, error) {
 	return m.table(name), nil
 }
 
+func (m *memory) Existing(_ context.Context, name string) (intake.Table, error) {
+	return m.table(name), nil
+}
+
 func (m *memory) Create(context.Context, string, *time.Duration) error { return nil }
 
 func (m *memory) List(context.Context) ([]string, error) { return nil, nil }

@@ -30,8 +30,36 @@ type fileLetters struct {
 	torn bool // the file ends within a line: the next letter begins another
 }
 
-// fileLine is one letter. Value holds text as it is; where it is not UTF-8, base64 stands in Base64 instead.
+// lineVersion is that of the lines written now. FORMAT.md draws them; lines without a version are of builds before it.
+const lineVersion = 2
+
+// fileLine is one letter. A field is text where it is UTF-8, else base64 in a field of another name; a null of Kafka has neither.
 type fileLine struct {
+	Version   int          `json:"version"`
+	Time      time.Time    `json:"time"`
+	Topic     string       `json:"topic"`
+	Partition int32        `json:"partition"`
+	Offset    int64        `json:"offset"`
+	Kind      string       `json:"kind"`
+	Reason    string       `json:"reason"`
+	Rows      int          `json:"rows_refused"`
+	Timestamp *time.Time   `json:"timestamp,omitempty"` // of the record: rows without a time have it
+	Headers   []fileHeader `json:"headers,omitempty"`   // in the order of the record, also those that come twice
+	Key       *[]byte      `json:"key_base64,omitempty"`
+	Value     *string      `json:"value,omitempty"`
+	Base64    []byte       `json:"value_base64,omitempty"`
+}
+
+// fileHeader is a header of the record.
+type fileHeader struct {
+	Key         *string `json:"key,omitempty"`
+	KeyBase64   []byte  `json:"key_base64,omitempty"`
+	Value       *string `json:"value,omitempty"`
+	ValueBase64 []byte  `json:"value_base64,omitempty"`
+}
+
+// oldLine is a line of a build before the version.
+type oldLine struct {
 	Time      time.Time         `json:"time"`
 	Topic     string            `json:"topic"`
 	Partition int32             `json:"partition"`
@@ -136,23 +164,39 @@ func (f *fileLetters) close() error {
 }
 
 func (l *letter) line() fileLine {
-	out := fileLine{Time: time.Now().UTC(), Topic: l.topic, Partition: l.partition, Offset: l.offset, Kind: l.kind.String(), Reason: l.reason, Rows: l.rows}
-	if l.record == nil {
+	out := fileLine{Version: lineVersion, Time: time.Now().UTC(), Topic: l.topic, Partition: l.partition, Offset: l.offset, Kind: l.kind.String(), Reason: l.reason, Rows: l.rows}
+	r := l.record
+	if r == nil {
 		return out
 	}
-	out.Key = l.record.Key
-	if len(l.record.Headers) > 0 {
-		out.Headers = map[string]string{}
-		for _, h := range l.record.Headers {
-			out.Headers[h.Key] = string(h.Value)
-		}
+	if !r.Timestamp.IsZero() {
+		at := r.Timestamp.UTC()
+		out.Timestamp = &at
 	}
-	if utf8.Valid(l.record.Value) {
-		out.Value = string(l.record.Value)
-	} else {
-		out.Base64 = l.record.Value
+	if r.Key != nil {
+		out.Key = &r.Key
+	}
+	for _, h := range r.Headers {
+		var line fileHeader
+		line.Key, line.KeyBase64 = text([]byte(h.Key))
+		if h.Value != nil {
+			line.Value, line.ValueBase64 = text(h.Value)
+		}
+		out.Headers = append(out.Headers, line)
+	}
+	if r.Value != nil {
+		out.Value, out.Base64 = text(r.Value)
 	}
 	return out
+}
+
+// text gives bytes as text if JSON keeps them as they are, else as they are for base64.
+func text(b []byte) (*string, []byte) {
+	if !utf8.Valid(b) {
+		return nil, b
+	}
+	s := string(b)
+	return &s, nil
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -178,7 +222,7 @@ func checkLine(line []byte) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
-	var l fileLine
+	var l oldLine
 	if err := d.Decode(&l); err != nil {
 		return fault.Wrap(err, fault.Corrupt, "no letter")
 	}

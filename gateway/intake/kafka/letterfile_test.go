@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -62,6 +64,66 @@ func TestNoDeadLetterChangesInSilence(t *testing.T) {
 	if n, err := check(old); n != 1 || err != nil {
 		t.Errorf("a line of a build without sums: %d, %v", n, err)
 	}
+}
+
+// TestALetterKeepsTheRecordAsItCame: of headers that came twice the last one alone was kept, and bytes that are no UTF-8 were replaced.
+func TestALetterKeepsTheRecordAsItCame(t *testing.T) {
+	at := time.Date(2026, 11, 28, 12, 0, 0, 5_000_000, time.UTC)
+	for want, r := range map[string]*kgo.Record{
+		`"timestamp":"2026-11-28T12:00:00.005Z","headers":[{"key":"db","value":"a"},{"key":"trace","value_base64":"//4="},{"key":"db","value":"b"},{"key_base64":"/w==","value":""},{"key":""}],` +
+			`"key_base64":"aw==","value":"m v=1"`: {Timestamp: at, Key: []byte("k"), Value: []byte("m v=1"), Headers: []kgo.RecordHeader{
+			{Key: "db", Value: []byte("a")}, {Key: "trace", Value: []byte{0xff, 0xfe}}, {Key: "db", Value: []byte("b")}, {Key: "\xff", Value: []byte{}}, {Key: "", Value: nil}}},
+		`"rows_refused":0,"key_base64":"","value_base64":"/w=="`: {Key: []byte{}, Value: []byte{0xff}},
+		`"rows_refused":0,"value":""`:                            {Value: []byte{}},
+		`"reason":"no line","rows_refused":0`:                    {},
+	} {
+		path := filepath.Join(t.TempDir(), "letters.jsonl")
+		f, err := openFileLetters(path, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.send(t.Context(), []*letter{{topic: "metrics", record: r, kind: fault.Invalid, reason: "no line"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.close(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := CheckLetters(path); n != 1 || err != nil || !strings.HasPrefix(string(line), `{"version":2,"time":"`) || !strings.Contains(string(line), want+sumKey) {
+			t.Errorf("%d letters, %v: %swant\n%s", n, err, line, want)
+		}
+	}
+}
+
+// TestLettersOfOlderBuildsAreRead: without a sum, and with one.
+func TestLettersOfOlderBuildsAreRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "letters.jsonl")
+	old := `{"time":"2026-11-24T00:00:00Z","topic":"t","partition":0,"offset":7,"kind":"invalid","reason":"r","rows_refused":0,"headers":{"db":"a"},"value":"x"}`
+	if err := os.WriteFile(path, append([]byte(old+"\n"), appendSum([]byte(old))...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	put(t, path, "new")
+	if n, err := CheckLetters(path); n != 3 || err != nil {
+		t.Errorf("%d letters, %v", n, err)
+	}
+}
+
+// FuzzLetterLine: any line is read without a panic, and one that was given a sum is whole.
+func FuzzLetterLine(f *testing.F) {
+	f.Add([]byte(`{"time":"2026-11-24T00:00:00Z","topic":"t","partition":0,"offset":7,"kind":"invalid","reason":"r","rows_refused":0}`))
+	f.Add(appendSum([]byte(`{"version":2}`)))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		_ = checkLine(line)
+		if len(line) < 2 {
+			return
+		}
+		if summed := appendSum(bytes.Clone(line)); checkLine(summed[:len(summed)-1]) != nil {
+			t.Errorf("%q is no letter", summed)
+		}
+	})
 }
 
 // TestALetterBehindATornOneIsWhole: the process was killed, or the disk was full, while a letter was written.

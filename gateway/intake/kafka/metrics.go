@@ -13,10 +13,10 @@ import (
 type metrics struct {
 	c *Consumer
 
-	rebalances, retries, brokerErrors                    *prometheus.CounterVec
-	commits, commitErrors, fetchErrors, groupErrors      prometheus.Counter
-	letterErrors, panics, strings, topicTurns, partTurns prometheus.Counter
-	writes                                               *prometheus.HistogramVec
+	rebalances, retries, brokerErrors                               *prometheus.CounterVec
+	commits, commitErrors, fetchErrors, groupErrors                 prometheus.Counter
+	letterErrors, panics, strings, exemplars, topicTurns, partTurns prometheus.Counter
+	writes                                                          *prometheus.HistogramVec
 
 	all []prometheus.Collector
 
@@ -51,6 +51,7 @@ func newMetrics(c *Consumer) *metrics {
 	m.letterErrors = counter("dead_letter_errors_total", "Failures to put records aside; they are tried again.")
 	m.panics = counter("decode_panics_total", "Records whose decoding failed by a defect of ours.")
 	m.strings = counter("string_fields_total", "String fields that became no sample.")
+	m.exemplars = counter("exemplars_refused_total", "Exemplars that were not kept, of series whose samples were.")
 	m.topicTurns = counter("topic_pauses_total", "Pauses of topics that had their share of memory.")
 	m.partTurns = counter("partition_pauses_total", "Pauses of partitions that had their share of memory.")
 	m.writes = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "spillway_kafka_write_duration_seconds",

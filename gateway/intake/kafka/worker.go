@@ -191,7 +191,8 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 		w.fail(b.ticket.partition, err)
 		return
 	}
-	if s.RefusedRows > 0 || len(s.Refused) > 0 {
+	w.c.metrics.exemplars.Add(float64(s.RefusedExemplars))
+	if s.RefusedMore() { // exemplars alone are not worth a dead letter
 		b.lay(i, s.RefusedRows, kindOf(s), reasonOf(s))
 	}
 	if o.Atomic && s.RefusedRows > 0 {
@@ -277,10 +278,13 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 	now := time.Now().UnixNano()
 	lo, hi := t.table.Bounds(now)
 	s.RemoveDropped() // the rows count as accepted
-	if _, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi}); err == nil && len(senders) > 0 && s.Rows() > 0 {
-		w.c.deps.Replicas.Accepted(o.Table, senders)
+	if _, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi}); err != nil {
+		return err
 	}
-	return err
+	if left := s.SendersLeft(senders); len(left) > 0 {
+		w.c.deps.Replicas.Accepted(o.Table, left)
+	}
+	return nil
 }
 
 // renew throws scratch memory away that a panic may have left in disorder.
@@ -304,17 +308,17 @@ func again(s *point.Batch) error {
 }
 
 func kindOf(s *point.Batch) fault.Kind {
-	if len(s.Refused) > 0 {
-		return s.Refused[0].Kind
+	if r, ok := s.FirstRefusedRow(); ok {
+		return r.Kind
 	}
 	return fault.Invalid
 }
 
 func reasonOf(s *point.Batch) string {
-	if len(s.Refused) == 0 {
+	r, ok := s.FirstRefusedRow()
+	if !ok {
 		return fmt.Sprintf("%d rows refused", s.RefusedRows)
 	}
-	r := s.Refused[0]
 	text := fmt.Sprintf("%d refused, %d rows kept; item %d: %s", s.RefusedRows, s.Rows(), r.Item, r.Reason)
 	if r.Text != "" {
 		text += ": " + r.Text

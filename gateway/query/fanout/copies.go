@@ -163,7 +163,7 @@ func (x *race) ask(long context.Context, asks []follow.CopyAsk) {
 func (x *race) question(ctx context.Context, a follow.CopyAsk, g *group) {
 	res := result{ask: a}
 	if st, ok := x.s.deps.Servers.Server(g.server); ok {
-		res.answer, res.err = x.r.ask(ctx, g, st)
+		res.answer, res.err = x.asked(ctx, g, st)
 	} else {
 		res.err = fault.Errorf(fault.Unavailable, "storage server %q is not known here", g.server)
 	}
@@ -174,6 +174,11 @@ func (x *race) question(ctx context.Context, a follow.CopyAsk, g *group) {
 	} else if res.err == nil {
 		res.answer.drop()
 	}
+}
+
+func (x *race) asked(ctx context.Context, g *group, st peer.Storage) (a answer, err error) {
+	defer fault.Caught(&err)
+	return x.r.ask(ctx, g, st)
 }
 
 func (x *race) answered(res result) []follow.CopyAsk {
@@ -242,7 +247,8 @@ func (x *race) result(ctx context.Context, answers []answer, err error) ([]answe
 	case follow.Refused:
 		return nil, nil, cause
 	case follow.Failed:
-		if x.r.plan != nil {
+		// A newer map may have partitions for steps of which no server was asked.
+		if at, named := peer.MapOf(cause); x.r.plan != nil && !(named && at.Seq > x.g.seq) {
 			return nil, nil, nil
 		}
 		return nil, x.g.failures(follow.Failure{Sent: true, Reason: reason, Err: x.named(cause)}), nil

@@ -61,23 +61,24 @@ type division struct {
 	// Of the map asked by, constant while servers are asked.
 	stretches []stretch
 	form      columns.Form
-	asked     []asked // by group
+	asked     []*asked // by group
 
 	// The first questions travel with those of other divisions.
 	together   *together // nil: they do not
 	ticketsMax int       // no more than questions that are under way at a time
 
-	// Written while answers are kept, by one goroutine at a time.
-	parts []*columns.Part // by group
-	known error           // ErrAbandoned or ErrTooManySamples
+	known error // ErrAbandoned or ErrTooManySamples; written while answers are kept, by one goroutine at a time
 }
 
-// asked is a group's stretch and its request.
+// asked is a group's stretch and its request. Questions hold it by themselves: one that was overtaken may begin when the plan has been divided anew.
 type asked struct {
+	// Constant while servers are asked.
 	stretch int
 	request *columns.Request
 	bytes   []byte
 	ticket  *ticket // nil: the question travels by itself
+
+	part *columns.Part // nil: rows are read; written while answers are kept, by one goroutine at a time
 }
 
 // plan is request.plan: a group for each unit of each stretch. Where a partition has neither a leader nor copies rows are read, which waits for one. Servers are asked for the
@@ -117,8 +118,9 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 		r.Form, r.Plan.Grid = form, p.Grid.Cut(s.first, s.steps)
 		bytes := r.Append(nil)
 		for _, u := range s.units {
-			d.asked = append(d.asked, asked{stretch: i, request: &r, bytes: bytes})
-			groups = append(groups, u.group(targets))
+			g := u.group(targets)
+			g.asked = &asked{stretch: i, request: &r, bytes: bytes}
+			d.asked, groups = append(d.asked, g.asked), append(groups, g)
 		}
 	}
 	return groups, nil
@@ -150,7 +152,7 @@ func (t *target) servers() []topology.ServerID {
 
 // begin is request.begin.
 func (d *division) begin() {
-	d.parts, d.known = make([]*columns.Part, len(d.asked)), nil
+	d.known = nil
 	if d.together == nil {
 		return
 	}
@@ -169,7 +171,7 @@ func (d *division) leave() {
 }
 
 // over is request.over.
-func (d *division) over(g *group) { d.asked[g.index].ticket.leave() }
+func (d *division) over(g *group) { g.asked.ticket.leave() }
 
 // ask is request.ask: it returns when the server's answer is complete.
 func (d *division) ask(ctx context.Context, g *group, st peer.Storage) (answer, error) {
@@ -179,14 +181,12 @@ func (d *division) ask(ctx context.Context, g *group, st peer.Storage) (answer, 
 
 // evaluate asks a server and returns how its answer is kept. Answers of copies that were overtaken are not.
 func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (keep func(), err error) {
-	at := d.asked[g.index]
+	at := g.asked
 	server, ok := st.(peer.Evaluator)
 	if !ok {
 		return func() {}, nil
 	}
-	q := g.ask(d.q)
-	lo, hi := at.request.Plan.Reach()
-	q.Lo, q.Hi = point.NanosOf(lo), point.LastNanosOf(hi)
+	q := g.ask(d.q) // of the times of the whole query: a server with more partitions there answers Stale, whichever steps it is asked for
 	in := columns.Receiver{Of: at.request, Take: budget.LoanOf(ctx).TakeSoon}
 	begun, moved := time.Now(), 0
 	give := func(b []byte) error {
@@ -208,7 +208,7 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 	}
 	return func() {
 		explain(ctx, g, at.request, part, moved, took)
-		if d.parts[g.index] = part; known {
+		if at.part = part; known {
 			d.known = err
 		}
 	}, nil
@@ -259,14 +259,14 @@ func (d *division) divided() (*query.Divided, error) {
 
 // pieces are those of a stretch; nil: its rows are read.
 func (d *division) pieces(of int, s *stretch) (out []columns.Piece) {
-	for i, at := range d.asked {
+	for _, at := range d.asked {
 		if at.stretch != of {
 			continue
 		}
-		if d.parts[i] == nil {
+		if at.part == nil {
 			return nil
 		}
-		out = append(out, columns.Piece{First: s.first, Steps: s.steps, Part: d.parts[i]})
+		out = append(out, columns.Piece{First: s.first, Steps: s.steps, Part: at.part})
 	}
 	return out
 }

@@ -76,8 +76,9 @@ func (s *Source) LabelValues(ctx context.Context, q *peer.Select, name string, l
 	return values, truncated, err
 }
 
-// Exemplars implements query.Source.
+// Exemplars implements query.Source. Those of staged rows are in no answer before they are forwarded, which a warning says.
 func (s *Source) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+	s.withoutStaged(ctx, q)
 	found, err := gather(ctx, s, q, false,
 		func(ctx context.Context, q *peer.Select, st peer.Storage) ([]peer.SeriesExemplars, error) {
 			return st.Exemplars(ctx, q, sets)
@@ -146,6 +147,7 @@ func everyServer[T any](ctx context.Context, s *Source, table string, miss int, 
 }
 
 func one[T any](ctx context.Context, s *Source, id topology.ServerID, ask func(ctx context.Context, st peer.Storage) (T, error)) (answer T, err error) {
+	defer fault.Caught(&err)
 	st, ok := s.deps.Servers.Server(id)
 	if !ok {
 		return answer, fault.Errorf(fault.Unavailable, "storage server %q is not known here", id)

@@ -15,7 +15,7 @@ import (
 // group is a request to one server.
 type group struct {
 	server     topology.ServerID
-	index      int // in the plan
+	asked      *asked // of a division; nil: none
 	layer      int
 	overlaps   bool              // with partitions of other groups: rows need their ranks
 	accepts    bool              // its partitions accept rows by this map

@@ -1,11 +1,14 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
@@ -18,7 +21,7 @@ const (
 // Select implements query.Source.
 func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
 	whole, cancel := context.WithCancel(ctx)
-	set := &set{ctx: ctx, cancel: cancel, q: q}
+	set := &set{ctx: ctx, cancel: cancel, q: q, loan: budget.LoanOf(ctx)}
 	r := &request{
 		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers,
 		begin: func() { set.closeReaders() },
@@ -56,13 +59,19 @@ func open(ctx context.Context, g *group, q *peer.Select, st peer.Storage) (*read
 		return nil, err
 	}
 	rd := &reader{group: g, in: in}
+	opened := false
+	defer func() {
+		if !opened { // also after a panic
+			rd.close()
+		}
+	}()
 	if !in.Next() {
 		rd.ended = true
 		if err := in.Err(); err != nil {
-			rd.close()
 			return nil, err
 		}
 	}
+	opened = true
 	return rd, nil
 }
 
@@ -72,6 +81,7 @@ type set struct {
 	ctx     context.Context // of the asker
 	cancel  context.CancelFunc
 	q       *peer.Select
+	loan    *budget.Loan // has the series that are read ahead
 	readers []*reader
 
 	heads   []*reader // a heap by labels of those that have a series
@@ -96,8 +106,9 @@ func (s *set) start() {
 		if r.ended {
 			continue
 		}
+		r.ctx, r.turn = s.ctx, lane.Of(s.ctx)
 		if n > 1 {
-			r.start()
+			r.start(s.loan)
 		}
 		s.push(r)
 	}
@@ -225,6 +236,7 @@ func (s *set) pop() *reader {
 type reader struct {
 	// Constant.
 	group *group
+	loan  *budget.Loan // once started
 
 	// Owned by loop once started.
 	in      peer.SeriesSet
@@ -234,19 +246,23 @@ type reader struct {
 	done    sync.WaitGroup
 
 	// Owned by the set.
-	ready []*peer.Series
-	ended bool
-	err   error
+	ctx    context.Context // of the asker
+	turn   *lane.Turn      // the asker's; it is left to others while the server is waited for
+	ready  []*peer.Series
+	booked int64 // bytes of the batch that ready is of
+	ended  bool
+	err    error
 }
 
 type batch struct {
 	series []*peer.Series
+	bytes  int64 // that are booked
 	err    error // after the series
 }
 
 // start hands the inner set, which stands at a series, to a goroutine.
-func (r *reader) start() {
-	r.started = true
+func (r *reader) start(loan *budget.Loan) {
+	r.started, r.loan = true, loan
 	r.ready = []*peer.Series{r.in.At()}
 	r.batches, r.quit = make(chan batch), make(chan struct{})
 	r.done.Go(r.loop)
@@ -256,9 +272,13 @@ func (r *reader) loop() {
 	defer close(r.batches)
 	for {
 		b := r.read()
+		if err := r.loan.TakeSoon(b.bytes); err != nil {
+			b = batch{err: fault.Annotate(err, "series are read ahead of a merge")}
+		}
 		select {
 		case r.batches <- b:
 		case <-r.quit:
+			r.loan.Give(b.bytes)
 			return
 		}
 		if b.err != nil || len(b.series) == 0 {
@@ -276,8 +296,18 @@ func (r *reader) read() (b batch) {
 		s := r.in.At()
 		b.series = append(b.series, s)
 		rows += len(s.Times) + len(s.Hists)
+		b.bytes += bytesOf(s)
 	}
 	return b
+}
+
+// bytesOf is the memory of a series: times, values and ranks, histograms, and labels.
+func bytesOf(s *peer.Series) int64 {
+	n := int64(16*len(s.Times) + 8*len(s.Ranks) + 8*len(s.HistRanks) + 100 + len(s.Labels))
+	for i := range s.Hists {
+		n += int64(40 + len(s.Hists[i].H))
+	}
+	return n
 }
 
 // at is the series that the reader stands at.
@@ -294,22 +324,43 @@ func (r *reader) advance() bool {
 		return false
 	}
 	if !r.started {
-		r.ended = !r.in.Next()
-		if r.ended {
-			r.err = r.in.Err()
-		}
-		return !r.ended
+		return r.next()
 	}
 	r.ready[0] = nil // the asker owns the series returned
 	if r.ready = r.ready[1:]; len(r.ready) > 0 {
 		return true
 	}
 	if r.err == nil {
-		b := <-r.batches
-		r.ready, r.err = b.series, b.err
+		b, err := r.batch()
+		r.loan.Give(r.booked) // its series are the caller's, which books those that stay
+		r.ready, r.booked, r.err = b.series, b.bytes, cmp.Or(err, b.err)
 	}
 	r.ended = len(r.ready) == 0
 	return !r.ended
+}
+
+// next moves the inner set on, and leaves the asker's turn to others if that waits for the server.
+func (r *reader) next() bool {
+	if in, ok := r.in.(interface{ Ready() bool }); !ok || in.Ready() {
+		r.ended = !r.in.Next()
+	} else {
+		r.err = r.turn.Aside(r.ctx, func() { r.ended = !r.in.Next() })
+	}
+	if r.ended || r.err != nil {
+		r.ended, r.err = true, cmp.Or(r.in.Err(), r.err)
+	}
+	return !r.ended
+}
+
+// batch returns the series read ahead, and leaves the asker's turn to others if there is nothing yet.
+func (r *reader) batch() (b batch, err error) {
+	select {
+	case b = <-r.batches:
+		return b, nil
+	default:
+	}
+	err = r.turn.Aside(r.ctx, func() { b = <-r.batches })
+	return b, err
 }
 
 // close ends the goroutine and closes the inner set.
@@ -317,6 +368,7 @@ func (r *reader) close() error {
 	if r.started {
 		close(r.quit)
 		r.done.Wait()
+		r.loan.Give(r.booked)
 	}
 	return r.in.Close()
 }

@@ -18,6 +18,9 @@ import (
 // An answer without staged rows has a watermark: the rows that came before the oldest staged one are in partitions, for every staged one has
 // left. Servers are asked for the watermark before any partition is read, so that what leaves meanwhile is in the answer and makes the watermark only earlier than it has to be.
 
+// exemplarPatience is how long a read of exemplars waits for the watermark, which it did not ask for: a frozen server holds each of them up for so long.
+const exemplarPatience = stagedTimeout / 4
+
 // stagedFor lists the servers that are asked for staged rows of a table for an answer about q: none, with a warning, if the request skips them.
 func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.ServerID {
 	at := s.stagedAt(q.Table)
@@ -25,19 +28,29 @@ func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.Serve
 	if skips == nil {
 		return at
 	}
-	m := skips.Mark(q.Table, func() query.StagedMark { return s.mark(ctx, q.Table, at) })
-	if m.Text != "" && m.Lo <= q.Hi && m.Hi >= q.Lo {
-		query.Warn(ctx, m.Text)
-	}
+	warnSkipped(ctx, q, skips.Mark(q.Table, func() query.StagedMark { return s.mark(ctx, q.Table, at, stagedTimeout) }))
 	return nil
 }
 
-// mark asks the servers on which rows of a table may be staged for the frames they hold. Those of a server that does not answer are unknown.
-func (s *Source) mark(ctx context.Context, table string, at []topology.ServerID) query.StagedMark {
+// withoutStaged warns where an answer about q, for which no server is asked for staged rows, may lack some.
+func (s *Source) withoutStaged(ctx context.Context, q *peer.Select) {
+	if at := s.stagedFor(ctx, q); len(at) > 0 {
+		warnSkipped(ctx, q, s.mark(ctx, q.Table, at, exemplarPatience))
+	}
+}
+
+func warnSkipped(ctx context.Context, q *peer.Select, m query.StagedMark) {
+	if m.Text != "" && m.Lo <= q.Hi && m.Hi >= q.Lo {
+		query.Warn(ctx, m.Text)
+	}
+}
+
+// mark asks the servers on which rows of a table may be staged for the frames they hold. Those of a server that does not answer in time are unknown.
+func (s *Source) mark(ctx context.Context, table string, at []topology.ServerID, within time.Duration) query.StagedMark {
 	if len(at) == 0 {
 		return query.StagedMark{}
 	}
-	ctx, stop := context.WithTimeout(ctx, stagedTimeout)
+	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
 	all, errs := eachStaged(ctx, s, at, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (*peer.Stats, error) {
 		counter, ok := st.(peer.StagedCounter)

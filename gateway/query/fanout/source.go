@@ -187,7 +187,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			return nil, nil
 		}
 		for i := range groups {
-			groups[i].index, groups[i].next = i, m.NextID
+			groups[i].next = m.NextID
 			groups[i].overlaps = groups[i].overlaps || r.ranked
 			if groups[i].accepts {
 				groups[i].seq = m.Seq
@@ -291,6 +291,7 @@ func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed
 	g.SetLimit(s.settings.ParallelMax)
 	for i := range groups {
 		g.Go(func() (err error) {
+			defer fault.Caught(&err)
 			got[i], fails[i], err = s.askGroup(ctx, gctx, r, &groups[i])
 			return err
 		})
@@ -307,13 +308,13 @@ func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed
 
 // askGroup asks a group's leader or copies, until others ends; its results are those of ask.
 func (s *Source) askGroup(ctx, others context.Context, r *request, g *group) (answers []answer, failed []follow.Failure, err error) {
+	if r.over != nil {
+		defer r.over(g) // also after a panic: others wait for it
+	}
 	if g.copies != nil {
 		answers, failed, err = s.askCopies(ctx, others, r, g)
 	} else {
 		answers, failed, err = s.ask(ctx, others, r, g)
-	}
-	if r.over != nil {
-		r.over(g)
 	}
 	if err == nil && len(failed) > 0 {
 		s.metrics.request(failed[0].Err)

@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/metadata/lease/leaders"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -40,23 +41,29 @@ type world struct {
 // storage is one server: it answers for partitions that it leads, and may fail in several ways.
 type storage struct {
 	*querytest.Store
-	w      *world
-	id     topology.ServerID
-	mute   bool  // it does not answer until the caller ends the call
-	breaks error // it sends one series and then this
-	asked  int
-	staged *querytest.Store // the rows that wait there
-	cuts   int              // deletions in them
-	keeps  error            // of deletions in its partitions
-	marked int              // questions for their watermark
-	away   error            // its answer to them
-	slow   time.Duration    // how long it needs to read them
-	old    bool             // it knows no holds
-	did    []string         // deletions, holds and releases
+	w       *world
+	id      topology.ServerID
+	mute    bool  // it does not answer until the caller ends the call
+	breaks  error // it sends one series and then this
+	asked   int
+	staged  *querytest.Store // the rows that wait there
+	cuts    int              // deletions in them
+	keeps   error            // of deletions in its partitions
+	marked  int              // questions for their watermark
+	away    error            // its answer to them
+	freezes bool             // it has no answer to them until the caller ends the call
+	slow    time.Duration    // how long it needs to read them
+	refuses error            // its answer to a read of them
+	old     bool             // it knows no holds
+	did     []string         // deletions, holds and releases
 }
 
 // StagedStats implements peer.StagedCounter: rows at 7 s that came at 1,000 s.
-func (s *storage) StagedStats(context.Context, string) (*peer.Stats, error) {
+func (s *storage) StagedStats(ctx context.Context, _ string) (*peer.Stats, error) {
+	if s.freezes {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	if s.away != nil || s.staged == nil {
@@ -206,6 +213,9 @@ func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, e
 		}
 		s.w.mu.Lock()
 		defer s.w.mu.Unlock()
+		if s.refuses != nil {
+			return nil, s.refuses
+		}
 		return s.staged.Select(ctx, q)
 	}
 	s.w.mu.Lock()
@@ -296,7 +306,11 @@ func (w *world) closed() {
 	w.t.Helper()
 	synctest.Wait()
 	for id, s := range w.servers {
-		if n := s.Unclosed(); n != 0 {
+		n := s.Unclosed()
+		if s.staged != nil {
+			n += s.staged.Unclosed()
+		}
+		if n != 0 {
 			w.t.Errorf("%d sets of %s are not closed", n, id)
 		}
 	}
@@ -308,6 +322,53 @@ func inWorld(t *testing.T, story func(w *world)) {
 
 func TestSeriesOfAllServersAreOne(t *testing.T) {
 	inWorld(t, func(w *world) { w.reads(whole) })
+}
+
+// TestSeriesThatAreReadAheadAreBooked, and released when the asker has them, or leaves: of many servers and many queries they were hundreds of MB in no account.
+func TestSeriesThatAreReadAheadAreBooked(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const long = 100_000
+		for i, id := range w.All() {
+			b := point.GetBatch(point.NewDict(0))
+			series := querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "long"))
+			for row := range int64(long) {
+				b.Append(series, int64(i)*1e9+row, 1)
+			}
+			if err := querytest.Inserter(w.servers[id].Store, "t", point.PartitionID(i+1))(w.t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read := func(memory int64, all bool) (rows int, most int64, err error) {
+			loan, err := budget.New("queries", memory).Borrow(w.t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer loan.Close()
+			set, err := w.source.Select(budget.WithLoan(w.t.Context(), loan), &peer.Select{Table: "t", Hi: 1e18})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for (all || rows == 0) && set.Next() {
+				rows += len(set.At().Times)
+				synctest.Wait()
+				most = max(most, loan.Used())
+			}
+			err = errors.Join(set.Err(), set.Close())
+			if used := loan.Used(); used != 0 {
+				t.Errorf("%d bytes stay booked", used)
+			}
+			return rows, most, err
+		}
+		for _, all := range []bool{true, false} {
+			if rows, most, err := read(64<<20, all); err != nil || most < 3*long*16 || all && rows != 3*(3+long) {
+				t.Errorf("%d rows, %d bytes were booked, %v", rows, most, err)
+			}
+		}
+		if rows, _, err := read(4<<20, true); !fault.Is(err, fault.TooLarge) && !fault.Is(err, fault.Throttled) {
+			t.Errorf("%d rows in too little memory: %v", rows, err)
+		}
+		w.closed()
+	})
 }
 
 // TestAQueryFollowsALease: the gateway is notified late of a leader that moved; no server leads for a while; the old leader hangs.

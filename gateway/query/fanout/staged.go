@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -68,23 +69,26 @@ func patiently[T any](ctx context.Context, s *Source, at []topology.ServerID, ta
 }
 
 // askStaged asks all servers on which rows of a table may be staged. As many may be missing as leave one holder of every frame; more
-// are an error, or a warning where that is allowed.
+// are an error, or a warning where that is allowed. The answers are those of all servers that gave one, also beside an error: the caller drops them.
 func askStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, table string, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error), drop func(T)) (answers []T, err error) {
 	all, errs := patiently(ctx, s, at, table, ask, drop)
-	var missing error
+	var missing, final error
 	away := 0
 	for i, err := range errs {
 		switch {
 		case err == nil:
 			answers = append(answers, all[i])
 		case !curable(err) && !fault.Is(err, fault.Canceled) || ctx.Err() != nil:
-			return answers, err
+			final = cmp.Or(final, err)
 		default:
 			away++
 			missing = fault.Wrap(err, fault.Unavailable, "rows of table %q that wait for their leader may be missing: server %s", table, at[i])
 		}
 	}
-	if away < s.stagedHolders(table) {
+	switch {
+	case final != nil:
+		return answers, final
+	case away < s.stagedHolders(table):
 		return answers, nil
 	}
 	if !query.Partial(ctx) {

@@ -37,6 +37,29 @@ func TestAckedRowsAreReadWhileTheyWait(t *testing.T) {
 	})
 }
 
+// TestARefusedQueryLeavesNoStagedRowsOpen: n1 refuses, or the asker leaves, and n2 answered already. Each set that stayed open counted as a call to n2 for ever: after 1,000
+// of them the gateway called it no more.
+func TestARefusedQueryLeavesNoStagedRowsOpen(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.stage("n1")
+		w.stage("n2")
+		w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n1", "n2"} }
+		w.servers["n1"].refuses = fault.Errorf(fault.Throttled, "too many reads at once")
+		if got, err := w.rows(w.t.Context()); !fault.Is(err, fault.Throttled) {
+			t.Errorf("read %q, %v", got, err)
+		}
+		w.closed()
+
+		w.servers["n1"].refuses, w.servers["n1"].slow = nil, time.Hour
+		ctx, leave := context.WithTimeout(w.t.Context(), time.Second/2)
+		defer leave()
+		if got, err := w.rows(ctx); err == nil {
+			t.Errorf("read %q after the asker left", got)
+		}
+		w.closed()
+	})
+}
+
 // TestAReaderThatSkipsStagedRowsKnowsWhatItMisses: it has the watermark as a warning if its times may be among those of staged rows, asked for once in a request.
 func TestAReaderThatSkipsStagedRowsKnowsWhatItMisses(t *testing.T) {
 	const mark = `staged rows of table "t" are left out: 1 on 1 servers, copies counted; rows that came before 1970-01-01T00:16:40.000Z, and those of times before 1970-01-01T00:00:07.000Z, are in the answer`
@@ -76,6 +99,9 @@ func TestAReaderThatSkipsStagedRowsKnowsWhatItMisses(t *testing.T) {
 					}
 					_ = set.Close()
 				}
+				if _, err := w.source.Exemplars(ctx, q, nil); err != nil {
+					t.Error(err)
+				}
 				if values, _, err := w.source.LabelValues(ctx, q, "i", 0); err != nil || strings.Join(values, " ") != "0 1 2" {
 					t.Errorf("%v %v", values, err)
 				}
@@ -88,6 +114,49 @@ func TestAReaderThatSkipsStagedRowsKnowsWhatItMisses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExemplarsThatWaitAreMissed: exemplars of staged rows cannot be read until their leader has them, and the answer did not warn.
+func TestExemplarsThatWaitAreMissed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n1", "n2"} }
+		warned := func(hi point.Nanos) []string {
+			ctx, warnings := query.WithWarnings(w.t.Context())
+			if _, err := w.source.Exemplars(ctx, &peer.Select{Table: "t", Hi: hi}, nil); err != nil {
+				t.Fatal(err)
+			}
+			return warnings.Texts()
+		}
+		if got := warned(1e18); len(got) > 0 {
+			t.Errorf("none is staged, and it warns %q", got)
+		}
+		w.stage("n2")
+		if got := warned(1e18); len(got) != 1 || !strings.Contains(got[0], `staged rows of table "t" are left out: 1 on 1 servers`) {
+			t.Errorf("it warns %q", got)
+		}
+		if got := warned(6e9); len(got) > 0 {
+			t.Errorf("the staged row is later, and it warns %q", got)
+		}
+	})
+}
+
+// TestAFrozenServerWithStagedRowsHoldsExemplarsUpForAMoment: each read of them waited a second for it. The answer says that some may be missing.
+func TestAFrozenServerWithStagedRowsHoldsExemplarsUpForAMoment(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n1", "n2"} }
+		w.servers["n2"].freezes = true
+		ctx, warnings := query.WithWarnings(w.t.Context())
+		began := time.Now()
+		if _, err := w.source.Exemplars(ctx, &peer.Select{Table: "t", Hi: 1e18}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > exemplarPatience {
+			t.Errorf("it took %v", took)
+		}
+		if got := warnings.Texts(); len(got) != 1 || !strings.Contains(got[0], "no answer of n2") {
+			t.Errorf("it warns %q", got)
+		}
+	})
 }
 
 // TestADeletionThatFailsDoesNotShowOverwrittenRows: the leader of partitions cannot delete. The rows that wait stay: older values of theirs may be in these partitions.

@@ -181,7 +181,8 @@ func (t *traveller) wait() error {
 	return fault.Wrap(err, fault.Canceled, "an evaluation")
 }
 
-func (t *traveller) give(b []byte) error {
+func (t *traveller) give(b []byte) (err error) {
+	defer fault.Caught(&err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over {

@@ -58,8 +58,7 @@ func runScripts(t *testing.T, open func(testing.TB) Backend, keep func(file stri
 
 // experiments are all allowed: the scripts use them.
 var experiments = query.Settings{
-	ExperimentalFunctions: true, ExtendedSelectors: true, FillModifiers: true,
-	DelayedNameRemoval: true,
+	ExperimentalFunctions: true, FillModifiers: true, UnquotedNames: true, DelayedNameRemoval: true,
 }
 
 func reader(tb testing.TB, src query.Source, s query.Settings) *query.Reader {

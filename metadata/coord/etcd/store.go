@@ -218,8 +218,15 @@ func (s *Store) Watch(ctx context.Context, prefix string, after coord.Revision, 
 		case !again:
 			return err
 		}
+		select {
+		case <-watch.Done():
+		case <-time.After(leaderlessPause):
+		}
 	}
 }
+
+// leaderlessPause is how long a watch waits for etcd to have a leader before it asks again: a member without one refuses it at once.
+const leaderlessPause = 100 * time.Millisecond
 
 // follow watches until the channel ends; again: nothing is lost, watch on from after.
 func (s *Store) follow(ctx context.Context, prefix string, after *coord.Revision, f func([]coord.Event) error) (again bool, err error) {

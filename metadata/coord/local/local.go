@@ -53,7 +53,7 @@ type Store struct {
 
 var _ coord.Store = (*Store)(nil)
 
-// Open opens or makes the store in dir. Errors are Unavailable (the directory is in use, or the disk does not work) or
+// Open opens or makes the store in dir. The directory above dir is there, and durable. Errors are Unavailable (the directory is in use, or the disk does not work) or
 // Corrupt (rows that were durable cannot be read). The database is changed only after all rows were read.
 func Open(fs vfs.FS, dir string, log *slog.Logger) (_ *Store, err error) {
 	s := &Store{fs: fs, dir: dir, log: log, failed: make(chan struct{})}
@@ -64,6 +64,9 @@ func Open(fs vfs.FS, dir string, log *slog.Logger) (_ *Store, err error) {
 	}()
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		return nil, s.fault(err, "make the directory")
+	}
+	if err := syncDir(fs, fs.PathDir(dir)); err != nil { // also one that is there: the process that made it may have ended before its name was durable
+		return nil, s.fault(err, "make the directory durable")
 	}
 	if s.lock, err = pebble.LockDirectory(dir, fs); err != nil {
 		return nil, database.LockError(err, fs.PathJoin(dir, "LOCK"), dir+" is in use by another process; stop it", "start it as the user who owns "+dir+", or give that directory to its user")

@@ -145,11 +145,12 @@ func (w *witness) create() error {
 	if !made {
 		return nil
 	}
-	return w.syncDir()
+	return syncDir(w.fs, w.dir)
 }
 
-func (w *witness) syncDir() error {
-	d, err := w.fs.OpenDir(w.dir)
+// syncDir makes the names in a directory durable.
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
 	if err == nil {
 		err = errors.Join(d.Sync(), d.Close())
 	}

@@ -52,6 +52,7 @@ type Keeper struct {
 	metrics  *metrics
 	inputs   chan lease.Input
 	left     chan struct{} // closed when everything was released after Leave
+	ended    chan struct{} // closed when Run has ended
 
 	mu struct {
 		sync.RWMutex
@@ -71,7 +72,7 @@ func New(d Deps, self lease.Self, s Settings) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{deps: d, settings: s, metrics: newMetrics(d.Metrics), inputs: make(chan lease.Input), left: make(chan struct{})}
+	k := &Keeper{deps: d, settings: s, metrics: newMetrics(d.Metrics), inputs: make(chan lease.Input), left: make(chan struct{}), ended: make(chan struct{})}
 	k.mu.machine = m
 	return k, nil
 }
@@ -115,11 +116,13 @@ func (k *Keeper) Status() lease.Status {
 	return k.mu.machine.Status()
 }
 
-// Tell passes the machine an input. It waits until Run has read that; errors are Canceled.
+// Tell passes the machine an input. It waits until Run has read that; errors are Canceled, also once Run has ended.
 func (k *Keeper) Tell(ctx context.Context, in lease.Input) error {
 	select {
 	case k.inputs <- in:
 		return nil
+	case <-k.ended:
+		return errEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -134,13 +137,18 @@ func (k *Keeper) Leave(ctx context.Context) error {
 	select {
 	case <-k.left:
 		return nil
+	case <-k.ended:
+		return errEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
+var errEnded = fault.Errorf(fault.Canceled, "leases are kept no more")
+
 // Run keeps leases until ctx ends. It does not release them: call Leave first for that. The error is coord.ErrSetBack where the store was set back.
 func (k *Keeper) Run(ctx context.Context) error {
+	defer close(k.ended)
 	g, ctx := errgroup.WithContext(ctx)
 	answers := make(chan lease.Answer)
 	seen := make(chan lease.Input)

@@ -187,6 +187,24 @@ func TestLeavingTakesNoTime(t *testing.T) {
 	})
 }
 
+// TestAServerWhoseKeeperHasEndedStopsAtOnce: a keeper ends when the coordination store is set back; the stop then waited five seconds for leases that no keeper would release.
+func TestAServerWhoseKeeperHasEndedStopsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := cluster(t, mem.New(), 1)[0]
+		s.kill()
+		if err := <-s.done; err != nil {
+			t.Error(err)
+		}
+		s.wg.Wait()
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := s.Leave(ctx); !fault.Is(err, fault.Canceled) || time.Since(began) > 0 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 func TestStoreAwayStopsAllAndMovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fickle{Store: mem.New()}

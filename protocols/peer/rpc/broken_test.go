@@ -232,6 +232,7 @@ func TestFrozenPeer(t *testing.T) {
 	go func() { done <- st.Insert(context.Background(), &peer.Insert{}) }()
 	m.until(t, "it is at the gate", func() bool { return m.waiting == 1 })
 	w.freeze(true)
+	froze := time.Now()
 	go func() {
 		_, err := p.Stats(context.Background(), "t", 1)
 		done <- err
@@ -241,6 +242,14 @@ func TestFrozenPeer(t *testing.T) {
 	}
 	if took := time.Since(began); took > busy || took < time.Second {
 		t.Errorf("it took %v to notice, 2 s are meant", took)
+	}
+	until(t, "the frozen peer is dialled anew", func() bool {
+		p.mu.RLock()
+		defer p.mu.RUnlock()
+		return time.Duration(p.mu.line.connected.Load()) > froze.Add(time.Second).Sub(p.began)
+	})
+	if received := p.LastReceived(); received.After(froze.Add(time.Second)) { // a connection is made by the kernel
+		t.Errorf("something was received from it %v after it froze", received.Sub(froze))
 	}
 	if err := st.Insert(t.Context(), &peer.Insert{}); !errors.Is(err, peer.ErrStreamBroken) {
 		t.Errorf("a later insert: %v", err)

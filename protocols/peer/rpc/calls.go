@@ -17,7 +17,7 @@ func (p *Peer) LabelNames(ctx context.Context, q *peer.Select, limit int) (names
 	m := toSelect(q)
 	m.Limit = int64(limit)
 	var a peerpb.Names
-	if err := p.call(ctx, methodLabelNames, m, &a); err != nil {
+	if err := p.lookUp(ctx, methodLabelNames, m, &a); err != nil {
 		return nil, false, err
 	}
 	return a.GetNames(), a.GetTruncated(), nil
@@ -28,7 +28,7 @@ func (p *Peer) LabelValues(ctx context.Context, q *peer.Select, name string, lim
 	m := toSelect(q)
 	m.Name, m.Limit = []byte(name), int64(limit)
 	var a peerpb.Names
-	if err := p.call(ctx, methodLabelValues, m, &a); err != nil {
+	if err := p.lookUp(ctx, methodLabelValues, m, &a); err != nil {
 		return nil, false, err
 	}
 	return a.GetNames(), a.GetTruncated(), nil
@@ -40,7 +40,7 @@ func (p *Peer) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matc
 	m := &peerpb.ExemplarsQuery{Table: q.Table, AllPartitions: all, Partitions: ids, Lo: q.Lo, Hi: q.Hi, MapSeq: q.MapSeq, MapNext: uint64(q.MapNext), Copies: uint32(q.Copies),
 		Sets: mapped(sets, func(ms []peer.Matcher) *peerpb.Matchers { return &peerpb.Matchers{Matchers: mapped(ms, toMatcher)} })}
 	var a peerpb.Exemplars
-	if err := p.call(ctx, methodExemplars, m, &a); err != nil {
+	if err := p.lookUp(ctx, methodExemplars, m, &a); err != nil {
 		return nil, err
 	}
 	return ofExemplars(&a)
@@ -54,7 +54,7 @@ func (p *Peer) PutMetadata(ctx context.Context, table string, rows []point.Metad
 // GetMetadata implements peer.Storage.
 func (p *Peer) GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error) {
 	var a peerpb.MetadataRows
-	if err := p.call(ctx, methodGetMetadata, &peerpb.MetadataQuery{Table: table, Metric: []byte(metric)}, &a); err != nil {
+	if err := p.lookUp(ctx, methodGetMetadata, &peerpb.MetadataQuery{Table: table, Metric: []byte(metric)}, &a); err != nil {
 		return nil, err
 	}
 	return mapped(a.GetRows(), ofMetadataRow), nil

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/trace"
@@ -51,10 +52,11 @@ type line struct {
 	ctx  context.Context // ends with the line; its cause is why
 	cut  context.CancelCauseFunc
 
-	active   atomic.Int64 // calls, selects and streams under way
-	received atomic.Int64 // when bytes were last received, since Peer.began
-	pinging  atomic.Bool
-	kept     keptStreams
+	active    atomic.Int64 // calls, selects and streams under way
+	received  atomic.Int64 // when bytes were last received, since Peer.began
+	connected atomic.Int64 // when the connection was last made, which the kernel of a frozen process does, too
+	pinging   atomic.Bool
+	kept      keptStreams
 
 	pinged time.Duration // owned by watch: when the peer was asked for a sign of life and had given none since
 }
@@ -116,7 +118,7 @@ func (p *Peer) newLine() (*line, error) {
 			if err != nil {
 				return nil, err
 			}
-			l.received.Store(int64(p.now()))
+			l.connected.Store(int64(p.now()))
 			l.kept.unknown.Store(false) // the process at the other end may be a newer build
 			return &hearing{c, p, l}, nil
 		}),
@@ -191,7 +193,7 @@ func (p *Peer) watch(ctx context.Context) {
 		if l.active.Load() == 0 || l.conn.GetState() != connectivity.Ready {
 			continue
 		}
-		now, received := p.now(), time.Duration(l.received.Load())
+		now, received := p.now(), time.Duration(max(l.received.Load(), l.connected.Load()))
 		switch {
 		case l.pinged > received && now-l.pinged > p.settings.SilenceMax*3/4:
 			p.replace(l, now-received)
@@ -210,11 +212,18 @@ func (p *Peer) Ping(ctx context.Context) error {
 	return p.call(ctx, methodPing, &nothing{}, &nothing{})
 }
 
+// LastReceived returns when bytes were last received from the peer; a connection alone is no sign of life.
+func (p *Peer) LastReceived() time.Time {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.began.Add(time.Duration(p.mu.line.received.Load()))
+}
+
 // ping makes the peer send something; hearing notes the answer like all bytes.
 func (p *Peer) ping(l *line) {
 	ctx, cancel := context.WithTimeout(l.ctx, p.settings.SilenceMax)
 	defer cancel()
-	_, _ = p.exchange(ctx, l, methodPing, &nothing{}, 1<<10, &nothing{})
+	_, _ = p.exchange(ctx, l, methodPing, &nothing{}, 1<<10, func(int) error { return nil }, &nothing{})
 }
 
 // replace closes the line: its calls end, the next ones begin on a new connection.
@@ -251,18 +260,40 @@ func (p *Peer) fault(ctx context.Context, l *line, method string, err error) err
 
 // call asks and waits for the answer.
 func (p *Peer) call(ctx context.Context, method string, q proto.Message, a proto.Message) (err error) {
+	return p.callBooked(ctx, method, q, a, func(int) error { return nil })
+}
+
+// lookUp is call for an answer that is as long as a user's request makes it. The loan of ctx has it before it is kept: as it comes, and decoded. Errors are those of
+// the loan, too.
+func (p *Peer) lookUp(ctx context.Context, method string, q proto.Message, a proto.Message) error {
+	loan, came := budget.LoanOf(ctx), int64(0)
+	err := p.callBooked(ctx, method, q, a, func(n int) error {
+		if err := loan.TakeSoon(2 * int64(n)); err != nil {
+			return fault.Annotate(err, "the answer is long; ask for fewer")
+		}
+		came += int64(n)
+		return nil
+	})
+	if loan.Give(came); err != nil {
+		loan.Give(came) // it is not decoded
+	}
+	return err
+}
+
+// callBooked is call that calls take for the memory of each part of the answer before it is kept.
+func (p *Peer) callBooked(ctx context.Context, method string, q proto.Message, a proto.Message, take func(int) error) (err error) {
 	defer func() { p.settings.Metrics.calls.WithLabelValues(method, kindLabel(err)).Inc() }()
 	l, err := p.enter()
 	if err != nil {
 		return err
 	}
 	defer l.leave()
-	_, err = p.exchange(ctx, l, method, q, answerBytesMax, a)
+	_, err = p.exchange(ctx, l, method, q, answerBytesMax, take, a)
 	return p.fault(ctx, l, method, err)
 }
 
 // exchange sends a request and receives the answer; errors are gRPC's or ours, as they come.
-func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Message, most int, a proto.Message) (got int, err error) {
+func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Message, most int, take func(int) error, a proto.Message) (got int, err error) {
 	cs, cancel, err := p.open(ctx, l, method)
 	if err != nil {
 		return 0, err
@@ -276,7 +307,7 @@ func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Mes
 	if err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver has the reason
 		return 0, err
 	}
-	got, err = receiveChunks(cs, most, func(int) error { return nil }, a)
+	got, err = receiveChunks(cs, most, take, a)
 	p.settings.Metrics.received.WithLabelValues(method).Add(float64(got))
 	return got, err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,40 @@ func serveEvaluator(t *testing.T, e peer.Storage) *Peer {
 		}
 	})
 	return p
+}
+
+// defective is a storage whose reads meet a defect.
+type defective struct{ *memory }
+
+func (defective) Evaluate(context.Context, *peer.Select, []byte, func([]byte) error) error {
+	panic("a defect")
+}
+
+func (defective) LabelNames(context.Context, *peer.Select, int) ([]string, bool, error) {
+	panic("a defect")
+}
+
+// TestAReadThatMeetsADefectEndsAlone: it ended the storage server, and the next copy that the gateway asked.
+func TestAReadThatMeetsADefectEndsAlone(t *testing.T) {
+	p := serveEvaluator(t, defective{newMemory()})
+	for range 2 {
+		err := p.Evaluate(t.Context(), &peer.Select{Table: "t"}, []byte{1}, func([]byte) error { return nil })
+		wantKind(t, "an evaluation", err, fault.Internal)
+		if !strings.Contains(err.Error(), "evaluate_test.go:") {
+			t.Errorf("it does not say where: %v", err)
+		}
+		_, _, err = p.LabelNames(t.Context(), &peer.Select{Table: "t"}, 0)
+		wantKind(t, "a look-up", err, fault.Internal)
+		var outcomes []error
+		ask := &peer.Evaluation{Select: &peer.Select{Table: "t"}, Request: []byte{1}, Give: func([]byte) error { return nil }, End: func(err error) { outcomes = append(outcomes, err) }}
+		p.EvaluateAll(t.Context(), []*peer.Evaluation{ask})
+		if len(outcomes) != 1 || !fault.Is(outcomes[0], fault.Internal) {
+			t.Errorf("evaluations that travel together: %v", outcomes)
+		}
+		if err := p.Ping(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestAnEvaluationTravels(t *testing.T) {

@@ -305,12 +305,19 @@ func (s *Server) answerEvaluations(ss grpc.ServerStream, request []byte) error {
 		if !ok {
 			return out.end(i, columns.SendOutcome(columns.Unknown, give))
 		}
-		return out.end(i, storage.Evaluate(ctx, all[i].Select, all[i].Request, give))
+		return out.end(i, s.evaluation(ctx, storage, all[i], give))
 	})
 	if err == nil {
 		err = out.flush()
 	}
 	return err
+}
+
+// evaluation answers one. A panic is its outcome, and not that of those that came with it.
+func (s *Server) evaluation(ctx context.Context, storage peer.Evaluator, e *peer.Evaluation, give func([]byte) error) (err error) {
+	defer func() { s.logPanic(err) }()
+	defer fault.Caught(&err)
+	return storage.Evaluate(ctx, e.Select, e.Request, give)
 }
 
 // answerWriter gathers records of answers. Its methods may be called from many goroutines; errors are those of the stream, and TooLarge.

@@ -61,8 +61,10 @@ func ofStatus(err error) error {
 		}
 	}
 	switch s.Code() {
-	case codes.ResourceExhausted:
-		return fault.Errorf(fault.TooLarge, "peer: %s", plainText(s.Message()))
+	case codes.ResourceExhausted: // also of a stream that was reset with ENHANCE_YOUR_CALM, as proxies do: rows are sent again then
+		if isTooLarge(s.Message()) {
+			return fault.Errorf(fault.TooLarge, "peer: %s", plainText(s.Message()))
+		}
 	case codes.Internal, codes.Unknown:
 		return fault.Errorf(fault.Internal, "peer: %s", plainText(s.Message()))
 	}
@@ -70,6 +72,11 @@ func ofStatus(err error) error {
 		return fault.Wrap(errOlder, fault.Unavailable, "peer: %s", plainText(s.Message()))
 	}
 	return fault.Errorf(fault.Unavailable, "peer: %s", plainText(s.Message()))
+}
+
+// isTooLarge reports whether gRPC says that a message is longer than it may be.
+func isTooLarge(text string) bool {
+	return strings.Contains(text, "larger than max") || strings.Contains(text, "message too large")
 }
 
 // plainTexts are sentences for what gRPC says of connections, the longest of a beginning first.

@@ -58,7 +58,8 @@ type link struct {
 	framesOut      atomic.Int64
 	piecesOut      atomic.Int64
 
-	received atomic.Int64 // when something was last received, since began
+	received atomic.Int64 // when something was last received or handled, since began
+	handling atomic.Bool  // the handler is at work: later messages wait for it
 	sent     atomic.Int64 // when something was last sent, since began
 	silent   atomic.Bool
 
@@ -455,7 +456,10 @@ func (l *link) receive() error {
 		l.received.Store(int64(l.now()))
 		buf := m.whole()
 		received.Add(float64(buf.Len()))
+		l.handling.Store(true)
 		err := l.takeMessage(buf)
+		l.received.Store(int64(l.now())) // before the next line: a look between the two must not see an old time
+		l.handling.Store(false)
 		buf.Free()
 		if err != nil {
 			return err
@@ -664,7 +668,7 @@ func (l *link) watch() {
 		if late {
 			continue
 		}
-		since := now - time.Duration(l.received.Load())
+		since := l.silence(now)
 		switch silent := since > l.ls.settings.SilenceAfter; {
 		case since > l.ls.settings.GiveUpAfter:
 			l.fail(fault.Errorf(fault.Unavailable, "%s sent nothing for %v; the link is given up", l.other.Server, since.Round(time.Millisecond)))
@@ -677,6 +681,17 @@ func (l *link) watch() {
 			l.ls.handler.Silent(l, silent)
 		}
 	}
+}
+
+// Silence implements peer.Link.
+func (l *link) Silence() time.Duration { return l.silence(l.now()) }
+
+// silence is how long nothing was received. A handler that is late is this process's own trouble.
+func (l *link) silence(now time.Duration) time.Duration {
+	if l.handling.Load() {
+		return 0
+	}
+	return max(0, now-time.Duration(l.received.Load()))
 }
 
 // tripEvery is after how long a ping is due although other messages pass: each measures the trip to the other side and back.

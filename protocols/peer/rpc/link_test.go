@@ -312,6 +312,42 @@ func TestSilenceIsReportedAndThenTheLinkGivenUp(t *testing.T) {
 	})
 }
 
+// slowEar does not come back from a frame until it may.
+type slowEar struct {
+	*ear
+	may chan struct{}
+}
+
+func (e *slowEar) Frame(l peer.Link, r *peer.Route, b peer.Body) {
+	<-e.may
+	e.ear.Frame(l, r, b)
+}
+
+// TestALinkWithALateHandlerIsNotSilent: while this side's own handler was at work for long, the other side was called silent, and the link was given up.
+func TestALinkWithALateHandlerIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newEar(), &slowEar{newEar(), make(chan struct{})}
+		x, y := linksOf(t, "a", a), linksOf(t, "b", b)
+		defer y.Close()
+		defer x.Close()
+		JoinLinks(x, y)
+		la, lb := a.linked(t, 1), b.linked(t, 1)
+		if err := la.Frame(t.Context(), &someRoute, []byte("a frame"), nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		const whole = "1 links, 0 ended, silent []"
+		if s := lb.Silence(); s != 0 || b.story() != whole {
+			t.Errorf("while its handler is at work the other side is silent for %v: %s", s, b.story())
+		}
+		close(b.may)
+		time.Sleep(5 * time.Second)
+		if s := lb.Silence(); s > time.Second || b.story() != whole {
+			t.Errorf("the other side was silent for %v: %s", s, b.story())
+		}
+	})
+}
+
 func (e *ear) story() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -462,7 +498,7 @@ func TestTwoServersThatDialEachOtherHaveOneLink(t *testing.T) {
 			return len(a.links) > 0 && len(b.links) > 0 && one()
 		}
 		var word string
-		for end := time.Now().Add(20 * time.Second); ; {
+		for end := time.Now().Add(time.Minute); ; {
 			if settled() { // and a message on one end's link reaches the other
 				word = fmt.Sprint(rand.Uint64())
 				l, ok := x.Link("b")

@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -37,5 +39,22 @@ func TestADeadPeersErrorIsPlain(t *testing.T) {
 	err = ofStatus(conn.Invoke(t.Context(), "/x/y", nil, nil))
 	if text := err.Error(); !fault.Is(err, fault.Unavailable) || !strings.Contains(text, "connection refused") || strings.Contains(text, "desc =") || strings.Contains(text, "transport") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestRowsOfAStreamThatWasResetAreSentAgain: a proxy that has enough resets streams with ENHANCE_YOUR_CALM, for which gRPC has the code of a message that is too long: senders
+// dropped the rows for good.
+func TestRowsOfAStreamThatWasResetAreSentAgain(t *testing.T) {
+	for text, want := range map[string]fault.Kind{
+		"stream terminated by RST_STREAM with error code: ENHANCE_YOUR_CALM":  fault.Unavailable,
+		"stream terminated by RST_STREAM with error code: FLOW_CONTROL_ERROR": fault.Unavailable,
+		"grpc: received message larger than max (9 vs. 8)":                    fault.TooLarge,
+		"trying to send message larger than max (9 vs. 8)":                    fault.TooLarge,
+		"grpc: received message after decompression larger than max 8":        fault.TooLarge,
+		"grpc: message too large (9 bytes)":                                   fault.TooLarge,
+	} {
+		if err := ofStatus(status.Error(codes.ResourceExhausted, text)); fault.KindOf(err) != want {
+			t.Errorf("%s: %v, want %v", text, fault.KindOf(err), want)
+		}
 	}
 }

@@ -3,6 +3,8 @@ package rpc
 import (
 	"encoding/binary"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
@@ -521,11 +523,19 @@ func codeOf(k fault.Kind) byte {
 // textBytesMax bounds the message of an error on its way.
 const textBytesMax = 2 << 10
 
+// cutText makes a text of at most so many bytes, in UTF-8: protobuf does not encode another one, and gRPC then leaves out all that travels beside it, as the Kind.
 func cutText(s string) string {
-	if len(s) > textBytesMax {
-		return s[:textBytesMax-3] + "..."
+	const rest = "..."
+	whole := len(s) <= textBytesMax
+	s = strings.ToValidUTF8(s[:min(len(s), textBytesMax)], "\uFFFD")
+	if whole && len(s) <= textBytesMax {
+		return s
 	}
-	return s
+	end := min(len(s), textBytesMax-len(rest))
+	for end > 0 && end < len(s) && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + rest
 }
 
 // appendAck appends one ack: the record's number and its outcome.

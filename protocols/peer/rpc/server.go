@@ -94,7 +94,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{})}
 	srv.metrics = newServerMetrics(d.Registerer, srv)
 	srv.grpc = grpc.NewServer(
-		grpc.Creds(creds),
+		grpc.Creds(newPacedCredentials(creds, &s.TLS)),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.NumStreamWorkers(streamWorkers),
@@ -173,16 +173,16 @@ func (s *Server) service() *grpc.ServiceDesc {
 		d.Streams = append(d.Streams, desc)
 	}
 	add(methodInserts, s.inserts)
-	add(methodSelect, s.selectSeries)
-	add(methodEvaluate, s.evaluate)
-	add(methodEvaluations, s.evaluations)
+	add(methodSelect, s.reads(s.selectSeries))
+	add(methodEvaluate, s.reads(s.evaluate))
+	add(methodEvaluations, s.reads(s.evaluations))
 	add(methodEvaluationsKept, s.keptEvaluations)
 	add(methodPing, answer(s, 1<<10, func(context.Context, *peerpb.Nothing) (*peerpb.Nothing, error) { return &peerpb.Nothing{}, nil }))
-	add(methodLabelNames, answer(s, smallMax, s.labelNames))
-	add(methodLabelValues, answer(s, smallMax, s.labelValues))
-	add(methodExemplars, answer(s, smallMax, s.exemplars))
+	add(methodLabelNames, s.reads(answer(s, smallMax, s.labelNames)))
+	add(methodLabelValues, s.reads(answer(s, smallMax, s.labelValues)))
+	add(methodExemplars, s.reads(answer(s, smallMax, s.exemplars)))
 	add(methodPutMetadata, answer(s, requestBytesMax, s.putMetadata))
-	add(methodGetMetadata, answer(s, smallMax, s.getMetadata))
+	add(methodGetMetadata, s.reads(answer(s, smallMax, s.getMetadata)))
 	add(methodDeleteSeries, answer(s, smallMax, s.deleteSeries))
 	add(methodCleanTombstones, answer(s, smallMax, s.cleanTombstones))
 	add(methodStats, answer(s, smallMax, s.stats))
@@ -215,6 +215,21 @@ func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStr
 	}
 	s.metrics.calls.WithLabelValues(name, kindLabel(err)).Inc()
 	return err
+}
+
+// reads keeps a panic of a call that reads to that call, and logs it: a query that meets a defect is asked again, of each copy, and would end one server after the other.
+func (s *Server) reads(f func(grpc.ServerStream) error) func(grpc.ServerStream) error {
+	return func(ss grpc.ServerStream) (err error) {
+		defer func() { s.logPanic(err) }()
+		defer fault.Caught(&err)
+		return f(ss)
+	}
+}
+
+func (s *Server) logPanic(err error) {
+	if fault.IsPanic(err) {
+		s.deps.Log.Error("a read met a defect of the program", "error", err)
+	}
 }
 
 // traced serves a call in a span, if its caller has one.
@@ -428,7 +443,7 @@ func (s *Server) fetch(ctx context.Context, p *peerpb.FileQuery) (*peerpb.File, 
 }
 
 // selectSeries sends a message that the select is open, then batches of series.
-func (s *Server) selectSeries(ss grpc.ServerStream) error {
+func (s *Server) selectSeries(ss grpc.ServerStream) (err error) {
 	var p peerpb.Select
 	if _, err := receiveChunks(ss, smallMax, func(int) error { return nil }, &p); err != nil {
 		return received(ss.Context(), err)
@@ -445,8 +460,8 @@ func (s *Server) selectSeries(ss grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	err = s.sendSeries(ss, set, q.Ranks)
-	return errors.Join(err, set.Close())
+	defer func() { err = errors.Join(err, set.Close()) }() // also after a panic, which reads keeps to this call
+	return s.sendSeries(ss, set, q.Ranks)
 }
 
 // sendSeries sends a version alone first: with it the asker's Select returns, as soon as the store has accepted the query, and before a series is read. A

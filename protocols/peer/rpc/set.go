@@ -92,6 +92,11 @@ func (s *set) Next() bool {
 	}
 }
 
+// Ready reports whether Next does not wait for the peer.
+func (s *set) Ready() bool {
+	return s.ended || s.closed || s.at+1 < len(s.ready)-1 || s.at+1 == len(s.ready)-1 && !s.goesOn
+}
+
 // receive receives the next batch. It continues a series left over from this one.
 func (s *set) receive() error {
 	var m message

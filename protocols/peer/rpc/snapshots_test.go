@@ -91,7 +91,7 @@ func TestASnapshotTravels(t *testing.T) {
 	if err := snap.Close(); err != nil {
 		t.Error(err)
 	}
-	for end := time.Now().Add(10 * time.Second); s.open.Load() > 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); s.open.Load() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the server's snapshot is not closed")
 		}

@@ -3,6 +3,7 @@ package rpc
 import (
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -49,6 +50,74 @@ func TestStrangersLeaveFilesForRows(t *testing.T) {
 	}
 	if closed != more {
 		t.Errorf("%d connections are closed, %d are more than there may be", closed, more)
+	}
+}
+
+// TestStrangersInTheClearAreBounded: without certificates each silent connection, and each that began HTTP/2 and no call, kept 30 KiB and more. One with a call is never closed.
+func TestStrangersInTheClearAreBounded(t *testing.T) {
+	addr, _ := serve(t, newMemory(), Settings{TLS: TLS{Insecure: true}})
+	p := dial(t, addr, DialSettings{TLS: TLS{Insecure: true}})
+	st, err := p.OpenStream(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	open := func() net.Conn {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := c.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	oldest := open()
+	for range strangersMax {
+		open()
+	}
+	_ = oldest.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.Copy(io.Discard, oldest); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("one more than may be, and the oldest is not closed")
+	}
+	if err := p.Ping(t.Context()); err != nil {
+		t.Errorf("a peer beside them: %v", err)
+	}
+}
+
+// from is a connection from an address.
+type from struct {
+	net.Conn
+	addr   string
+	closed *int
+}
+
+func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.addr), Port: 1} }
+
+func (f from) Close() error {
+	*f.closed++
+	return nil
+}
+
+// TestAFloodOfStrangersClosesItsOwnConnections: a peer at another address, which handshakes slowly as the processors are busy, was closed when 512 others had come.
+func TestAFloodOfStrangersClosesItsOwnConnections(t *testing.T) {
+	var s strangers
+	var peer, flood, second int
+	leavePeer := s.enter(from{addr: "10.0.0.9", closed: &peer})
+	var leave []func()
+	for range 3 * strangersMax {
+		leave = append(leave, s.enter(from{addr: "10.0.0.1", closed: &flood}), s.enter(from{addr: "10.0.0.2", closed: &second}))
+	}
+	if peer != 0 || s.n != strangersMax || flood+second != 5*strangersMax+1 || max(flood-second, second-flood) > 2 {
+		t.Errorf("closed: %d of the peer, %d and %d of the flood; %d are left", peer, flood, second, s.n)
+	}
+	leavePeer()
+	for _, f := range leave {
+		f()
+	}
+	if s.n != 0 || len(s.hosts) != 0 {
+		t.Errorf("%d connections of %d hosts are left behind", s.n, len(s.hosts))
 	}
 }
 

@@ -39,16 +39,19 @@ func (r *restorer) make(ctx context.Context, was *topology.Map) error {
 	return nil
 }
 
-// settings are the ops that give a table without partitions its settings.
+// settings are the ops that give a table without partitions its settings. Columns that began at a boundary of another partition width are set under a width that has it.
 func settings(m, was *topology.Map, c topology.Config) (ops []topology.Op) {
 	if m.Len() > 0 {
 		return nil // rows came meanwhile
 	}
-	ops = append(ops, topology.SetConfig{Config: c})
 	for _, l := range was.Layouts {
-		ops = append(ops, topology.SetColumns{Now: time.Now().UnixNano(), Layout: l})
+		fits := c
+		if at, _ := c.Aligned(l.From); at != l.From {
+			fits.PartitionWidth, fits.Retention = time.Duration(max(l.From, -l.From)), 0
+		}
+		ops = append(ops, topology.SetConfig{Config: fits}, topology.SetColumns{Now: time.Now().UnixNano(), Layout: l})
 	}
-	return ops
+	return append(ops, topology.SetConfig{Config: c})
 }
 
 // partitions is the op that makes those that lie where the map has none.

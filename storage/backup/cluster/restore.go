@@ -86,14 +86,14 @@ func Restore(ctx context.Context, at backup.Place, name string, to Target, set R
 	if err := set.FS.RemoveAll(set.Scratch); err != nil {
 		return out, fault.Wrap(err, fault.Unavailable, "empty %s", set.Scratch)
 	}
+	defer func() { // whatever came of it: files left here may be what filled the disk
+		err = errors.Join(err, fault.Wrap(set.FS.RemoveAll(set.Scratch), fault.Unavailable, "remove %s", set.Scratch))
+	}()
 	for i := range m.Tables {
 		if err := r.table(ctx, &m.Tables[i], maps[i]); err != nil {
 			return r.mu.Restored, fault.Annotate(err, "table %q", m.Tables[i].Name)
 		}
 		r.mu.Tables++
-	}
-	if err := set.FS.RemoveAll(set.Scratch); err != nil {
-		return r.mu.Restored, fault.Wrap(err, fault.Unavailable, "remove %s", set.Scratch)
 	}
 	return r.mu.Restored, nil
 }
@@ -211,14 +211,13 @@ func (r *restorer) passed(files int, bytes int64) {
 
 // send gives a frame to the leaders of its rows, with patience.
 func (r *restorer) send(ctx context.Context, table string, f *frame.Frame) error {
-	scratch := deliver.Get()
+	scratch := deliver.Of(f)
 	defer scratch.Put()
 	for began := time.Now(); ; {
 		m, ok := r.to.Get(table)
 		err := error(fault.Errorf(fault.Unavailable, "table %q is not known here yet", table))
 		if ok {
 			var expired int
-			scratch.Frame = *f
 			if expired, err = r.out.Rows(ctx, table, m, peer.Inherit, scratch); err == nil {
 				r.sent(len(f.IDs)+len(f.Hists)-expired, expired)
 				return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -33,8 +34,11 @@ type Source interface {
 	Stagers(ctx context.Context, table string) ([]topology.ServerID, error)
 	// Leader returns the server to ask for a partition; each try may name another. Errors: Unavailable.
 	Leader(table string, p *topology.Partition, try int) (topology.ServerID, error)
-	// Unled reports that no server ever led a partition before the backup began, so that it has no rows.
+	// Unled reports that no server ever led a partition before CaughtUp was called last, so that it has no rows. That holds for a partition that was in the map before that
+	// call, and is in the map that is read after the answer: the records of the leaders of one that was split, merged or compacted are deleted.
 	Unled(table string, id point.PartitionID) bool
+	// CaughtUp returns when Unled knows of all leaders that there were when it was called. Errors: Unavailable.
+	CaughtUp(ctx context.Context) error
 	Server(id topology.ServerID) (peer.Storage, bool)
 	// Families describes the metrics of a table.
 	Families(ctx context.Context, table string) ([]point.MetadataRow, error)
@@ -102,54 +106,131 @@ func (w *writer) all(ctx context.Context) (*backup.Manifest, error) {
 	}
 	slices.Sort(names)
 	w.mu.expected = map[string]map[point.PartitionID]int64{}
-	for _, name := range names {
-		w.expect(ctx, name)
+	w.expect(ctx, names)
+	staged, err := w.staged(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	passes, err := w.begin(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.partitions(ctx, passes); err != nil {
+		return nil, err
 	}
 	m := &backup.Manifest{}
+	for _, t := range passes {
+		if !t.dropped {
+			m.Tables = append(m.Tables, t.enter(m, staged[t.m.Table]))
+		}
+	}
+	m.Missing = w.mu.missing
+	return m, nil
+}
+
+// begin reads the maps of all tables, and passes over the partitions that are empty. It comes after the staged rows: those that left their staging meanwhile may be in
+// partitions that had no leader before.
+func (w *writer) begin(ctx context.Context, names []string) (passes []*tablePass, err error) {
 	for _, name := range names {
-		t, err := w.table(ctx, name, m)
+		m, err := w.src.Map(ctx, name)
 		if fault.Is(err, fault.NotFound) {
 			continue // dropped meanwhile
 		}
 		if err != nil {
 			return nil, fault.Annotate(err, "table %q", name)
 		}
-		m.Tables = append(m.Tables, *t)
+		t := &tablePass{w: w, done: map[point.PartitionID]*part{}}
+		t.follow(m)
+		if t.families, err = w.src.Families(ctx, name); err != nil {
+			w.lacks("descriptions of metrics of table %q: %v", name, err)
+		}
+		passes = append(passes, t)
 	}
-	m.Missing = w.mu.missing
-	return m, nil
+	return passes, w.passEmpty(ctx, passes)
 }
 
-// expect announces the sizes of a table's partitions to the progress. Those of a server that does not answer come later.
-func (w *writer) expect(ctx context.Context, table string) {
-	sizes := map[point.PartitionID]int64{}
-	w.mu.expected[table] = sizes
-	m, err := w.src.Map(ctx, table)
-	if err != nil {
-		return
+// passEmpty passes over the partitions that no server ever led. A refresh of each table must follow: it withdraws those whose leaders' records were deleted before the answer.
+func (w *writer) passEmpty(ctx context.Context, passes []*tablePass) error {
+	if err := w.caughtUp(ctx); err != nil {
+		return err
 	}
-	asked := map[topology.ServerID]bool{}
-	for p := range m.All() {
-		for _, pl := range p.Placements {
-			if asked[pl.Server] {
-				continue
+	for _, t := range passes {
+		for p := range t.m.All() {
+			if t.done[p.ID] == nil && w.src.Unled(t.m.Table, p.ID) {
+				t.done[p.ID] = &part{Part: backup.Part{ID: p.ID, Taken: time.Now().UTC()}, at: p}
 			}
-			asked[pl.Server] = true
-			s, ok := w.src.Server(pl.Server)
-			if !ok {
-				continue
-			}
-			short, cancel := context.WithTimeout(ctx, 5*time.Second)
-			if st, err := s.Stats(short, table, 0); err == nil {
+		}
+	}
+	return nil
+}
+
+// caughtUp returns when the source knows which partitions had a leader before the call.
+func (w *writer) caughtUp(ctx context.Context) error {
+	return w.patiently(ctx, func() error { return w.src.CaughtUp(ctx) })
+}
+
+// patiently tries until it succeeds or the patience is over: a backup of hours does not end because a server was away for a moment.
+func (w *writer) patiently(ctx context.Context, try func() error) error {
+	for began := time.Now(); ; {
+		err := try()
+		if err == nil || ctx.Err() != nil || time.Since(began) > w.set.Patience {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits until things are tried again.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(tryPause):
+		return nil
+	}
+}
+
+// expectMax bounds how long a server is asked for the sizes of its partitions of a table.
+const expectMax = 5 * time.Second
+
+// expect announces the sizes of all tables' partitions to the progress. Those of a server that does not answer come later; it is asked once.
+func (w *writer) expect(ctx context.Context, tables []string) {
+	silent := map[topology.ServerID]bool{}
+	for _, table := range tables {
+		sizes := map[point.PartitionID]int64{}
+		w.mu.expected[table] = sizes
+		m, err := w.src.Map(ctx, table)
+		if err != nil {
+			continue
+		}
+		asked := map[topology.ServerID]bool{}
+		for p := range m.All() {
+			for _, pl := range p.Placements {
+				if asked[pl.Server] || silent[pl.Server] {
+					continue
+				}
+				asked[pl.Server] = true
+				s, ok := w.src.Server(pl.Server)
+				if !ok {
+					continue
+				}
+				short, cancel := context.WithTimeout(ctx, expectMax)
+				st, err := s.Stats(short, table, 0)
+				cancel()
+				if err != nil {
+					silent[pl.Server] = true
+					continue
+				}
 				for i := range st.ByPartition {
 					sizes[st.ByPartition[i].ID] = max(sizes[st.ByPartition[i].ID], int64(st.ByPartition[i].Bytes))
 				}
 			}
-			cancel()
 		}
-	}
-	for _, n := range sizes {
-		w.to.Expect(0, n)
+		for _, n := range sizes {
+			w.to.Expect(0, n)
+		}
 	}
 }
 
@@ -160,41 +241,6 @@ func (w *writer) expected(table string, id point.PartitionID) {
 	delete(w.mu.expected[table], id)
 	w.mu.Unlock()
 	w.to.Expect(0, -n)
-}
-
-// table backs up a table, and adds its entries and segments to the manifest.
-func (w *writer) table(ctx context.Context, name string, to *backup.Manifest) (*backup.Table, error) {
-	t := &backup.Table{Name: name}
-	var err error
-	if t.Staged, err = w.staged(ctx, name); err != nil {
-		return nil, err
-	}
-	if t.Families, err = w.src.Families(ctx, name); err != nil {
-		w.lacks("descriptions of metrics of table %q: %v", name, err)
-	}
-	pass := &tablePass{w: w, done: map[point.PartitionID]*part{}}
-	for range passesMax {
-		m, err := w.src.Map(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		pass.follow(m)
-		if whole, err := pass.run(ctx); err != nil {
-			return nil, err
-		} else if whole {
-			t.Map = m.Encode()
-			for _, id := range slices.Sorted(maps.Keys(pass.done)) {
-				p := pass.done[id]
-				t.Partitions = append(t.Partitions, p.Part)
-				to.Entries, to.Segments = append(to.Entries, p.entries...), append(to.Segments, p.segments...)
-				if p.why != "" {
-					w.lacks("partition %s/%d: %s", name, id, p.why)
-				}
-			}
-			return t, nil
-		}
-	}
-	return nil, fault.Errorf(fault.Unavailable, "partitions were replaced by others %d times while they were backed up", passesMax)
 }
 
 // part is a partition that is backed up.
@@ -208,9 +254,27 @@ type part struct {
 
 // tablePass goes over the partitions of one map.
 type tablePass struct {
-	w    *writer
-	m    *topology.Map
-	done map[point.PartitionID]*part
+	w        *writer
+	m        *topology.Map
+	families []point.MetadataRow
+	done     map[point.PartitionID]*part
+	followed int       // newer maps
+	looked   time.Time // when the newest map was read
+	dropped  bool      // the table
+}
+
+// enter adds the table to the manifest, with its entries and segments.
+func (t *tablePass) enter(to *backup.Manifest, staged []uint64) backup.Table {
+	out := backup.Table{Name: t.m.Table, Map: t.m.Encode(), Families: t.families, Staged: staged}
+	for _, id := range slices.Sorted(maps.Keys(t.done)) {
+		p := t.done[id]
+		out.Partitions = append(out.Partitions, p.Part)
+		to.Entries, to.Segments = append(to.Entries, p.entries...), append(to.Segments, p.segments...)
+		if p.why != "" {
+			t.w.lacks("partition %s/%d: %s", t.m.Table, id, p.why)
+		}
+	}
+	return out
 }
 
 // follow goes on with a newer map. Rows of a partition that is gone are in those that share its keys: they are backed up again.
@@ -231,76 +295,171 @@ func (t *tablePass) follow(m *topology.Map) {
 	t.m = m
 }
 
-// errGone is that of a partition that is not in the newest map any more.
-var errGone = errors.New("the partition is gone")
+// refresh goes on with the newest map.
+func (t *tablePass) refresh(ctx context.Context) error {
+	var m *topology.Map
+	err := t.w.patiently(ctx, func() (err error) {
+		m, err = t.w.src.Map(ctx, t.m.Table)
+		if t.dropped = fault.Is(err, fault.NotFound); t.dropped {
+			return nil
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return fault.Annotate(err, "table %q", t.m.Table)
+	case !t.dropped:
+		t.follow(m)
+	}
+	return nil
+}
 
-// run backs up the partitions that are not yet; false: some are gone from the newest map.
-func (t *tablePass) run(ctx context.Context) (whole bool, err error) {
-	var todo []*topology.Partition
+// turn is a partition that is to be backed up.
+type turn struct {
+	of    *tablePass
+	p     *topology.Partition
+	try   int
+	since time.Time // of the second try
+	why   error     // the last try failed
+}
+
+// todo lists the partitions that are not backed up yet. Those that failed go on waiting.
+func (t *tablePass) todo(failed ...*turn) (all []*turn) {
+	waiting := map[point.PartitionID]*turn{}
+	for _, x := range failed {
+		waiting[x.p.ID] = x
+	}
 	for p := range t.m.All() {
-		if t.done[p.ID] == nil {
-			todo = append(todo, p)
+		if t.done[p.ID] != nil {
+			continue
+		}
+		x := cmp.Or(waiting[p.ID], &turn{of: t})
+		x.p = p
+		all = append(all, x)
+	}
+	return all
+}
+
+// partitions backs up the partitions of all tables. Those that fail are tried again together when all others are there: however many a server led that does not
+// answer, they wait one patience.
+func (w *writer) partitions(ctx context.Context, passes []*tablePass) error {
+	var late error
+	failed, err := w.round(ctx, func(yield func(*turn) bool) {
+		for _, t := range passes {
+			if late = t.refresh(ctx); late != nil { // its turn may come hours after that of the first table
+				return
+			}
+			if t.dropped {
+				continue
+			}
+			for _, x := range t.todo() {
+				if !yield(x) {
+					return
+				}
+			}
+		}
+	})
+	err = cmp.Or(err, late)
+	for err == nil {
+		var todo []*turn
+		if todo, err = w.again(ctx, failed); err != nil || len(todo) == 0 {
+			break
+		}
+		if err = pause(ctx); err == nil {
+			failed, err = w.round(ctx, slices.Values(todo))
 		}
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	return err
+}
+
+// round tries each partition once, and returns those that failed. An error of the place ends it.
+func (w *writer) round(ctx context.Context, todo iter.Seq[*turn]) (failed []*turn, err error) {
+	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
-	var mu sync.Mutex // of whole and t.done
-	whole = true
-	for _, p := range todo {
+	var mu sync.Mutex // of failed and all done
+	for x := range todo {
+		if gctx.Err() != nil {
+			break
+		}
 		g.Go(func() error {
-			got, err := t.partition(ctx, p)
+			if x.try == 1 {
+				x.since = time.Now()
+			}
+			got, err := x.of.snapshot(gctx, x.p, x.try)
+			switch {
+			case gctx.Err() != nil:
+				return cmp.Or(err, gctx.Err())
+			case errors.Is(err, errPlace):
+				return err
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			if errors.Is(err, errGone) {
-				whole = false
+			if x.try++; err != nil {
+				w.set.Log.Debug("a partition is backed up again", "table", x.of.m.Table, "partition", x.p.ID, "error", err)
+				x.why = err
+				failed = append(failed, x)
 				return nil
 			}
-			if err == nil {
-				got.at, t.done[p.ID] = p, got
-			}
-			return err
+			got.at, x.of.done[x.p.ID] = x.p, got
+			return nil
 		})
 	}
 	err = g.Wait()
-	return whole, err
+	return failed, cmp.Or(err, ctx.Err())
 }
 
-// partition backs up one, with patience.
-func (t *tablePass) partition(ctx context.Context, p *topology.Partition) (*part, error) {
-	var last time.Time
-	began := time.Now()
-	for try := 0; ; try++ {
-		if t.w.src.Unled(t.m.Table, p.ID) {
-			return &part{Part: backup.Part{ID: p.ID, Taken: time.Now().UTC()}}, nil
+// again returns the partitions to try again. The newest map of their table shows whether they were split, merged or dropped; those that failed for the whole patience
+// are missing.
+func (w *writer) again(ctx context.Context, failed []*turn) (todo []*turn, err error) {
+	byPass := map[*tablePass][]*turn{}
+	for _, x := range failed {
+		byPass[x.of] = append(byPass[x.of], x)
+	}
+	var changed []*tablePass
+	for t, failed := range byPass {
+		if time.Since(t.looked) < time.Second { // not more often, as this reads the coordination store
+			todo = append(todo, failed...)
+			continue
 		}
-		got, err := t.snapshot(ctx, p, try)
-		switch {
-		case err == nil, ctx.Err() != nil:
-			return got, cmp.Or(ctx.Err(), err)
-		case errors.Is(err, errPlace):
-			return nil, err
+		t.looked = time.Now()
+		m, err := w.src.Map(ctx, t.m.Table)
+		if t.dropped = fault.Is(err, fault.NotFound); t.dropped {
+			continue
 		}
-		if now := time.Now(); now.Sub(last) > time.Second { // the map says whether it is split, merged or dropped
-			last = now
-			m, merr := t.w.src.Map(ctx, t.m.Table)
-			if merr == nil {
-				if _, there := m.ByID(p.ID); !there {
-					return nil, errGone
-				}
-			} else if fault.Is(merr, fault.NotFound) {
-				return nil, merr
+		if err == nil && slices.ContainsFunc(failed, func(x *turn) bool {
+			_, there := m.ByID(x.p.ID)
+			return !there || w.src.Unled(m.Table, x.p.ID) // it was made after the tables before were begun
+		}) {
+			if t.followed++; t.followed > passesMax {
+				return nil, fault.Errorf(fault.Unavailable, "table %q: partitions were replaced by others %d times while they were backed up", t.m.Table, passesMax)
+			}
+			t.follow(m)
+			changed = append(changed, t)
+			continue
+		}
+		for _, x := range failed {
+			if x.try > 1 && time.Since(x.since) > w.set.Patience {
+				t.done[x.p.ID] = &part{Part: backup.Part{ID: x.p.ID}, at: x.p, why: x.why.Error()}
+			} else {
+				todo = append(todo, x)
 			}
 		}
-		if time.Since(began) > t.w.set.Patience {
-			return &part{Part: backup.Part{ID: p.ID}, why: err.Error()}, nil
+	}
+	if len(changed) == 0 {
+		return todo, nil
+	}
+	if err := w.passEmpty(ctx, changed); err != nil {
+		return nil, err
+	}
+	for _, t := range changed {
+		if err := t.refresh(ctx); err != nil {
+			return nil, err
 		}
-		t.w.set.Log.Debug("a partition is backed up again", "table", t.m.Table, "partition", p.ID, "error", err)
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(tryPause):
+		if !t.dropped {
+			todo = append(todo, t.todo(byPass[t]...)...)
 		}
 	}
+	return todo, nil
 }
 
 // errPlace marks an error of the place: another try of the partition does not help.
@@ -355,7 +514,10 @@ func (t *tablePass) copy(ctx context.Context, snap peer.Snapshot, st *partition.
 		err := t.w.to.Keep(ctx, g, from, func() (io.ReadCloser, error) {
 			opened = true
 			f, err := snap.Open(point.SegmentID{Epoch: g.Epoch, Seq: g.Seq})
-			return &sourceReader{ReadCloser: f}, err
+			if err != nil {
+				return nil, &sourceError{err}
+			}
+			return &sourceReader{ReadCloser: f}, nil
 		})
 		if err == nil {
 			bytes -= g.Size

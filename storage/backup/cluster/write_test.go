@@ -24,6 +24,7 @@ func (q quiet) Map(context.Context, string) (*topology.Map, error)            { 
 func (q quiet) Stagers(context.Context, string) ([]topology.ServerID, error)  { return nil, nil }
 func (q quiet) Server(topology.ServerID) (peer.Storage, bool)                 { return nil, false }
 func (q quiet) Families(context.Context, string) ([]point.MetadataRow, error) { return nil, nil }
+func (q quiet) CaughtUp(context.Context) error                                { return nil }
 func (q quiet) Unled(_ string, id point.PartitionID) bool                     { return id%2 == 0 }
 func (q quiet) Leader(string, *topology.Partition, int) (topology.ServerID, error) {
 	return "", fault.Errorf(fault.Unavailable, "no server leads it")

@@ -81,7 +81,7 @@ func startReal(t *testing.T) s3.Settings {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	for {
 		err := client.MakeBucket(ctx, "bkt", minio.MakeBucketOptions{})

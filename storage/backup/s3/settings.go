@@ -2,11 +2,14 @@ package s3
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -81,7 +84,9 @@ func bucketOf(at string) (bucket, prefix string, err error) {
 }
 
 // Open makes a Bucket of s3://bucket/prefix, and asks the store nothing yet. Errors: Invalid.
-func Open(at string, s Settings) (*Bucket, error) {
+func Open(at string, s Settings) (*Bucket, error) { return open(at, s, stallMax) }
+
+func open(at string, s Settings, stall time.Duration) (*Bucket, error) {
 	bucket, prefix, err := bucketOf(at)
 	if err != nil {
 		return nil, err
@@ -97,7 +102,7 @@ func Open(at string, s Settings) (*Bucket, error) {
 	if (s.AccessKey == "") != (s.SecretKey == "") {
 		return nil, fault.Errorf(fault.Invalid, "the access key and the secret key go together")
 	}
-	transport, err := s.transport(u.Scheme == "https")
+	transport, err := s.transport(u.Scheme == "https", stall)
 	if err != nil {
 		return nil, err
 	}
@@ -113,10 +118,18 @@ func Open(at string, s Settings) (*Bucket, error) {
 	return &Bucket{client: client, bucket: bucket, prefix: prefix}, nil
 }
 
-func (s Settings) transport(secure bool) (*http.Transport, error) {
+func (s Settings) transport(secure bool, stall time.Duration) (*http.Transport, error) {
 	t, err := minio.DefaultTransport(secure)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "certificates of the system")
+	}
+	dial := t.DialContext
+	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &stalling{c, stall}, nil
 	}
 	if s.CA == "" {
 		return t, nil
@@ -130,4 +143,38 @@ func (s Settings) transport(secure bool) (*http.Transport, error) {
 	}
 	t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	return t, nil
+}
+
+// stallMax is how long a connection may pass no byte in either direction. It is more than a store has for its answer to a request (ResponseHeaderTimeout).
+const stallMax = 2 * time.Minute
+
+// stalling is a connection that fails when it passes no byte for a while.
+type stalling struct {
+	net.Conn
+	most time.Duration
+}
+
+// progress begins the time anew, of reads and writes under way, too: a request that is being sent is progress, though its answer does not come yet.
+func (c *stalling) progress() error { return c.SetDeadline(time.Now().Add(c.most)) }
+
+// Read implements net.Conn.
+func (c *stalling) Read(p []byte) (int, error) {
+	if err := c.progress(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(p)
+}
+
+// Write implements net.Conn, in pieces of which each has the time.
+func (c *stalling) Write(p []byte) (sent int, err error) {
+	const piece = 64 << 10
+	for {
+		if err := c.progress(); err != nil || sent == len(p) {
+			return sent, err
+		}
+		n, err := c.Conn.Write(p[sent:min(len(p), sent+piece)])
+		if sent += n; err != nil {
+			return sent, err
+		}
+	}
 }

@@ -57,6 +57,8 @@ type Wire interface {
 	Send(p lease.Partition, from, to lease.Member, m chain.Message)
 	// TryFrame sends a log record if there is a link with room, else returns false; rec must never change.
 	TryFrame(p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) bool
+	// LastReceived returns how long ago anything came from a member's server, for whatever partition; false: there is no link to it.
+	LastReceived(x lease.Member) (ago time.Duration, ok bool)
 	// Frame sends a log record once there is room.
 	Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error
 }
@@ -339,6 +341,7 @@ func (c *Chains) Stalled(key lease.Partition) error {
 	if x == nil {
 		return nil
 	}
+	x.listen()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return fault.Annotate(x.mu.machine.Stalled(c.deps.Clock()), "partition %v", key)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -324,8 +325,24 @@ func (x *placement) catchUp(epoch point.Epoch) {
 	}
 }
 
+// listen reports to the machine whether anything came from the servers of members that have sent nothing for a while. Mostly there are none.
+func (x *placement) listen() {
+	now := x.c.deps.Clock()
+	x.mu.Lock()
+	doubted := x.mu.machine.Doubted(now)
+	x.mu.Unlock()
+	for _, other := range doubted {
+		if ago, ok := x.c.deps.Wire.LastReceived(other); ok {
+			x.mu.Lock()
+			x.mu.machine.Alive(other, now-ago)
+			x.mu.Unlock()
+		}
+	}
+}
+
 // step gives the machine an input, and performs its effects.
 func (x *placement) step(in chain.Input) {
+	x.listen()
 	x.mu.Lock()
 	effects := x.mu.machine.Step(x.c.deps.Clock(), in, nil)
 	x.woke()
@@ -368,17 +385,28 @@ func (x *placement) perform(e chain.Effect) {
 	}
 }
 
+const (
+	// againMax is the longest pause between two tries of what a copy needs to go on.
+	againMax = 5 * time.Second
+	// againDamagedMax is the same where a person has to do something. The try reads all of the log.
+	againDamagedMax = time.Minute
+)
+
 // again calls f until it succeeds, is Stale, or the placement ends.
 func (x *placement) again(what string, f func() error) bool {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+	for pause := 50 * time.Millisecond; ; pause *= 2 {
 		err := f()
+		level, most := slog.LevelWarn, againMax
 		switch {
 		case err == nil:
 			return true
 		case fault.Is(err, fault.Stale):
 			return false
+		case fault.Is(err, fault.Corrupt):
+			level, most = slog.LevelError, againDamagedMax
 		}
-		x.c.deps.Log.Warn("a copy of a partition does not go on; it is tried again", "partition", x.key.String(), "what", what, "error", err)
+		pause = min(pause, most)
+		x.c.deps.Log.Log(x.ctx, level, "a copy of a partition does not go on; it is tried again", "partition", x.key.String(), "what", what, "error", err)
 		select {
 		case <-x.ctx.Done():
 			return false
@@ -579,8 +607,8 @@ func (x *placement) AwaitSoon(ctx context.Context, s point.Serial) error {
 func (x *placement) await(ctx context.Context, s point.Serial, soon bool) error {
 	x.drain()
 	x.mu.Lock()
-	switch {
-	case x.mu.epoch == 0:
+	switch led := x.mu.epoch; {
+	case led == 0, s.Epoch < led && !x.keptLocked(s):
 		x.mu.Unlock()
 		return fault.Errorf(fault.Stale, "partition %v is not led here any more: the row may be kept and is not acked", x.key)
 	case !x.mu.acked.Less(s):
@@ -602,6 +630,16 @@ func (x *placement) await(ctx context.Context, s point.Serial, soon bool) error 
 	case <-x.ctx.Done():
 		return fault.Errorf(fault.Unavailable, "the server stops; the row may be kept and is not acked")
 	}
+}
+
+// keptLocked reports whether the log still has a frame of an earlier epoch than the one that is led: another server may have led in between, and cut it off. An ack of a later
+// frame says nothing of it then. The lock is released meanwhile, since the log has its own; false if another epoch has begun by then.
+func (x *placement) keptLocked(s point.Serial) bool {
+	led := x.mu.epoch
+	x.mu.Unlock()
+	kept := slices.ContainsFunc(x.p.Ends(), func(e point.EpochEnd) bool { return e.Epoch == s.Epoch && e.Seq >= s.Seq })
+	x.mu.Lock()
+	return kept && x.mu.epoch == led
 }
 
 // awaitMax bounds how long a row's writer waits for the copies: longer than a failover lasts.

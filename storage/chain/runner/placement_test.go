@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -285,4 +287,79 @@ func TestAServerThatLeadsAnewWhileRowsComeGoesOn(t *testing.T) {
 	n.links.Close()
 	n.Close()
 	n.must(n.brick.Close())
+}
+
+// TestARowThatAnotherLeaderCutOffIsNotAcked: its writer was held up while its server lost the lead, another one cut the row off, and the server led again. Rows of the new epoch were acknowledged, and
+// the lost one with them.
+func TestARowThatAnotherLeaderCutOffIsNotAcked(t *testing.T) {
+	n := openNode(t, 1, chain.Settings{})
+	n.list, n.leads = []lease.Member{n.self}, true
+	x := n.chains.of(theKey, n.Partition)
+	ref := n.index.Intern(point.MakeLabels(point.MetricName, "m"))
+	for i := range int64(2) {
+		n.must(x.lead(&Led{Partition: theKey, Epoch: theEpoch + 2*point.Epoch(i), List: n.list}))
+		n.must(n.Append(&partition.Rows{Stamp: point.Stamp(i+1) << 20, Level: point.All, Refs: []series.Ref{ref}, Times: []point.Nanos{i}, Values: []float64{1}}))
+	}
+	if last := n.Last(); last.Epoch != theEpoch+2 {
+		t.Fatalf("the last frame is %v", last)
+	}
+	n.must(x.Await(t.Context(), point.Serial{Epoch: theEpoch, Seq: 1}))
+	for _, cut := range []point.Serial{{Epoch: theEpoch, Seq: 2}, {Epoch: theEpoch + 1, Seq: 1}, {Epoch: theEpoch - 1, Seq: 1}} {
+		if err := x.Await(t.Context(), cut); !fault.Is(err, fault.Stale) {
+			t.Errorf("frame %v, which the log does not have: %v", cut, err)
+		}
+	}
+	n.chains.stop()
+	n.links.Close()
+	n.Close()
+	n.must(n.brick.Close())
+}
+
+// TestACopyThatCannotFollowIsAnErrorAndNotTriedAllTheTime: rows in its segments that its leader never had are for a person to decide about. Each try read its whole log,
+// every five seconds, and the log had a warning of each.
+func TestACopyThatCannotFollowIsAnErrorAndNotTriedAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		x := &placement{c: &Chains{deps: Deps{Log: slog.New(slog.NewTextHandler(&said, nil))}}, key: theKey}
+		x.ctx, x.cancel = context.WithTimeout(t.Context(), time.Hour)
+		defer x.cancel()
+		tries := 0
+		if x.again("set surplus frames aside", func() error {
+			tries++
+			return fault.Errorf(fault.Corrupt, "rows in its segments that its leader never had")
+		}) {
+			t.Error("it goes on")
+		}
+		if most := 80; tries < 60 || tries > most || strings.Count(said.String(), "level=ERROR") != tries {
+			t.Errorf("%d tries in an hour, at most %d: %s", tries, most, said.String()[:200])
+		}
+	})
+}
+
+// TestACopyThatAPersonHelpedIsTriedSoonAgain: one minute of damage, and from then on a busy disk cost a minute at each try.
+func TestACopyThatAPersonHelpedIsTriedSoonAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &placement{c: &Chains{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, key: theKey}
+		x.ctx, x.cancel = context.WithCancel(t.Context())
+		defer x.cancel()
+		began := time.Now()
+		damaged, busy := began.Add(time.Hour), began.Add(time.Hour+2*againDamagedMax+time.Minute)
+		var last time.Time
+		if !x.again("set surplus frames aside", func() error {
+			now := time.Now()
+			ago := now.Sub(last)
+			last = now
+			switch {
+			case now.Before(damaged):
+				return fault.Errorf(fault.Corrupt, "rows in its segments that its leader never had")
+			case now.Before(busy):
+				return fault.Errorf(fault.Unavailable, "the disk is busy")
+			case ago > againMax:
+				t.Errorf("the last try was %v ago", ago)
+			}
+			return nil
+		}) {
+			t.Error("it does not go on")
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -64,6 +65,15 @@ func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Messag
 func (w *LinkWire) TryFrame(p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) bool {
 	l, ok := w.to(to.Server)
 	return ok && StoreOf(l.Peer().Store) == to.Store && l.TryFrame(routeOf(p, epoch, from, to), rec, nil) == nil
+}
+
+// LastReceived implements Wire.
+func (w *LinkWire) LastReceived(x lease.Member) (ago time.Duration, ok bool) {
+	l, ok := w.to(x.Server)
+	if !ok || StoreOf(l.Peer().Store) != x.Store {
+		return 0, false
+	}
+	return l.Silence(), true
 }
 
 // Frame implements Wire.

@@ -79,6 +79,15 @@ type Published struct {
 	NoRoom []lease.Partition
 }
 
+// Accepted reports how many rows were accepted here for partitions, as their leader, since the process began: all that accepted any, about every MeterEvery.
+type Accepted struct{ All []Count }
+
+// Count is of one partition.
+type Count struct {
+	Partition lease.Partition
+	Rows      uint64
+}
+
 // Unloaded reports that all rows of a partition are acked at level all by its successors. It accepts no more rows, so this stays true.
 type Unloaded struct {
 	Partition lease.Partition
@@ -142,6 +151,7 @@ func (Want) input()           {}
 func (Relist) input()         {}
 func (Servers) input()        {}
 func (Published) input()      {}
+func (Accepted) input()       {}
 func (Unloaded) input()       {}
 func (Recorded) input()       {}
 func (LeaseRead) input()      {}

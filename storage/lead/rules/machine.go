@@ -41,6 +41,7 @@ type Machine struct {
 	clockKnown bool
 	over       Time            // since when the load is too high; 0: it is not
 	offered    lease.Partition // last
+	meter      meter
 	servers    *servers        // nil: not known yet
 	lowering   map[string]bool // tables with a minimum in sync that is to be lowered
 
@@ -104,6 +105,8 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.setList(in)
 	case Published:
 		m.published(in)
+	case Accepted:
+		m.meter.count(m.now, in.All, m.leads, m.set.HotRows)
 	case Unloaded:
 		m.setUnloaded(in)
 	case Clock:
@@ -242,6 +245,8 @@ type Settings struct {
 	OverloadFor time.Duration
 	// LoadMax is the load from which a server is overloaded. Default 0.9.
 	LoadMax float64
+	// HotRows is from how many rows a second on a partition is named as busy in heartbeats, for the balance of leads. Default 100.
+	HotRows float64
 	// Copies: tables of several replicas keep their rows on all of the in-sync list, through a chain that the server runs. Off: the list shrinks
 	// to its holder, which alone has the rows.
 	Copies bool
@@ -261,6 +266,7 @@ func (s *Settings) setDefaults() {
 	def(&s.AttemptsMax, 64)
 	def(&s.OverloadFor, 10*time.Second)
 	def(&s.LoadMax, 0.9)
+	def(&s.HotRows, 100)
 }
 
 func def[T comparable](p *T, v T) {

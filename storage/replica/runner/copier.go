@@ -110,7 +110,8 @@ type Copier struct {
 	senders  map[lease.Partition]*sending
 	menders  map[lease.Partition]*sending // of followers, for leaders with damaged files
 	receiver *replica.Receiver
-	files    map[fileOf]*incoming // unfinished files
+	files    map[fileOf]*incoming     // unfinished files
+	removing map[fileOf]chan struct{} // closed once the file of a discarded transfer is removed: the next one of the segment has the same path
 	leaders  map[replica.Key]leader
 	looked   replica.Time // for broken segments
 
@@ -127,7 +128,7 @@ type Copier struct {
 func New(d Deps, s Settings) *Copier {
 	s.setDefaults()
 	c := &Copier{deps: d, settings: s, wake: make(chan struct{}, 1), links: map[string]peer.Link{}, senders: map[lease.Partition]*sending{}, menders: map[lease.Partition]*sending{},
-		receiver: replica.NewReceiver(s.Machine), files: map[fileOf]*incoming{}, leaders: map[replica.Key]leader{}}
+		receiver: replica.NewReceiver(s.Machine), files: map[fileOf]*incoming{}, removing: map[fileOf]chan struct{}{}, leaders: map[replica.Key]leader{}}
 	c.limit = rate.NewLimiter(rate.Limit(s.BytesPerSecond), pieceBytes)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.incoming = map[slotOf]*incoming{}

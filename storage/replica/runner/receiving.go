@@ -68,7 +68,7 @@ func (c *Copier) reply(to lease.Member, at replica.Key, epoch point.Epoch, m pee
 }
 
 // accept opens the unfinished file, after an earlier transfer of the same segment has ended.
-// Both would write the same path: the second begins only when the first has closed it.
+// Both would write the same path: the second begins only when the first has closed it, and removed it if it was discarded.
 func (c *Copier) accept(e replica.Accept) {
 	f := newIncoming(c, e)
 	id := fileOf{e.At, e.Segment.ID}
@@ -78,12 +78,16 @@ func (c *Copier) accept(e replica.Accept) {
 		c.release(before)
 	}
 	c.files[id] = f
+	removed := c.removing[id]
 	c.mu.Lock()
 	c.mu.incoming[f.slot] = f
 	c.mu.Unlock()
 	c.work.Go(func() {
 		if before != nil {
 			<-before.done
+		}
+		if removed != nil {
+			<-removed
 		}
 		f.run()
 	})
@@ -107,9 +111,17 @@ func (c *Copier) discard(id fileOf) {
 	delete(c.files, id)
 	f.stop()
 	c.release(f)
+	removed := make(chan struct{})
+	c.removing[id] = removed
 	c.work.Go(func() {
 		<-f.done
 		f.remove()
+		close(removed)
+		c.post(func() {
+			if c.removing[id] == removed {
+				delete(c.removing, id)
+			}
+		})
 	})
 }
 

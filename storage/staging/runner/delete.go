@@ -161,10 +161,10 @@ func (s *Store) deleteFromHeld(id staging.ID, q *Query) (rows int, replaced *fil
 		return 0, nil, nil
 	}
 	if left.Samples()+len(left.Exemplars) == 0 {
-		s.mu.Lock()
-		s.mu.machine.Forget(id)
-		s.mu.Unlock()
-		return rows, nil, s.forgotten(id) // also if it was forwarded, and only its record is to come
+		return rows, nil, s.forgotten(func() []staging.ID {
+			s.mu.machine.Forget(id)
+			return []staging.ID{id}
+		})
 	}
 	h.body, h.defs = encode(left), nil
 	h.Bytes = int64(len(h.body))

@@ -119,14 +119,13 @@ func (s *Store) endDropped(seen map[string]uint64) {
 			continue
 		}
 		seen[table] = begun
-		s.mu.Lock()
-		ended := s.mu.machine.End(table, begun)
-		s.mu.Unlock()
 		rows := 0
-		for i := range ended {
-			rows += ended[i].Rows
-			s.note(ended[i].ID)
-		}
+		s.note(func() (ids []staging.ID) {
+			for _, f := range s.mu.machine.End(table, begun) {
+				rows, ids = rows+f.Rows, append(ids, f.ID)
+			}
+			return ids
+		})
 		if rows > 0 {
 			s.metrics.dropped.Add(float64(rows))
 			s.deps.Log.Info("staged rows of a dropped table are gone with it", "table", table, "rows", rows)
@@ -221,40 +220,38 @@ func (s *Store) forward(ctx context.Context, f *staging.Frame) {
 func (s *Store) forwarded(ctx context.Context, all []staging.Frame) {
 	gone := make([]staging.ID, 0, len(all))
 	others := map[topology.ServerID][]staging.ID{}
-	s.mu.Lock()
-	for i := range all {
-		rest, held := s.mu.machine.Forwarded(all[i].ID)
-		if !held {
-			continue
+	s.note(func() []staging.ID {
+		for i := range all {
+			rest, held := s.mu.machine.Forwarded(all[i].ID)
+			if !held {
+				continue
+			}
+			s.metrics.forwarded.Add(float64(all[i].Rows))
+			gone = append(gone, all[i].ID)
+			for _, o := range rest {
+				others[o] = append(others[o], all[i].ID)
+			}
 		}
-		s.metrics.forwarded.Add(float64(all[i].Rows))
-		gone = append(gone, all[i].ID)
-		for _, o := range rest {
-			others[o] = append(others[o], all[i].ID)
-		}
-	}
-	s.mu.Unlock()
+		return gone
+	})
 	if len(gone) == 0 {
 		return
 	}
-	s.note(gone...)
 	s.tell(ctx, all[0].Table, others)
 	s.rouse()
 }
 
-// note logs that frames are not held any more.
-func (s *Store) note(ids ...staging.ID) {
-	if err := s.forgotten(ids...); err != nil {
+// note is forgotten, for callers that can do nothing about an error.
+func (s *Store) note(dropLocked func() []staging.ID) {
+	if err := s.forgotten(dropLocked); err != nil {
 		s.deps.Log.Warn("staged frames that are gone could not be noted as such: they are forwarded again after a start", "error", err)
 	}
 }
 
-// give keeps a frame readable that another server holds now.
+// giveLocked keeps a frame readable that another server holds now.
 // A timer drops it again. A frame may be given more than once within ReadableFor (it comes back and goes again), so
 // gives counts the timers that run, and only the last one drops it.
-func (s *Store) give(id staging.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Store) giveLocked(id staging.ID) {
 	if h := s.mu.held[id]; h != nil {
 		s.mu.given[id] = h
 		s.mu.gives[id]++
@@ -341,13 +338,15 @@ func (s *Store) restage(ctx context.Context, r staging.Restage) {
 	for _, to := range r.Tell {
 		err = errors.Join(err, s.restageAt(ctx, &h, r, to))
 	}
-	s.mu.Lock()
-	gone, renamed := s.mu.machine.Restaged(time.Now(), r, err == nil)
-	s.mu.Unlock()
-	if gone {
-		s.give(r.ID)
-		s.note(r.ID)
-	}
+	renamed := false
+	s.note(func() []staging.ID {
+		var gone bool
+		if gone, renamed = s.mu.machine.Restaged(time.Now(), r, err == nil); !gone {
+			return nil
+		}
+		s.giveLocked(r.ID)
+		return []staging.ID{r.ID}
+	})
 	if renamed {
 		err = s.rename(r)
 	}

@@ -59,9 +59,9 @@ type Store struct {
 	// Lock order: announcing, rewriting, forgetting, journal.syncing, journal.mu, witness.syncing, witness.mu. Store.mu comes behind the first three, and is never
 	// held with the others. The first three may be held during an fsync or a call to the coordination store, mu never: each
 	// read and write of staged rows needs it.
-	announcing sync.Mutex   // held while Announce runs
-	rewriting  sync.Mutex   // held while records of held frames are replaced by others: by a deletion, or with new holders
-	forgetting sync.RWMutex // held for reading while a frame is in held no more, and its record not yet in the journal
+	announcing chan struct{} // has one slot, full while Announce runs: it is waited for no longer than its context
+	rewriting  sync.Mutex    // held while records of held frames are replaced by others: by a deletion, or with new holders
+	forgetting sync.RWMutex  // held for reading while a frame is in held no more, and its record not yet in the journal
 
 	mu struct {
 		sync.Mutex
@@ -96,7 +96,7 @@ const announcedFor = 15 * time.Second
 // settings are smaller now. At the end files without held frames are removed.
 func Open(d Deps, s staging.Settings) (*Store, error) {
 	s.SetDefaults()
-	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), out: deliver.New(d.Ways)}
+	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), announcing: make(chan struct{}, 1), out: deliver.New(d.Ways)}
 	st.mu.machine = staging.New(s)
 	st.mu.held, st.mu.pending, st.mu.announced = map[staging.ID]*held{}, map[string]int{}, map[string]time.Time{}
 	st.mu.given, st.mu.gives = map[staging.ID]*held{}, map[staging.ID]int{}
@@ -342,8 +342,10 @@ func (s *Store) admit(table string, all []*newcomer) (hold []*newcomer, announce
 // The coordination store is asked without mu, which takes milliseconds to seconds; announcing makes calls follow one
 // another, so that an older list never replaces a newer one.
 func (s *Store) announce(ctx context.Context, table string) error {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+	if err := s.beginAnnouncing(ctx); err != nil {
+		return err
+	}
+	defer s.endAnnouncing()
 	s.mu.Lock()
 	_, ok := s.mu.announced[table]
 	all := s.announcedLocked()
@@ -363,6 +365,18 @@ func (s *Store) announce(ctx context.Context, table string) error {
 	return nil
 }
 
+// beginAnnouncing waits until no Announce runs, and keeps others from it until endAnnouncing. Errors are Unavailable: ctx ended.
+func (s *Store) beginAnnouncing(ctx context.Context) error {
+	select {
+	case s.announcing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), fault.Unavailable, "the coordination store has not answered an announcement of staged rows before")
+	}
+}
+
+func (s *Store) endAnnouncing() { <-s.announcing }
+
 // announcedLocked lists the tables that are announced, or have frames.
 func (s *Store) announcedLocked() []string {
 	all := s.mu.machine.Tables()
@@ -377,8 +391,10 @@ func (s *Store) announcedLocked() []string {
 //
 // A table that is not announced has no frame here, after a crash either: deletions in it do not ask this server.
 func (s *Store) retract(ctx context.Context, now time.Time) error {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+	if err := s.beginAnnouncing(ctx); err != nil {
+		return err
+	}
+	defer s.endAnnouncing()
 	s.mu.Lock()
 	changed := !s.mu.known
 	for _, t := range s.mu.machine.Tables() {
@@ -432,28 +448,28 @@ func (s *Store) idleLocked(now time.Time) (idle []string) {
 
 // Forget ends the staging of frames that leaders keep.
 func (s *Store) Forget(ids ...staging.ID) error {
-	s.mu.Lock()
-	held := make([]staging.ID, 0, len(ids))
-	for _, id := range ids {
-		if s.mu.machine.Forget(id) {
-			held = append(held, id)
+	return s.forgotten(func() []staging.ID {
+		held := make([]staging.ID, 0, len(ids))
+		for _, id := range ids {
+			if s.mu.machine.Forget(id) {
+				held = append(held, id)
+			}
 		}
-	}
-	s.mu.Unlock()
-	return s.forgotten(held...)
+		return held
+	})
 }
 
-// forgotten logs that frames are not held any more. It is not made durable at once: a frame that comes back after a crash is forwarded again, which
+// forgotten logs that the frames are not held any more that dropLocked removes from the machine. It is not made durable at once: a frame that comes back after a crash is forwarded again, which
 // changes nothing.
 // forgetting is held from the removal out of held until the records are in the journal: settle, which acquires it for
 // writing, then sees each frame either in held or with its forget written. The files are released after that: as long
 // as no forget is in the log, the frame's record must be.
-func (s *Store) forgotten(ids ...staging.ID) error {
-	if len(ids) == 0 {
-		return nil
-	}
+//
+// A frame leaves the machine and held at one moment: between the two it could be staged again, and the new one would be
+// removed in place of the old one, whose file would stay for good.
+func (s *Store) forgotten(dropLocked func() []staging.ID) error {
 	s.forgetting.RLock()
-	in, records := s.unhold(ids)
+	in, records := s.unhold(dropLocked)
 	var err error
 	if len(in) > 0 {
 		_, _, err = s.journal.append(records, 0)
@@ -472,11 +488,11 @@ func (s *Store) forgotten(ids ...staging.ID) error {
 	return s.journal.tidy(false)
 }
 
-// unhold removes frames out of held, and returns the files that they lie in, and the records that forget them.
-func (s *Store) unhold(ids []staging.ID) (in []*file, records []byte) {
+// unhold removes the frames out of held that dropLocked removes from the machine. It returns the files that they lie in, and the records that forget them.
+func (s *Store) unhold(dropLocked func() []staging.ID) (in []*file, records []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, id := range ids {
+	for _, id := range dropLocked() {
 		h := s.mu.held[id]
 		if h == nil {
 			continue
@@ -532,8 +548,11 @@ func (s *Store) rouse() {
 	}
 }
 
-// Leave accepts no more frames, and returns when none is held: their leaders accepted them, or other servers. Run has to run. Errors are those of
-// ctx; what is held then stays on the disk.
+// leaveRetract bounds how long a server that holds no frame waits for the coordination store at its end, which may be away.
+const leaveRetract = 1500 * time.Millisecond
+
+// Leave accepts no more frames, and returns when none is held: their leaders accepted them, or other servers. Then no table is announced either: a server that
+// is stopped for good would look as if rows were lost with it. Run has to run. Errors are those of ctx; what is held then stays on the disk.
 func (s *Store) Leave(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.closed = true
@@ -547,6 +566,11 @@ func (s *Store) Leave(ctx context.Context) error {
 		n := s.mu.machine.Len()
 		s.mu.Unlock()
 		if n == 0 {
+			ctx, cancel := context.WithTimeout(ctx, leaveRetract)
+			defer cancel()
+			if err := s.retract(ctx, time.Now().Add(announcedFor)); err != nil {
+				s.deps.Log.Warn("the row of this server goes on to say that rows are staged here, until it starts again", "error", err)
+			}
 			return nil
 		}
 		select {

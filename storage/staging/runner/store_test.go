@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -540,7 +541,7 @@ func TestADroppedTableStaysEmpty(t *testing.T) {
 	}
 }
 
-// TestAServerThatLeavesHoldsNothing: it stages its rows elsewhere if their leader is away, and accepts no more when it stops.
+// TestAServerThatLeavesHoldsNothing: it stages its rows elsewhere if their leader is away, accepts no more when it stops, and does not go on to announce rows.
 func TestAServerThatLeavesHoldsNothing(t *testing.T) {
 	h := newHouse(t)
 	s, l, stop := h.serve()
@@ -566,6 +567,11 @@ func TestAServerThatLeavesHoldsNothing(t *testing.T) {
 	if n := s.Bytes(); n != 0 {
 		t.Errorf("it holds %d bytes", n)
 	}
+	h.mu.Lock()
+	if len(h.announced) > 0 { // `server remove` would ask for --force
+		t.Errorf("its row says that rows of %v are staged there", h.announced)
+	}
+	h.mu.Unlock()
 	l.mu.Lock()
 	slices.Sort(l.held)
 	if held := slices.Compact(l.held); !slices.Equal(held, []uint64{1, 2}) || len(l.taken) > 0 {
@@ -593,6 +599,46 @@ func TestRowsOfADroppedTableAreNotReadInTheNextOneOfItsName(t *testing.T) {
 	h.must(s.Close())
 }
 
+// giveAway is a frame's way to another server.
+func (s *Store) giveAway(id staging.ID) error {
+	return s.forgotten(func() []staging.ID {
+		s.mu.machine.Forget(id)
+		s.giveLocked(id)
+		return []staging.ID{id}
+	})
+}
+
+// TestAFrameThatIsStagedAgainWhileItIsForgottenKeepsNoFile: a gateway tries again while a deletion syncs the log, which a forget waits for. The frame of before was lost sight of: its file, and
+// all that came after it, stayed until the next start.
+func TestAFrameThatIsStagedAgainWhileItIsForgottenKeepsNoFile(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{})
+	h.must(h.stage(s, "t", 1))
+	s.forgetting.Lock()
+	forgotten := make(chan error, 1)
+	go func() { forgotten <- s.Forget(idOf(1)) }()
+	h.await("the forget waits", func() bool {
+		stacks := make([]byte, 1<<20)
+		return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*Store).forgotten("))
+	})
+	h.must(h.stage(s, "t", 1))
+	s.forgetting.Unlock()
+	h.must(<-forgotten)
+	s.mu.Lock()
+	known, held := s.mu.machine.Len(), len(s.mu.held)
+	s.mu.Unlock()
+	live := 0
+	s.journal.mu.Lock()
+	for _, f := range s.journal.mu.files {
+		live += f.live
+	}
+	s.journal.mu.Unlock()
+	if known != held || live != held {
+		t.Errorf("%d frames are to be forwarded, %d are held, and files are kept for %d", known, held, live)
+	}
+	h.must(s.Close())
+}
+
 // TestTimesAreOfAllThatIsRead: servers evaluate the steps that these times do not touch without staged rows. Frames count from before their ack on until their leader
 // acked them, also those that went to another server, as long as they are read here, and those of an earlier life.
 func TestTimesAreOfAllThatIsRead(t *testing.T) {
@@ -614,8 +660,7 @@ func TestTimesAreOfAllThatIsRead(t *testing.T) {
 		f("three rows", 2, 9)
 		h.must(s.Forget(idOf(2)))
 		f("the first has left", 5, 9)
-		s.give(idOf(9))
-		h.must(s.Forget(idOf(9)))
+		h.must(s.giveAway(idOf(9)))
 		f("the last is at another server, and still read here", 5, 9)
 		time.Sleep(staging.ReadableFor + time.Millisecond)
 		f("it is read there alone", 5, 5)
@@ -636,8 +681,7 @@ func TestAFrameThatIsGivenAwayAgainStaysReadable(t *testing.T) {
 		s := h.open(staging.Settings{})
 		for range 2 {
 			h.must(h.stage(s, "t", 1))
-			s.give(idOf(1))
-			h.must(s.Forget(idOf(1)))
+			h.must(s.giveAway(idOf(1)))
 			time.Sleep(staging.ReadableFor * 2 / 3)
 			h.want(s, "t", 1)
 		}
@@ -645,4 +689,34 @@ func TestAFrameThatIsGivenAwayAgainStaysReadable(t *testing.T) {
 		h.want(s, "t")
 		h.must(s.Close())
 	})
+}
+
+// TestAServerWithoutStagedRowsStopsSoonWithoutTheCoordinationStore: it waited for all the time that the forwarding of staged rows may have, also for an announcement that had begun before.
+func TestAServerWithoutStagedRowsStopsSoonWithoutTheCoordinationStore(t *testing.T) {
+	for _, another := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHouse(t)
+			s := h.open(staging.Settings{})
+			s.deps.Announce = func(ctx context.Context, _ []string) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			if another {
+				go func() { ended <- s.retract(ctx, time.Now()) }()
+				synctest.Wait()
+			}
+			began := time.Now()
+			h.must(s.Leave(ctx))
+			if lasted := time.Since(began); lasted > leaveRetract {
+				t.Errorf("another one: %t: it left within %v", another, lasted)
+			}
+			stop()
+			if another {
+				<-ended
+			}
+			h.must(s.Close())
+		})
+	}
 }

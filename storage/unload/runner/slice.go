@@ -40,11 +40,14 @@ type slice struct {
 	rows   int
 	bytes  int64
 	at, of int // the series that came last, of so many
-	number int // of series so far
-	newest point.Stamp
-	unit   point.Stamp               // by how much ranks may differ that go in one frame
-	open   map[point.Stamp]*building // by rank, in units of it
-	frames []*frame.Frame            // that are full
+	// The two earliest times of rows that came: rows of one time go together.
+	first, second point.Nanos
+	times         int // how many of the two there are
+	number        int // of series so far
+	newest        point.Stamp
+	unit          point.Stamp               // by how much ranks may differ that go in one frame
+	open          map[point.Stamp]*building // by rank, in units of it
+	frames        []*frame.Frame            // that are full
 }
 
 // rankUnit is by how much ranks may differ that go in one frame, with the highest of them: 0.13 s. Requests are of some dozens of rows, and a frame for each would cost many times
@@ -86,6 +89,9 @@ func (s *slice) close() {
 // errFull the slice is thrown away, and the share of series seen says how much narrower the next try must be (sized).
 func (s *slice) take(x *Series) error {
 	s.at, s.of = x.At, x.Of
+	s.see(len(x.Run.Times), func(i int) point.Nanos { return x.Run.Times[i] })
+	s.see(len(x.Run.Hists), func(i int) point.Nanos { return x.Run.Hists[i].Time })
+	s.see(len(x.Exemplars), func(i int) point.Nanos { return x.Exemplars[i].Time })
 	before := s.bytes
 	s.bytes += int64(seriesBytes + len(x.Labels) + rowBytes*len(x.Run.Times))
 	for i := range x.Run.Hists {
@@ -119,6 +125,43 @@ func (s *slice) take(x *Series) error {
 		b.frame.Exemplars = append(b.frame.Exemplars, frame.ExemplarRow{ID: b.last(), Time: e.Time, Value: e.Value, Labels: e.Labels})
 	}
 	return nil
+}
+
+// see notes the two earliest times of rows that come in the order of their times.
+func (s *slice) see(n int, at func(int) point.Nanos) {
+	for i := range n {
+		switch t := at(i); {
+		case s.times == 0:
+			s.first, s.times = t, 1
+		case t == s.first:
+		case t < s.first:
+			s.first, s.second, s.times = t, s.first, 2
+		case s.times == 1 || t < s.second:
+			s.second, s.times = t, 2
+			return
+		default:
+			return
+		}
+	}
+}
+
+// narrower returns where the next try of a slice that was too full ends: where its rows fit by what was seen of them, and behind those of one time at least. Where these alone are too many,
+// it ends before them, and what follows begins with them.
+func (s *slice) narrower(from, end point.Nanos) point.Nanos {
+	next := s.first + point.Nanos(min(s.fits(), 0.5)*(float64(end)-float64(s.first)))
+	switch {
+	case s.times == 2:
+		return max(next, s.second)
+	case s.first > from:
+		return s.first
+	}
+	return from + 1
+}
+
+// fits is how many slices' worth of rows fit in one of this width, by the series that were seen; they are much alike.
+func (s *slice) fits() float64 {
+	share := float64(s.at+1) / float64(s.of)
+	return 0.75 * float64(s.bytesMax) / max(float64(s.bytes)/share, 1)
 }
 
 // place returns the frame for a row of a rank, or of about that rank, in which its series is defined last.
@@ -189,8 +232,7 @@ func (m *mover) readSlice(from, to point.Nanos) (*slice, point.Nanos, error) {
 		release()
 		return nil, 0, err
 	}
-	for {
-		end := m.reach(from, to)
+	for end := m.reach(from, to); ; {
 		ctx, loan, err := m.u.deps.Borrow(m.ctx)
 		if err != nil {
 			release()
@@ -212,6 +254,7 @@ func (m *mover) readSlice(from, to point.Nanos) (*slice, point.Nanos, error) {
 			release()
 			return nil, 0, err
 		}
+		end = s.narrower(from, end)
 	}
 }
 
@@ -249,20 +292,24 @@ func (m *mover) reach(from, to point.Nanos) point.Nanos {
 	return min(to, max(begin, from)+max(m.mu.width, 1))
 }
 
-// sized learns the width of the next slice, or of the next try, from what was read of one.
+// sized learns the width of the next slice from what was read of one.
 func (m *mover) sized(s *slice, from, end point.Nanos) {
 	lo, hi, ok := m.u.deps.Partitions.Bounds(m.p)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.owed += s.bytes
 	width := min(end, hi+1) - max(from, lo)
-	if !ok || width <= 0 || s.of == 0 {
+	switch {
+	case !ok || width <= 0:
+		return
+	case s.of == 0: // between times
+		m.mu.width = 2 * min(max(width, m.mu.width), math.MaxInt64/4)
+		return
+	case s.bytesMax == 0: // a single time says nothing of the distance between times
 		return
 	}
-	share := float64(s.at+1) / float64(s.of) // of the series that were read; they are much alike
-	full := float64(s.bytes) / share
-	next := float64(width) * 0.75 * float64(m.u.settings.Machine.SliceBytes) / max(full, 1)
-	if s.bytesMax > 0 && s.bytes > s.bytesMax {
+	next := float64(width) * s.fits()
+	if s.bytes > s.bytesMax {
 		next = min(next, float64(width)/2)
 	}
 	m.mu.width = max(1, point.Nanos(min(next, float64(math.MaxInt64/4))))
@@ -280,9 +327,8 @@ func (m *mover) deliver(s *slice) bool {
 	g.SetLimit(sendsMax)
 	for _, f := range s.frames {
 		g.Go(func() error {
-			scratch := deliver.Get()
+			scratch := deliver.Of(f)
 			defer scratch.Put()
-			scratch.Frame = *f
 			expired, err := m.u.out.Rows(ctx, m.p.Table, tm, peer.Inherit, scratch)
 			m.u.metrics.expired.Add(float64(expired))
 			return err

@@ -44,3 +44,33 @@ func TestRowsOfNeighbouringRequestsGoInOneFrame(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// TestWhereASliceThatWasTooFullEndsNext: behind the rows of the first time at the earliest, and before it where nothing else was seen.
+func TestWhereASliceThatWasTooFullEndsNext(t *testing.T) {
+	f := func(why string, from, end, want point.Nanos, series int, runs ...[]point.Nanos) {
+		t.Helper()
+		s := &slice{bytesMax: 200, unit: rankUnit, open: map[point.Stamp]*building{}}
+		err := error(nil)
+		for i := 0; i < len(runs) && err == nil; i++ {
+			run := rows.Run{Times: runs[i], Values: make([]float64, len(runs[i])), Ranks: make([]point.Stamp, len(runs[i]))}
+			err = s.take(&Series{At: i, Of: series, Labels: point.MakeLabels("__name__", "m"), Run: run})
+		}
+		if !IsFull(err) {
+			t.Fatalf("%s: %v", why, err)
+		}
+		if got := s.narrower(from, end); got != want {
+			t.Errorf("%s: a slice from %d to %d ends at %d, want %d", why, from, end, got, want)
+		}
+	}
+	many := make([]point.Nanos, 1000)
+	for i := range many {
+		many[i] = int64(i)
+	}
+	f("rows all over it", 0, 1000, 6, 1, many)
+	f("rows of many series", 0, 1000, 3, 2, many)
+	f("two times", 0, 1000, 900, 4, []point.Nanos{100, 900}, []point.Nanos{100, 900}, []point.Nanos{100})
+	f("two times, of which each series has one", 0, 1000, 900, 4, []point.Nanos{900}, []point.Nanos{100}, []point.Nanos{100})
+	f("one time", 0, 1000, 100, 4, []point.Nanos{100}, []point.Nanos{100}, []point.Nanos{100})
+	f("one time, with which it begins", 100, 1000, 101, 4, []point.Nanos{100}, []point.Nanos{100}, []point.Nanos{100})
+	f("the first two nanoseconds", 0, 2, 1, 4, []point.Nanos{0, 1}, []point.Nanos{0, 1})
+}

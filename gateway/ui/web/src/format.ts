@@ -147,3 +147,10 @@ export function series(metric: Record<string, string>, without?: Set<string>): s
   if (pairs.length === 0) return (without?.has('__name__') ? '' : name) || '{}';
   return `${without?.has('__name__') ? '' : name}{${pairs.join(', ')}}`;
 }
+
+/** ago writes how long before now a moment was, both as RFC 3339. */
+export function ago(iso: string | null, now: string): string {
+  if (!iso) return 'unknown';
+  const s = (Date.parse(now) - Date.parse(iso)) / 1000;
+  return s < 0 ? `${about(-s)} ahead` : s < 1 ? 'now' : `${about(s)} ago`;
+}

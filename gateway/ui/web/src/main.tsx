@@ -4,7 +4,6 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import 'uplot/dist/uPlot.min.css';
 import './style.css';
 import { credentials, Failure, get, onRefused, type Answer } from './api';
-import { about } from './format';
 import { Explore, GrafanaSettings } from './explore';
 import { Button, Choice, fold, Loading, Menu, Notice, Problem } from './parts';
 import { address, go, href, reloads, theme, usePoll, useValue, zone } from './store';
@@ -155,12 +154,6 @@ function Login({ done }: { done: () => void }) {
       </form>
     </main>
   );
-}
-
-export function ago(iso: string | null, now: string): string {
-  if (!iso) return 'unknown';
-  const s = (Date.parse(now) - Date.parse(iso)) / 1000;
-  return s < 0 ? `${about(-s)} ahead` : s < 1 ? 'now' : `${about(s)} ago`;
 }
 
 const app = document.getElementById('app')!;

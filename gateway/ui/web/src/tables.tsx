@@ -1,10 +1,9 @@
 // Tables: their sizes, the times of their rows, how long they keep them, how near they are to their limits.
 import { useState } from 'preact/hooks';
 import { get, type Answer } from './api';
-import { about, brief, bytes, count, duration, perSecond, short, time } from './format';
+import { about, ago, brief, bytes, count, duration, perSecond, short, time } from './format';
 import { Forecasts } from './forecast';
 import { METRICS, ofAll, Scope, useAll } from './gateways';
-import { ago } from './main';
 import { Bar, Button, Empty, Figure, Known, Menu } from './parts';
 import { href, usePoll, useUTC } from './store';
 import type { Staged, Status, Table, TableUse } from './types';

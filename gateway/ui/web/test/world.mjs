@@ -65,10 +65,10 @@ export async function cluster() {
   return { base, other, pids, stop: async () => { await p.stop(); rmSync(dir, { recursive: true, force: true }); } };
 }
 
-/** freePorts finds the first of so many ports in a row that nobody listens on. */
+/** freePorts finds the first of so many ports in a row that nobody listens on, below those of the tests of clusters, which may run beside. */
 async function freePorts(n) {
   const free = (port) => new Promise((ok) => { const s = createServer(); s.once('error', () => ok(false)); s.listen(port, '127.0.0.1', () => s.close(() => ok(true))); });
-  for (let at = 21000 + Math.floor(Math.random() * 200) * 50; at < 32000; at += n) {
+  for (let at = 11000 + Math.floor(Math.random() * 80) * 50; at + n <= 16000; at += n) {
     const all = await Promise.all(Array.from({ length: n }, (_, i) => free(at + i)));
     if (all.every(Boolean)) return at;
   }

@@ -1,0 +1,104 @@
+package intake
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// onePipe listens for one connection of a pipe.
+type onePipe chan net.Conn
+
+func (p onePipe) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p onePipe) Close() error { return nil }
+
+func (p onePipe) Addr() net.Addr { return &net.TCPAddr{} }
+
+// overPipe serves one connection without buffers by net/http: the test decides how much of an answer is sent.
+func overPipe(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio.Reader)) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(d, Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, ended := make(onePipe, 1), make(chan error, 1)
+		ours, theirs := net.Pipe()
+		l <- ours
+		go func() { ended <- f.plain.Serve(l) }()
+		test(f, theirs, bufio.NewReader(theirs))
+		_ = theirs.Close()
+		close(l)
+		_ = f.plain.Close()
+		<-ended
+		_ = f.Shutdown(t.Context())
+	})
+}
+
+// TestAClientThatReadsSlowlyGetsAllOfALargeAnswer: the time to read had to do for the whole of a write, and an answer of megabytes is one.
+func TestAClientThatReadsSlowlyGetsAllOfALargeAnswer(t *testing.T) {
+	const pieces = 16
+	pages := func(w http.ResponseWriter, _ *http.Request) {
+		if n, err := w.Write(make([]byte, pieces*patientBytes)); err != nil || n != pieces*patientBytes {
+			t.Errorf("%d bytes are written: %v", n, err)
+		}
+	}
+	overPipe(t, Deps{Fallback: http.HandlerFunc(pages)}, func(f *Front, conn net.Conn, in *bufio.Reader) {
+		_, err := io.WriteString(conn, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+		answer, readErr := http.ReadResponse(in, nil)
+		if err = errors.Join(err, readErr); err != nil {
+			t.Fatal(err)
+		}
+		for i := range pieces {
+			time.Sleep(f.settings.BodyTimeMax / 2)
+			if _, err := io.CopyN(io.Discard, answer.Body, patientBytes); err != nil {
+				t.Fatalf("piece %d: %v", i+1, err)
+			}
+		}
+	})
+}
+
+// TestAClientThatReadsNoAnswerKeepsNoConnection: those of intake's paths that net/http serves waited for their client without end, and there are 16,384 connections.
+func TestAClientThatReadsNoAnswerKeepsNoConnection(t *testing.T) {
+	overPipe(t, Deps{}, func(f *Front, conn net.Conn, _ *bufio.Reader) {
+		if _, err := io.WriteString(conn, "GET /ping HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(writeTimeMax + time.Second)
+		if n, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%d bytes of an answer after %v", n, writeTimeMax)
+		}
+	})
+}
+
+// makesTables is a Writer that makes any table.
+type makesTables struct{ Writer }
+
+func (makesTables) Create(context.Context, string, *time.Duration) error { return nil }
+
+// TestATableThatWasMadeIsNotAnsweredWithAnError: an answer of nothing was booked too, which failed while the budget of bodies was exceeded.
+func TestATableThatWasMadeIsNotAnsweredWithAnError(t *testing.T) {
+	overPipe(t, Deps{Writer: makesTables{}}, func(f *Front, conn net.Conn, in *bufio.Reader) {
+		f.inFlight.add("other", 2*f.inFlight.max)
+		defer f.inFlight.add("other", -2*f.inFlight.max)
+		_, err := io.WriteString(conn, "GET /query?q=CREATE+DATABASE+d HTTP/1.1\r\nHost: a\r\n\r\n")
+		answer, readErr := http.ReadResponse(in, nil)
+		if err = errors.Join(err, readErr); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(answer.Body); err != nil || string(text) != `{"results":[{"statement_id":0}]}`+"\n" {
+			t.Errorf("%s (%v)", text, err)
+		}
+	})
+}

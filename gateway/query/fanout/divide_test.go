@@ -1,0 +1,98 @@
+package fanout
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/columns"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestAQuestionThatBeginsLateEndsNoGateway: a second copy is about to be asked, when the first one answers and the plan is divided anew by a newer map, which leaves nothing to
+// ask. The late question belongs to the older division, and looked its request up in the newer one: the process ended.
+func TestAQuestionThatBeginsLateEndsNoGateway(t *testing.T) {
+	d := &division{q: &peer.Select{Table: "t"}, of: &columns.Request{Plan: columns.Plan{
+		Grid:   columns.Grid{Start: 0, End: 600_000, Step: 60_000},
+		Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate"), OneName: true},
+	}}}
+	ps, _ := drawn(t, "1@a[-60,60)")
+	groups, _ := d.plan(ps, func(*topology.Partition) (target, error) { return target{leader: "a"}, nil })
+	if len(groups) != 1 {
+		t.Fatalf("%d questions", len(groups))
+	}
+	if again, _ := d.plan(nil, nil); len(again) != 0 {
+		t.Fatalf("%d questions by a map without partitions", len(again))
+	}
+	server := &manyServer{}
+	_, _ = d.ask(t.Context(), &groups[0], server)
+	if len(server.asked) != 1 {
+		t.Errorf("the server was asked %q", server.asked)
+	}
+}
+
+// evaluator is a server with the newest map that notes the partitions of each evaluation, and evaluates none.
+type evaluator struct {
+	*storage
+	evaluated []point.PartitionID
+}
+
+func (e *evaluator) Evaluate(_ context.Context, q *peer.Select, _ []byte, give func([]byte) error) error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	newest := e.w.newest
+	if q.MapNext < newest.NextID && slices.ContainsFunc(newest.Overlapping(q.Lo, q.Hi), func(p *topology.Partition) bool { return p.ID >= q.MapNext }) {
+		return peer.WithMap(fault.Errorf(fault.Stale, "the caller's map is old"), peer.MapAt{Txn: peer.TxnID{1}, Seq: newest.Seq, Servers: []string{"n1"}})
+	}
+	e.evaluated = append(e.evaluated, q.Partitions...)
+	return columns.SendOutcome(columns.Unknown, give)
+}
+
+// evaluators are one server under all names.
+type evaluators struct{ *evaluator }
+
+func (e evaluators) Server(topology.ServerID) (peer.Storage, bool) { return e.evaluator, true }
+
+func (e evaluators) All() []topology.ServerID { return []topology.ServerID{"n1"} }
+
+// TestStepsOfPartitionsNotHeardOfAreEvaluated: another gateway has just made partition 4, and a server acked rows of it. No partition of the old map has times of the last step, so no server
+// was asked for that, and the servers that were asked for the others looked at their times alone: the answer ended early, without a word.
+func TestStepsOfPartitionsNotHeardOfAreEvaluated(t *testing.T) {
+	for _, copied := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			w.newest = w.m.Cover([]point.Nanos{10e9}, func(point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: 4, Server: "n1"}, {ID: 5, Server: "n2"}}
+			})
+			at := &evaluator{storage: w.servers["n1"]}
+			w.source.deps.Servers = evaluators{at}
+			w.leads[4] = "n1"
+			if copied {
+				w.m = withCopies(w.m)
+				w.source.deps.Copies = func(lease.Partition) []topology.ServerID { return []topology.ServerID{"n1", "n2"} }
+			}
+			_, err := w.source.Divide(w.t.Context(), &peer.Select{Table: "t", Lo: 400e6 + 1, Hi: 10_500e6}, &columns.Request{Plan: columns.Plan{
+				Grid:   columns.Grid{Start: 500, End: 10_500, Step: 5000}, // the step between lies in no partition at all
+				Source: columns.Source{Window: 100 * time.Millisecond, Function: columns.FunctionOf("rate"), OneName: true},
+			}})
+			if slices.Sort(at.evaluated); err != nil || !slices.Equal(at.evaluated, []point.PartitionID{1, 4}) {
+				w.t.Errorf("copies %t: partitions %v were evaluated, %v", copied, at.evaluated, err)
+			}
+		})
+	}
+}
+
+// withCopies is a map whose partitions lie on two servers.
+func withCopies(m *topology.Map) *topology.Map {
+	two, err := topology.New("t", topology.Config{PartitionWidth: time.Second, Replicas: 2})
+	if err != nil {
+		panic(err)
+	}
+	return two.Cover([]point.Nanos{0, 1e9, 2e9}, func(point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: 1, Server: "n1"}, {ID: 2, Server: "n2"}}
+	})
+}

@@ -1,0 +1,162 @@
+package master
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// leading decides which leads are handed over because their server accepts more rows than others. Counts of partitions say nothing about that: three that hold now
+// may be led by one server, and three of last week by each of the others.
+//
+//	busiest server, beyond 1.25 × the mean ── one of its busy partitions ──▶ a server that has every row of it, and has less with it than the first one has now
+//
+// No row is copied: the lease goes to another placement of the in-sync list. The busier of the two has less afterwards, by BalanceRows and a twentieth of the mean at least. So the sum of the
+// squares of the loads falls with each step, and none is undone while the loads stay as they are. A server has part in one step at a time, and rests until heartbeats
+// have its new load; a partition stays where it came for HandedFor, whatever is written. Earlier steps of a plan go first: a partition that was changed stays, and none is
+// handed over in a plan that repairs or drains.
+type leading struct {
+	*planner
+	rows  map[topology.ServerID]int64 // a second, of the servers that report theirs
+	mean  int64
+	least int64 // by how much the busier of two servers must have less
+	rests map[topology.ServerID]bool
+	tied  map[lease.Partition]bool
+}
+
+const (
+	// busyPercent of the mean is what the busiest server may have.
+	busyPercent = 125
+	// handedMax is for how long it is remembered that a lead was handed over.
+	handedMax = 10 * time.Minute
+	// measuredFor is how long a partition must have been measured where it is, and hotFor how long it will hold now, at least: a burst, or a partition that is about to
+	// end, is not worth that its writers wait for a new leader.
+	measuredFor = 30 * time.Second
+	hotFor      = 2 * time.Minute
+)
+
+// spreadLeads computes the hand-overs.
+func (p *planner) spreadLeads() {
+	l := leading{planner: p, rows: map[topology.ServerID]int64{}, rests: map[topology.ServerID]bool{}, tied: map[lease.Partition]bool{}}
+	if p.set.BalanceRows < 0 || p.manySilent() || slices.ContainsFunc(p.steps, func(s Step) bool { return s.Kind == Repair || s.Kind == Drain }) {
+		return
+	}
+	total := int64(0)
+	for _, st := range p.order {
+		if st.usable() && !st.Beat.Draining && st.Beat.Writes != nil && st.For >= p.set.SettleAfter {
+			l.rows[st.ID] = st.Beat.Writes.All()
+			total += l.rows[st.ID]
+		}
+	}
+	if len(l.rows) < 2 {
+		return
+	}
+	l.mean = total / int64(len(l.rows))
+	l.least = max(p.set.BalanceRows, l.mean/20)
+	for _, h := range p.Handed {
+		if h.For < p.set.RestFor {
+			l.rests[h.From], l.rests[h.To] = true, true
+		}
+	}
+	busiest := sortedServers(l.rows)
+	slices.SortStableFunc(busiest, func(a, b topology.ServerID) int { return cmp.Compare(l.rows[b], l.rows[a]) })
+	if l.rows[busiest[0]]*100 <= l.mean*busyPercent {
+		return
+	}
+	parts := l.hot()
+	for _, from := range busiest {
+		if l.rows[from]*100 <= l.mean*busyPercent {
+			return
+		}
+		if !l.rests[from] {
+			l.relieve(from, parts[from])
+		}
+	}
+}
+
+// hotPart is a busy partition that may be handed over.
+type hotPart struct {
+	table *topology.Map
+	part  *topology.Partition
+	rows  int64
+}
+
+// hot are the busy partitions by their leaders. A server whose heartbeat names one that it does not lead any more, by the lease rows, rests: the heartbeat is old.
+func (l *leading) hot() map[topology.ServerID][]hotPart {
+	tables, out := map[string]*topology.Map{}, map[topology.ServerID][]hotPart{}
+	for _, m := range l.Tables {
+		tables[m.Table] = m
+		l.tie(m)
+	}
+	for s := range l.rows {
+		for _, h := range l.servers[s].Beat.Writes.Hot {
+			key, ok := lease.ParsePartition(h.Partition)
+			if m := tables[key.Table]; !ok || m == nil {
+				continue
+			} else if part, there := m.ByID(key.ID); !there || !l.leads(key, s) {
+				l.rests[s] = true
+			} else if l.tied[key] {
+				continue
+			} else if was, lately := l.Handed[key]; (!lately || was.For >= l.set.HandedFor) && h.Seconds >= int64(measuredFor/time.Second) && l.stays(m, part, key) {
+				out[s] = append(out[s], hotPart{m, part, h.Rows})
+			}
+		}
+	}
+	return out
+}
+
+// tie notes the partitions whose leader gets rows of another one: the holder would not hand them over, since the transfer would begin anew (metadata/lease, tied).
+func (l *leading) tie(m *topology.Map) {
+	for part := range m.All() {
+		if part.State == topology.Unload && l.Leases[lease.Partition{Table: m.Table, ID: part.ID}].State == lease.Held {
+			for _, id := range part.Into {
+				l.tied[lease.Partition{Table: m.Table, ID: id}] = true
+			}
+		}
+	}
+}
+
+// stays reports whether nothing else is to be done with a partition, and rows will come to it for a while: it holds now for some time yet, or has ended long ago
+// and gets late rows.
+func (l *leading) stays(m *topology.Map, part *topology.Partition, key lease.Partition) bool {
+	row := l.Leases[key]
+	left := part.TimeHi - l.Now
+	return part.State == topology.Live && !l.touched[key] && row.Offline == nil && row.Bump == nil && len(part.Joining) == 0 &&
+		len(part.Placements) == m.Config.Replicas && (left >= int64(hotFor) || left <= -int64(hotFor))
+}
+
+// relieve plans the hand-over from a server that leaves the busier of the two with the least.
+func (l *leading) relieve(from topology.ServerID, parts []hotPart) {
+	best, after, to := hotPart{}, l.rows[from]-l.least, topology.ServerID("")
+	for _, x := range parts {
+		for _, pl := range x.part.Placements {
+			rows, ok := l.rows[pl.Server]
+			if !ok || pl.Server == from || l.rests[pl.Server] || l.servers[pl.Server].Beat.Load >= lease.LoadMaxDefault || !l.mayLead(x, pl) {
+				continue
+			}
+			if busier := max(l.rows[from]-x.rows, rows+x.rows); busier < after || busier == after && (to == "" || rows < l.rows[to]) {
+				best, after, to = x, busier, pl.Server
+			}
+		}
+	}
+	if to == "" {
+		return
+	}
+	key := lease.Partition{Table: best.table.Table, ID: best.part.ID}
+	l.add(Step{Kind: Lead, Table: key.Table, Partition: key.ID, Hand: &Hand{key, from, to, l.Leases[key].Epoch},
+		What: fmt.Sprintf("hand the lead of p%d from %s to %s", key.ID, from, to),
+		Why:  fmt.Sprintf("%s accepts %d rows/s, %s %d, and the mean of %d servers is %d; p%d has %d", from, l.rows[from], to, l.rows[to], len(l.rows), l.mean, key.ID, best.rows)})
+	l.rows[from] -= best.rows
+	l.rows[to] += best.rows
+	l.rests[from], l.rests[to], l.touched[key] = true, true, true
+}
+
+// mayLead reports whether a placement has every row of a partition, and its server may lead it.
+func (l *leading) mayLead(x hotPart, pl topology.Placement) bool {
+	key := lease.Partition{Table: x.table.Table, ID: x.part.ID}
+	return l.lists(key, pl) && !slices.Contains(l.No[key], pl.Server) && !slices.Contains(l.servers[pl.Server].Beat.Damaged, key.String())
+}
