@@ -33,7 +33,7 @@ func TestClusterTableIsSetAsAdvised(t *testing.T) {
 	t.Log(c.command("table", "advise", "load", "--rows-per-second=500000", "--apply", "--reason=test"))
 	c.within(processtest.Patience, "the table has columns", func() bool {
 		m, ok = c.view.Tables.Get("load")
-		last := m.Layouts[len(m.Layouts)-1]
-		return ok && m.Config.PartitionWidth == 24*time.Hour && m.Config.Smear.Mode == smear.Off && len(last.Weights) == 3
+		return ok && m.Config.PartitionWidth == 24*time.Hour && m.Config.Smear.Mode == smear.Off &&
+			len(m.Layouts) > 0 && len(m.Layouts[len(m.Layouts)-1].Weights) == 3
 	})
 }
