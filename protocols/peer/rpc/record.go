@@ -452,6 +452,9 @@ func (d *groupDecoder) decode(b []byte) ([]*peer.Insert, error) {
 		return nil, fault.Errorf(fault.Corrupt, "inserts that go together are of staging %v, and end early or are named once for all", of)
 	}
 	n := int(binary.LittleEndian.Uint16(b))
+	if n > peer.TogetherMax { // before there is a decoder for each
+		return nil, fault.Errorf(fault.Corrupt, "%d inserts together, 1 to %d may go together", n, peer.TogetherMax)
+	}
 	for b = b[2:]; len(d.all) < n; {
 		if len(b) < memberLen || uint64(len(b)-memberLen) < uint64(binary.LittleEndian.Uint32(b[16:])) {
 			return nil, fault.Errorf(fault.Corrupt, "inserts that go together end early, within number %d of %d", len(d.all)+1, n)

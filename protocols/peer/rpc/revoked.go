@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
@@ -21,7 +22,10 @@ func (r revoked) has(serial *big.Int) bool {
 	return ok
 }
 
-// readRevoked reads a list of revoked certificates, which must be signed by one of the authorities. An expired list
+// pemBegins begins each block of PEM.
+const pemBegins = "-----BEGIN"
+
+// readRevoked reads lists of revoked certificates, each of which must be signed by one of the authorities: while an authority is replaced there are two. An expired list
 // counts as well: an authority that is slow to sign a new one must not readmit a revoked certificate. Errors are Invalid.
 func readRevoked(file string, authorities []byte) (revoked, error) {
 	if file == "" {
@@ -31,20 +35,28 @@ func readRevoked(file string, authorities []byte) (revoked, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: revoked certificates")
 	}
-	block, _ := pem.Decode(text)
-	if block == nil || block.Type != "X509 CRL" {
+	out := revoked{}
+	block, rest := pem.Decode(text)
+	if block == nil {
 		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds no list of revoked certificates in PEM", file)
 	}
-	list, err := x509.ParseRevocationList(block.Bytes)
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: revoked certificates in %s", file)
+	for ; block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "X509 CRL" {
+			return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds a %s, which is no list of revoked certificates", file, block.Type)
+		}
+		list, err := x509.ParseRevocationList(block.Bytes)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "peer TLS: revoked certificates in %s", file)
+		}
+		if !signedByAny(list, authorities) {
+			return nil, fault.Errorf(fault.Invalid, "peer TLS: a list of revoked certificates in %s is not signed by the authority", file)
+		}
+		for _, e := range list.RevokedCertificateEntries {
+			out[e.SerialNumber.String()] = struct{}{}
+		}
 	}
-	if !signedByAny(list, authorities) {
-		return nil, fault.Errorf(fault.Invalid, "peer TLS: the list of revoked certificates in %s is not signed by the authority", file)
-	}
-	out := revoked{}
-	for _, e := range list.RevokedCertificateEntries {
-		out[e.SerialNumber.String()] = struct{}{}
+	if bytes.Contains(rest, []byte(pemBegins)) {
+		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s ends within a list of revoked certificates; copy it again", file)
 	}
 	return out, nil
 }

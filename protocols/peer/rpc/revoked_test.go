@@ -18,6 +18,14 @@ import (
 // revoke writes a list of certificates, by the files they lie in.
 func (a *testAuthority) revoke(t *testing.T, file string, number int64, certFiles ...string) {
 	t.Helper()
+	if err := os.WriteFile(file, a.list(t, number, certFiles...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// list makes such a list, in PEM.
+func (a *testAuthority) list(t *testing.T, number int64, certFiles ...string) []byte {
+	t.Helper()
 	list := &x509.RevocationList{Number: big.NewInt(number), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour)}
 	for _, name := range certFiles {
 		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{
@@ -28,9 +36,7 @@ func (a *testAuthority) revoke(t *testing.T, file string, number int64, certFile
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
 func serialIn(t *testing.T, certFile string) *big.Int {
@@ -104,6 +110,43 @@ func TestServersOfRevokedCertificatesAreNotCalled(t *testing.T) {
 	p := dial(t, addr, DialSettings{TLS: own})
 	if _, _, err := p.LabelNames(t.Context(), &peer.Select{}, 0); err == nil {
 		t.Error("a server whose certificate is revoked is called")
+	}
+}
+
+// TestTheListsOfAllAuthoritiesCount: while an authority is replaced the files hold the old one and the new one, and the lists of both. Only the first list counted, so
+// that a certificate that the second revokes opened connections.
+func TestTheListsOfAllAuthoritiesCount(t *testing.T) {
+	old, next := newTestAuthority(t), newTestAuthority(t)
+	own := next.files(t, "127.0.0.1")
+	stolen := next.files(t, "gw")
+	for _, f := range []TLS{own, stolen} {
+		cas := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.der}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: next.der})...)
+		if err := os.WriteFile(f.CAFile, cas, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own.CRLFile = filepath.Join(t.TempDir(), "ca.crl")
+	write := func(lists []byte) {
+		t.Helper()
+		if err := os.WriteFile(own.CRLFile, lists, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lists := append(old.list(t, 1), next.list(t, 1, stolen.CertFile)...)
+	write(lists)
+	addr, _ := serve(t, newMemory(), Settings{TLS: own})
+	if _, _, err := dial(t, addr, DialSettings{TLS: stolen}).LabelNames(t.Context(), &peer.Select{}, 0); err == nil {
+		t.Error("a certificate opens a connection that the second list revokes")
+	}
+	for what, text := range map[string][]byte{
+		"half of a list":         lists[:len(lists)-10],
+		"a list of a stranger":   append(lists[:len(lists):len(lists)], newTestAuthority(t).list(t, 1)...),
+		"what is no list at all": append(lists[:len(lists):len(lists)], pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.der})...),
+	} {
+		write(text)
+		if _, err := NewServer(Deps{Storage: newMemory()}, Settings{TLS: own}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("a file that ends with %s: %v", what, err)
+		}
 	}
 }
 

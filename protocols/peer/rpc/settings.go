@@ -14,8 +14,8 @@ import (
 type TLS struct {
 	CAFile, CertFile, KeyFile string
 
-	// CRLFile lists certificates that the authority has revoked, in PEM, and signs; "": none are. Connections with a
-	// certificate that is added to the list are closed within seconds.
+	// CRLFile lists certificates that the authority has revoked, in PEM, and signs; "": none are. It may hold several lists, of several authorities. Connections with a
+	// certificate that is added to a list are closed within seconds.
 	CRLFile string
 
 	// ServerName is the name that servers' certificates must be for, when it is not the host of the address. Only for Dial.

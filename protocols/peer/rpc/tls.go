@@ -32,6 +32,7 @@ type certificates struct {
 		seen    fileStates
 		config  *tls.Config
 		revoked revoked
+		unread  string                 // why the files cannot be read now, as it was logged; "": they can
 		open    map[*openConn]struct{} // connections of which the other side's certificate may be revoked
 	}
 }
@@ -132,7 +133,11 @@ func (c *certificates) refreshLocked() {
 			c.log.Info("peer certificates re-read", "ca", c.settings.CAFile, "cert", c.settings.CertFile, "revoked", len(list))
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+		c.mu.unread = ""
+	case err.Error() != c.mu.unread:
+		c.mu.unread = err.Error()
 		c.log.Warn("peer certificates changed and cannot be read; the old ones stay in force", "error", err)
 	}
 }

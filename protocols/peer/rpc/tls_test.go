@@ -270,3 +270,46 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesThatCannotBeReadAreNamedOnce: with a list of revoked certificates the files are looked at four times a second for each peer, and at each handshake. A file that
+// was missing for a night made a hundred megabytes of log on each server.
+func TestFilesThatCannotBeReadAreNamedOnce(t *testing.T) {
+	a := newTestAuthority(t)
+	f := a.files(t, "gw")
+	f.CRLFile = filepath.Join(t.TempDir(), "ca.crl")
+	a.revoke(t, f.CRLFile, 1)
+	var log bytes.Buffer
+	creds, err := newCredentials(f, "", slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(what string, want int) {
+		t.Helper()
+		for range 3 {
+			closeRevoked(creds)
+		}
+		if n := strings.Count(log.String(), "cannot be read"); n != want {
+			t.Errorf("%s: %d warnings in all, want %d", what, n, want)
+		}
+	}
+	remove := func(name string) (back func()) {
+		t.Helper()
+		if err := os.Rename(name, name+".away"); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := os.Rename(name+".away", name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	back := remove(f.KeyFile)
+	named("without the key", 1)
+	certificate := remove(f.CertFile)
+	named("without the certificate, too", 2)
+	certificate()
+	back()
+	named("with both", 2)
+	remove(f.KeyFile)
+	named("without the key again", 3)
+}

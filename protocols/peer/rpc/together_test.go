@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"encoding/binary"
 	"reflect"
 	"slices"
 	"testing"
@@ -49,6 +50,26 @@ func equal(a, b *peer.Insert) bool {
 		return v.ID == w.ID && v.Time == w.Time && slices.Equal(v.H, w.H)
 	})
 	return hists && reflect.DeepEqual(x, y) && slices.Equal(a.IDs, b.IDs) && slices.Equal(a.Times, b.Times) && slices.Equal(a.Values, b.Values) && slices.Equal(a.Exemplars, b.Exemplars)
+}
+
+// TestATooLargeGroupIsRefusedBeforeItIsDecoded: a gateway with a defect says 65,535 inserts, each of some bytes. There was a decoder for each before they were found to be
+// too many.
+func TestATooLargeGroupIsRefusedBeforeItIsDecoded(t *testing.T) {
+	var e insertEncoder
+	one, err := e.encodeGroup([]*peer.Insert{{Partition: 1, Level: point.All, Stamp: 1 << 40, Staging: &peer.Staging{Do: peer.Forget, Nonce: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, member := one[recordLen:recordLen+insertLen], one[recordLen+insertLen+2:]
+	group := binary.LittleEndian.AppendUint16(slices.Clone(head), peer.TogetherMax+1)
+	for range peer.TogetherMax + 1 {
+		group = append(group, member...)
+	}
+	var d groupDecoder
+	defer d.free()
+	if _, err := d.decode(group); !fault.Is(err, fault.Corrupt) || len(d.members) > 0 {
+		t.Errorf("%v, with %d decoders", err, len(d.members))
+	}
 }
 
 func TestInsertsThatGoTogetherComeBack(t *testing.T) {
