@@ -361,3 +361,26 @@ func TestADamagedSegmentAtTheLeaderIsFetchedFromAFollower(t *testing.T) {
 	}
 	p.within("no damage is counted", func() bool { return testutil.ToFloat64(p.leader.copier.metrics.broken) == 0 })
 }
+
+// TestADamagedSegmentIsFetchedAgainAfterALateOfferOfADeposedLeader: the follower took the sender of that offer for its leader, and asked nobody for the bytes.
+func TestADamagedSegmentIsFetchedAgainAfterALateOfferOfADeposedLeader(t *testing.T) {
+	p := newPair(t, Settings{BrokenEvery: 20 * time.Millisecond})
+	p.leader.write(1000, noise)
+	p.within("the follower has the segment", p.same)
+	c, copy := p.follows.copier, p.follows.copy
+	handled := make(chan struct{})
+	c.post(func() {
+		c.offered(copy.Partition, lease.Member{Placement: 3, Server: "c"}, copy.Self.Placement, epoch-1, &peer.SegmentOffer{Slot: 1, ID: point.SegmentID{Epoch: epoch - 1, Seq: 9}, Major: true, Size: 1})
+		close(handled)
+	})
+	<-handled
+	id := p.follows.breaks(0)
+	found, err := p.follows.CheckSegment(t.Context(), id, func(int) error { return nil })
+	if p.follows.must(err); found != partition.FoundDamaged {
+		t.Fatalf("segment %v is found %v", id, found)
+	}
+	p.within("the segment is whole", func() bool { return p.follows.Damaged() == nil })
+	if !p.same() {
+		t.Fatal("the chains differ")
+	}
+}

@@ -127,13 +127,28 @@ func (f *incoming) run() {
 	err := f.open()
 	if err == nil {
 		from := f.upto
-		f.c.post(func() { f.accepted(from) })
+		f.post(func() { f.accepted(from) })
 		err = f.receive()
 	}
 	if err != nil && f.ctx.Err() == nil {
 		f.c.deps.Log.Warn("a segment of the leader cannot be written", "file", f.path, "error", err)
-		f.c.post(func() { f.c.receive(replica.Unwritten{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot}) })
+		f.report(replica.Unwritten{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot})
 	}
+}
+
+// report gives an input to the machine.
+func (f *incoming) report(in replica.ReceiverInput) {
+	f.post(func() { f.c.receive(in) })
+}
+
+// post has the loop call what, unless another transfer of the segment has begun meanwhile, or its file is discarded. The machine could not tell the two
+// apart: each sender begins with slot 1, so the same leader's offer in another epoch may have the same number.
+func (f *incoming) post(what func()) {
+	f.c.post(func() {
+		if f.c.files[fileOf{f.slot.at, f.segment.ID}] == f {
+			what()
+		}
+	})
 }
 
 // accepted asks the sender for the bytes.
@@ -209,8 +224,7 @@ const syncBytes = 1 << 20
 // came reports the progress to the machine.
 func (f *incoming) came() {
 	f.reported = f.upto
-	in := replica.Came{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot, Upto: f.upto}
-	f.c.post(func() { f.c.receive(in) })
+	f.report(replica.Came{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot, Upto: f.upto})
 }
 
 // finish makes the file durable and reports that it is whole.
@@ -220,7 +234,7 @@ func (f *incoming) finish() error {
 		return fault.Wrap(err, fault.Unavailable, "sync %s", f.path)
 	}
 	f.came()
-	f.c.post(func() { f.c.receive(replica.Committed{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot}) })
+	f.report(replica.Committed{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot})
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 
 // offered handles an offer of a leader.
 func (c *Copier) offered(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.SegmentOffer) {
-	if copy, ok := c.deps.Chains.Copy(p, to); !ok || !copy.Leads {
+	if copy, ok := c.deps.Chains.Copy(p, to); (!ok || !copy.Leads) && epoch >= c.leaders[keyOf(p, to)].epoch { // a leader before may still offer
 		c.leaders[keyOf(p, to)] = leader{from, epoch}
 	}
 	g := replica.Segment{ID: m.ID, Base: m.Base, Major: m.Major, Size: m.Size, Checksum: m.Checksum, Ends: m.Ends}
