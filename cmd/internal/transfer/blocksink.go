@@ -22,14 +22,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// blockSink writes blocks of Prometheus' TSDB into a directory, one for each window. A block is made beside its place and
-// renamed when it is whole. Its series and chunks are in memory until then: about two bytes a sample.
+// blockSink writes blocks of Prometheus' TSDB into a directory, one for each window. Its series and chunks are in memory until then: about two bytes a sample.
+//
+//	commit: .unfinished-ID, whole and durable ──▶ note: the window is done, its block is ID ──▶ publish: ID
+//
+// A run that ends between two of these steps writes no window twice: a block that no note names is removed, and one that is noted gets its name.
 type blockSink struct {
 	dir    string
 	losses *Losses
 	series map[string]*blockSeries // by labels
 	key    []byte
 	blocks int64
+	whole  string // the name of a block that publish gives it; "": none
 }
 
 type blockSeries struct {
@@ -40,15 +44,20 @@ type blockSeries struct {
 // blockTemp begins the names of blocks that are not whole.
 const blockTemp = ".unfinished-"
 
-func openBlocks(dir string, losses *Losses) (*blockSink, error) {
+func openBlocks(dir string, losses *Losses, note *resume) (*blockSink, error) {
+	s := &blockSink{dir: dir, losses: losses, series: map[string]*blockSeries{}, blocks: note.Bytes}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "--to")
 	}
 	old, err := filepath.Glob(filepath.Join(dir, blockTemp+"*"))
 	for _, o := range old {
-		err = cmp.Or(err, os.RemoveAll(o))
+		if id := strings.TrimPrefix(filepath.Base(o), blockTemp); id == note.Block {
+			s.whole = id
+		} else {
+			err = cmp.Or(err, os.RemoveAll(o))
+		}
 	}
-	return &blockSink{dir: dir, losses: losses, series: map[string]*blockSeries{}}, fault.Wrap(err, fault.Invalid, "--to")
+	return s, fault.Wrap(cmp.Or(err, s.publish()), fault.Invalid, "--to")
 }
 
 func (s *blockSink) write(l *Line) error {
@@ -165,7 +174,7 @@ type blockMeta struct {
 	Version int `json:"version"`
 }
 
-// commit writes the window's block.
+// commit writes the window's block, without its name.
 func (s *blockSink) commit() error {
 	if len(s.series) == 0 {
 		return nil
@@ -176,18 +185,29 @@ func (s *blockSink) commit() error {
 	meta.Compaction.Level, meta.Compaction.Sources = 1, []ulid.ULID{id}
 	err := s.writeBlock(temp, &meta)
 	if err == nil {
-		err = os.Rename(temp, filepath.Join(s.dir, id.String()))
+		err = syncDir(s.dir)
 	}
 	if err != nil {
 		os.RemoveAll(temp)
 		return err
 	}
-	if err := syncDir(s.dir); err != nil {
-		return err
-	}
 	s.blocks++
+	s.whole = id.String()
 	clear(s.series)
 	return nil
+}
+
+func (s *blockSink) pending() string { return s.whole }
+
+func (s *blockSink) publish() error {
+	if s.whole == "" {
+		return nil
+	}
+	if err := os.Rename(filepath.Join(s.dir, blockTemp+s.whole), filepath.Join(s.dir, s.whole)); err != nil {
+		return err
+	}
+	s.whole = ""
+	return syncDir(s.dir)
 }
 
 func (s *blockSink) writeBlock(dir string, meta *blockMeta) (err error) {

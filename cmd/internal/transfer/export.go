@@ -43,10 +43,7 @@ const emptySpanMax = 100 * 365 * 24 * time.Hour
 
 // Run exports everything, window by window, and returns the rows and bytes or blocks that were written.
 func (e *Export) Run(ctx context.Context) (rows, size int64, err error) {
-	note, note1 := e.To+ResumeSuffix, &resume{What: e.What}
-	if e.Format == FormatBlocks {
-		note = filepath.Join(e.To, "export"+ResumeSuffix)
-	}
+	note, note1 := e.note(), &resume{What: e.What}
 	begin := e.Lo
 	if e.To != "-" {
 		if note1, err = e.begin(note); err != nil {
@@ -79,11 +76,14 @@ func (e *Export) Run(ctx context.Context) (rows, size int64, err error) {
 			return note1.Rows, to.state(), fault.Wrap(err, fault.Unavailable, "write %s", e.To)
 		}
 		had = note1.Rows > before
-		note1.Next, note1.Bytes, note1.Lossy = hi+1, to.state(), note1.Lossy || e.Losses.Any()
+		note1.Next, note1.Bytes, note1.Block, note1.Lossy = hi+1, to.state(), to.pending(), note1.Lossy || e.Losses.Any()
 		if e.To != "-" && had {
 			if err := note1.save(note); err != nil {
 				return note1.Rows, to.state(), err
 			}
+		}
+		if err := to.publish(); err != nil {
+			return note1.Rows, to.state(), fault.Wrap(err, fault.Unavailable, "write %s", e.To)
 		}
 		if failed++; parts > 1 && failed%8 == 0 {
 			parts /= 2
@@ -102,6 +102,14 @@ func (e *Export) Run(ctx context.Context) (rows, size int64, err error) {
 		}
 	}
 	return note1.Rows, to.state(), nil
+}
+
+// note is the path of the file that notes how far the run came.
+func (e *Export) note() string {
+	if e.Format == FormatBlocks {
+		return filepath.Join(e.To, "export"+ResumeSuffix)
+	}
+	return e.To + ResumeSuffix
 }
 
 // begin finds out whether an earlier run goes on.
@@ -145,7 +153,11 @@ func noBlocks(dir string) error {
 
 func (e *Export) open(note *resume) (sink, error) {
 	if e.Format == FormatBlocks {
-		return openBlocks(e.To, e.Losses)
+		to, err := openBlocks(e.To, e.Losses, note)
+		if err == nil {
+			err = note.save(e.note()) // a run that ends before its first window is whole goes on too
+		}
+		return to, err
 	}
 	enc, err := newEncoder(e.Format, e.Losses)
 	if err != nil {
@@ -153,13 +165,13 @@ func (e *Export) open(note *resume) (sink, error) {
 	}
 	to, err := openFile(e.To, note.Bytes, note.Version == 0, enc)
 	if err == nil && e.To != "-" {
-		err = note.save(e.To + ResumeSuffix) // a run that ends before its first window is whole goes on too
+		err = note.save(e.note())
 	}
 	return to, err
 }
 
 // window reads one window in at least so many parts; in more when the server finds them too large. It returns in how many.
-func (e *Export) window(ctx context.Context, to sink, lo, hi, parts int64, rows *int64) (int64, error) {
+func (e *Export) window(ctx context.Context, to rowSink, lo, hi, parts int64, rows *int64) (int64, error) {
 	for {
 		before, undo := *rows, e.Losses.snapshot()
 		err := e.attempt(ctx, to, lo, hi, parts, rows)
@@ -189,7 +201,7 @@ func (e *Export) window(ctx context.Context, to sink, lo, hi, parts int64, rows 
 }
 
 // attempt reads one window in so many parts.
-func (e *Export) attempt(ctx context.Context, to sink, lo, hi, parts int64, rows *int64) error {
+func (e *Export) attempt(ctx context.Context, to rowSink, lo, hi, parts int64, rows *int64) error {
 	step := max((hi-lo+parts)/parts, 1)
 	for at := lo; at <= hi; at += step {
 		e.progress(at, *rows, to)
@@ -204,7 +216,7 @@ func (e *Export) attempt(ctx context.Context, to sink, lo, hi, parts int64, rows
 	return nil
 }
 
-func (e *Export) progress(at, rows int64, to sink) {
+func (e *Export) progress(at, rows int64, to rowSink) {
 	if e.Progress != nil {
 		e.Progress(Progress{Part: float64(at-e.Lo) / float64(max(e.Hi-e.Lo, 1)), At: timeText(at), Rows: rows, Bytes: to.state()})
 	}

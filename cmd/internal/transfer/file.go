@@ -12,13 +12,20 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
+// rowSink gets the rows of a window.
+type rowSink interface {
+	write(l *Line) error
+	rewind() error // drops what came since the last commit
+	state() int64  // of the last commit, for resuming
+}
+
 // sink writes rows, window by window.
 type sink interface {
-	write(l *Line) error
-	commit() error // makes the window durable
-	rewind() error // drops what came since the last commit
+	rowSink
+	commit() error   // makes the window durable
+	pending() string // of the last commit: the block to which publish gives its name, once it is noted; "": none
+	publish() error
 	finish() error // after the last commit
-	state() int64  // of the last commit, for resuming
 }
 
 // fileSink writes a file, or standard output. With a name that ends in .gz or .zst it is compressed, each window by itself:
@@ -163,3 +170,7 @@ func (s *fileSink) finish() error {
 }
 
 func (s *fileSink) state() int64 { return s.bytes }
+
+func (s *fileSink) pending() string { return "" }
+
+func (s *fileSink) publish() error { return nil }

@@ -20,7 +20,8 @@ type resume struct {
 	What    string `json:"what"`    // the run's own parameters: another run does not continue this one
 	Next    int64  `json:"next"`    // of an export: milliseconds; of an import: see each source
 	Within  string `json:"within,omitempty"`
-	Bytes   int64  `json:"bytes,omitempty"` // that are whole in the target
+	Bytes   int64  `json:"bytes,omitempty"` // that are whole in the target; of blocks: their number
+	Block   string `json:"block,omitempty"` // the last block, which is whole, and may not have its name yet
 	Rows    int64  `json:"rows"`
 	Lossy   bool   `json:"lossy,omitempty"` // something was left out
 }

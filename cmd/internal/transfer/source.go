@@ -472,5 +472,4 @@ func (s *batchSink) commit() error {
 }
 
 func (s *batchSink) rewind() error { s.now = nil; return nil }
-func (s *batchSink) finish() error { return nil }
 func (s *batchSink) state() int64  { return 0 }

@@ -1,0 +1,102 @@
+package transfer
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// blockRows are the times of all rows in a directory of blocks, in order.
+func blockRows(t *testing.T, dir string) (times []point.Nanos) {
+	t.Helper()
+	src, err := newBlockSource(dir, "", 0, TimeMin, TimeMax, &Losses{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.close()
+	for {
+		b, err := src.next(context.Background())
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range b.lines {
+			times = append(times, l.Times...)
+		}
+	}
+	slices.Sort(times)
+	return times
+}
+
+// TestAnExportOfBlocksThatIsKilledWritesNoWindowTwice: a run that ended between the name of a block and the note of it wrote the window once more, and Prometheus refuses to
+// start on blocks that overlap, or reads each row twice. One that ended between its first block and its first note was refused when it was given again.
+func TestAnExportOfBlocksThatIsKilledWritesNoWindowTwice(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		read  int  // the window that is written when the run ends
+		noted bool // it ends behind the note, before the block has its name
+	}{{"before the first note", 1, false}, {"behind the first note", 1, true}, {"before the second note", 2, false}, {"behind the second note", 2, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			s, from := newStore(t, 300)
+			to := filepath.Join(t.TempDir(), "blocks")
+			run := func() (int64, error) {
+				e := export(t, s, from, to)
+				e.Format, e.Window = FormatBlocks, BlockWindow
+				rows, _, err := e.Run(context.Background())
+				return rows, err
+			}
+			note := filepath.Join(to, "export"+ResumeSuffix)
+			inTheWay := note + ".new" // the note cannot be written where a directory has its name
+			reads := 0
+			s.mu.refusing = func(int) bool {
+				if reads++; reads == 1 && c.read == 1 || reads > 1 && c.read == 2 {
+					_ = os.Mkdir(inTheWay, 0o755)
+				}
+				return false
+			}
+			if _, err := run(); err == nil {
+				t.Fatal("the run did not end")
+			}
+			s.mu.refusing = nil
+			if err := os.Remove(inTheWay); err != nil {
+				t.Fatal(err)
+			}
+			if c.noted {
+				whole, err := filepath.Glob(filepath.Join(to, blockTemp+"*"))
+				if err != nil || len(whole) != 1 {
+					t.Fatal(whole, err)
+				}
+				b, err := readBlock(whole[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				was, err := loadResume(note, "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				was.Block, was.Next, was.Bytes = strings.TrimPrefix(filepath.Base(whole[0]), blockTemp), b.meta.MaxTime, was.Bytes+1
+				was.Rows += int64(b.meta.Stats.Samples)
+				if err := was.save(note); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if rows, err := run(); err != nil || rows != 300 {
+				t.Fatalf("the next run: %d rows, %v", rows, err)
+			}
+			if got := blockRows(t, to); len(got) != 300 || len(slices.Compact(got)) != 300 {
+				t.Errorf("%d rows are there, of 300", len(got))
+			}
+			if left, _ := filepath.Glob(filepath.Join(to, ".*")); len(left) > 0 {
+				t.Errorf("%v are left", left)
+			}
+		})
+	}
+}
