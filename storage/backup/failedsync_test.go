@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"path"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,9 +92,14 @@ func TestFilesWhoseNamesMayBeLostAreCopiedAgain(t *testing.T) {
 			t.Errorf("%s: a file of a backup is removed: %v", name, err)
 		}
 	}
+	cut.on.Store(false)
+	ofStore, err := write(300)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cut.dir = "/data/segments/" + g.Placement.String()
 	restore := func() (Result, error) {
-		return Restore(t.Context(), at, "", brick.Deps{FS: errorfs.Wrap(mem, cut)}, brick.Settings{DataDir: "/data", FreeBytesMin: 1}, Settings{})
+		return Restore(t.Context(), at, ofStore.Name, brick.Deps{FS: errorfs.Wrap(mem, cut)}, brick.Settings{DataDir: "/data", FreeBytesMin: 1}, Settings{})
 	}
 	cut.on.Store(true)
 	if res, err := restore(); !fault.Is(err, fault.Unavailable) {
@@ -201,5 +208,164 @@ func TestABackupThatFailedIsNoBackup(t *testing.T) {
 		if isBackup(f) {
 			t.Errorf("%s is there", f)
 		}
+	}
+}
+
+// TestAPrunedBackupThatMayComeBackKeepsItsSegments: the fsync of the removal failed. The next removal found no old backup, its own fsync succeeded, which proves nothing, and the
+// segments went: a power cut could bring back a backup in the list that lacked them.
+func TestAPrunedBackupThatMayComeBackKeepsItsSegments(t *testing.T) {
+	mem := vfs.NewMem()
+	at := Dir{FS: mem, Path: "/bk"}
+	segments := someSegments(t, mem)
+	var names []string
+	for i := range 2 {
+		res, err := Write(t.Context(), mem, at, &Content{Store: "s", Segments: segments[i : i+1]}, time.Unix(int64(i), 0), Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, res.Name)
+	}
+	if _, err := Prune(t.Context(), unsure{at}, "s", names[1], 1); !fault.Is(err, fault.Unavailable) {
+		t.Fatal(err)
+	}
+	if _, err := mem.Stat(at.path(SegmentsDir + "/" + segments[0].name())); err != nil {
+		t.Error("a segment of the backup that may come back:", err)
+	}
+	if list, err := List(t.Context(), at); err != nil || len(list) != 2 || list[0].Err != nil || len(list[0].Missing) != 1 || list[0].Segments != 0 {
+		t.Errorf("listed: %+v, %v", list, err)
+	}
+	if removed, err := Prune(t.Context(), at, "s", names[1], 1); err != nil || len(removed) != 1 || removed[0] != names[0] {
+		t.Errorf("the next time %v is removed, %v", removed, err)
+	}
+	files, err := at.List(t.Context(), SegmentsDir)
+	if err != nil || len(files) != 1 {
+		t.Errorf("segments %v are there, %v", files, err)
+	}
+}
+
+// written is a place that lists what is written to it.
+type written struct {
+	Dir
+	names map[string]bool
+}
+
+func (w written) Put(ctx context.Context, name string, size int64, r io.Reader) error {
+	w.names[name] = true
+	return w.Dir.Put(ctx, name, size, r)
+}
+
+// TestABackupThatCannotBeReadKeepsNoDoubtfulFilesInUse: a backup was killed, and the fsync of the directory failed in the next one. Its files stayed as they were, for ever, since an
+// old backup that could not be read might need them, and later backups named them without proof that they outlive a power cut.
+func TestABackupThatCannotBeReadKeepsNoDoubtfulFilesInUse(t *testing.T) {
+	mem := vfs.NewMem()
+	cut := &unsynced{dir: "/bk/" + SegmentsDir}
+	at := written{Dir{FS: errorfs.Wrap(mem, cut), Path: "/bk"}, map[string]bool{}}
+	segments := someSegments(t, mem)
+	named, left := SegmentsDir+"/"+segments[0].name(), SegmentsDir+"/"+segments[1].name()
+	made, err := Write(t.Context(), mem, at, &Content{Store: "s", Segments: segments[:1]}, time.Unix(1, 0), Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unread := []string{"20000101T000000.000Z", "20000102T000000.000Z"}
+	for _, name := range unread {
+		if err := writeFile(mem, at.path(name+suffix), bytes.NewReader([]byte("damaged, and long enough for a checksum"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writeFile(mem, at.path(left), bytes.NewReader(bytes.Repeat([]byte{1}, 1001))); err != nil {
+		t.Fatal(err)
+	}
+	clear(at.names)
+	cut.on.Store(true)
+	if _, err := Write(t.Context(), mem, at, &Content{Store: "s", Segments: segments[:2]}, time.Unix(2, 0), Settings{}); !fault.Is(err, fault.Unavailable) {
+		t.Fatal(err)
+	}
+	cut.on.Store(false)
+	if !at.names[left] || at.names[named] {
+		t.Errorf("%v were written again: want those that no backup names", at.names)
+	}
+	for _, name := range []string{named, left} {
+		if _, err := mem.Stat(at.path(name)); err != nil {
+			t.Error(err)
+		}
+	}
+	// With --keep the error names all that cannot be read, and says what to do; nothing goes.
+	_, err = Prune(t.Context(), at, "s", made.Name, 1)
+	if !fault.Is(err, fault.Corrupt) {
+		t.Error(err)
+	}
+	for _, name := range unread {
+		if !strings.Contains(fmt.Sprint(err), "remove "+name+suffix) {
+			t.Errorf("%v does not say what to do with %s", err, name)
+		}
+	}
+	if _, err := mem.Stat(at.path(left)); err != nil {
+		t.Error(err)
+	}
+}
+
+// large is a place whose backup's file is made as it is read, and goes nowhere as it is written. It records the memory in use at the ends.
+type large struct {
+	Dir
+	m    *Manifest
+	most *uint64
+}
+
+func (l large) weigh() {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	*l.most = max(*l.most, m.HeapAlloc)
+}
+
+func (l large) Put(_ context.Context, _ string, size int64, r io.Reader) error {
+	n, err := io.Copy(io.Discard, r)
+	if err == nil && n != size {
+		err = fmt.Errorf("%d bytes, want %d", n, size)
+	}
+	l.weigh()
+	return err
+}
+
+func (l large) List(context.Context, string) (map[string]int64, error) {
+	return map[string]int64{l.m.name() + suffix: 1}, nil
+}
+
+func (l large) Read(context.Context, string) (io.ReadCloser, int64, error) {
+	size := int64(0)
+	for b := range l.m.pieces() {
+		size += int64(len(b))
+	}
+	next, stop := iter.Pull2(l.m.pieces())
+	return struct {
+		io.Reader
+		io.Closer
+	}{&pieceReader{next: next}, closing(func() { l.weigh(); stop() })}, size, nil
+}
+
+type closing func()
+
+func (c closing) Close() error { c(); return nil }
+
+// TestTheFileOfABackupIsNotHeldInMemory: a backup of a large store held it once more as text, up to a gigabyte, in the process that serves, and the removal of old ones, and a list,
+// held all that it says.
+func TestTheFileOfABackupIsNotHeldInMemory(t *testing.T) {
+	var most uint64
+	m := &Manifest{Version: formatVersion, Made: time.UnixMilli(1)}
+	value := make([]byte, 1<<20)
+	for range 64 {
+		m.Entries = append(m.Entries, Entry{Key: []byte("p/1"), Value: value})
+	}
+	at := large{Dir{FS: vfs.NewMem(), Path: "bk"}, m, &most}
+	at.weigh()
+	before := most
+	if err := m.put(t.Context(), at, m.name()); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := List(t.Context(), at); err != nil || len(list) != 1 || list[0].Err != nil {
+		t.Fatal(list, err)
+	}
+	if most > before+16<<20 {
+		t.Errorf("%d MiB were in use, %d MiB before", most>>20, before>>20)
 	}
 }

@@ -1,12 +1,15 @@
 package backup
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -74,17 +77,32 @@ func Ours(name string) bool {
 	return isBackup(name)
 }
 
-// Manifest is the content of a backup's file. It marshals to JSON.
+// Manifest is the content of a backup's file.
 type Manifest struct {
-	Version  int       `json:"version"`
-	Made     time.Time `json:"made"` // rows acked before it are in the backup
-	Program  string    `json:"program,omitempty"`
-	Store    string    `json:"store"`
-	Missing  []string  `json:"missing,omitempty"`
-	Entries  []Entry   `json:"entries"`
-	Segments []Segment `json:"segments"`
-	// Tables are those of a cluster; nil: it is a backup of one store.
-	Tables []Table `json:"tables,omitempty"`
+	Version  int
+	Made     time.Time // rows acked before it are in the backup
+	Program  string
+	Store    string
+	Missing  []string
+	Entries  []Entry
+	Segments []Segment
+	Tables   []Table // those of a cluster; nil: it is a backup of one store
+}
+
+// manifestHead is a manifest without its long lists, as its file has it in JSON.
+type manifestHead struct {
+	Version int       `json:"version"`
+	Made    time.Time `json:"made"`
+	Program string    `json:"program,omitempty"`
+	Store   string    `json:"store"`
+	Missing []string  `json:"missing,omitempty"`
+
+	cluster  bool // it has tables
+	negative bool // a segment has a negative size
+}
+
+func (m *Manifest) head() *manifestHead {
+	return &manifestHead{Version: m.Version, Made: m.Made, Program: m.Program, Store: m.Store, Missing: m.Missing}
 }
 
 // Table is a table of a cluster in a backup.
@@ -135,38 +153,201 @@ func (m *Manifest) Bytes() (n int64) {
 	return n
 }
 
-func (m *Manifest) encode() ([]byte, error) {
-	b, err := json.Marshal(m)
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Internal, "manifest of a backup")
+// pieces are the bytes of a manifest's file, in order: a head, each entry, each segment, each table, and the line with their checksum. Marshalled whole, those of a large store are
+// a gigabyte. A piece is valid until the next one is asked for.
+func (m *Manifest) pieces() iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		sum := xxhash.New()
+		put := func(b []byte, err error) bool {
+			_, _ = sum.Write(b) // never fails
+			return yield(b, fault.Wrap(err, fault.Internal, "manifest of a backup"))
+		}
+		list := func(key string, n int, at func(i int) any) bool {
+			if !put([]byte(`,"`+key+`":[`), nil) {
+				return false
+			}
+			var b bytes.Buffer
+			for i := range n {
+				b.Reset()
+				if i > 0 {
+					b.WriteByte(',')
+				}
+				one, err := json.Marshal(at(i))
+				if b.Write(one); !put(b.Bytes(), err) {
+					return false
+				}
+			}
+			return put([]byte("]"), nil)
+		}
+		head, err := json.Marshal(m.head())
+		if put(bytes.TrimSuffix(head, []byte("}")), err) &&
+			list("entries", len(m.Entries), func(i int) any { return &m.Entries[i] }) &&
+			list("segments", len(m.Segments), func(i int) any { return &m.Segments[i] }) &&
+			(m.Tables == nil || list("tables", len(m.Tables), func(i int) any { return &m.Tables[i] })) &&
+			put([]byte("}\n"), nil) {
+			yield(sumLine(sum.Sum64()), nil)
+		}
 	}
-	b = append(b, '\n')
-	return append(b, sumLine(xxhash.Sum64(b))...), nil
+}
+
+// pieceReader reads the bytes of pieces.
+type pieceReader struct {
+	next func() ([]byte, error, bool)
+	rest []byte
+}
+
+// Read implements io.Reader.
+func (r *pieceReader) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		if len(r.rest) == 0 {
+			b, err, ok := r.next()
+			if !ok && n == 0 {
+				return 0, io.EOF
+			}
+			if !ok || err != nil {
+				return n, err
+			}
+			r.rest = b
+		}
+		k := copy(p[n:], r.rest)
+		n, r.rest = n+k, r.rest[k:]
+	}
+	return n, nil
 }
 
 func sumLine(sum uint64) []byte { return fmt.Appendf(nil, sumForm, sum) }
 
-// decode reads a manifest. Errors: Corrupt, Invalid (a later version).
-func decode(b []byte) (*Manifest, error) {
-	if len(b) < sumBytes {
-		return nil, fault.Errorf(fault.Corrupt, "%d bytes are too few", len(b))
+// manifestReader reads a manifest's file, and keeps of its long lists what the functions do.
+type manifestReader struct {
+	entry   func(*Entry)
+	segment func(*Segment)
+	table   func(*Table)
+}
+
+// read reads a file of so many bytes. The functions may be called before an error is met. Errors: Corrupt, Invalid (a later version), and those of r.
+func (p *manifestReader) read(r io.Reader, size int64) (*manifestHead, error) {
+	if size < int64(sumBytes) {
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes are too few", size)
 	}
-	body, end := b[:len(b)-sumBytes], b[len(b)-sumBytes:]
-	if !bytes.Equal(end, sumLine(xxhash.Sum64(body))) {
+	if size > manifestMax {
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes are more than any backup's file has", size)
+	}
+	src, sum := &source{r: r}, xxhash.New()
+	body := io.TeeReader(io.LimitReader(src, size-int64(sumBytes)), sum)
+	var head manifestHead
+	parsed := p.object(json.NewDecoder(body), &head)
+	end := make([]byte, sumBytes)
+	_, _ = io.Copy(io.Discard, body) // src has the error
+	_, _ = io.ReadFull(src, end)
+	switch {
+	case src.err != nil && src.err != io.EOF:
+		return nil, src.err
+	case !bytes.Equal(end, sumLine(sum.Sum64())):
 		return nil, fault.Errorf(fault.Corrupt, "the checksum does not match")
+	case parsed != nil:
+		return nil, fault.Wrap(parsed, fault.Corrupt, "not what a backup says")
+	case head.Version != formatVersion && head.Version != clusterVersion:
+		return nil, fault.Errorf(fault.Invalid, "it is of version %d, and this program reads versions %d and %d", head.Version, formatVersion, clusterVersion)
 	}
-	var m Manifest
-	d := json.NewDecoder(bytes.NewReader(body))
-	if err := d.Decode(&m); err != nil {
-		return nil, fault.Wrap(err, fault.Corrupt, "not what a backup says")
+	return &head, nil
+}
+
+// source remembers the first error of a reader.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+// Read implements io.Reader.
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.r.Read(b)
+	s.err = cmp.Or(s.err, err)
+	return n, err
+}
+
+// object reads the object of a manifest.
+func (p *manifestReader) object(d *json.Decoder, head *manifestHead) error {
+	if err := delim(d, '{'); err != nil {
+		return err
 	}
-	if m.Version != formatVersion && m.Version != clusterVersion {
-		return nil, fault.Errorf(fault.Invalid, "it is of version %d, and this program reads versions %d and %d", m.Version, formatVersion, clusterVersion)
-	}
-	for i := range m.Segments {
-		if m.Segments[i].Size < 0 {
-			return nil, fault.Errorf(fault.Corrupt, "segment %d has a negative size", i)
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return err
 		}
+		switch key {
+		case "version":
+			err = d.Decode(&head.Version)
+		case "made":
+			err = d.Decode(&head.Made)
+		case "program":
+			err = d.Decode(&head.Program)
+		case "store":
+			err = d.Decode(&head.Store)
+		case "missing":
+			err = d.Decode(&head.Missing)
+		case "entries":
+			err = each(d, p.entry)
+		case "segments":
+			err = each(d, func(g *Segment) { p.segment(g); head.negative = head.negative || g.Size < 0 })
+		case "tables":
+			head.cluster = true
+			err = each(d, p.table)
+		default:
+			err = d.Decode(&json.RawMessage{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if head.negative {
+		return errors.New("a segment has a negative size")
+	}
+	return delim(d, '}')
+}
+
+// each reads a list, or null.
+func each[T any](d *json.Decoder, f func(*T)) error {
+	t, err := d.Token()
+	if err != nil || t == nil {
+		return err
+	}
+	if t != json.Delim('[') {
+		return fmt.Errorf("%v, where a list is expected", t)
+	}
+	for d.More() {
+		var one T
+		if err := d.Decode(&one); err != nil {
+			return err
+		}
+		f(&one)
+	}
+	return delim(d, ']')
+}
+
+func delim(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err == nil && t != want {
+		err = fmt.Errorf("%v, where %v is expected", t, want)
+	}
+	return err
+}
+
+// decode reads a manifest. Errors: as of read.
+func decode(r io.Reader, size int64) (*Manifest, error) {
+	var m Manifest
+	p := manifestReader{
+		entry:   func(e *Entry) { m.Entries = append(m.Entries, *e) },
+		segment: func(g *Segment) { m.Segments = append(m.Segments, *g) },
+		table:   func(t *Table) { m.Tables = append(m.Tables, *t) },
+	}
+	head, err := p.read(r, size)
+	if err != nil {
+		return nil, err
+	}
+	m.Version, m.Made, m.Program, m.Store, m.Missing = head.Version, head.Made, head.Program, head.Store, head.Missing
+	if head.cluster && m.Tables == nil {
+		m.Tables = []Table{} // of a cluster without tables
 	}
 	return &m, nil
 }
@@ -174,8 +355,13 @@ func decode(b []byte) (*Manifest, error) {
 // Listed is a backup in a place.
 type Listed struct {
 	Name     string
-	Manifest *Manifest // nil: Err has the reason
-	Err      error
+	Err      error // it cannot be read, and nothing below is set
+	Made     time.Time
+	Missing  []string
+	Cluster  bool
+	Tables   int // of a cluster
+	Segments int
+	Bytes    int64 // of all segments
 }
 
 // List returns the backups of a place, oldest first. Errors: Unavailable.
@@ -186,8 +372,19 @@ func List(ctx context.Context, at Place) ([]Listed, error) {
 	}
 	var out []Listed
 	for _, name := range names {
-		m, err := load(ctx, at, name)
-		out = append(out, Listed{name, m, err})
+		l := Listed{Name: name}
+		p := manifestReader{
+			entry:   func(*Entry) {},
+			segment: func(g *Segment) { l.Segments++; l.Bytes += g.Size },
+			table:   func(*Table) { l.Tables++ },
+		}
+		head, err := read(ctx, at, name, p.read)
+		if err != nil {
+			l = Listed{Name: name, Err: err}
+		} else {
+			l.Made, l.Missing, l.Cluster = head.Made, head.Missing, head.cluster
+		}
+		out = append(out, l)
 	}
 	return out, nil
 }
@@ -206,6 +403,11 @@ func names(ctx context.Context, at Place) (names []string, _ error) {
 
 // load reads a backup's manifest.
 func load(ctx context.Context, at Place, name string) (*Manifest, error) {
+	return read(ctx, at, name, decode)
+}
+
+// read has a function read the file of a backup, and returns what it does.
+func read[T any](ctx context.Context, at Place, name string, with func(r io.Reader, size int64) (*T, error)) (*T, error) {
 	f, size, err := at.Read(ctx, name+suffix)
 	if fault.Is(err, fault.NotFound) {
 		return nil, fault.Errorf(fault.NotFound, "%s holds no backup %q", at, name)
@@ -214,15 +416,8 @@ func load(ctx context.Context, at Place, name string) (*Manifest, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if size > manifestMax {
-		return nil, fault.Errorf(fault.Corrupt, "%s has %d bytes, more than any backup", name+suffix, size)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, size+1))
-	if err != nil {
-		return nil, fault.Annotate(err, "read %s", name+suffix)
-	}
-	m, err := decode(b)
-	return m, fault.Annotate(err, "%s in %s", name+suffix, at)
+	out, err := with(bufio.NewReaderSize(f, copyBuffer), size)
+	return out, fault.Annotate(err, "%s in %s", name+suffix, at)
 }
 
 // Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version, or the newest is dated in the

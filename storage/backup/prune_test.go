@@ -114,7 +114,7 @@ func TestABackupDatedInTheFutureIsNotTakenForTheNewest(t *testing.T) {
 	write := func(made time.Time) string {
 		m := example()
 		m.Made = made
-		b, err := m.encode()
+		b, err := encoded(m)
 		if err != nil {
 			t.Fatal(err)
 		}

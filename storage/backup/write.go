@@ -1,7 +1,6 @@
 package backup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -92,24 +91,41 @@ func syncSegments(ctx context.Context, to Place, fresh iter.Seq[string]) error {
 	for name := range fresh {
 		err = errors.Join(err, to.Remove(ctx, SegmentsDir+"/"+name))
 	}
-	return errors.Join(err, removeUnnamed(ctx, to))
+	return errors.Join(err, renewUnnamed(ctx, to))
 }
 
-// removeUnnamed removes the segments that no backup names, unless one cannot be read.
-func removeUnnamed(ctx context.Context, at Place) error {
+// renewUnnamed removes the segments that no backup names. While a backup cannot be read, they may be its segments: they are written again instead, under the same names.
+func renewUnnamed(ctx context.Context, at Place) error {
 	names, err := names(ctx, at)
 	if err != nil {
 		return err
 	}
-	used := map[segmentFile]bool{}
+	used, unread := segmentFiles{}, error(nil)
 	for _, name := range names {
-		m, err := load(ctx, at, name)
+		_, err := readFiles(ctx, at, name, func(f segmentFile) { used.add(f) })
+		if unread = errors.Join(unread, err); err != nil && !unreadable(err) {
+			return err
+		}
+	}
+	if unread == nil {
+		return removeUnused(ctx, at, used)
+	}
+	return eachUnused(ctx, at, used, func(name string) error {
+		f, size, err := at.Read(ctx, name)
 		if err != nil {
 			return err
 		}
-		use(used, m.Segments)
-	}
-	return removeUnused(ctx, at, used)
+		return errors.Join(at.Put(ctx, name, size, f), f.Close())
+	})
+}
+
+// unreadable reports whether an error is that of a backup whose file is damaged, or of a later version: it cannot be read the next time either.
+func unreadable(err error) bool { return fault.Is(err, fault.Corrupt) || fault.Is(err, fault.Invalid) }
+
+// readFiles passes the files of a backup's segments to a function, also before it returns an error, and returns what else the backup says.
+func readFiles(ctx context.Context, at Place, name string, file func(segmentFile)) (*manifestHead, error) {
+	p := manifestReader{entry: func(*Entry) {}, table: func(*Table) {}, segment: func(g *Segment) { file(segmentFile{g.Checksum, g.Size}) }}
+	return read(ctx, at, name, p.read)
 }
 
 // keep copies a segment's file of the store to the place.
@@ -127,13 +143,6 @@ func missingText(s *Segment, why error) string {
 }
 
 func writeManifest(ctx context.Context, to Place, m *Manifest) error {
-	b, err := m.encode()
-	if err != nil {
-		return err
-	}
-	if len(b) > manifestMax {
-		return fault.Errorf(fault.TooLarge, "the backup names so many segments that its file would have %d bytes, at most %d are read", len(b), manifestMax)
-	}
 	names, err := to.List(ctx, "")
 	if err != nil {
 		return err
@@ -141,7 +150,7 @@ func writeManifest(ctx context.Context, to Place, m *Manifest) error {
 	if _, ok := names[m.name()+suffix]; ok {
 		return fault.Errorf(fault.Unavailable, "%s holds a backup of this very moment", to)
 	}
-	if err := to.Put(ctx, m.name()+suffix, int64(len(b)), bytes.NewReader(b)); err != nil {
+	if err := m.put(ctx, to, m.name()); err != nil {
 		return err
 	}
 	if err := to.Sync(""); err != nil {
@@ -150,9 +159,25 @@ func writeManifest(ctx context.Context, to Place, m *Manifest) error {
 	return nil
 }
 
+// put writes the file of a backup.
+func (m *Manifest) put(ctx context.Context, to Place, name string) error {
+	size := int64(0)
+	for b, err := range m.pieces() {
+		if size += int64(len(b)); err != nil {
+			return err
+		}
+	}
+	if size > manifestMax {
+		return fault.Errorf(fault.TooLarge, "the backup names so many segments that its file would have %d bytes, at most %d are read", size, int64(manifestMax))
+	}
+	next, stop := iter.Pull2(m.pieces())
+	defer stop()
+	return to.Put(ctx, name+suffix, size, &pieceReader{next: next})
+}
+
 // Prune removes all but the newest backups up to the one that was just made, the segments that no remaining one names, and what interrupted backups left. Files of
 // other names stay, as the place may hold more than backups, and so do backups of later names: the clock was ahead when those were made, or is behind now. The newest one that
-// lacks nothing stays beside newer ones that lack parts. A backup that cannot be read is kept, and then nothing is removed. The holder is the identity of the store that prunes. Errors:
+// lacks nothing stays beside newer ones that lack parts. While a backup cannot be read nothing is removed; the error names all such backups, and what to do. The holder is the identity of the store that prunes. Errors:
 // Unavailable, Corrupt (a backup cannot be read).
 func Prune(ctx context.Context, at Place, holder, made string, keep int) (removed []string, err error) {
 	unlock, err := at.Lock(ctx, holder)
@@ -169,21 +194,31 @@ func Prune(ctx context.Context, at Place, holder, made string, keep int) (remove
 		upTo = i
 	}
 	newest := upTo - max(keep, 1) // the first of those that stay
-	used := map[segmentFile]bool{}
-	var ofWhole []Segment
-	for i, name := range names { // one manifest in memory at a time, and the segments of another
-		m, err := load(ctx, at, name)
-		if err != nil {
-			return nil, fault.Annotate(err, "nothing is removed, since not all backups can be read")
+	used := segmentFiles{}
+	var ofWhole []segmentFile
+	var unread []error
+	for i, name := range names { // of one backup in memory at a time, and of the whole one, the names of its segments' files
+		var files []segmentFile
+		m, err := readFiles(ctx, at, name, func(f segmentFile) { files = append(files, f) })
+		switch {
+		case err == nil:
+		case unreadable(err):
+			unread = append(unread, fault.Annotate(err, "%s", whatToDo(name, err)))
+			continue
+		default:
+			return nil, err
 		}
 		if i < upTo && len(m.Missing) == 0 {
-			whole, ofWhole = i, m.Segments
+			whole, ofWhole = i, files
 		}
 		if i >= newest {
-			use(used, m.Segments)
+			used.add(files...)
 		}
 	}
-	use(used, ofWhole)
+	if len(unread) > 0 {
+		return nil, fault.Annotate(errors.Join(unread...), "the backup is made, but no older one is removed, and no segment, since not all backups can be read")
+	}
+	used.add(ofWhole...)
 	for i, name := range names[:max(newest, 0)] {
 		if i != whole {
 			removed = append(removed, name)
@@ -195,7 +230,7 @@ func Prune(ctx context.Context, at Place, holder, made string, keep int) (remove
 		}
 	}
 	if err := at.Sync(""); err != nil { // a backup is removed before its segments
-		return nil, err
+		return nil, errors.Join(err, putBack(ctx, at, removed))
 	}
 	if err := removeUnused(ctx, at, used); err != nil {
 		return nil, err
@@ -203,15 +238,39 @@ func Prune(ctx context.Context, at Place, holder, made string, keep int) (remove
 	return removed, at.RemovePartial(ctx)
 }
 
+// whatToDo says how a backup that cannot be read is dealt with.
+func whatToDo(name string, err error) string {
+	if fault.Is(err, fault.Invalid) {
+		return "remove older backups with the version of the program that wrote it"
+	}
+	return "nothing can be restored from it: put its file back from a copy, or remove " + name + suffix
+}
+
+// putBack writes files in place of those of backups that were removed, which name no segments. Without them the next Prune would have none of these to remove: its own fsync succeeds
+// although the first lost the removal, and a power cut brought backups back whose segments are gone.
+func putBack(ctx context.Context, at Place, removed []string) (err error) {
+	for _, name := range removed {
+		made, _ := time.Parse(nameFormat, name) // one that was renamed has no time
+		m := &Manifest{Version: formatVersion, Made: made, Missing: []string{"all of it: it was removed, and the fsync of that failed; it is removed again with the next backup that has --keep"}}
+		err = errors.Join(err, m.put(ctx, at, name))
+	}
+	return err
+}
+
 // removeUnused removes the other segments than those in use.
-func removeUnused(ctx context.Context, at Place, used map[segmentFile]bool) error {
+func removeUnused(ctx context.Context, at Place, used segmentFiles) error {
+	return eachUnused(ctx, at, used, func(name string) error { return at.Remove(ctx, name) })
+}
+
+// eachUnused calls f with the names of the segments that are not in use.
+func eachUnused(ctx context.Context, at Place, used segmentFiles, f func(name string) error) error {
 	files, err := at.List(ctx, SegmentsDir)
 	if err != nil {
 		return err
 	}
 	for name := range files {
 		if g, ok := segmentOf(name); ok && !used[g] {
-			if err := at.Remove(ctx, SegmentsDir+"/"+name); err != nil {
+			if err := f(SegmentsDir + "/" + name); err != nil {
 				return err
 			}
 		}
@@ -225,8 +284,10 @@ type segmentFile struct {
 	size     int64
 }
 
-func use(used map[segmentFile]bool, segments []Segment) {
-	for i := range segments {
-		used[segmentFile{segments[i].Checksum, segments[i].Size}] = true
+type segmentFiles map[segmentFile]bool
+
+func (s segmentFiles) add(files ...segmentFile) {
+	for _, f := range files {
+		s[f] = true
 	}
 }

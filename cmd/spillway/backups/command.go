@@ -336,14 +336,14 @@ func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
 			continue
 		}
 		state := "whole"
-		if n := len(l.Manifest.Missing); n > 0 {
+		if n := len(l.Missing); n > 0 {
 			state = fmt.Sprintf("%d things are missing", n)
 		}
 		of := "a store"
-		if l.Manifest.Tables != nil {
-			of = fmt.Sprintf("a cluster, %d tables", len(l.Manifest.Tables))
+		if l.Cluster {
+			of = fmt.Sprintf("a cluster, %d tables", l.Tables)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), of, len(l.Manifest.Segments), terminal.SizeText(l.Manifest.Bytes()), state)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Name, l.Made.Local().Format(time.RFC3339), of, l.Segments, terminal.SizeText(l.Bytes), state)
 	}
 	return cmp.Or(t.Flush(), end)
 }
