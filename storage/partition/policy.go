@@ -203,7 +203,8 @@ type Chain struct {
 // CompactDue returns why the segments should be folded into one major.
 //
 // Minors are folded when together they weigh half of the major, so that each byte is rewritten a bounded number of
-// times (the sizes form a geometric row: about 2 bytes written per byte kept), or when there are too many to read.
+// times (the sizes form a geometric row: about 2 bytes written per byte kept), or when there are too many to read. From some
+// 24 flushes on the number decides, and a byte is rewritten about once more for each 24 flushes (DESIGN.md, Bytes written).
 // A partition that gets no more rows is folded once for good. Late rows start this again, so it waits for a day without any, unless
 // they weigh enough to pay for the rewriting.
 func (s *Settings) CompactDue(c *Chain) Reason {
