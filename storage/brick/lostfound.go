@@ -26,6 +26,8 @@ const (
 	lostFoundSep  = "~"
 
 	lostFoundPeriod = time.Hour
+
+	lostFoundDo = "Nothing is deleted; docs/runbooks/SpillwayLostAndFound.md says what to do with it"
 )
 
 // lostFoundFirst is before the first program that put files aside. An earlier time is that of a clock that was not set yet, as at boot without a battery, when
@@ -62,7 +64,7 @@ func (b *Brick) putAsideIn(dir, path, why string) error {
 	b.lost.found.Entries++
 	b.lost.found.Bytes += size
 	b.lost.Unlock()
-	b.log.Error("put aside: "+why+". Nothing is deleted; `spillway repair` says whether rows are missing", "from", path, "to", to, "files", n, "bytes", size)
+	b.log.Error("put aside: "+why+". "+lostFoundDo, "from", path, "to", to, "files", n, "bytes", size)
 	return nil
 }
 
@@ -101,7 +103,7 @@ func (b *Brick) PutLogAside(p point.PlacementID) error {
 	b.lost.found.Entries++
 	b.lost.found.Bytes += size
 	b.lost.Unlock()
-	b.log.Error("put aside: log records of a placement that the catalogue does not know. Nothing is deleted; `spillway repair` says whether rows are missing",
+	b.log.Error("put aside: log records of a placement that the catalogue does not know. "+lostFoundDo,
 		"placement", p, "to", path, "records", records, "bytes", size)
 	return b.Drop(p)
 }

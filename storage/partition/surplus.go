@@ -235,9 +235,18 @@ func (p *Partition) SurplusFiles() (list []Surplus, err error) {
 		if n, _ := fmt.Sscanf(name, "%d-%d.%d", &s.After.Epoch, &s.After.Seq, &s.No); n < 2 {
 			continue
 		}
-		if s.Path = p.surplusPath(s.After, s.No); s.Path == b.FS().PathJoin(b.SegmentDir(p.ident.Placement), name) {
-			list = append(list, s)
+		if s.Path = p.surplusPath(s.After, s.No); s.Path != b.FS().PathJoin(b.SegmentDir(p.ident.Placement), name) {
+			continue
 		}
+		st, err := b.FS().Stat(s.Path)
+		if oserror.IsNotExist(err) { // forgotten meanwhile
+			continue
+		}
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Unavailable, "look at surplus file %s", s.Path)
+		}
+		s.Bytes = st.Size()
+		list = append(list, s)
 	}
 	return list, nil
 }
@@ -328,7 +337,7 @@ func (p *Partition) PutSurplusAside() error {
 		return err
 	}
 	for _, s := range files {
-		why := fmt.Sprintf("rows that only this copy of partition %s/%d had, and that had not reached its leader when the copy was removed; docs/runbooks/SpillwayLostAndFound.md says how they are put back", p.ident.Table, p.ident.Partition)
+		why := fmt.Sprintf("rows that only this copy of partition %s/%d had, and that had not reached its leader when the copy was removed", p.ident.Table, p.ident.Partition)
 		if err := p.deps.Brick.PutAside(s.Path, why); err != nil {
 			return err
 		}

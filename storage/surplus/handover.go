@@ -78,7 +78,7 @@ func (h *Handover) Run(ctx context.Context) error {
 
 // look tries all files once, the oldest of a placement first.
 func (h *Handover) look(ctx context.Context) {
-	waiting, failed := 0, map[string]bool{}
+	waiting, bytes, failed := 0, int64(0), map[string]bool{}
 	for _, p := range h.deps.Partitions() {
 		files, err := p.SurplusFiles()
 		if err != nil {
@@ -94,6 +94,7 @@ func (h *Handover) look(ctx context.Context) {
 			}
 			if err := h.file(ctx, p, &files[i]); err != nil {
 				waiting++
+				bytes += files[i].Bytes
 				failed[files[i].Path] = true
 				h.failed(p, &files[i], err)
 			}
@@ -101,6 +102,7 @@ func (h *Handover) look(ctx context.Context) {
 	}
 	maps.DeleteFunc(h.said, func(path string, _ time.Time) bool { return !failed[path] })
 	h.metrics.waiting.Set(float64(waiting))
+	h.metrics.bytes.Set(float64(bytes))
 }
 
 // file hands one file over and removes it.

@@ -214,7 +214,7 @@ func TestSurplusIsKeptUntilALeaderHasIt(t *testing.T) {
 	x := l.handover(h)
 	l.refuses = fault.Errorf(fault.Unavailable, "not led here")
 	x.look(t.Context())
-	if files, err := h.SurplusFiles(); err != nil || len(files) != 1 || !h.HasSurplus() || testutil.ToFloat64(x.metrics.waiting) != 1 {
+	if files, err := h.SurplusFiles(); err != nil || len(files) != 1 || !h.HasSurplus() || testutil.ToFloat64(x.metrics.waiting) != 1 || files[0].Bytes == 0 || testutil.ToFloat64(x.metrics.bytes) != float64(files[0].Bytes) {
 		t.Errorf("%v, %v", files, err)
 	}
 	l.refuses = nil

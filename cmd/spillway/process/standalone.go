@@ -312,7 +312,7 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	}
 	s.Problems = append(s.Problems, p.retention.problems()...)
 	if f := p.brick.LostFound(); f.Entries > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("There are %s: files that no catalogue entry names were put aside. `spillway repair --dry-run` on the stopped store says whether rows are missing.", f))
+		s.Problems = append(s.Problems, fmt.Sprintf("There are %s: files that no catalogue entry names were put aside. docs/runbooks/SpillwayLostAndFound.md says what to do with them.", f))
 	}
 	if text := p.server.Rebuilt(); text != "" {
 		s.Problems = append(s.Problems, strings.ToUpper(text[:1])+text[1:]+".")
