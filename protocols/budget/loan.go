@@ -28,6 +28,7 @@ type Loan struct {
 	account *Account
 	max     int64
 	done    <-chan struct{} // of the request
+	of      *Loan           // the loan that this is a Part of; nil: of the account
 
 	used atomic.Int64
 
@@ -163,8 +164,11 @@ func (l *Loan) TakeSoon(n int64) error { return l.take(n, true) }
 
 // TakeSpare is Take for memory that the user can do without: the error is Throttled unless half of the account is free.
 func (l *Loan) TakeSpare(n int64) error {
-	if l != nil && !l.account.plenty() {
-		return fault.Errorf(fault.Throttled, "%s has little left, and %d bytes can be done without", l.account.name, n)
+	if l == nil {
+		return nil
+	}
+	if account := l.whole().account; !account.plenty() {
+		return fault.Errorf(fault.Throttled, "%s has little left, and %d bytes can be done without", account.name, n)
 	}
 	return l.Take(n)
 }
@@ -177,6 +181,9 @@ func (a *Account) plenty() bool {
 }
 
 func (l *Loan) take(n int64, wait bool) error {
+	if l != nil && l.of != nil {
+		return l.takePart(n, wait)
+	}
 	if l == nil || l.used.Add(n) <= l.held.Load() {
 		return nil
 	}
@@ -216,7 +223,11 @@ func (l *Loan) grow(wait bool) error {
 
 // Give returns n bytes to the loan for its next Take. The excess over two chunks goes back to the account.
 func (l *Loan) Give(n int64) {
-	if l == nil {
+	switch {
+	case l == nil:
+		return
+	case l.of != nil:
+		l.givePart(n)
 		return
 	}
 	if l.used.Add(-n)+2*ChunkBytes >= l.held.Load() {
@@ -246,17 +257,21 @@ func (l *Loan) Used() int64 {
 	return l.used.Load()
 }
 
-// Held is how much the account has booked for the loan.
+// Held is how much the account has booked for the loan; of a Part, for the loan that it is a part of.
 func (l *Loan) Held() int64 {
 	if l == nil {
 		return 0
 	}
-	return l.held.Load()
+	return l.whole().held.Load()
 }
 
 // Close returns everything. Take of more than zero bytes fails from now on.
 func (l *Loan) Close() {
-	if l == nil {
+	switch {
+	case l == nil:
+		return
+	case l.of != nil:
+		l.closePart()
 		return
 	}
 	l.mu.Lock()

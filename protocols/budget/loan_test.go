@@ -57,6 +57,36 @@ func TestLoanGrowsInChunks(t *testing.T) {
 	}
 }
 
+func TestAPartGivesBackWhatItTook(t *testing.T) {
+	l, err := budget.New("process", 12*chunk).Borrow(t.Context(), 4*chunk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	kept, dropped := l.Part(), l.Part()
+	for part, n := range map[*budget.Loan]int64{l: 1, kept: 20, dropped: 300} {
+		if err := part.Take(n); err != nil {
+			t.Error(err)
+		}
+	}
+	dropped.Give(100)
+	if l.Used() != 221 || kept.Used() != 20 || dropped.Used() != 200 {
+		t.Errorf("%d bytes are booked, %d and %d of them in parts", l.Used(), kept.Used(), dropped.Used())
+	}
+	dropped.Close()
+	dropped.Close()
+	dropped.Give(200) // by a user that ended after it
+	if err := dropped.Take(1); err == nil || l.Used() != 21 {
+		t.Errorf("taken from a part that is closed: %v, %d bytes are booked", err, l.Used())
+	}
+	if err := kept.TakeSoon(4 * chunk); !fault.Is(err, fault.TooLarge) || kept.Used() != 20 {
+		t.Errorf("more than the loan may have: %v, %d bytes are booked", err, kept.Used())
+	}
+	if (*budget.Loan)(nil).Part() != nil {
+		t.Error("no loan has a part")
+	}
+}
+
 // Large loans leave something for small ones, whatever they want.
 func TestLoansLeaveRoomForASmallOne(t *testing.T) {
 	process := budget.New("process", 90*chunk)

@@ -10,22 +10,43 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// gather asks all leaders of partitions of q and returns their answers.
+// booked asks by a part of the request's loan, in which the answer stays booked until the part is closed.
+func booked[T any](ctx context.Context, ask func(context.Context) (T, error)) (a T, part *budget.Loan, err error) {
+	part = budget.LoanOf(ctx).Part()
+	answered := false
+	defer func() {
+		if !answered || err != nil { // also after a panic
+			part.Close()
+		}
+	}()
+	a, err = ask(budget.WithLoan(ctx, part))
+	answered = true
+	return a, part, err
+}
+
+// gather asks all leaders of partitions of q and returns their answers, which are booked in the request's loan; those that do not count are not.
 func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, ask func(ctx context.Context, q *peer.Select, st peer.Storage) (T, error)) ([]T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var answers []T
+	var parts []*budget.Loan
 	_, err := s.fan(ctx, &request{
 		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers, whole: whole, leaders: whole,
-		begin: func() { answers = nil },
+		begin: func() {
+			for _, p := range parts {
+				p.Close()
+			}
+			answers, parts = nil, nil
+		},
 		ask: func(ctx context.Context, g *group, st peer.Storage) (answer, error) {
-			a, err := ask(ctx, g.ask(q), st)
-			return answer{keep: func() { answers = append(answers, a) }, drop: func() {}, complete: true}, err
+			a, part, err := booked(ctx, func(ctx context.Context) (T, error) { return ask(ctx, g.ask(q), st) })
+			return answer{keep: func() { answers, parts = append(answers, a), append(parts, part) }, drop: part.Close, complete: true}, err
 		},
 	})
 	return answers, err
@@ -35,6 +56,7 @@ func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, a
 type list struct {
 	of        []string
 	truncated bool
+	part      *budget.Loan // of the request's loan, that has a list of staged series
 }
 
 func lists(found []list, limit int) ([]string, bool) {

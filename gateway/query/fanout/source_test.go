@@ -55,6 +55,7 @@ type storage struct {
 	slow    time.Duration    // how long it needs to read them
 	refuses error            // its answer to a read of them
 	old     bool             // it knows no holds
+	books   int64            // the bytes of a list of values, booked as a connection books what comes
 	did     []string         // deletions, holds and releases
 }
 
@@ -247,6 +248,25 @@ func (s *storage) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.M
 	return s.Store.Exemplars(ctx, q, sets)
 }
 
+func (s *storage) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) ([]string, bool, error) {
+	if s.books == 0 {
+		return s.Store.LabelValues(ctx, q, name, limit)
+	}
+	if s.slow > 0 {
+		time.Sleep(s.slow)
+	}
+	s.w.mu.Lock()
+	stale := q.Copies != peer.StagedRows && s.staleLocked(q)
+	s.w.mu.Unlock()
+	if stale {
+		return nil, false, fault.Errorf(fault.Stale, "%s does not lead %v", s.id, q.Partitions)
+	}
+	if err := budget.LoanOf(ctx).Take(s.books); err != nil {
+		return nil, false, err
+	}
+	return s.Store.LabelValues(ctx, q, name, limit)
+}
+
 // staleLocked is a server's rule: it leads the partitions asked for, and its map has no other that should be asked.
 func (s *storage) staleLocked(q *peer.Select) (stale bool) {
 	m := s.w.newest
@@ -368,6 +388,37 @@ func TestSeriesThatAreReadAheadAreBooked(t *testing.T) {
 			t.Errorf("%d rows in too little memory: %v", rows, err)
 		}
 		w.closed()
+	})
+}
+
+// TestALookUpThatIsAskedAgainBooksItsLastAnswersAlone: each try's answers stayed booked until the request ended, and a look-up of many names was refused while
+// a lease moved.
+func TestALookUpThatIsAskedAgainBooksItsLastAnswersAlone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const answer = 1 << 20
+		for _, s := range w.servers {
+			s.books = answer
+		}
+		lookUp := func(times int) {
+			t.Helper()
+			loan, err := budget.New("queries", 64<<20).Borrow(w.t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer loan.Close()
+			values, _, err := w.source.LabelValues(budget.WithLoan(w.t.Context(), loan), &peer.Select{Table: "t", Hi: 1e18}, "i", 0)
+			if used := loan.Used(); err != nil || strings.Join(values, " ") != "0 1 2" || used != int64(times)*answer {
+				t.Errorf("%v %v, and %d bytes are booked, want %d answers of %d", values, err, used, times, answer)
+			}
+		}
+		lookUp(3)
+
+		w.change(func() { w.leads[2] = "n3" }) // which has nothing of it
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			w.change(func() { w.leads[2] = "n2" })
+		}()
+		lookUp(3)
 	})
 }
 

@@ -127,6 +127,8 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 	ctx, answered := context.WithCancel(ctx)
 	defer answered()
 	return askStaged(ctx, s, at, q.Table, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (list, error) {
-		return ask(ctx, &mine, st)
-	}, func(list) {})
+		l, part, err := booked(ctx, func(ctx context.Context) (list, error) { return ask(ctx, &mine, st) })
+		l.part = part
+		return l, err
+	}, func(l list) { l.part.Close() })
 }
