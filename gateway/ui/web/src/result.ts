@@ -84,9 +84,12 @@ export function align(from: number, to: number, step: number): Range {
   return { start: exact(Math.min(start, end)), end: exact(end), step };
 }
 
-/** csv writes lines as a table: a time a row, a series a column. */
+/**
+ * csv writes lines as a table: a time a row, a series a column. Spreadsheets take a text that begins with = + - @ for a formula, and senders choose
+ * names: an apostrophe goes before it, as OWASP advises. Values are numbers, which no sender words, and stay as they are.
+ */
 export function csv(r: Range, all: Line[], name: (l: Line) => string): string {
-  const cell = (s: string) => (/[",\n]/.test(s) ? '"' + s.replace(/"/g, '""') + '"' : s);
+  const cell = (s: string) => '"' + s.replace(/^[=+\-@\t\r\n]/, "'$&").replace(/"/g, '""') + '"';
   const rows = [['time', ...all.map(name)].map(cell).join(',')];
   steps(r).forEach((t, i) => rows.push([new Date(t * 1000).toISOString(), ...all.map((l) => (l.values[i] === null ? '' : String(l.values[i])))].join(',')));
   return rows.join('\n') + '\n';
