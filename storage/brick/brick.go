@@ -134,7 +134,7 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		return nil, errors.Join(err, b.closeCatalogue())
 	}
 	b.checkSpace()
-	b.countLostFound(time.Now(), false)
+	b.countLostFound(time.Now(), 0)
 	b.log.Info("brick opened", "store", b.uuid.String(), "data_dir", s.DataDir, "log_dir", s.LogDir, "file_bytes_max", s.FileBytesMax,
 		"in_flight_bytes_max", s.InFlightBytesMax, "no_sync", s.NoSync, "free_bytes_min", s.FreeBytesMin, "log_files", len(b.manifest.files))
 	return b, nil

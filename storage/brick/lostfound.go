@@ -162,17 +162,22 @@ func newSteady(now time.Time) *steady { return &steady{since: now, looked: now, 
 // steadySlack is by how much a wall clock may be corrected between two looks.
 const steadySlack = time.Minute
 
-// look gives the wall clock's reading at a time, and returns whether it may be believed.
-func (s *steady) look(now, wall time.Time) bool {
+// steadyLeast is for how long a wall clock that may be believed went as fast as the clock that nothing sets.
+const steadyLeast = 24 * time.Hour
+
+// look gives the wall clock's reading at a time, and returns for how long it has gone steadily.
+func (s *steady) look(now, wall time.Time) time.Duration {
 	if (wall.Sub(s.wall) - now.Sub(s.looked)).Abs() > steadySlack {
 		s.since = now
 	}
 	s.looked, s.wall = now, wall
-	return now.Sub(s.since) > 24*time.Hour
+	return now.Sub(s.since)
 }
 
-// countLostFound counts the files there, and removes those older than LostFoundKeep if the wall clock may be believed.
-func (b *Brick) countLostFound(now time.Time, expire bool) {
+// countLostFound counts the files there, and removes those older than LostFoundKeep if the wall clock may be believed: it has gone steadily for so long. One that was
+// never set may begin at another time at each boot: by that one files are as old as it has gone steadily, at most.
+func (b *Brick) countLostFound(now time.Time, steadily time.Duration) {
+	expire := steadily > steadyLeast
 	var found LostFound
 	for _, dir := range b.lostFoundDirs() {
 		names, err := b.fs.List(dir)
@@ -183,14 +188,18 @@ func (b *Brick) countLostFound(now time.Time, expire bool) {
 			path := b.fs.PathJoin(dir, name)
 			at, rest, _ := strings.Cut(name, lostFoundSep)
 			since, err := time.Parse(lostFoundTime, at)
+			age := now.Sub(since)
 			if expire && err == nil && since.Before(lostFoundFirst()) && !now.Before(lostFoundFirst()) { // its time begins now, by a clock that was set
 				dated := b.fs.PathJoin(dir, now.Add(time.Duration(i)).UTC().Format(lostFoundTime)+lostFoundSep+rest)
 				if err := b.fs.Rename(path, dated); err == nil {
 					path = dated
 				}
-				since = now
+				age = 0
 			}
-			if expire && err == nil && b.set.LostFoundKeep > 0 && now.Sub(since) > b.set.LostFoundKeep {
+			if now.Before(lostFoundFirst()) {
+				age = min(age, steadily)
+			}
+			if expire && err == nil && b.set.LostFoundKeep > 0 && age > b.set.LostFoundKeep {
 				_, size := weigh(b.fs, path)
 				if err := b.fs.RemoveAll(path); err == nil || oserror.IsNotExist(err) {
 					b.log.Warn("removed from lost+found: its time is over", "path", path, "bytes", size, "kept", b.set.LostFoundKeep)

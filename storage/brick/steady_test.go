@@ -14,7 +14,7 @@ func TestAClockThatJumpsEmptiesNoLostFound(t *testing.T) {
 	looks := func(from, to int, off time.Duration) (believed int) {
 		for h := from; h < to; h++ {
 			now := began.Add(time.Duration(h) * time.Hour)
-			if s.look(now, now.Round(0).Add(off)) {
+			if s.look(now, now.Round(0).Add(off)) > steadyLeast {
 				believed++
 			}
 		}
@@ -62,7 +62,7 @@ func TestWhatAClockOf1970PutAsideIsKeptForAMonth(t *testing.T) {
 		days int
 		left int
 	}{{1, 1}, {30, 1}, {32, 0}} {
-		b.countLostFound(now.Add(time.Duration(c.days)*24*time.Hour), true)
+		b.countLostFound(now.Add(time.Duration(c.days)*24*time.Hour), steadyLeast+1)
 		if got := b.LostFound(); got.Entries != c.left {
 			t.Errorf("after %d days %d entries are left, not %d", c.days, got.Entries, c.left)
 		}
@@ -80,9 +80,28 @@ func TestWhatIsPutAsideExpiresOnAMachineWhoseClockIsNeverSet(t *testing.T) {
 	boot := time.Unix(30, 0)
 	writeBytes(t, fs, fs.PathJoin(b.lostFoundDir(), boot.UTC().Format(lostFoundTime)+lostFoundSep+"stray"), []byte("rows"))
 	for hours := range 32 * 24 {
-		b.countLostFound(boot.Add(time.Duration(hours)*time.Hour), true)
+		b.countLostFound(boot.Add(time.Duration(hours)*time.Hour), time.Duration(hours)*time.Hour)
 		if got, keeps := b.LostFound().Entries, hours <= 30*24; keeps && got != 1 || !keeps && got != 0 {
 			t.Fatalf("after %d hours %d entries are left", hours, got)
+		}
+	}
+}
+
+// TestAClockThatBeginsAtAnotherTimeAtEachBootRemovesNothing: what a boot in 1970 put aside was removed a day after the next boot, at which the clock began in 2020.
+func TestAClockThatBeginsAtAnotherTimeAtEachBootRemovesNothing(t *testing.T) {
+	fs := vfs.NewMem()
+	b, _ := open(t, fs, Settings{})
+	defer mustClose(t, b)
+	if err := MakeDir(fs, b.lostFoundDir()); err != nil {
+		t.Fatal(err)
+	}
+	writeBytes(t, fs, fs.PathJoin(b.lostFoundDir(), time.Unix(30, 0).UTC().Format(lostFoundTime)+lostFoundSep+"stray"), []byte("rows"))
+	boot := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	for days, left := range map[int]int{2: 1, 29: 1} {
+		up := time.Duration(days) * 24 * time.Hour
+		b.countLostFound(boot.Add(up), up)
+		if got := b.LostFound().Entries; got != left {
+			t.Errorf("%d days after a boot in 2020 %d entries are left, not %d", days, got, left)
 		}
 	}
 }
