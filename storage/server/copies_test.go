@@ -107,6 +107,26 @@ func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
 	f("being split, at the leader", copied{leads: true, kept: true}, 1, peer.SureCopies, true, false)
 }
 
+// TestABackupTakesNoPartitionThatIsGoneForOneWithoutRows: a split's parent whose rows are all in its halves leaves the map, and then the disk. A backup that came to it between that
+// and the release of its lease found no rows, and no error: those that it had not found in the halves before were in no part of it.
+func TestABackupTakesNoPartitionThatIsGoneForOneWithoutRows(t *testing.T) {
+	maps, state := &someMap{m: newMap(t).m}, &copied{leads: true}
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	defer p.stop(t)
+	empty, err := p.server.OpenSnapshot(t.Context(), "t", 1)
+	if err != nil || len(empty.Entry()) != 0 {
+		t.Errorf("before its first row: %v", err)
+	}
+	m, err := maps.m.Apply(topology.Drop{IDs: []point.PartitionID{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.m = m
+	if _, err := p.server.OpenSnapshot(t.Context(), "t", 1); !fault.Is(err, fault.Stale) {
+		t.Errorf("after it left the map: %v", err)
+	}
+}
+
 // passedOn is a chain whose copies have everything at once; it counts the frames.
 type passedOn struct{ frames int }
 

@@ -94,6 +94,11 @@ func (s *Server) OpenSnapshot(ctx context.Context, name string, id point.Partiti
 	}
 	p, here := s.Placement(key)
 	if !here {
+		if m, ok := s.deps.Maps.Get(name); ok && id < m.NextID { // asked after the placement: one that is removed has left the map before
+			if _, mapped := m.ByID(id); !mapped {
+				return nil, s.named(name, fault.Errorf(fault.Stale, "partition %v is not in map %d any more: others may have its rows", key, m.Seq))
+			}
+		}
 		return partSnapshot{}, s.stillLeads(key, epoch) // its first row creates it
 	}
 	if !p.Leads(epoch) {
