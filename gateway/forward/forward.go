@@ -203,18 +203,44 @@ func (f *Forwarder) Existing(name string) (*Table, error) {
 }
 
 func (f *Forwarder) opened(name string) *Table {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if t, ok := f.mu.tables[name]; ok {
+	f.mu.RLock()
+	t, ok := f.mu.tables[name]
+	f.mu.RUnlock()
+	if ok {
 		return t
 	}
-	t := &Table{f: f, name: name, pace: f.settings.newPace(), series: f.series.Member(), tooMany: errTooMany(name, f.series)}
-	if f.deps.Limits != nil {
+	t = &Table{f: f, name: name, pace: f.settings.newPace(), series: f.series.Member(), tooMany: errTooMany(name, f.series)}
+	if f.deps.Limits != nil { // not under the lock: who has the limits asks Holds under its own
 		t.limits = f.deps.Limits(name)
 	}
 	t.current.Store(t.newGeneration(&seriesBook{}))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if other, ok := f.mu.tables[name]; ok {
+		return other
+	}
 	f.mu.tables[name] = t
 	return t
+}
+
+// Holds reports whether there is state of a table here, which may have been dropped.
+func (f *Forwarder) Holds(name string) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	_, ok := f.mu.tables[name]
+	return ok
+}
+
+// forget frees the state of a table that was dropped. Writes that began with it are refused; the next ones get a new Table.
+func (f *Forwarder) forget(t *Table) {
+	f.mu.Lock()
+	if f.mu.tables[t.name] == t {
+		delete(f.mu.tables, t.name)
+	}
+	f.mu.Unlock()
+	if err := t.end(); err != nil {
+		f.deps.Log.Warn("closing the streams of a table that was dropped", "table", t.name, "error", err)
+	}
 }
 
 // Close ends all streams.
@@ -241,7 +267,8 @@ type Table struct {
 	smearing smearing
 
 	current atomic.Pointer[generation]
-	turn    sync.Mutex // one generation begins at a time
+	turn    sync.Mutex  // one generation begins at a time
+	ended   atomic.Bool // none begins any more: the table was dropped; written under turn
 	old     atomic.Pointer[generation]
 
 	cutters sync.Pool // *route.Cutter
@@ -255,7 +282,11 @@ type Table struct {
 // Dict gives the dictionary for the next batch.
 func (t *Table) Dict() *point.Dict {
 	if other := t.f.aging.next(t.f); other != nil {
-		other.dict()
+		if _, exists := t.f.deps.Tables.Get(other.name); exists {
+			other.dict()
+		} else if other != t {
+			t.f.forget(other)
+		}
 	}
 	return t.dict()
 }
@@ -330,7 +361,7 @@ func raise(to *atomic.Uint64, n uint64) (by uint64) {
 func (t *Table) renew(g *generation) {
 	t.turn.Lock()
 	defer t.turn.Unlock()
-	if t.current.Load() != g {
+	if t.current.Load() != g || t.ended.Load() {
 		return
 	}
 	if t.limits != nil {
@@ -343,6 +374,18 @@ func (t *Table) renew(g *generation) {
 	if err := g.retire(); err != nil {
 		t.f.deps.Log.Warn("closing the streams of an old generation", "table", t.name, "error", err)
 	}
+}
+
+// end ends the last generation, and releases all series that the table has booked.
+func (t *Table) end() error {
+	t.turn.Lock()
+	defer t.turn.Unlock()
+	if t.ended.Swap(true) {
+		return nil
+	}
+	g := t.current.Load()
+	g.book.end(t.series)
+	return g.retire()
 }
 
 // Bounds are the oldest and newest time the table keeps at time now; the newest is not bounded here.
@@ -375,8 +418,11 @@ func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 		g := t.generationOf(next.Dict)
 		if g == nil {
 			next.Put()
-			if t.f.closed.Load() { // no generation begins any more
+			switch { // no generation begins any more
+			case t.f.closed.Load():
 				return nil, nil, fault.Errorf(fault.Unavailable, "this process is stopping")
+			case t.ended.Load():
+				return nil, nil, fault.Errorf(fault.Unavailable, "table %q was dropped; send again", t.name)
 			}
 			continue
 		}

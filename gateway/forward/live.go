@@ -28,6 +28,7 @@ type seriesBook struct {
 	admitted int64
 	refused  bool        // some series was
 	next     *seriesBook // of the dictionary that follows; nil: none does
+	ended    bool        // it books nothing any more
 }
 
 // admit admits one more series to a dictionary of that weight, if its bookings or mayGrow allow it. One of long labels
@@ -35,6 +36,9 @@ type seriesBook struct {
 func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.ended {
+		return false
+	}
 	next := max(b.admitted, int64(weight)) + 1
 	if next > b.credit {
 		if !m.Admits() || !mayGrow() {
@@ -44,7 +48,7 @@ func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) boo
 		n := next - max(b.admitted, b.credit)
 		m.Add(n)
 		if b.next != nil { // batches that began with this dictionary still add series: what follows releases them, or has them too
-			b.next.lend(n)
+			b.next.lend(m, n)
 		}
 	}
 	b.admitted = next
@@ -52,14 +56,17 @@ func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) boo
 }
 
 // lend gives the dictionary n more booked series, or the last that follows it.
-func (b *seriesBook) lend(n int64) {
+func (b *seriesBook) lend(m *share.Member, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.next != nil {
-		b.next.lend(n)
-		return
+	switch {
+	case b.next != nil:
+		b.next.lend(m, n)
+	case b.ended:
+		m.Add(-n)
+	default:
+		b.credit = max(b.credit, b.admitted) + n
 	}
-	b.credit = max(b.credit, b.admitted) + n
 }
 
 // follow returns the book of the dictionary that follows, which has the bookings of this one, or only most of them.
@@ -80,6 +87,14 @@ func (b *seriesBook) trim(m *share.Member) {
 		m.Add(-idle)
 		b.credit = b.admitted
 	}
+}
+
+// end releases all bookings, for good.
+func (b *seriesBook) end(m *share.Member) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.Add(-max(b.credit, b.admitted))
+	b.credit, b.admitted, b.ended = 0, 0, true
 }
 
 func (b *seriesBook) hasRefused() bool {

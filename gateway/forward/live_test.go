@@ -203,3 +203,31 @@ func TestSeriesOfATableWithoutWritersMakeRoom(t *testing.T) {
 		}
 	})
 }
+
+// TestADroppedTableIsForgotten: each table that ever was took memory, and its series a part of those that there is memory for, until a restart.
+func TestADroppedTableIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
+		c.intern("gone", 0, 700)
+		before, err := c.forward.Table(t.Context(), "gone")
+		c.must(err)
+		late := point.GetBatch(before.Dict())
+		defer late.Put()
+		c.must(c.tables.DropTable(t.Context(), "gone"))
+		for range 3 {
+			time.Sleep(10 * time.Minute)
+			for range 3 { // a request looks at one table
+				c.intern("writes", 0, 10)
+			}
+		}
+		if got := c.forward.Series(); got != 10 || c.forward.Holds("gone") || !c.forward.Holds("writes") {
+			t.Errorf("%d series are counted, and 10 are of a table that is there; the dropped one is held: %t", got, c.forward.Holds("gone"))
+		}
+		if err := before.Write(t.Context(), late, point.All); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a write that began before: %v", err)
+		}
+		if n := c.intern("gone", 0, 20); n != 20 || c.forward.Series() != 30 {
+			t.Errorf("made anew: %d of 20 series are taken, %d are counted", n, c.forward.Series())
+		}
+	})
+}

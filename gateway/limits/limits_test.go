@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -617,6 +618,46 @@ func TestTablesThatWereUsedLongAgoLeaveRoomForTheHistoryOfOthers(t *testing.T) {
 		if h := r.History(func(string) bool { return true }); len(h.Tables) != 1 || h.Tables[0].Table != "young" {
 			t.Errorf("%d tables have a history, want that of the one in use", len(h.Tables))
 		}
+		stop()
+		wg.Wait()
+	})
+}
+
+// TestADroppedTableHasNoState: each table that ever was took memory until a restart.
+func TestADroppedTableHasNoState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var there, held atomic.Bool
+		r, err := limits.New(limits.Deps{Exists: func(string) bool { return there.Load() }, Held: func(string) bool { return held.Load() }}, limits.Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		there.Store(true)
+		r.Table("t")
+		_, leave, err := r.EnterQuery(ctx, "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants := func(what string, n int) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			if got := len(r.Top(0)); got != n {
+				t.Errorf("%s: %d tables have state, want %d", what, got, n)
+			}
+		}
+		wants("it is there", 1)
+		there.Store(false)
+		wants("a query runs", 1)
+		held.Store(true)
+		leave()
+		wants("another part has it", 1)
+		held.Store(false)
+		wants("it was dropped", 0)
+		there.Store(true)
+		r.Table("t")
+		wants("it was made anew", 1)
 		stop()
 		wg.Wait()
 	})

@@ -17,6 +17,8 @@ type Deps struct {
 	Registerer prometheus.Registerer // nil: no metrics are registered
 	// Exists says whether there is a table of that name. Nil: one exists once Table or Found said so.
 	Exists func(table string) bool
+	// Held reports whether another part has the state of a table that it got from here: it stays while that is so. Nil: none has.
+	Held func(table string) bool
 }
 
 // Registry holds the limits and the counters of all tables. Safe for concurrent use; a nil Registry has no limits.
@@ -24,6 +26,7 @@ type Registry struct {
 	// Constant after New.
 	log     *slog.Logger
 	exists  func(table string) bool
+	held    func(table string) bool
 	started time.Time
 	reloads [2]atomic.Int64 // good, bad
 
@@ -49,7 +52,7 @@ func New(d Deps, s Settings) (*Registry, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	s.SetDefaults()
-	r := &Registry{log: d.Log, exists: d.Exists, started: time.Now()}
+	r := &Registry{log: d.Log, exists: d.Exists, held: d.Held, started: time.Now()}
 	r.force.Store(s.resolve())
 	r.mu.tables = map[string]*Table{}
 	if d.Registerer != nil {
@@ -106,7 +109,7 @@ func (r *Registry) kept(name string) *Table {
 }
 
 // Table returns the state of a table, and makes it if missing. The caller has checked that the table exists, so that the
-// states are bounded as tables are.
+// states are bounded as tables are: that of a dropped one is freed.
 func (r *Registry) Table(name string) *Table {
 	if r == nil {
 		return nil

@@ -15,6 +15,8 @@ type view struct {
 	shown shown
 
 	history *history // nil: nothing happened yet
+
+	gone bool // it did not exist at the last look
 }
 
 // numbers are the counters of a table at one moment.
@@ -91,6 +93,10 @@ func (r *Registry) look(now time.Time) {
 		r.mu.firstPeriod = r.mu.period
 	}
 	for _, t := range r.mu.tables {
+		if r.isGoneLocked(t) {
+			r.freeLocked(t)
+			continue
+		}
 		is := t.counts.read()
 		if !first {
 			t.view.rates.update(&t.view.seen, &is, d)
@@ -98,6 +104,25 @@ func (r *Registry) look(now time.Time) {
 		}
 		t.view.seen = is
 	}
+}
+
+// isGoneLocked reports whether a table does not exist, now and at the look before, and nothing uses its state.
+func (r *Registry) isGoneLocked(t *Table) bool {
+	was := t.view.gone
+	t.view.gone = r.exists != nil && !r.exists(t.name) && (r.held == nil || !r.held(t.name)) && t.requests.Load() == 0 && t.queries.running.Load() == 0
+	return was && t.view.gone
+}
+
+// freeLocked removes a table's state. What it counted without a label of its own stays counted.
+func (r *Registry) freeLocked(t *Table) {
+	if !t.view.shown.own {
+		is := t.counts.read()
+		r.mu.other.add(&t.view.shown.counted, &is)
+	}
+	if t.view.history != nil {
+		r.mu.histories--
+	}
+	delete(r.mu.tables, t.name)
 }
 
 // TableUse is a table's use of the gateway, for people and programs that look.

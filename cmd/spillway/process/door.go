@@ -166,7 +166,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if d.tracer, err = trace.Open(ctx, d.cfg.ForTraces(d.role, d.listener.Addr().String()), d.log, d.registry); err != nil {
 		return err
 	}
-	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry, Exists: d.exists}, d.cfg.Limits); err != nil {
+	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry, Exists: d.exists, Held: func(table string) bool { return d.forward != nil && d.forward.Holds(table) }}, d.cfg.Limits); err != nil {
 		return err
 	}
 	if d.relabel, err = relabel.New(d.cfg.Relabel); err != nil {
