@@ -126,7 +126,7 @@ func New(d Deps, s Settings) (*Front, error) {
 	f.deltas.Max = 2 * s.SeriesMax
 	f.inFlight.max = s.InFlightBytesMax
 	f.turns.most = cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
-	f.metrics = newMetrics(d.Registerer, &f.inFlight, &f.brakes)
+	f.metrics = newMetrics(d.Registerer, &f.inFlight, &f.brakes, &f.deltas)
 	f.base, f.cancel = context.WithCancel(context.Background())
 	f.idPrefix = strconv.FormatInt(f.started.UnixNano(), 36) + "-"
 	f.fast = f.newFast()

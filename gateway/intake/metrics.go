@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/otlp"
 )
 
 // protocol is the protocol of a sender; the values of the label protocol.
@@ -45,7 +47,7 @@ type protocolMetrics struct {
 	duration                                       prometheus.Observer
 }
 
-func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metrics {
+func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes, deltas *otlp.Deltas) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_intake_" + name, Help: help})
 		reg.MustRegister(c)
@@ -71,6 +73,8 @@ func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metr
 	}
 	duration := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "spillway_intake_request_duration_seconds",
 		Help: "Time from the header's arrival to the answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"protocol"})
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "spillway_intake_late_deltas_total",
+		Help: "Samples of delta temporality that came after newer ones of their series, and count from the next sum on."}, func() float64 { return float64(deltas.Late()) }))
 	reg.MustRegister(m.conns, duration, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_intake_in_flight_bytes",
 		Help: "Bytes that bodies and batches of requests hold now."}, func() float64 { return float64(inFlight.used.Load()) }))
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_intake_requests_held_back",

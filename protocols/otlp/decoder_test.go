@@ -358,12 +358,22 @@ func TestDeltasSurviveABatchThatIsSentAgain(t *testing.T) {
 	f(10, 3, 3)
 	f(20, 4, 7)
 	f(20, 4, 7) // the answer was lost
-	f(15, 9)    // too late
+	f(10, 3, 3) // also that of the one before it
+	f(15, 9, 3) // newer ones passed it: it counts from the next sum on
+	f(15, 9, 3) // and once
+	f(40, 1, 17)
+	f(50, 1, 18)
+	f(15, 9, 3)
+	f(10, 3) // it is not remembered any more
+	f(15, 9, 3)
+	if late := dec.Deltas.Late(); late != 1 {
+		t.Errorf("%d samples were late", late)
+	}
 	d = point.NewDict(0)
 	dec.Table = "other"
 	f(30, 5, 5)
 	dec.Table = ""
-	f(30, 1, 8) // another generation of the Dict is the same series
+	f(60, 1, 19) // another generation of the Dict is the same series
 }
 
 func TestDeltasRememberTheSeriesThatLive(t *testing.T) {

@@ -3,23 +3,32 @@ package otlp
 import (
 	"cmp"
 	"sync"
+	"sync/atomic"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// deltasMax bounds the series that a Deltas remembers: two generations of half as many, about 80 bytes each beside the
+// deltasMax bounds the series that a Deltas remembers: two generations of half as many, about 150 bytes each beside the
 // labels, which a Dict usually holds too.
 const deltasMax = 1 << 20
+
+// deltaTimes is how many of the newest times of a series are remembered. More: an export may come again after more newer ones; 16 bytes each.
+const deltaTimes = 4
 
 // Deltas adds up samples of delta temporality, for all tables of a process. The zero Deltas is ready and safe for
 // concurrent use.
 //
-// An export that is sent again because its answer was lost must not count twice: a delta at the time of the last one
-// gives the last sum again, one before it is refused.
+// An export that comes again must not count twice, also after newer ones of its series: its answer was lost, or was 503 and others passed it. A delta at a time that is
+// remembered gives the sum of then once more. One at a new time before the newest counts from the next sum on: its row has the sum of the row before it, because sums that
+// are stored already would be lower than its own, which looks like a reset. One before all remembered times may have been counted, and is refused.
+//
+//	times   10   20   40   50      at 20: the sum of then     at 30: the sum at 20, and the sums after 50 have it     at 5: refused
 type Deltas struct {
 	// Max bounds the series that are remembered, where it is less than 1,048,576; 0: so many. Constant. It should be twice the series that are in use.
 	Max int
+
+	late atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -34,29 +43,57 @@ type deltaSeries struct {
 	labels  point.Labels
 }
 
+// deltaState is the sum of all deltas of a series, and its newest times.
 type deltaState struct {
-	last point.Nanos
-	sum  float64
+	sum   float64
+	len   int
+	times [deltaTimes]deltaTime // the first len, rising
 }
+
+// deltaTime is the row that a series has at a time.
+type deltaTime struct {
+	at  point.Nanos
+	sum float64
+}
+
+// Late returns how many samples came after newer ones of their series and count from the next sum on.
+func (d *Deltas) Late() int64 { return d.late.Load() }
 
 // add gives the sum of a series at t. The error is Invalid.
 func (d *Deltas) add(series deltaSeries, t point.Nanos, v float64) (float64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state, known := d.findLocked(series)
-	switch {
-	case known && t < state.last:
-		return 0, fault.Errorf(fault.Invalid, "delta at %d is older than the last of its series, at %d", t, state.last)
-	case known && t == state.last:
-		return state.sum, nil
+	state := d.findLocked(series)
+	i := state.len // of the first time that is not before t
+	for i > 0 && state.times[i-1].at >= t {
+		i--
 	}
-	state.last = t
+	row := deltaTime{at: t, sum: state.sum + v}
+	switch {
+	case i < state.len && state.times[i].at == t:
+		return state.times[i].sum, nil
+	case i == 0 && state.len == deltaTimes:
+		return 0, fault.Errorf(fault.Invalid, "delta at %d is older than the last %d of its series, from %d on: it was counted already, or is too late", t, deltaTimes, state.times[0].at)
+	case i < state.len:
+		d.late.Add(1)
+		if row.sum = 0; i > 0 {
+			row.sum = state.times[i-1].sum
+		}
+	}
 	state.sum += v
+	if state.len == deltaTimes { // the oldest one is forgotten
+		copy(state.times[:], state.times[1:i])
+		i--
+	} else {
+		copy(state.times[i+1:], state.times[i:state.len])
+		state.len++
+	}
+	state.times[i] = row
 	d.mu.young[series] = state
-	return state.sum, nil
+	return row.sum, nil
 }
 
-func (d *Deltas) findLocked(series deltaSeries) (deltaState, bool) {
+func (d *Deltas) findLocked(series deltaSeries) deltaState {
 	if len(d.mu.young) >= min(cmp.Or(d.Max, deltasMax), deltasMax)/2 {
 		d.mu.old, d.mu.young = d.mu.young, nil
 	}
@@ -64,8 +101,7 @@ func (d *Deltas) findLocked(series deltaSeries) (deltaState, bool) {
 		d.mu.young = make(map[deltaSeries]deltaState)
 	}
 	if state, ok := d.mu.young[series]; ok {
-		return state, true
+		return state
 	}
-	state, ok := d.mu.old[series]
-	return state, ok
+	return d.mu.old[series]
 }
