@@ -133,9 +133,6 @@ func (f *Front) createBucket(ctx context.Context, c *call) (r Response) {
 	}
 	table := databaseOf(want.Name)
 	keep, err := keepOf(want.RetentionRules)
-	if err == nil && keep != nil {
-		err = longEnough(*keep)
-	}
 	if err == nil {
 		err = tablename.Check(table)
 	}
@@ -157,7 +154,7 @@ func (f *Front) createBucket(ctx context.Context, c *call) (r Response) {
 		return asJSON(http.StatusUnprocessableEntity, map[string]string{
 			"code": "conflict", "message": "bucket with name " + table + " already exists"})
 	}
-	if err := f.writer.Create(ctx, table, keep); err != nil {
+	if err := f.create(ctx, table, keep); err != nil {
 		return f.failure2(err, table)
 	}
 	seconds, err := f.keepSeconds(ctx, table)

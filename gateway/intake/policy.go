@@ -107,13 +107,24 @@ func longEnough(keep time.Duration) error {
 	return nil
 }
 
+// create makes a table that keeps its rows for so long; nil: as long as new tables do.
+func (f *Front) create(ctx context.Context, name string, keep *time.Duration) error {
+	if keep != nil {
+		if err := longEnough(*keep); err != nil {
+			return err
+		}
+	}
+	return f.writer.Create(ctx, name, keep)
+}
+
 // keep sets how long a table keeps its rows. A shorter time deletes rows: it needs what a deletion needs.
 func (f *Front) keep(ctx context.Context, by asker, name string, t Table, keep time.Duration) error {
-	switch shorter := shortens(t, keep); {
+	short, shorter := longEnough(keep), shortens(t, keep)
+	switch {
 	case shorter && by.deletes != nil:
 		return fault.Annotate(by.deletes, "a shorter retention deletes rows")
-	case shorter && longEnough(keep) != nil:
-		return longEnough(keep)
+	case shorter && short != nil:
+		return short
 	case by.creates != nil:
 		return fault.Annotate(by.creates, "the retention stays")
 	}

@@ -234,13 +234,10 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 		return err
 	}
 	keep, err := durationIn(ts[1:])
-	if err == nil && keep != nil {
-		err = longEnough(*keep)
-	}
 	if err != nil {
 		return err
 	}
-	return f.writer.Create(ctx, ts[0].text, keep)
+	return f.create(ctx, ts[0].text, keep)
 }
 
 // asker bounds the tables that statements and lists reach: the table that the request names by path or header, and the
