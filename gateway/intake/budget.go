@@ -290,6 +290,13 @@ func (c *charge) give(n int64) {
 	c.held -= n
 }
 
+// handOver makes n bytes of the share last until the returned function is called, once: those of an answer until it is sent.
+func (c *charge) handOver(n int64) (sent func()) {
+	of, table := c.of, c.table
+	c.held -= n
+	return func() { of.add(table, -n) }
+}
+
 // release ends the share.
 func (c *charge) release() {
 	c.settle()

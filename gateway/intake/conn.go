@@ -38,6 +38,7 @@ type conn struct {
 	ended  bool      // the sender will send nothing more
 	linger bool      // Close waits for the unread rest of a body
 	read   int64
+	wrote  int   // since the time for writes was set anew
 	most   int64 // as many bytes may be read, of a body in chunks; 0: any number
 
 	by        atomic.Int32 // server
@@ -86,6 +87,27 @@ func (c *conn) readConn(p []byte) (int, error) {
 		c.ended = true
 	}
 	return n, err
+}
+
+// Write gives a client of fasthttp, which sets one time for the whole of an answer, that time for each patientBytes of it. Those of net/http have it by patientWriter.
+func (c *conn) Write(p []byte) (n int, err error) {
+	if server(c.by.Load()) != serverFast {
+		return c.Conn.Write(p)
+	}
+	for n < len(p) {
+		if c.wrote >= patientBytes {
+			c.wrote = 0
+			if err := c.SetWriteDeadline(time.Now().Add(writeTimeMax)); err != nil {
+				return n, err
+			}
+		}
+		wrote, err := c.Conn.Write(p[n:min(n+patientBytes-c.wrote, len(p))])
+		c.wrote += wrote
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // Of a body in chunks so many bytes may come beside its content: lengths, extensions, trailers. Else its bound does not limit the bytes that are read.

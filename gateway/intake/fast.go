@@ -19,8 +19,7 @@ import (
 // a 408, for which Telegraf drops a batch.
 const prefetchBytes = 1
 
-// writeTimeMax bounds the writing of an answer. Only those to SHOW statements do not fit into a socket's buffer; the time bounds how long their memory is in no
-// account.
+// writeTimeMax is how long a client may take to read patientBytes of an answer. Only those to SHOW statements do not fit into a socket's buffer.
 const writeTimeMax = 30 * time.Second
 
 func (f *Front) newFast() *fasthttp.Server {
@@ -124,7 +123,25 @@ func (f *Front) writeFast(ctx *fasthttp.RequestCtx, r Response) {
 	for _, h := range r.Header {
 		ctx.Response.Header.Set(h.Name, h.Value)
 	}
-	ctx.Response.SetBodyRaw(r.Body)
+	if r.sent == nil {
+		ctx.Response.SetBodyRaw(r.Body)
+		return
+	}
+	ctx.Response.SetBodyStream(&longBody{Reader: bytes.NewReader(r.Body), sent: r.sent}, len(r.Body))
+}
+
+// longBody is an answer whose memory is booked until fasthttp closes it: when it is sent, or is not going to be.
+type longBody struct {
+	*bytes.Reader
+	sent func()
+}
+
+func (b *longBody) Close() error {
+	if b.sent != nil {
+		b.sent()
+		b.sent = nil
+	}
+	return nil
 }
 
 // fastError answers requests that fasthttp itself refuses.

@@ -7,9 +7,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // onePipe listens for one connection of a pipe.
@@ -65,6 +70,77 @@ func TestAClientThatReadsSlowlyGetsAllOfALargeAnswer(t *testing.T) {
 			if _, err := io.CopyN(io.Discard, answer.Body, patientBytes); err != nil {
 				t.Fatalf("piece %d: %v", i+1, err)
 			}
+		}
+	})
+}
+
+// TestAClientOfFasthttpThatReadsSlowlyGetsAllOfALargeAnswer: an answer to SHOW SERIES had 30 s in all.
+func TestAClientOfFasthttpThatReadsSlowlyGetsAllOfALargeAnswer(t *testing.T) {
+	const pieces = 16
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		c := &conn{Conn: ours}
+		c.by.Store(int32(serverFast))
+		wrote := make(chan error)
+		go func() {
+			_ = c.SetWriteDeadline(time.Now().Add(writeTimeMax)) // as fasthttp does, once an answer
+			body := make([]byte, pieces*patientBytes/4)
+			for range 4 {
+				if _, err := c.Write(body); err != nil {
+					wrote <- err
+					return
+				}
+			}
+			_, err := c.Write(body[:patientBytes+1])
+			wrote <- err
+		}()
+		for i := range pieces {
+			time.Sleep(writeTimeMax / 2)
+			if _, err := io.CopyN(io.Discard, theirs, patientBytes); err != nil {
+				t.Fatalf("piece %d: %v", i+1, err)
+			}
+		}
+		if err := <-wrote; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a client that stops to read: %v", err)
+		}
+	})
+}
+
+// showsLong is a Writer of one table, which is a Catalogue whose series do not fit into the buffers of a server.
+type showsLong struct{ Writer }
+
+func (showsLong) Existing(context.Context, string) (Table, error) { return longSeries{}, nil }
+
+type longSeries struct{ Table }
+
+func (longSeries) MetricNames(context.Context, int) ([]string, error) { return nil, nil }
+
+func (longSeries) Series(context.Context, string, int) ([]point.Labels, error) {
+	return slices.Repeat([]point.Labels{point.MakeLabels(point.MetricName, "cpu", "host", strings.Repeat("a", 1000))}, 200), nil
+}
+
+// TestALongAnswerIsBookedUntilItIsSent: while clients read them slowly, answers of SHOW SERIES lay in no account of memory.
+func TestALongAnswerIsBookedUntilItIsSent(t *testing.T) {
+	overPipe(t, Deps{Writer: showsLong{}}, func(f *Front, conn net.Conn, in *bufio.Reader) {
+		_, err := io.WriteString(conn, "GET /query?db=d&q=SHOW+SERIES HTTP/1.1\r\nHost: a\r\n\r\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := f.inFlight.used.Load(); n == 0 {
+			t.Error("the answer is not booked while it is written")
+		}
+		answer, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(text), "cpu,host=a") {
+			t.Errorf("%s (%v)", text, err)
+		}
+		synctest.Wait()
+		if n := f.inFlight.used.Load(); n != 0 {
+			t.Errorf("%d bytes stay booked", n)
 		}
 	})
 }

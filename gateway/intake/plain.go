@@ -84,10 +84,14 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, h := range resp.Header {
 		header.Set(h.Name, h.Value)
 	}
-	_ = body.control.SetWriteDeadline(time.Now().Add(writeTimeMax)) // net/http ends it with the request
+	if resp.sent != nil {
+		defer resp.sent()
+	}
+	patient := patientWriter{ResponseWriter: w, control: body.control, patience: writeTimeMax}
+	patient.push() // net/http ends it with the request
 	w.WriteHeader(resp.Status)
 	if len(resp.Body) > 0 {
-		_, _ = w.Write(resp.Body)
+		_, _ = patient.Write(resp.Body)
 	}
 }
 

@@ -79,10 +79,14 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	results := make([]result, len(list))
 	by := c.asker()
 	by.deletes, by.creates = f.mayDelete(c), c.mayCreate()
+	booked := int64(0)
 	for i, ts := range list {
 		series, err := f.statement(ctx, ts, by)
 		if err == nil && len(series) > 0 { // not after CREATE, DROP and the like: the budget may be full, and they are done
-			err = fault.Annotate(c.charge.take(answerBytes(series)), "the answer is long")
+			n := answerBytes(series)
+			if err = fault.Annotate(c.charge.take(n), "the answer is long"); err == nil {
+				booked += n
+			}
 		}
 		if results[i].StatementID = i; err != nil {
 			results[i].Error = err.Error()
@@ -90,9 +94,13 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 		}
 		results[i].Series = series
 	}
-	return asJSON(http.StatusOK, struct {
+	r := asJSON(http.StatusOK, struct {
 		Results []result `json:"results"`
 	}{results})
+	if booked > 0 {
+		r.sent = c.charge.handOver(min(booked, int64(cap(r.Body))))
+	}
+	return r
 }
 
 // nameIn adds the databases that a form names to those that the URL and the header name.

@@ -83,6 +83,8 @@ type Response struct {
 	Status int
 	Header []Field
 	Body   []byte
+
+	sent func() // releases the memory of Body, which is a long one; nil: it is in no account
 }
 
 // Field is one header of a Response.
