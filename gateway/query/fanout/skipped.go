@@ -18,8 +18,8 @@ import (
 // An answer without staged rows has a watermark: the rows that came before the oldest staged one are in partitions, for every staged one has
 // left. Servers are asked for the watermark before any partition is read, so that what leaves meanwhile is in the answer and makes the watermark only earlier than it has to be.
 
-// exemplarPatience is how long a read of exemplars waits for the watermark, which it did not ask for: a frozen server holds each of them up for so long.
-const exemplarPatience = stagedTimeout / 4
+// markPatience is how long an answer waits for the watermark, of which nothing but a warning's words depends: a frozen server holds each answer up for so long.
+const markPatience = stagedTimeout / 4
 
 // stagedFor lists the servers that are asked for staged rows of a table for an answer about q: none, with a warning, if the request skips them.
 func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.ServerID {
@@ -28,14 +28,14 @@ func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.Serve
 	if skips == nil {
 		return at
 	}
-	warnSkipped(ctx, q, skips.Mark(q.Table, func() query.StagedMark { return s.mark(ctx, q.Table, at, stagedTimeout) }))
+	warnSkipped(ctx, q, skips.Mark(q.Table, func() query.StagedMark { return s.mark(ctx, q.Table, at) }))
 	return nil
 }
 
 // withoutStaged warns where an answer about q, for which no server is asked for staged rows, may lack some.
 func (s *Source) withoutStaged(ctx context.Context, q *peer.Select) {
 	if at := s.stagedFor(ctx, q); len(at) > 0 {
-		warnSkipped(ctx, q, s.mark(ctx, q.Table, at, exemplarPatience))
+		warnSkipped(ctx, q, s.mark(ctx, q.Table, at))
 	}
 }
 
@@ -46,11 +46,11 @@ func warnSkipped(ctx context.Context, q *peer.Select, m query.StagedMark) {
 }
 
 // mark asks the servers on which rows of a table may be staged for the frames they hold. Those of a server that does not answer in time are unknown.
-func (s *Source) mark(ctx context.Context, table string, at []topology.ServerID, within time.Duration) query.StagedMark {
+func (s *Source) mark(ctx context.Context, table string, at []topology.ServerID) query.StagedMark {
 	if len(at) == 0 {
 		return query.StagedMark{}
 	}
-	ctx, stop := context.WithTimeout(ctx, within)
+	ctx, stop := context.WithTimeout(ctx, markPatience)
 	defer stop()
 	all, errs := eachStaged(ctx, s, at, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (*peer.Stats, error) {
 		counter, ok := st.(peer.StagedCounter)

@@ -140,21 +140,37 @@ func TestExemplarsThatWaitAreMissed(t *testing.T) {
 	})
 }
 
-// TestAFrozenServerWithStagedRowsHoldsExemplarsUpForAMoment: each read of them waited a second for it. The answer says that some may be missing.
-func TestAFrozenServerWithStagedRowsHoldsExemplarsUpForAMoment(t *testing.T) {
+// TestAFrozenServerWithStagedRowsHoldsUpForAMomentWhatReadsNone: each read of exemplars, and each query that skips staged rows, waited a second for it. The answer says
+// that some may be missing.
+func TestAFrozenServerWithStagedRowsHoldsUpForAMomentWhatReadsNone(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n1", "n2"} }
 		w.servers["n2"].freezes = true
-		ctx, warnings := query.WithWarnings(w.t.Context())
-		began := time.Now()
-		if _, err := w.source.Exemplars(ctx, &peer.Select{Table: "t", Hi: 1e18}, nil); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(began); took > exemplarPatience {
-			t.Errorf("it took %v", took)
-		}
-		if got := warnings.Texts(); len(got) != 1 || !strings.Contains(got[0], "no answer of n2") {
-			t.Errorf("it warns %q", got)
+		q := &peer.Select{Table: "t", Hi: 1e18}
+		for what, read := range map[string]func(ctx context.Context) error{
+			"exemplars": func(ctx context.Context) error {
+				_, err := w.source.Exemplars(ctx, q, nil)
+				return err
+			},
+			"a query that skips": func(ctx context.Context) error {
+				set, err := w.source.Select(query.WithoutStaged(ctx), q)
+				if err != nil {
+					return err
+				}
+				return set.Close()
+			},
+		} {
+			ctx, warnings := query.WithWarnings(w.t.Context())
+			began := time.Now()
+			if err := read(ctx); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took := time.Since(began); took > markPatience {
+				t.Errorf("%s took %v", what, took)
+			}
+			if got := warnings.Texts(); len(got) != 1 || !strings.Contains(got[0], "no answer of n2") {
+				t.Errorf("%s warns %q", what, got)
+			}
 		}
 	})
 }
