@@ -20,6 +20,8 @@ type attacker struct {
 	last    time.Duration // how long the attack lasts
 	goodput float64       // of an overload, the least; 0: any
 
+	newPeerMost time.Duration // for the connection of another peer
+
 	mu      sync.Mutex
 	codes   map[int]int
 	cut     int // requests without an answer
@@ -32,7 +34,7 @@ type attacker struct {
 }
 
 func newAttacker(t *target, k attack, o options) *attacker {
-	return &attacker{target: t, k: k, seed: o.seed, last: o.seconds, goodput: o.goodput, codes: map[int]int{}}
+	return &attacker{target: t, k: k, seed: o.seed, last: o.seconds, goodput: o.goodput, newPeerMost: o.newPeerMost(), codes: map[int]int{}}
 }
 
 func (a *attacker) attack(ctx context.Context) {

@@ -87,8 +87,15 @@ func (t *target) dialPeer(ctx context.Context, from byte) (net.Conn, error) {
 	return secured, nil
 }
 
-// newPeerMax bounds how long another peer's connection may last to its first answer.
+// newPeerMax bounds how long another peer's connection may last to its first answer, where latency is judged; elsewhere it has the time that health has.
 const newPeerMax = 2 * time.Second
+
+func (o options) newPeerMost() time.Duration {
+	if o.latency {
+		return newPeerMax
+	}
+	return healthBusy
+}
 
 // besideNewPeers runs an attack, and beside it has another peer connect again and again and wait for the server's SETTINGS.
 func besideNewPeers(run func(context.Context, *attacker)) func(context.Context, *attacker) {
@@ -99,7 +106,7 @@ func besideNewPeers(run func(context.Context, *attacker)) func(context.Context, 
 		others.Go(func() {
 			for beside.Err() == nil {
 				began := time.Now()
-				if err := a.greetPeer(beside); err != nil && beside.Err() == nil {
+				if err := a.greetPeer(beside, a.newPeerMost); err != nil && beside.Err() == nil {
 					a.blame(fmt.Sprintf("another peer connects: after %s: %v", time.Since(began).Round(time.Millisecond), err))
 				} else if err == nil {
 					n, slowest = n+1, max(slowest, time.Since(began))
@@ -117,15 +124,15 @@ func besideNewPeers(run func(context.Context, *attacker)) func(context.Context, 
 }
 
 // greetPeer connects, begins HTTP/2 and reads the first frame.
-func (t *target) greetPeer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, newPeerMax)
+func (t *target) greetPeer(ctx context.Context, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	c, err := t.dialPeer(ctx, 99)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(newPeerMax))
+	_ = c.SetDeadline(time.Now().Add(within))
 	if _, err := io.WriteString(c, http2Preface); err != nil {
 		return err
 	}
