@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
 // TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: reads used memory without limit, and many look-ups of everything
@@ -52,7 +53,7 @@ func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored := &storage{cfg: &cfg, server: p.server, accounts: accounts} // as much of one as is booked
+	stored := &storage{cfg: &cfg, server: p.server, rpc: new(rpc.Server), accounts: accounts} // as much of one as is booked
 	free := accounts.process.Free()
 	for _, f := range stored.follows() {
 		f.ahead.Cover(f.held())

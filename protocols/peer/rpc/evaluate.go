@@ -87,12 +87,14 @@ func receiveMessage(from receiver, most int, give func([]byte) error) (n int, er
 
 // evaluate answers an evaluation.
 func (s *Server) evaluate(ss grpc.ServerStream) error {
-	var request []byte
-	if _, err := receiveMessage(ss, evaluateMax, func(b []byte) error { request = append(request, b...); return nil }); err != nil {
+	in := receiving{s: s, small: true}
+	defer in.end()
+	request, err := in.message(ss)
+	if err != nil {
 		return received(ss.Context(), err)
 	}
 	var p peerpb.Select
-	got, err := receiveChunks(ss, smallMax, func(int) error { return nil }, &p)
+	got, err := receiveChunks(ss, smallMax, in.take, &p)
 	s.metrics.received.WithLabelValues(methodEvaluate).Add(float64(got + len(request)))
 	if err != nil {
 		return received(ss.Context(), err)

@@ -43,6 +43,13 @@ func (e *evaluator) Evaluate(ctx context.Context, q *peer.Select, plan []byte, g
 // serveEvaluator starts a server of e and connects to it.
 func serveEvaluator(t *testing.T, e peer.Storage) *Peer {
 	t.Helper()
+	p, _ := serveStorage(t, e)
+	return p
+}
+
+// serveStorage is serveEvaluator that returns the server, too.
+func serveStorage(t *testing.T, e peer.Storage) (*Peer, *Server) {
+	t.Helper()
 	srv, err := NewServer(Deps{Storage: e, Registerer: prometheus.NewRegistry()}, Settings{TLS: plain})
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +65,7 @@ func serveEvaluator(t *testing.T, e peer.Storage) *Peer {
 			t.Error(err)
 		}
 	})
-	return p
+	return p, srv
 }
 
 // defective is a storage whose reads meet a defect.

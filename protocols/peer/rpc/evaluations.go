@@ -278,7 +278,9 @@ func cutBytes(b []byte) (data, rest []byte, ok bool) {
 
 // evaluations answers one request.
 func (s *Server) evaluations(ss grpc.ServerStream) error {
-	request, err := s.evaluationsRequest(ss)
+	in := receiving{s: s, small: true}
+	defer in.end()
+	request, err := s.evaluationsRequest(ss, &in)
 	if err == nil {
 		err = s.answerEvaluations(ss, request)
 	}
@@ -286,8 +288,8 @@ func (s *Server) evaluations(ss grpc.ServerStream) error {
 }
 
 // evaluationsRequest receives a request.
-func (s *Server) evaluationsRequest(ss grpc.ServerStream) (request []byte, err error) {
-	_, err = receiveMessage(ss, evaluateMax, func(b []byte) error { request = append(request, b...); return nil })
+func (s *Server) evaluationsRequest(ss grpc.ServerStream, in *receiving) (request []byte, err error) {
+	request, err = in.message(ss)
 	s.metrics.received.WithLabelValues(methodEvaluations).Add(float64(len(request)))
 	return request, err
 }

@@ -141,8 +141,10 @@ func (s *Server) keptEvaluations(ss grpc.ServerStream) error {
 
 // answerKept answers the requests of a stream. Errors are errStopping where the handler left, and those of a request.
 func (s *Server) answerKept(ss grpc.ServerStream, k *keptHandler) error {
+	in := receiving{s: s, small: true}
+	defer in.end()
 	for {
-		request, err := s.evaluationsRequest(ss)
+		request, err := s.evaluationsRequest(ss, &in)
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -153,6 +155,7 @@ func (s *Server) answerKept(ss grpc.ServerStream, k *keptHandler) error {
 		}
 		err = s.answerEvaluations(ss, request)
 		s.metrics.calls.WithLabelValues(methodEvaluations, kindLabel(err)).Inc()
+		in.end()
 		if err != nil {
 			return received(ss.Context(), err)
 		}

@@ -171,7 +171,7 @@ func wantHandlers(t *testing.T, want int) {
 
 // TestAServerWithoutKeptStreamsIsAskedByOneForEachRequest: an older build answers Unimplemented once; then each request has a stream.
 func TestAServerWithoutKeptStreamsIsAskedByOneForEachRequest(t *testing.T) {
-	srv := &Server{deps: Deps{Storage: echoes()}, metrics: newServerMetrics(nil, nil)}
+	srv := &Server{deps: Deps{Storage: echoes()}, metrics: newServerMetrics(nil, nil), settings: Settings{RequestBytesMax: 1 << 20}}
 	older := grpc.NewServer(grpc.ForceServerCodecV2(codec{}))
 	older.RegisterService(&grpc.ServiceDesc{ServiceName: service, Streams: []grpc.StreamDesc{{StreamName: methodEvaluations, ClientStreams: true, ServerStreams: true,
 		Handler: func(_ any, ss grpc.ServerStream) error { return toStatus(srv.evaluations(ss)) }}}}, nil)

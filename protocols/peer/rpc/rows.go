@@ -61,8 +61,10 @@ func (s *Server) commitRows(ctx context.Context, p *peerpb.RowCommit) (*peerpb.R
 
 // watchRows sends changes until the caller leaves or the server stops.
 func (s *Server) watchRows(ss grpc.ServerStream) error {
+	in := receiving{s: s, small: true}
+	defer in.end()
 	var p peerpb.RowPrefix
-	if _, err := receiveChunks(ss, smallMax, func(int) error { return nil }, &p); err != nil {
+	if _, err := receiveChunks(ss, smallMax, in.take, &p); err != nil {
 		return received(ss.Context(), err)
 	}
 	if s.deps.Rows == nil {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -51,7 +52,8 @@ type Server struct {
 	starting sync.Mutex     // held to begin and to stop
 
 	insertBytes  atomic.Int64 // of inserts under way
-	requestBytes atomic.Int64 // of other requests that are being received
+	requestBytes budget.Held  // of other requests, until they are answered
+	smallBytes   atomic.Int64 // of requestBytes, for those of names and matchers
 }
 
 // Bounds of one request and of one answer that is no select.
@@ -270,14 +272,9 @@ func answer[Q any, A proto.Message, P interface {
 		name, _ := grpc.MethodFromServerStream(ss)
 		name = name[len(fullMethod("")):]
 		q := P(new(Q))
-		taken := 0
-		defer func() { s.requestBytes.Add(-int64(taken)) }()
-		got, err := receiveChunks(ss, most, func(n int) error {
-			if taken += n; s.requestBytes.Add(int64(n)) > s.settings.RequestBytesMax {
-				return fault.Errorf(fault.Throttled, "requests of %d bytes are being received, the most there may be", s.settings.RequestBytesMax)
-			}
-			return nil
-		}, q)
+		in := receiving{s: s, small: most <= smallMax}
+		defer in.end()
+		got, err := receiveChunks(ss, most, in.take, q)
 		s.metrics.received.WithLabelValues(name).Add(float64(got))
 		if err != nil {
 			return received(ss.Context(), err)
@@ -444,8 +441,10 @@ func (s *Server) fetch(ctx context.Context, p *peerpb.FileQuery) (*peerpb.File, 
 
 // selectSeries sends a message that the select is open, then batches of series.
 func (s *Server) selectSeries(ss grpc.ServerStream) (err error) {
+	in := receiving{s: s, small: true}
+	defer in.end()
 	var p peerpb.Select
-	if _, err := receiveChunks(ss, smallMax, func(int) error { return nil }, &p); err != nil {
+	if _, err := receiveChunks(ss, smallMax, in.take, &p); err != nil {
 		return received(ss.Context(), err)
 	}
 	if p.GetFormatMax() < batchVersion {
