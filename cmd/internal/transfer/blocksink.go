@@ -115,7 +115,7 @@ func (s *blockSink) samples(l *Line) []chunks.Sample {
 		s.losses.Add(lostMillis, between, string(appendSeries(nil, l)))
 	}
 	if shared > 0 {
-		s.losses.Add(lostShared, shared, string(appendSeries(nil, l)))
+		s.losses.LeaveOut(lostShared, shared, string(appendSeries(nil, l)))
 	}
 	return kept
 }

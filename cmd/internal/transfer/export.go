@@ -206,9 +206,11 @@ func (e *Export) attempt(ctx context.Context, to rowSink, lo, hi, parts int64, r
 	for at := lo; at <= hi; at += step {
 		e.progress(at, *rows, to)
 		if err := e.Reader.Read(ctx, at, min(at+step-1, hi), func(l *Line) error {
-			*rows += int64(l.Rows())
+			left := e.Losses.left()
+			err := to.write(l)
+			*rows += int64(l.Rows()) - (e.Losses.left() - left)
 			e.progress(at, *rows, to)
-			return to.write(l)
+			return err
 		}); err != nil {
 			return err
 		}

@@ -85,16 +85,16 @@ type textEncoder struct {
 func (e *textEncoder) append(dst []byte, l *Line) ([]byte, error) {
 	e.series = appendSeries(e.series[:0], l)
 	if n := len(l.Hists); n > 0 {
-		e.losses.Add(lostHistograms, int64(n), string(e.series))
+		e.losses.LeaveOut(lostHistograms, int64(n), string(e.series))
 	}
 	for i, t := range l.Times {
 		v := l.Values[i]
 		if point.IsStale(v) {
-			e.losses.Add(lostStale, 1, string(e.series))
+			e.losses.LeaveOut(lostStale, 1, string(e.series))
 			continue
 		}
 		if !e.open && point.MillisOf(t) < 0 { // Prometheus' parser, and so our import, knows no sign there
-			e.losses.Add(lostBefore1970, 1, string(e.series))
+			e.losses.LeaveOut(lostBefore1970, 1, string(e.series))
 			continue
 		}
 		if v != v && math.Float64bits(v) != nanBits {
@@ -169,10 +169,10 @@ func (e *lineEncoder) append(dst []byte, l *Line) ([]byte, error) {
 	metric := name(l)
 	example := func() string { return string(appendSeries(nil, l)) }
 	if n := len(l.Hists); n > 0 {
-		e.losses.Add(lostHistograms, int64(n), example())
+		e.losses.LeaveOut(lostHistograms, int64(n), example())
 	}
 	if metric == "" && len(l.Times) > 0 {
-		e.losses.Add(lostNameless, int64(len(l.Times)), example())
+		e.losses.LeaveOut(lostNameless, int64(len(l.Times)), example())
 		return dst, nil
 	}
 	e.to.SetBuffer(dst)
@@ -180,10 +180,10 @@ func (e *lineEncoder) append(dst []byte, l *Line) ([]byte, error) {
 		v, ok := lineprotocol.FloatValue(l.Values[i])
 		switch {
 		case point.IsStale(l.Values[i]):
-			e.losses.Add(lostStale, 1, example())
+			e.losses.LeaveOut(lostStale, 1, example())
 			continue
 		case !ok:
-			e.losses.Add(lostNotFinite, 1, example())
+			e.losses.LeaveOut(lostNotFinite, 1, example())
 			continue
 		}
 		e.to.StartLine(metric)
@@ -195,7 +195,7 @@ func (e *lineEncoder) append(dst []byte, l *Line) ([]byte, error) {
 		e.to.AddField("value", v)
 		e.to.EndLine(time.Unix(0, int64(t)))
 		if err := e.to.Err(); err != nil {
-			e.losses.Add(lostText, 1, example()+": "+err.Error())
+			e.losses.LeaveOut(lostText, 1, example()+": "+err.Error())
 			e.to.ClearErr()
 		}
 	}

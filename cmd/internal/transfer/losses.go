@@ -13,7 +13,8 @@ import (
 type Losses struct {
 	mu struct {
 		sync.Mutex
-		by map[string]*loss
+		by   map[string]*loss
+		left int64 // rows that were left out
 	}
 }
 
@@ -43,11 +44,26 @@ func (l *Losses) Add(reason string, n int64, example string) {
 	l.mu.by[reason].count += n
 }
 
+// LeaveOut counts n rows that are not written, as Add does.
+func (l *Losses) LeaveOut(reason string, n int64, example string) {
+	l.Add(reason, n, example)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.left += n
+}
+
+// left is the number of rows that were left out.
+func (l *Losses) left() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.left
+}
+
 // snapshot returns a function that restores the counts of now.
 func (l *Losses) snapshot() (undo func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	was := map[string]*loss{}
+	was, left := map[string]*loss{}, l.mu.left
 	for reason, of := range l.mu.by {
 		copied := *of
 		was[reason] = &copied
@@ -55,7 +71,7 @@ func (l *Losses) snapshot() (undo func()) {
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.mu.by = was
+		l.mu.by, l.mu.left = was, left
 	}
 }
 

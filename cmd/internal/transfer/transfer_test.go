@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -29,6 +30,7 @@ type store struct {
 	t       *testing.T
 	lo, hi  int64 // milliseconds
 	rowsMax int
+	hole    int64 // the millisecond whose row is NaN
 	mu      struct {
 		sync.Mutex
 		reads    int
@@ -79,6 +81,9 @@ func (s *store) export(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		l := Line{Labels: []jsonrows.Label{{Name: point.MetricName, Value: "m"}}, Times: []point.Nanos{point.Nanos(at * nanosPerMilli)}, Values: []float64{float64(at)}}
+		if at == s.hole {
+			l.Values[0] = math.NaN()
+		}
 		b, _ = jsonrows.Append(b, &l)
 		if rows++; rows > s.rowsMax || s.mu.refusing != nil && s.mu.refusing(s.mu.reads) {
 			w.Write(jsonrows.AppendError(b, fault.Errorf(fault.TooLarge, "too many rows")))
@@ -148,6 +153,23 @@ func wantRows(t *testing.T, s *store, path string) {
 	}
 	if got := rowsOf(t, path); !slices.Equal(got, want) {
 		t.Fatalf("%d rows, want %d", len(got), len(want))
+	}
+}
+
+// TestAnExportCountsTheRowsThatItWrote: rows that the format has no form for were said to be left out, and to be exported, too. The window is read
+// twice, since the server refuses all of it at once.
+func TestAnExportCountsTheRowsThatItWrote(t *testing.T) {
+	s, from := newStore(t, 500)
+	s.rowsMax, s.hole = 300, s.lo
+	to := filepath.Join(t.TempDir(), "rows.lp")
+	e := export(t, s, from, to)
+	e.Format = FormatLine
+	rows, _, err := e.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(to); err != nil || rows != 499 || bytes.Count(b, []byte{'\n'}) != 499 {
+		t.Errorf("%d rows are said to be exported, %d of 500 are in the file, of which one has no form: %v", rows, bytes.Count(b, []byte{'\n'}), err)
 	}
 }
 
