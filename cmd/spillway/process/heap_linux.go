@@ -43,5 +43,5 @@ func hugeHeap(n int64) {
 func adviseFresh(n int64) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 0 // a profile should not show this allocation
-	memory.Huge(make([]byte, n))
+	memory.Huge(untouched(n))
 }

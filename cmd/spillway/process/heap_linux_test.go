@@ -2,6 +2,7 @@ package process
 
 import (
 	"bufio"
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestHeapGrowsInHugePages: after the advice the heap grows into memory that was advised. It runs in a separate process: where other tests have left a large heap, that
@@ -19,11 +22,7 @@ func TestHeapGrowsInHugePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil {
 		t.Skip("this kernel has no transparent huge pages")
 	}
-	if flag.Arg(0) != freshProcess {
-		out, err := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHeapGrowsInHugePages$", freshProcess).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if !inFreshProcess(t) {
 		return
 	}
 	adviseFresh(1 << 30)
@@ -42,7 +41,39 @@ func TestHeapGrowsInHugePages(t *testing.T) {
 	runtime.KeepAlive(grown)
 }
 
+// TestAStartNeedsNoneOfTheMemoryThatItAdvises: where a collection came before, the advice took 4 GiB, and seconds of a start.
+func TestAStartNeedsNoneOfTheMemoryThatItAdvises(t *testing.T) {
+	if !inFreshProcess(t) {
+		return
+	}
+	const used, advised = 32 << 20, 1 << 30
+	garbage := bytes.Repeat([]byte{1}, used)
+	runtime.KeepAlive(garbage)
+	runtime.GC() // leaves free pages that were written at the end of the heap
+	adviseFresh(advised)
+	var use unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &use); err != nil {
+		t.Fatal(err)
+	}
+	if most := use.Maxrss << 10; most > advised/2 {
+		t.Errorf("the process held %d MiB after %d MiB were used and %d MiB advised", most>>20, used>>20, advised>>20)
+	}
+}
+
 const freshProcess = "fresh-process" // an argument of the test program
+
+// inFreshProcess runs the test of its caller in a process of its own, and reports whether it is this one.
+func inFreshProcess(t *testing.T) bool {
+	t.Helper()
+	if flag.Arg(0) == freshProcess {
+		return true
+	}
+	out, err := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", freshProcess).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return false
+}
 
 // flagsAt is the line VmFlags of the mapping that holds an address.
 func flagsAt(t *testing.T, at uintptr) string {
