@@ -133,3 +133,25 @@ func TestARetentionOfTheStartNamesTheTablesThatKeepTheirs(t *testing.T) {
 		}
 	}
 }
+
+// TestADatabaseForHoursForgetsItsRows: it was refused, since its partitions were to be a day wide, and the first write made it with rows that stay for ever.
+func TestADatabaseForHoursForgetsItsRows(t *testing.T) {
+	p := open(t)
+	for _, q := range []string{"CREATE DATABASE hours WITH DURATION 6h", "CREATE DATABASE month WITH DURATION 30d"} {
+		if code, text := p.do(t, http.MethodPost, "/query?q="+url.QueryEscape(q), ""); code != http.StatusOK || strings.Contains(text, "error") {
+			t.Errorf("%s: %d %s", q, code, text)
+		}
+	}
+	if code, text := p.do(t, http.MethodPost, "/api/v2/buckets", `{"name":"hour","retentionRules":[{"type":"expire","everySeconds":3600}]}`); code != http.StatusCreated {
+		t.Errorf("the bucket: %d %s", code, text)
+	}
+	for name, want := range map[string]struct{ retention, width time.Duration }{
+		"hours": {6 * time.Hour, 6 * time.Hour},
+		"hour":  {time.Hour, time.Hour},
+		"month": {30 * 24 * time.Hour, 24 * time.Hour},
+	} {
+		if m, ok := p.tables.Get(name); !ok || m.Config.Retention != want.retention || m.Config.PartitionWidth != want.width {
+			t.Errorf("table %s is there: %t, with %+v, want %v", name, ok, m, want)
+		}
+	}
+}

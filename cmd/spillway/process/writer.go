@@ -38,11 +38,14 @@ func (w writer) Existing(_ context.Context, name string) (intake.Table, error) {
 	return table{t, w.d, name}, nil
 }
 
-// Create implements intake.Writer.
+// Create implements intake.Writer. Clients of Influx cannot choose how wide partitions are: a retention that is shorter than those of new tables makes them as narrow.
 func (w writer) Create(ctx context.Context, name string, keep *time.Duration) error {
 	c := w.d.behind.tables.New()
 	if keep != nil {
 		c.Retention = *keep
+		if *keep > 0 {
+			c.PartitionWidth = min(c.PartitionWidth, *keep)
+		}
 	}
 	m, err := w.d.behind.tables.Create(ctx, name, c)
 	if err == nil && keep != nil && m.Config.Retention != *keep {
