@@ -77,6 +77,7 @@ var remedies = []struct{ in, do string }{
 	{"cannot be written into a segment", "see docs/runbooks/SpillwayFlushFails.md"},
 	{"is damaged", "see docs/runbooks/SpillwayPartitionDamaged.md"},
 	{"wait in staging", "wait; if they stay, docs/runbooks/SpillwayStagedRowsWait.md"},
+	{"settings could not be read again", "its log names the mistakes, and so do `spillway config check FILE` and `spillway token check`; mend them and reload"},
 	{"files that no catalogue entry names", "see docs/runbooks/SpillwayLostAndFound.md"},
 }
 

@@ -162,3 +162,23 @@ func TestAHangupDoesNotEndAStorageServerThatStarts(t *testing.T) {
 		}
 	}
 }
+
+// TestTheDoctorSaysThatTheNextStartWillFail: after a reload with a mistake in the file all was said to be well, until a restart, perhaps months later, was refused.
+func TestTheDoctorSaysThatTheNextStartWillFail(t *testing.T) {
+	mistake := errors.New("line 1: the key \"limts\" is not known here")
+	p := open(t)
+	p.cfg.File, p.cfg.Again = "spillway.yaml", func() (settings.Config, error) { return p.cfg.Config, mistake }
+	if err := p.reloader().reload(); err == nil {
+		t.Fatal("a file with a mistake was read")
+	}
+	if found := p.findings(t); len(found) != 1 || !strings.Contains(found[0].What, "could not be read again") || !strings.Contains(found[0].Do, "config check") {
+		t.Errorf("findings: %+v", found)
+	}
+	mistake = nil
+	if err := p.reloader().reload(); err != nil {
+		t.Fatal(err)
+	}
+	if found := p.findings(t); len(found) > 0 {
+		t.Errorf("findings after the file was mended: %+v", found)
+	}
+}

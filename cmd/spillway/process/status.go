@@ -72,6 +72,9 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 			s.Problems = append(s.Problems, "The store is fenced: "+err.Error())
 		}
 	}
+	if well, _ := d.reloads.last(); !well {
+		s.Problems = append(s.Problems, "The settings could not be read again: those in force stay, and the process would not start with its files as they are.")
+	}
 	if d.behind.describe != nil {
 		d.behind.describe(ctx, &s)
 	}
