@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -83,6 +84,9 @@ func (r *Reader) find(of *Selector) (*Found, error) {
 	if err != nil || int64(ids.GetCardinality())*foundBytes > r.cache.pagesMax/foundPart {
 		return nil, err
 	}
+	if ids.IsEmpty() { // most narrow partitions that a selector is asked of may have nothing
+		return &Found{}, nil
+	}
 	type one struct {
 		id     point.DenseID
 		at     Place
@@ -90,12 +94,12 @@ func (r *Reader) find(of *Selector) (*Found, error) {
 	}
 	all := make([]one, 0, ids.GetCardinality())
 	bytes := int64(0)
-	err = r.EachLabels(ids, func(id point.DenseID, l point.Labels) error {
+	err = r.labelsOf(of, ids, func(id point.DenseID, l point.Labels) error {
 		all = append(all, one{id, noRows, l})
 		bytes += listedBytes(string(l))
 		return nil
 	})
-	if err != nil || bytes > r.cache.pagesMax/foundLabelsPart {
+	if err != nil || len(all) == 0 || bytes > r.cache.pagesMax/foundLabelsPart {
 		return nil, err
 	}
 	out := &Found{IDs: make([]point.DenseID, len(all)), Places: make([]Place, len(all)), labels: make([]string, len(all))}
@@ -111,6 +115,25 @@ func (r *Reader) find(of *Selector) (*Found, error) {
 		out.IDs[i], out.Places[i], out.labels[i] = o.id, o.at, string(o.labels)
 	}
 	return out, nil
+}
+
+// labelsOf is EachLabels of what a selector matches, in the way that reads fewer pages. It calls f with none if they have more bytes than stay in the Cache.
+func (r *Reader) labelsOf(of *Selector, ids *roaring.Bitmap, f func(id point.DenseID, l point.Labels) error) error {
+	names, err := r.names()
+	if err != nil {
+		return err
+	}
+	if !assembles(names, func(most int) int { return pagesOf(ids, most) }) {
+		return r.EachLabels(ids, f)
+	}
+	list := ids.ToArray()
+	all, err := r.assemble(names, list, of.ms, r.cache.pagesMax/foundLabelsPart)
+	for i := range all {
+		if err := f(point.DenseID(list[i]), all[i]); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // findPlaces is eachPlace in a walk of its own.

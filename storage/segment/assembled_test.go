@@ -1,0 +1,116 @@
+package segment
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// definitionPages counts the pages of definitions in a cache.
+func definitionPages(c *Cache) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.mu.pages {
+		if k.group == definitionsGroup {
+			n++
+		}
+	}
+	return n
+}
+
+// TestTheFirstQueryOfAMetricDecodesNoDefinitions: its series are in each page of definitions, and there are fewer pages of postings. Of a host, whose series are in one page, that is
+// read.
+func TestTheFirstQueryOfAMetricDecodesNoDefinitions(t *testing.T) {
+	fs, cache := vfs.NewMem(), openCache(t, 0)
+	s := fleet(rand.New(rand.NewPCG(1, 2)), 100, 100, 0)
+	r := openSegment(t, fs, "s", s.write(t, fs, "s"), cache)
+	for _, c := range []struct {
+		name, value string
+		pages       int
+	}{{"__name__", "m07", 0}, {"host", "h0001", 1}} {
+		of := NewSelector([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, c.name, c.value)})
+		got, err := r.Find(of)
+		check(t, err)
+		if want := foundModel(s.defs, of); len(want) != 100 || !slices.Equal(got.IDs, want) {
+			t.Errorf("%s: %d series, want %d", of.key, len(got.IDs), len(want))
+		}
+		for i, id := range got.IDs {
+			if got.Labels(i) != s.defs[id].labels {
+				t.Errorf("series %d is %s, want %s", id, got.Labels(i), s.defs[id].labels)
+			}
+		}
+		if n := definitionPages(cache); n != c.pages {
+			t.Errorf("%s: %d pages of definitions were decoded, want %d", of.key, n, c.pages)
+		}
+	}
+}
+
+// TestAssembledLabelsAreTheDefinedOnes, of random series with random labels: some are absent, some long, some in many pages of values, and ids have gaps.
+func TestAssembledLabelsAreTheDefinedOnes(t *testing.T) {
+	for seed := range uint64(10) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		fs, cache := vfs.NewMem(), openCache(t, 0)
+		s := &source{meta: Meta{Table: "t", Partition: 1, ID: point.SegmentID{Epoch: 1, Seq: 1}, Major: true}}
+		id, all := point.DenseID(rng.IntN(3)), map[uint32]point.Labels{}
+		for i := range 50 + rng.IntN(1500) {
+			pairs := []string{"__name__", fmt.Sprint("m", rng.IntN(5))}
+			for _, name := range []string{"a", "b", "ü", strings.Repeat("n", 200)} {
+				if rng.IntN(3) > 0 {
+					pairs = append(pairs, name, strings.Repeat("v", rng.IntN(300))+fmt.Sprint(rng.IntN(1+i)))
+				}
+			}
+			l := point.MakeLabels(pairs...)
+			s.defs, all[uint32(id)] = append(s.defs, definition{id, l}), l
+			id += 1 + point.DenseID(rng.IntN(2)*rng.IntN(100))
+		}
+		r := openSegment(t, fs, "s", s.write(t, fs, "s"), cache)
+		names, err := r.names()
+		check(t, err)
+		for _, ms := range [][]*labels.Matcher{
+			nil, {labels.MustNewMatcher(labels.MatchEqual, "__name__", "m1")},
+			{labels.MustNewMatcher(labels.MatchEqual, "ü", ""), labels.MustNewMatcher(labels.MatchRegexp, "b", ".+")},
+		} {
+			ids, err := r.Match(ms)
+			check(t, err)
+			list := ids.ToArray()
+			got, err := r.assemble(names, list, ms, math.MaxInt64)
+			check(t, err)
+			bytes := int64(0)
+			for i, id := range list {
+				if bytes += int64(len(got[i])); got[i] != all[id] {
+					t.Fatalf("seed %d, series %d of %v: %s, want %s", seed, id, ms, got[i], all[id])
+				}
+			}
+			if got, err := r.assemble(names, list, ms, bytes-1); got != nil && bytes > 0 || err != nil {
+				t.Errorf("seed %d: %d series of more bytes than wanted: %v", seed, len(got), err)
+			}
+		}
+	}
+}
+
+// TestPostingsThatContradictDamageTheFile: a file whose checksums are right, in which a series has two values of a label.
+func TestPostingsThatContradictDamageTheFile(t *testing.T) {
+	a := assembly{ids: []uint32{3, 9}, sizes: make([]int, 2)}
+	a.begin("host", "none")
+	for _, v := range []string{"h1", "h2"} {
+		a.begin("host", v)
+		check(t, eachCommon(cursor{b: []byte{3, 4}}, a.ids, a.add)) // 3 to 6
+	}
+	if got := a.end(); len(a.labels) != 2 || got[0].Valid() || got[1] != "" {
+		t.Errorf("%q of %d labels", got, len(a.labels))
+	}
+	for _, runs := range [][]byte{{3}, {3, 0}, {0xff}, {0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 1}} {
+		if err := eachCommon(cursor{b: runs}, []uint32{1 << 31}, func(int) {}); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%x: %v", runs, err)
+		}
+	}
+}
