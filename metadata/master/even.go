@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/registry"
@@ -49,10 +50,10 @@ func (p *planner) even() {
 	for _, m := range p.Tables {
 		for part := range m.All() {
 			switch key := (lease.Partition{Table: m.Table, ID: part.ID}); {
-			case part.State != topology.Live || p.touched[key] || p.empty(key) || p.Sizes[key].Bytes <= 0 || !e.fits(part, key):
+			case part.State != topology.Live || p.touched[key] || p.empty(key) || p.Sizes[key].Bytes <= 0 || !e.fits(part, key, p.set.DeadAfter):
 			case len(part.Placements)+len(part.Joining) > m.Config.Replicas:
 				e.goOn(m, part, key)
-			case e.settled(m, part, key):
+			case e.fits(part, key, 0) && e.settled(m, part, key):
 				for _, pl := range part.Placements {
 					movable[pl.Server] = append(movable[pl.Server], candidate{m, part, pl})
 				}
@@ -65,11 +66,12 @@ func (p *planner) even() {
 	}
 }
 
-// fits reports whether nothing else is to be done with a partition: its servers stay and may lead, and no person moves one of its placements.
-func (e *evening) fits(part *topology.Partition, key lease.Partition) bool {
+// fits reports whether nothing else is to be done with a partition: its servers stay, none is silent for longer than patience, they may lead, and its registry rows name no
+// move of one of its placements. A move that has begun is as patient as a repair (DeadAfter): what has been copied is kept while a server starts again.
+func (e *evening) fits(part *topology.Partition, key lease.Partition, patience time.Duration) bool {
 	return part.TimeHi <= e.closed() && !slices.ContainsFunc(append(slices.Clone(part.Placements), part.Joining...), func(pl topology.Placement) bool {
 		_, asked := e.view.moveOf(key.Table, pl)
-		return asked || e.bad(pl.Server, 0) || slices.Contains(e.No[key], pl.Server)
+		return asked || e.bad(pl.Server, patience) || slices.Contains(e.No[key], pl.Server)
 	})
 }
 
