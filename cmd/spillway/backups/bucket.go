@@ -43,7 +43,8 @@ func (f *Bucket) settings() (s3.Settings, error) {
 // Place is a directory, or the bucket of s3://bucket/prefix. Errors: Invalid.
 func (f *Bucket) Place(at string) (backup.Place, error) {
 	if !isBucket(at) {
-		return backup.Dir{FS: vfs.Default, Path: kong.ExpandPath(at)}, nil
+		dir, err := directory(at)
+		return backup.Dir{FS: vfs.Default, Path: dir}, err
 	}
 	set, err := f.settings()
 	if err != nil {
@@ -55,7 +56,8 @@ func (f *Bucket) Place(at string) (backup.Place, error) {
 // ordered is a place in an order for the process at a URL. Keys leave this host only over TLS. Errors: Invalid.
 func (f *Bucket) ordered(at, process string) (string, *s3.Settings, error) {
 	if !isBucket(at) {
-		return kong.ExpandPath(at), nil, nil
+		dir, err := directory(at)
+		return dir, nil, err
 	}
 	set, err := f.settings()
 	if err != nil {
@@ -66,6 +68,14 @@ func (f *Bucket) ordered(at, process string) (string, *s3.Settings, error) {
 		return at, nil, fault.Errorf(fault.Invalid, "the credentials for the bucket would cross the network in the clear to %s: use https, or give them to the process in its environment and run this command without them", process)
 	}
 	return at, &set, nil
+}
+
+// directory is the absolute path of a place that is no bucket. A place without a name comes of a script's variable that is not set, and is not the working directory. Errors: Invalid.
+func directory(at string) (string, error) {
+	if at == "" {
+		return "", fault.Errorf(fault.Invalid, "the place of the backups has no name: give a directory or s3://BUCKET/PREFIX")
+	}
+	return kong.ExpandPath(at), nil
 }
 
 // isLoopbackHost reports whether a host of a URL is this machine.

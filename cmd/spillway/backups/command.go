@@ -134,6 +134,11 @@ func (c *Backup) order() (*Order, error) {
 
 // sendOrder sends an order to the process at a URL, and shows the progress in the answer.
 func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar *terminal.Bar) (news News, err error) {
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = fault.Errorf(fault.Canceled, "interrupted: the %s ends with this command", bar.What)
+		}
+	}()
 	order, err := json.Marshal(o)
 	if err != nil {
 		return news, err

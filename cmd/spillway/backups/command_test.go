@@ -1,7 +1,12 @@
 package backups
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -10,7 +15,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/client"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/backup"
 )
 
@@ -29,6 +36,34 @@ func TestAListWithABackupThatCannotBeReadSaysSoToScripts(t *testing.T) {
 	}
 	if err := listBackups(t.Context(), &out, at); !errors.Is(err, terminal.Degraded) || !strings.Contains(out.String(), "20261122T070552.335Z") {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// TestAPlaceWithoutANameIsNotTheWorkingDirectory: `--to "$DEST"` of a script that had not set DEST wrote the backup there.
+func TestAPlaceWithoutANameIsNotTheWorkingDirectory(t *testing.T) {
+	if _, err := (&Backup{}).order(); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a backup to nowhere: %v", err)
+	}
+	for _, r := range []Restore{{List: true}, {Verify: true}, {URL: "http://127.0.0.1:1"}} {
+		if err := r.Run(); !fault.Is(err, fault.Invalid) {
+			t.Errorf("a restore from nowhere, %+v: %v", r, err)
+		}
+	}
+}
+
+// TestAnOrderThatItsSenderEndsDoesNotBlameTheProcess: at ctrl-C it said that the process went away.
+func TestAnOrderThatItsSenderEndsDoesNotBlameTheProcess(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	process := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // what is left of it would hide that the sender goes away
+		_ = http.NewResponseController(w).Flush()
+		interrupt()
+		<-r.Context().Done()
+	}))
+	defer process.Close()
+	_, err := sendOrder(ctx, client.Flags{}, process.URL, Path, &Order{}, terminal.NewBar(os.Stderr, "backup"))
+	if !fault.Is(err, fault.Canceled) || strings.Contains(err.Error(), "went away") {
+		t.Errorf("the command says: %v", err)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/backups"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/backup"
 )
 
 // TestABackupOfAServingProcessIsAStore follows a person at a terminal, with the process on the other side of a socket.
@@ -67,6 +68,19 @@ func TestABackupOfAServingProcessIsAStore(t *testing.T) {
 	}
 	if code, text := q.do(t, http.MethodPost, "/write?db=other", "m,i=s1 v=7"); code != http.StatusNoContent {
 		t.Errorf("a write after the restore: %d %s", code, text)
+	}
+}
+
+// TestAProcessThatEndsBeforeABackupHasProgressIsSaidToHaveGone: the command asked whether a process runs there.
+func TestAProcessThatEndsBeforeABackupHasProgressIsSaidToHaveGone(t *testing.T) {
+	var busy atomic.Bool
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		withNews(w, "a backup", &busy, func(func(backup.Progress)) backups.News { panic(http.ErrAbortHandler) })
+	}))
+	defer admin.Close()
+	err := (&backups.Backup{To: t.TempDir(), URL: admin.URL}).Run()
+	if err == nil || !strings.Contains(err.Error(), "the process went away before the backup was done") {
+		t.Errorf("the command says: %v", err)
 	}
 }
 
