@@ -63,15 +63,19 @@ func fastState(nc net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// expect answers Expect: 100-continue. A body that will be refused for its length need not be sent.
+// expect answers Expect: 100-continue. A request whose body will be refused for its length is answered at once, with the reason: the body
+// need not be sent.
 func (f *Front) expect(ctx *fasthttp.RequestCtx) int {
-	path, _ := splitTarget(string(ctx.Request.Header.RequestURI()))
+	h := &ctx.Request.Header
+	path, rawQuery := splitTarget(string(h.RequestURI()))
 	d := doorAt(path)
-	if d != nil && int64(ctx.Request.Header.ContentLength()) > f.settings.BodyBytesMax {
-		f.metrics.answered(d.protocol, http.StatusRequestEntityTooLarge, 0)
-		return http.StatusRequestEntityTooLarge
+	if d == nil || int64(h.ContentLength()) <= f.settings.BodyBytesMax {
+		return http.StatusContinue
 	}
-	return http.StatusContinue
+	resp := f.answer(f.base, d, string(h.Method()), path, rawQuery, &fastBody{ctx: ctx, stream: bytes.NewReader(nil)})
+	f.writeFast(ctx, resp)
+	closeAfterRest(ctx) // some clients do not wait for the answer
+	return resp.Status
 }
 
 // serveFast is fasthttp's handler.

@@ -228,7 +228,15 @@ func testExpectContinue(t *testing.T, start starter) {
 	w.say("m v=1 1")
 	w.hear().want(t, 204)
 	w.say("POST /write?db=x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
-	w.hear().want(t, 413, "Connection: close")
+	w.hear().want(t, 413, "Connection: close", `{"error":"the body is larger than 1000 bytes; send it in smaller pieces"}`)
+	w.closed()
+	w = f.dial(t)
+	w.say("POST /api/v2/write?bucket=x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
+	w.hear().want(t, 413, `{"code":"request too large","message":"the body is larger than 1000 bytes`)
+	w.closed()
+	w = f.dial(t)
+	w.say("PUT /write?db=x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
+	w.hear().want(t, 405, "Connection: close")
 	w.closed()
 }
 
