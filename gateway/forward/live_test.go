@@ -204,7 +204,7 @@ func TestSeriesOfATableWithoutWritersMakeRoom(t *testing.T) {
 	})
 }
 
-// TestADroppedTableIsForgotten: each table that ever was took memory, and its series a part of those that there is memory for, until a restart.
+// TestADroppedTableIsForgotten: each table that ever was used memory, and its series a part of those that there is memory for, until a restart.
 func TestADroppedTableIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")

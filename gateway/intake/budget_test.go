@@ -46,7 +46,7 @@ func TestRowsOfASmallTableAreTakenWhileAnothersBodiesFillTheBudget(t *testing.T)
 }
 
 // TestRowsBeingDecodedAreRefusedWhereOthersHoldTheMemory: rows counted when all of a body were there. A request that is alone is decoded, however
-// many it has: a sender that is told to come again would come for ever.
+// many it has: a sender that is asked to come again would come for ever.
 func TestRowsBeingDecodedAreRefusedWhereOthersHoldTheMemory(t *testing.T) {
 	const most = 96 << 20
 	of := budget{max: most}

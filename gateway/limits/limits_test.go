@@ -623,7 +623,7 @@ func TestTablesThatWereUsedLongAgoLeaveRoomForTheHistoryOfOthers(t *testing.T) {
 	})
 }
 
-// TestADroppedTableHasNoState: each table that ever was took memory until a restart.
+// TestADroppedTableHasNoState: each table that ever was used memory until a restart.
 func TestADroppedTableHasNoState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var there, held atomic.Bool

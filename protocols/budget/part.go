@@ -2,7 +2,7 @@ package budget
 
 import "github.com/spillwaydb/spillway/protocols/fault"
 
-// Part begins a loan within l, of what one try of a request needs: all that it takes is booked in l, and its Close gives that back and leaves the rest of l. Take
+// Part begins a loan within l, of what one try of a request needs: all that it books is booked in l, and its Close gives that back and leaves the rest of l. Take
 // fails after Close. A nil Loan has nil parts.
 func (l *Loan) Part() *Loan {
 	if l == nil {

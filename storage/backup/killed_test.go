@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// cuts keeps what is left when a process ends before each write of a file system: by a kill, where 100 percent of what is not durable is there, or by a power cut.
+// cuts keeps the files that are left when a process ends before each write of a file system: by a kill, where 100 percent of what is not durable is there, or by a power cut.
 type cuts struct {
 	mem      *vfs.MemFS
 	percents []int
@@ -61,7 +61,7 @@ func someSegments(t *testing.T, fs vfs.FS) (all []Segment) {
 	return all
 }
 
-// TestARestoreThatIsKilledGoesOn cuts a restore at each of its writes: the same command makes the whole store of what is there.
+// TestARestoreThatIsKilledGoesOn cuts a restore at each of its writes: the same command makes the whole store of the files there.
 func TestARestoreThatIsKilledGoesOn(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	segments := someSegments(t, mem)

@@ -150,7 +150,7 @@ func (b *Brick) putLogFileAside(path, why string) error {
 	return b.putAsideIn(b.logLostFound(), path, why)
 }
 
-// steady tells whether the wall clock may be believed: for a day it went as fast as the clock that nothing sets. So a clock that is
+// steady says whether the wall clock may be believed: for a day it went as fast as the clock that nothing sets. So a clock that is
 // wrong at boot, or jumps, deletes nothing.
 type steady struct {
 	since, looked time.Time // by the clock that nothing sets

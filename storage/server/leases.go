@@ -306,7 +306,7 @@ func (s *Server) placed(t *table, id point.PartitionID) (*topology.Partition, to
 }
 
 // create makes a partition that leads in an epoch. Epoch 0: its chain decides, and until then it follows no leader yet; were it to lead
-// meanwhile, a deletion could begin an epoch of which no copy hears.
+// meanwhile, a deletion could begin an epoch of which no copy learns.
 func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement, epoch point.Epoch) (*partition.Partition, error) {
 	return t.create(at.ID, func() (*partition.Partition, error) {
 		ident := partition.Identity{Table: t.name, Partition: at.ID, Placement: pl.ID, TimeLo: at.TimeLo, TimeHi: at.TimeHi,

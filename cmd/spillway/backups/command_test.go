@@ -55,7 +55,7 @@ func TestAPlaceWithoutANameIsNotTheWorkingDirectory(t *testing.T) {
 func TestAnOrderThatItsSenderEndsDoesNotBlameTheProcess(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	process := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // what is left of it would hide that the sender goes away
+		_, _ = io.Copy(io.Discard, r.Body) // the rest of it would hide that the sender goes away
 		_ = http.NewResponseController(w).Flush()
 		interrupt()
 		<-r.Context().Done()

@@ -77,7 +77,7 @@ func withNews(w http.ResponseWriter, what string, busy *atomic.Bool, do func(pro
 		_ = json.NewEncoder(w).Encode(n) // the request's context shows that a client left
 		_ = http.NewResponseController(w).Flush()
 	}
-	_ = http.NewResponseController(w).Flush() // a client that hears nothing, and then an end, asks whether a process runs here
+	_ = http.NewResponseController(w).Flush() // a client that gets nothing, and then an end, asks whether a process runs here
 	last := time.Time{}
 	news := do(func(p backup.Progress) {
 		if now := time.Now(); now.Sub(last) >= newsEvery {

@@ -171,7 +171,7 @@ func (o *outside) verified() (worst, said string) {
 	return v.Worst(""), said
 }
 
-// TestCorruptionsLoseNothingOutsideTheLog harms one file after the other, as TestCorruptionsLoseNothingInSilence does, of those that only a cluster has. Verify tells of it and changes
+// TestCorruptionsLoseNothingOutsideTheLog harms one file after the other, as TestCorruptionsLoseNothingInSilence does, of those that only a cluster has. Verify reports it and changes
 // nothing; a start reads all whole files, deletes no other, and has no value that was never written.
 //
 //	CORRUPT_N, TEST_SEED, CORRUPT_CASE   as there

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestASignalAsTheProcessBeginsToServeStopsIt: between the opened store and the first actor SIGTERM was caught and heard by nothing that stops, so that the
+// TestASignalAsTheProcessBeginsToServeStopsIt: between the opened store and the first actor SIGTERM was caught and seen by nothing that stops, so that the
 // process served on and was killed half a minute later.
 func TestASignalAsTheProcessBeginsToServeStopsIt(t *testing.T) {
 	p := open(t)

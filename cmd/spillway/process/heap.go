@@ -73,7 +73,7 @@ func (c *config) ballast() []byte {
 }
 
 // untouched makes n bytes for which the system provides no memory until they are used. Go clears all of an allocation of which one page was written before: after a
-// collection that had freed the end of the heap a start wrote gigabytes (hugeHeap). Pages that the system took back need no clearing.
+// collection that had freed the end of the heap a start wrote gigabytes (hugeHeap). Pages that the system has back need no clearing.
 func untouched(n int64) []byte {
 	debug.FreeOSMemory()
 	return make([]byte, n)

@@ -39,7 +39,7 @@ func TestHeapGrowsInHugePages(t *testing.T) {
 	runtime.KeepAlive(grown)
 }
 
-// TestAStartNeedsNoneOfTheMemoryThatItAdvises: where a collection came before, the advice took 4 GiB, and seconds of a start.
+// TestAStartNeedsNoneOfTheMemoryThatItAdvises: where a collection came before, the advice cost 4 GiB, and seconds of a start.
 func TestAStartNeedsNoneOfTheMemoryThatItAdvises(t *testing.T) {
 	if !inFreshProcess(t) {
 		return

@@ -39,7 +39,7 @@ func TestQueriesAndRefusalsOfATableAreForItsReaders(t *testing.T) {
 	}
 }
 
-// TestSendersOfATableAreForItsReaders: names of tokens, agents and metrics tell about a tenant. No answer holds a token.
+// TestSendersOfATableAreForItsReaders: names of tokens, agents and metrics say much about a tenant. No answer holds a token.
 func TestSendersOfATableAreForItsReaders(t *testing.T) {
 	w := openGuarded(t)
 	for _, table := range []string{"tenant-a", "tenant-b"} {

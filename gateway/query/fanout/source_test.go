@@ -252,9 +252,6 @@ func (s *storage) LabelValues(ctx context.Context, q *peer.Select, name string, 
 	if s.books == 0 {
 		return s.Store.LabelValues(ctx, q, name, limit)
 	}
-	if s.slow > 0 {
-		time.Sleep(s.slow)
-	}
 	s.w.mu.Lock()
 	stale := q.Copies != peer.StagedRows && s.staleLocked(q)
 	s.w.mu.Unlock()

@@ -42,7 +42,7 @@ func (r *receiving) message(from receiver) (request []byte, err error) {
 	return request, err
 }
 
-// end releases what take counted.
+// end releases all that take counted.
 func (r *receiving) end() {
 	r.s.requestBytes.Add(-r.taken)
 	if r.small {

@@ -141,8 +141,8 @@ func (f *incoming) report(in replica.ReceiverInput) {
 	f.post(func() { f.c.receive(in) })
 }
 
-// post has the loop call what, unless another transfer of the segment has begun meanwhile, or its file is discarded. The machine could not tell the two
-// apart: each sender begins with slot 1, so the same leader's offer in another epoch may have the same number.
+// post has the loop call what, unless another transfer of the segment has begun meanwhile, or its file is discarded. The machine could not distinguish the
+// two: each sender begins with slot 1, so the same leader's offer in another epoch may have the same number.
 func (f *incoming) post(what func()) {
 	f.c.post(func() {
 		if f.c.files[fileOf{f.slot.at, f.segment.ID}] == f {

@@ -62,7 +62,7 @@ func (noChains) Adopt(context.Context, lease.Partition, point.PlacementID, point
 }
 
 // TestASlotIsGivenBackWhenItsLeaderBeginsAnEpochDuringTheFsync: the leader of a new epoch numbers its offers from 1 again, so that the end of the earlier transfer
-// was taken for the end of the new one. The placement waited for its file for ever, took no segment any more, and kept one of the server's slots.
+// was counted as the end of the new one. The placement waited for its file for ever, accepted no segment any more, and kept one of the server's slots.
 func TestASlotIsGivenBackWhenItsLeaderBeginsAnEpochDuringTheFsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := slowSync{vfs.NewMem(), make(chan struct{})}
@@ -107,7 +107,7 @@ func TestASlotIsGivenBackWhenItsLeaderBeginsAnEpochDuringTheFsync(t *testing.T) 
 		}
 
 		offer(epoch)
-		arrives(0, "ab") // the machine hears of these
+		arrives(0, "ab") // the machine sees these
 		arrives(2, "cd")
 		c.committed(slotOf{at, from, 1})
 		loop() // now the disk is slow

@@ -181,7 +181,7 @@ func BenchmarkStagedRow(b *testing.B) {
 }
 
 // TestAStagedFrameNeedsNothingOfTheFramesBefore: the first frame defines a series, and is forgotten once its leader has it. Both holders of the second one, of the same series, restart: its row comes to a
-// leader that never heard of the series.
+// leader that never had the series.
 func TestAStagedFrameNeedsNothingOfTheFramesBefore(t *testing.T) {
 	for _, by := range []string{"the first holder", "the second holder"} {
 		t.Run(by, func(t *testing.T) {
