@@ -298,6 +298,7 @@ var kindMarks = map[master.Kind]mark{master.Drop: stepDrop, master.Retention: st
 func (w *world) markStep(s master.Step) {
 	w.n.steps++
 	w.mark(kindMarks[s.Kind])
+	w.noToAndFro(s)
 	if s.Kind == master.Balance && len(s.Fences) == 0 {
 		w.mark(stepEven)
 	}
@@ -322,5 +323,31 @@ func (w *world) markServers(was, now []topology.ServerID) {
 		w.mark(serverJoined)
 	case len(now) < len(was):
 		w.mark(serverRemoved)
+	}
+}
+
+// turnsMax is how often copies of one partition may leave servers after all is well: some, because of drains and repairs that were under way, and of bytes and loads; more is to and fro.
+const turnsMax = 6
+
+// noToAndFro fails where copies of a partition are moved again and again although nothing else changes.
+func (w *world) noToAndFro(s master.Step) {
+	id := lease.Partition{Table: s.Table, ID: s.Partition}
+	n := 0
+	if s.Relief != nil && !s.Relief.End {
+		w.n.reliefs++
+	}
+	for _, op := range s.Ops {
+		if _, leaves := op.(topology.Unjoin); leaves {
+			n++
+		}
+	}
+	if !w.healed || n == 0 {
+		return
+	}
+	if w.turns == nil {
+		w.turns = map[lease.Partition]int{}
+	}
+	if w.turns[id] += n; w.turns[id] > turnsMax {
+		w.fail("copies of %s go to and fro: %d left servers after all was well, the last one: %s: %s", id, w.turns[id], s.What, s.Why)
 	}
 }

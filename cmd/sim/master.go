@@ -60,7 +60,7 @@ func masterSettings(rng *rand.Rand) (s master.Settings) {
 	if s.MergeFrom = -1; s.DropMax == 256 { // no draw of its own: runs and scripts are as they were
 		s.MergeFrom, s.MergeInto = 2, [2]time.Duration{3 * time.Hour, 7 * time.Hour}
 	}
-	s.RestFor, s.HandedFor, s.BalanceRows = 10*time.Second, 20*time.Second, -1
+	s.RestFor, s.HandedFor, s.MovedFor, s.BalanceRows = 10*time.Second, 20*time.Second, 20*time.Second, -1
 	if s.DropMax == 16_384 {
 		s.BalanceRows = 100
 	}
@@ -511,12 +511,20 @@ func (w *world) nothingPlanned() (why string) {
 	return "no master has looked"
 }
 
-// uneven returns a lead that would be handed over if none had been so lately; "": there is none.
+// uneven returns a lead that would be handed over, or a copy that would be moved for load, if none had been so lately, or is being moved; "": there is none.
 func (t *term) uneven() string {
+	if t.w.opt.Crowded && t.w.now-t.w.healedAt < 90*time.Second {
+		return "loads are not known yet"
+	}
 	s := t.look()
-	s.Handed = nil
+	s.Handed, s.Moved = nil, nil
+	for _, srv := range s.Servers {
+		for _, m := range srv.Moves {
+			return fmt.Sprintf("p%d of %s is moving from %s to %s: %s", m.Partition, m.Table, srv.ID, m.To, m.Note.Reason)
+		}
+	}
 	for _, step := range master.Plan(s, t.w.master, rand.New(rand.NewPCG(1, 1))) {
-		if step.Kind == master.Lead {
+		if step.Kind == master.Lead || step.Relief != nil {
 			return "loads are uneven: the master would " + step.What + ": " + step.Why
 		}
 	}
@@ -560,7 +568,7 @@ func (s *server) register() {
 		}
 		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id, Copies: copiesOf[s.w.copies()], Since: s.w.wall()}
 		if old, err := registry.Decode(g.row); g.ok && err == nil {
-			if row.Drain = old.Drain; old.Store == row.Store {
+			if row.Drain, row.Moves = old.Drain, old.Moves; old.Store == row.Store {
 				row.Since, row.Staging = old.Since, old.Staging
 			}
 		}

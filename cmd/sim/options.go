@@ -19,6 +19,8 @@ type Options struct {
 	Partitions int
 	// Copies is the number of replicas that all tables keep their rows on; 1: no table has copies. 0: the seed chooses.
 	Copies int
+	// Crowded has all partitions go on taking rows, with loads that the master evens out by leads and by copies.
+	Crowded bool
 	// Only are the decisions of the nemesis that are carried out. nil: all.
 	Only []int
 	// Shade draws everything else again: messages, delays, clients, but not the decisions.
@@ -53,6 +55,7 @@ func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
 	fs.IntVar(&o.Tables, "tables", defaultTables, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
 	fs.IntVar(&o.Partitions, "partitions", 0, "partitions to begin with, of all tables; 0: none, and some dozens as clients make them")
 	fs.IntVar(&o.Copies, "copies", 0, "replicas that all tables keep their rows on; 1: their leaders alone; 0: the seed chooses")
+	fs.BoolVar(&o.Crowded, "crowded", false, "all partitions go on taking rows, and loads are evened out by leads and by copies")
 	fs.Func("only", "decisions of the nemesis to carry out, by number, or none; else all", func(s string) (err error) {
 		o.Only, err = parseOnly(s)
 		return err
@@ -83,6 +86,9 @@ func (o *Options) again() string {
 	add("partitions", o.Partitions, 0)
 	add("copies", o.Copies, 0)
 	add("shade", int(o.Shade), 0)
+	if o.Crowded {
+		args = append(args, "-crowded")
+	}
 	if o.Only != nil {
 		args = append(args, "-only "+only(o.Only))
 	}

@@ -145,7 +145,7 @@ func (w *world) heal() time.Duration {
 	if w.broken != "" {
 		return 0
 	}
-	w.healed, w.calm = true, true
+	w.healed, w.healedAt, w.calm = true, w.now, true
 	w.allNew()
 	w.dataFrom, w.pace = w.dataNow(), 0 // else there is always something to plan
 	w.leaveDead()

@@ -10,6 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 func options(seed uint64, events int) Options {
@@ -114,6 +118,44 @@ func TestSkewedLoadsAreSpread(t *testing.T) {
 	}
 	if handed == 0 {
 		t.Error("no lead was handed over for its load")
+	}
+}
+
+// TestCopiesOfBusyPartitionsMove: where leads are not enough, copies of busy partitions move while servers crash and masters come and go. A run is not whole before loads have been known for
+// a while, no copy is being moved, and none is left that the master would move; and none goes to and fro.
+func TestCopiesOfBusyPartitionsMove(t *testing.T) {
+	t.Parallel()
+	moved := 0
+	for _, seed := range []uint64{1003, 2002, 2003, 3002, 3003} {
+		o := options(seed, 8000)
+		o.Copies, o.Crowded = 2, true
+		r := Run(o, nil)
+		report(t, r)
+		if moved += r.n.reliefs; r.n.reliefs > 10 {
+			t.Errorf("seed %d: %d copies were moved for load", seed, r.n.reliefs)
+		}
+	}
+	if moved == 0 {
+		t.Error("no copy was moved for load")
+	}
+}
+
+// TestCopiesThatGoToAndFroAreSeen: the world fails where copies of one partition leave servers again and again after all was well, and not where those of many do once.
+func TestCopiesThatGoToAndFroAreSeen(t *testing.T) {
+	w := newWorld(options(1, 1))
+	w.healed = true
+	leaves := func(id point.PartitionID) {
+		w.noToAndFro(master.Step{Table: "cpu", Partition: id, Ops: []topology.Op{topology.Unjoin{Partition: id, Placement: 1}}, What: "take it off s1"})
+	}
+	for id := range point.PartitionID(turnsMax) {
+		leaves(id + 1)
+		leaves(100)
+	}
+	if w.broken != "" {
+		t.Fatalf("with %d of each at most: %s", turnsMax, w.broken)
+	}
+	if leaves(100); !strings.Contains(w.broken, "to and fro") {
+		t.Errorf("with one more: %q", w.broken)
 	}
 }
 

@@ -49,9 +49,11 @@ type world struct {
 	check         *checker
 	history       *history
 	healed        bool
+	healedAt      time.Duration
 	wroteLast     bool
 	without       topology.ServerID                 // stays dead although all else is well
 	calm          bool                              // no new work by clients
+	turns         map[lease.Partition]int           // how many copies left servers after all was well
 	fenced        map[lease.Partition]time.Duration // empty partitions that a master changes: the latest end of that
 	master        master.Settings
 	dataFrom      int64 // dataNow in the beginning
@@ -105,7 +107,7 @@ type counts struct {
 	lost, stuck, moved, steps, byOlder, forgone                                                int
 	selects, warned, olds, young, skewed, failed, named                                        int
 	drops, remade, rots, found, torn, fsyncs, fulls                                            int
-	kept, surplus, handed, demands, made, staged                                               int
+	kept, surplus, handed, demands, made, staged, reliefs                                      int
 	asked                                                                                      fanOut
 }
 
@@ -144,6 +146,9 @@ func newWorld(o Options) *world {
 	}
 	w.master, w.pace = masterSettings(w.rng), []int64{0, 60, 900}[w.rng.IntN(3)]
 	w.dataFrom = w.rng.Int64N(int64(w.widths+4) * width)
+	if o.Crowded {
+		w.dataFrom, w.pace, w.master.SplitBytes, w.master.BalanceRows = 0, 0, -1, 100
+	}
 	w.replicas, w.zones = 1+w.rng.IntN(2), w.rng.IntN(2) == 0
 	w.drawCopies()
 	w.drawDemands()

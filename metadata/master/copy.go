@@ -47,7 +47,7 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 		if h.leaves(pl) {
 			h.why, h.kind = cmp.Or(h.why, p.whyLeaves(key.Table, pl)), p.kindFor(pl.Server)
 			if to, asked := p.moveOf(key.Table, pl); asked {
-				if h.kind = Drain; to.Note.Who == "" {
+				if h.kind = Drain; to.Note.Who == "" || isRelief(to) {
 					h.kind = Balance
 				}
 				h.to = append(h.to, to.To)
@@ -95,7 +95,7 @@ func (h *held) leaves(pl topology.Placement) bool {
 	return asked || h.bad(pl.Server, h.set.DeadAfter)
 }
 
-// moveOf returns the move of a placement that a person asked for.
+// moveOf returns the move of a placement that its server's registry row has: a person asked for it, or it is a relief.
 func (v *view) moveOf(table string, pl topology.Placement) (registry.Move, bool) {
 	st := v.servers[pl.Server]
 	if st == nil {

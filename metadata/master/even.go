@@ -195,7 +195,7 @@ func (e *evening) rows(s topology.ServerID) int64 {
 	return st.bytes
 }
 
-// moveOf returns the move of a placement: a person asked for it, or it makes the bytes on the servers more even; then the note names no person.
+// moveOf returns the move of a placement: its server's registry row has it, or it makes the bytes on the servers more even; then the note names no person.
 func (p *planner) moveOf(table string, pl topology.Placement) (registry.Move, bool) {
 	if move, asked := p.view.moveOf(table, pl); asked {
 		return move, true

@@ -51,7 +51,7 @@ func Works(maps []*topology.Map, steps []Step, rows *Rows, mapServers bool) (wor
 		seqs[m.Table] = m.Seq
 	}
 	for _, s := range steps {
-		if len(s.Ops) > 0 || s.Drop || s.Hand != nil || s.MapServer != nil && mapServers || len(s.Sweep) > 0 && rows != nil {
+		if len(s.Ops) > 0 || s.Drop || s.Hand != nil || s.Relief != nil || s.MapServer != nil && mapServers || len(s.Sweep) > 0 && rows != nil {
 			byTable[s.Table] = append(byTable[s.Table], s)
 		}
 	}

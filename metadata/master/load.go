@@ -64,19 +64,22 @@ func (p *planner) spreadLeads() {
 	}
 	busiest := sortedServers(l.rows)
 	slices.SortStableFunc(busiest, func(a, b topology.ServerID) int { return cmp.Compare(l.rows[b], l.rows[a]) })
-	if l.rows[busiest[0]]*100 <= l.mean*busyPercent {
+	if !l.beyond(busiest[0]) {
 		return
 	}
-	parts := l.hot()
+	parts, before := l.hot(), len(l.steps)
 	for _, from := range busiest {
-		if l.rows[from]*100 <= l.mean*busyPercent {
-			return
-		}
-		if !l.rests[from] {
+		if l.beyond(from) && !l.rests[from] {
 			l.relieve(from, parts[from])
 		}
 	}
+	if len(l.steps) == before {
+		l.relieveByCopy(busiest, parts)
+	}
 }
+
+// beyond reports whether a server has more than it may have.
+func (l *leading) beyond(s topology.ServerID) bool { return l.rows[s]*100 > l.mean*busyPercent }
 
 // hotPart is a busy partition that may be handed over.
 type hotPart struct {
@@ -84,6 +87,8 @@ type hotPart struct {
 	part  *topology.Partition
 	rows  int64
 }
+
+func (x hotPart) key() lease.Partition { return lease.Partition{Table: x.table.Table, ID: x.part.ID} }
 
 // hot are the busy partitions by their leaders. A server whose heartbeat names one that it does not lead any more, by the lease rows, rests: the heartbeat is old.
 func (l *leading) hot() map[topology.ServerID][]hotPart {
@@ -146,7 +151,7 @@ func (l *leading) relieve(from topology.ServerID, parts []hotPart) {
 	if to == "" {
 		return
 	}
-	key := lease.Partition{Table: best.table.Table, ID: best.part.ID}
+	key := best.key()
 	l.add(Step{Kind: Lead, Table: key.Table, Partition: key.ID, Hand: &Hand{key, from, to, l.Leases[key].Epoch},
 		What: fmt.Sprintf("hand the lead of p%d from %s to %s", key.ID, from, to),
 		Why:  fmt.Sprintf("%s accepts %d rows/s, %s %d, and the mean of %d servers is %d; p%d has %d", from, l.rows[from], to, l.rows[to], len(l.rows), l.mean, key.ID, best.rows)})
@@ -157,6 +162,6 @@ func (l *leading) relieve(from topology.ServerID, parts []hotPart) {
 
 // mayLead reports whether a placement has every row of a partition, and its server may lead it.
 func (l *leading) mayLead(x hotPart, pl topology.Placement) bool {
-	key := lease.Partition{Table: x.table.Table, ID: x.part.ID}
+	key := x.key()
 	return l.lists(key, pl) && !slices.Contains(l.No[key], pl.Server) && !slices.Contains(l.servers[pl.Server].Beat.Damaged, key.String())
 }

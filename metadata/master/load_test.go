@@ -328,6 +328,21 @@ func TestServersRestAfterAHandOver(t *testing.T) {
 	seen("acquired", 4*time.Second, "map[cpu/7:{s1 s2 0s}]", watch(row(4, taken)))
 	seen("its list changes", 9*time.Second, "map[cpu/7:{s1 s2 5s}]", watch(row(5, taken)))
 	seen("long ago", 4*time.Second+handedMax, "map[]", nothing)
+	servers := []registry.Server{{ID: "s1", Moves: []registry.Move{{Table: "cpu", Partition: 7, Note: lease.Note{Who: Fencer}}, {Table: "cpu", Partition: 8, Note: lease.Note{Who: "ann"}}}}}
+	for _, c := range []struct {
+		later   time.Duration
+		servers []registry.Server
+		want    string
+	}{{0, servers, "map[cpu/7:0s]"}, {time.Minute, servers, "map[cpu/7:0s]"}, {time.Minute, nil, "map[cpu/7:1m0s]"}, {movedMax, nil, "map[]"}} {
+		for end := now + c.later; now < end; {
+			now += time.Second
+			rows.BeatsRead(nil)
+		}
+		var s State
+		if rows.FillServers(&s, c.servers); fmt.Sprint(s.Moved) != c.want {
+			t.Errorf("copies moved for load: %v, want %s", s.Moved, c.want)
+		}
+	}
 	rows = NewRows(func() time.Duration { return now }, 4*time.Second)
 	seen("a new master", now, "map[cpu/7:{s1 s2 0s}]", list(row(3, free)))
 }

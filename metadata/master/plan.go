@@ -34,6 +34,7 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	p.merges()
 	p.mergesOfRows()
 	p.balance()
+	p.endReliefs()
 	p.spreadLeads()
 	p.metadata()
 	p.sweep()
@@ -53,6 +54,8 @@ type planner struct {
 	evens   map[placementOf]registry.Move
 	laid    map[string]bool // tables of which the partitions to come are laid out in this plan
 	moves   int
+	// relieving: a copy is being moved for load.
+	relieving bool
 	// uncopied are the partitions that should be copied, by the server that has their rows and keeps no copies.
 	uncopied map[topology.ServerID][]lease.Partition
 	// unplaced are those with rows for which no server has room.

@@ -29,6 +29,7 @@ type Rows struct {
 		no        map[string]prohibition
 		swept     map[string]sweep // by table
 		handed    map[lease.Partition]handed
+		moved     map[lease.Partition]time.Duration // in reachable time: when a relief of it was last seen under way
 		bad       map[string]error
 		beats     map[topology.ServerID]*pulse
 		reachable time.Duration // time in which the store answered without a gap
@@ -84,7 +85,7 @@ func NewRows(clock func() time.Duration, takeAfter time.Duration) *Rows {
 	r := &Rows{clock: clock, takeAfter: takeAfter}
 	r.mu.leases, r.mu.revs = map[lease.Partition]lease.Lease{}, map[lease.Partition]coord.Revision{}
 	r.mu.born, r.mu.no = map[lease.Partition]coord.Revision{}, map[string]prohibition{}
-	r.mu.swept, r.mu.handed = map[string]sweep{}, map[lease.Partition]handed{}
+	r.mu.swept, r.mu.handed, r.mu.moved = map[string]sweep{}, map[lease.Partition]handed{}, map[lease.Partition]time.Duration{}
 	r.mu.bad, r.mu.beats = map[string]error{}, map[topology.ServerID]*pulse{}
 	r.mu.last = clock()
 	return r
@@ -296,6 +297,7 @@ func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64)
 			delete(r.mu.handed, p)
 		}
 	}
+	r.movedLocked(s, servers)
 	s.Servers = nil
 	for _, srv := range servers {
 		one := Server{Server: srv, For: r.mu.reachable}
@@ -311,6 +313,25 @@ func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64)
 		s.Servers = append(s.Servers, one)
 	}
 	return r.mu.changes
+}
+
+// movedLocked notes the reliefs that are under way, and forgets those that ended long ago.
+func (r *Rows) movedLocked(s *State, servers []registry.Server) {
+	for _, srv := range servers {
+		for _, m := range srv.Moves {
+			if isRelief(m) {
+				r.mu.moved[lease.Partition{Table: m.Table, ID: m.Partition}] = r.mu.reachable
+			}
+		}
+	}
+	s.Moved = map[lease.Partition]time.Duration{}
+	for p, at := range r.mu.moved {
+		if age := r.mu.reachable - at; age < movedMax {
+			s.Moved[p] = age
+		} else {
+			delete(r.mu.moved, p)
+		}
+	}
 }
 
 // Unreadable are the keys of rows that cannot be read, with the reason.

@@ -426,6 +426,9 @@ func (w *world) apply(steps []Step) error {
 		if s.Hand != nil {
 			w.hand(*s.Hand)
 		}
+		if s.Relief != nil {
+			w.relieve(*s.Relief)
+		}
 		if k := s.MapServer; k != nil && k.Leave {
 			w.Metadata[s.Table] = slices.DeleteFunc(w.Metadata[s.Table], func(o topology.ServerID) bool { return o == k.Server })
 		} else if k != nil {
@@ -463,8 +466,27 @@ func (w *world) hand(h Hand) {
 	from.Hot = slices.Delete(slices.Clone(from.Hot), i, i+1)
 }
 
-// later has time go on for the leads that were handed over.
+// relieve writes a relief into a server's row on paper, or deletes it.
+func (w *world) relieve(r Relief) {
+	srv := &w.Servers[slices.IndexFunc(w.Servers, func(x Server) bool { return x.ID == r.From })]
+	srv.Moves = slices.DeleteFunc(slices.Clone(srv.Moves), func(m registry.Move) bool { return m.Placement == r.Move.Placement && m.Table == r.Move.Table })
+	if !r.End {
+		r.Move.Note = lease.Note{Who: Fencer, Reason: "load"}
+		srv.Moves = append(srv.Moves, r.Move)
+	}
+	if w.Moved == nil {
+		w.Moved = map[lease.Partition]time.Duration{}
+	}
+	w.Moved[lease.Partition{Table: r.Move.Table, ID: r.Move.Partition}] = 0
+}
+
+// later has time go on for the leads that were handed over, and the copies that were moved for load.
 func (w *world) later(d time.Duration) {
+	for p := range w.Moved {
+		if w.Moved[p] += d; w.Moved[p] >= movedMax {
+			delete(w.Moved, p)
+		}
+	}
 	for p, h := range w.Handed {
 		if h.For += d; h.For < handedMax {
 			w.Handed[p] = h

@@ -44,12 +44,17 @@ type Settings struct {
 	// Default 256 MiB; negative: none moves. Smaller: servers are more even, and more is copied.
 	BalanceBytes int64
 	// BalanceRows is by how many rows a second, at least, the busier of two servers has less after a lead was handed over from the one to the other, besides a twentieth of
-	// the mean. Default 1,000; negative: none is handed over. Smaller: servers are more even, and writers wait for new leaders more often.
+	// the mean; twice as many where a copy has to be moved first. Default 1,000; negative: neither. Smaller: servers are more even, and writers wait for new leaders more often.
 	BalanceRows int64
 	// RestFor is how long two servers are left alone after a lead went from the one to the other: a new leader knows the load of a partition after two looks
 	// (storage/lead/rules), and its heartbeat comes a second later. Default 30 s. HandedFor is how long the partition stays then. Default 10 min, and no longer.
 	// Smaller: loads are even sooner, and go to and fro where they change fast.
 	RestFor, HandedFor time.Duration
+	// MovedFor is how long the copies of a partition stay after one was moved for load. Default 30 min, and no longer than an hour. Smaller: more is copied where loads
+	// change.
+	MovedFor time.Duration
+	// CopyRate is how many bytes a second a server sends to others: a copy is moved for load only where it pays off. Default 64 MiB.
+	CopyRate int64
 	// CreateMax bounds how many partitions one round makes. Default 256.
 	CreateMax int
 	// DropMax bounds how many partitions one round drops, in one transaction on each map, and of how many it sweeps the lease
@@ -88,6 +93,8 @@ func (s *Settings) SetDefaults() {
 	def(&s.BalanceRows, 1000)
 	def(&s.RestFor, 30*time.Second)
 	def(&s.HandedFor, handedMax)
+	def(&s.MovedFor, movedMax/2)
+	def(&s.CopyRate, 64<<20)
 	def(&s.CreateMax, 256)
 	def(&s.DropMax, 16_384)
 	def(&s.RoomFrom, topology.TablePartitionsMax/5*4)
@@ -126,6 +133,9 @@ func (s Settings) Validate() error {
 	}
 	if s.RestFor < 0 || s.HandedFor < 0 || s.HandedFor > handedMax {
 		bad("a lead that was handed over stays for up to %v, not %v, and its servers rest for a time, not %v", handedMax, s.HandedFor, s.RestFor)
+	}
+	if s.MovedFor < 0 || s.MovedFor > movedMax || s.CopyRate < 1 {
+		bad("copies of a partition stay for up to %v after one was moved, not %v, and rows are copied at one byte a second or more, not %d", movedMax, s.MovedFor, s.CopyRate)
 	}
 	if s.MovesMax < 1 || s.FillsMax < 1 || s.CreateMax < 1 || s.DropMax < 1 {
 		bad("moves, fills, creates and drops of a round must be at least one each, are %d, %d, %d and %d", s.MovesMax, s.FillsMax, s.CreateMax, s.DropMax)

@@ -36,6 +36,8 @@ type State struct {
 	Metadata map[string][]topology.ServerID
 	// Handed are the leads that were handed over lately, each for as long as it counts.
 	Handed map[lease.Partition]Handed
+	// Moved are the partitions of which a copy was moved for load lately, each with the time since the move was last seen under way. A new master knows none.
+	Moved map[lease.Partition]time.Duration
 	// Sizes holds the reported sizes; a partition may be missing.
 	Sizes map[lease.Partition]Size
 	// Growth holds the recorded growth of tables; a table may be missing: its partitions are not cut ahead of their time.
@@ -75,6 +77,8 @@ type Step struct {
 	Sweep []lease.Partition
 	// Hand hands a lead over; nil: none.
 	Hand *Hand
+	// Relief begins or ends the move of a copy for load; nil: none.
+	Relief *Relief
 	// Drop ends the drop of the table, which has no partitions any more.
 	Drop bool
 	// MapServer is the change of the table's metadata servers; nil: none.

@@ -7,6 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -250,7 +251,7 @@ func inDoubt(err error) bool {
 
 // The table as a whole.
 
-// others carries out the steps that change no partitions: metadata servers, the end of a drop, leads handed over, sweeping.
+// others carries out the steps that change no partitions: metadata servers, the end of a drop, leads handed over, reliefs, sweeping.
 func (w *Work) others() {
 	for _, s := range w.pending(func(s *carried) bool { return s.MapServer != nil || s.Drop }) {
 		if w.lost {
@@ -270,6 +271,10 @@ func (w *Work) others() {
 	}
 	if hands := w.pending(func(s *carried) bool { return s.Hand != nil }); len(hands) > 0 {
 		w.hand(hands[0])
+		return
+	}
+	if reliefs := w.pending(func(s *carried) bool { return s.Relief != nil }); len(reliefs) > 0 {
+		w.relieve(reliefs[0])
 		return
 	}
 	sweeps := w.pending(func(s *carried) bool { return len(s.Sweep) > 0 })
@@ -309,6 +314,76 @@ func (w *Work) hand(s *carried) {
 			end(c.Err)
 		})
 	})
+}
+
+// relieve writes a relief into the registry row of the server that a copy is to leave, or deletes it there. It reads the rows of all servers anew, since one relief is under
+// way at a time.
+func (w *Work) relieve(s *carried) {
+	end := func(err error) {
+		w.report(s, err)
+		w.others()
+	}
+	if w.lost {
+		end(fault.Wrap(errLost, fault.Stale, "not begun"))
+		return
+	}
+	keys := []string{registry.Key(s.Relief.From)}
+	for _, srv := range s.Relief.Servers {
+		if srv != s.Relief.From {
+			keys = append(keys, registry.Key(srv))
+		}
+	}
+	w.read(keys, func(in RowsRead) {
+		if in.Err != nil || w.lost {
+			end(errOr(in.Err, "not begun"))
+			return
+		}
+		next, why := s.Relief.in(in.Rows, lease.Note{Who: Fencer, When: w.now, Reason: s.Why})
+		if why != "" {
+			end(errOr(nil, why))
+			return
+		}
+		w.commit(batch{conditions: []coord.Condition{{Key: keys[0], Revision: in.Rows[0].Revision}}, writes: []coord.Write{{Key: keys[0], Value: next.Encode()}}}, func(c Committed) {
+			if c.Err == nil && !c.OK {
+				c.Err = errOr(nil, "the server's row changed")
+			}
+			end(c.Err)
+		})
+	})
+}
+
+// in returns the registry row of the server with the relief, or without it where it ends, from the rows of all servers, its own first; or why that cannot be.
+func (r *Relief) in(rows []coord.Row, note lease.Note) (next registry.Server, why string) {
+	for i, row := range rows {
+		srv, err := registry.Decode(row)
+		switch {
+		case i == 0 && (row.Revision == 0 || err != nil):
+			return next, "the server's row is gone, or cannot be read"
+		case i == 0:
+			next = srv
+		}
+		if !r.End && slices.ContainsFunc(srv.Moves, isRelief) {
+			return next, "another copy is being moved for load"
+		}
+	}
+	_, moves := next.MoveOf(r.Move.Table, r.Move.Placement)
+	switch {
+	case r.End:
+		kept := slices.DeleteFunc(slices.Clone(next.Moves), func(m registry.Move) bool {
+			return isRelief(m) && m.Table == r.Move.Table && m.Placement == r.Move.Placement
+		})
+		if len(kept) == len(next.Moves) {
+			return next, "it has ended"
+		}
+		next.Moves = kept
+	case moves || len(next.Moves) >= registry.MovesMax:
+		return next, "persons move it, or as many as may be, away from there"
+	default:
+		m := r.Move
+		m.Note = note
+		next.Moves = append(slices.Clone(next.Moves), m)
+	}
+	return next, ""
 }
 
 // sweep deletes the lease rows of partitions that are no more. Where the table has no map, its row must say that it was

@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -33,8 +34,8 @@ type desk struct {
 
 // TestWork plays testdata/work: the effects of a Work, and its reaction to each answer.
 //
-//	rows    puts rows into the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · swept 6 · gone p1 · clear
-//	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop · hand p1 s1 s2; then the first effect. unmapped: it has no map
+//	rows    puts rows into the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · swept 6 · server s1 · moved p3 s1 ann · gone p1 · clear
+//	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop · hand p1 s1 s2 · relief p1 s1 s2 servers=s1,s2 · relief-ends p1 s1; then the first effect. unmapped: it has no map
 //	do      performs the effect under way and answers; lost: without an answer; fails: it does not happen; refused=invalid or stale
 //	lost    the process is master no more; expired: there is no more time
 func TestWork(t *testing.T) {
@@ -100,6 +101,17 @@ func (d *desk) row(f []string) {
 	case "no":
 		w := lease.Prohibit(d.partition(f[1]), topology.ServerID(f[2]), lease.Note{Who: f[3]})
 		d.put(w.Key, w.Value)
+	case "server":
+		id := topology.ServerID(f[1])
+		d.put(registry.Key(id), registry.Server{ID: id, Addr: "a:1", Host: f[1]}.Encode())
+	case "moved": // by a person
+		srv, err := registry.Decode(d.get(registry.Key(topology.ServerID(f[2]))))
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		p := d.partition(f[1])
+		srv.Moves = append(srv.Moves, registry.Move{Table: p.Table, Partition: p.ID, Placement: point.PlacementID(p.ID), Note: lease.Note{Who: f[3]}})
+		d.put(registry.Key(srv.ID), srv.Encode())
 	case "gone":
 		d.rev++
 		delete(d.rows, lease.RowKey(d.partition(f[1])))
@@ -121,6 +133,11 @@ func (d *desk) draw() string {
 	for _, key := range sortedKeys(d.rows) {
 		row := d.rows[key]
 		fmt.Fprintf(&b, "%d %s", row.Revision, short(key))
+		if srv, err := registry.Decode(row); err == nil && srv.ID != "" {
+			for _, m := range srv.Moves {
+				fmt.Fprintf(&b, ", p%d moves to %q by %s", m.Partition, m.To, m.Note.Who)
+			}
+		}
 		if _, ok := lease.ParseRowKey(key); ok {
 			l, err := lease.DecodeLease(row.Value)
 			fmt.Fprintf(&b, " %s by %s, in sync", l.State, l.Holder)
@@ -182,6 +199,15 @@ func (d *desk) begin(td *datadriven.TestData) {
 		case "hand":
 			p := d.partition(f[1])
 			s.Hand = &Hand{Partition: p, From: topology.ServerID(f[2]), To: topology.ServerID(f[3]), Epoch: 3}
+		case "relief", "relief-ends":
+			p := d.partition(f[1])
+			s.Relief = &Relief{From: topology.ServerID(f[2]), End: f[0] == "relief-ends", Move: registry.Move{Table: p.Table, Partition: p.ID, Placement: point.PlacementID(p.ID)}}
+			if !s.Relief.End {
+				s.Relief.Move.To = topology.ServerID(f[3])
+				for _, id := range strings.Split(strings.TrimPrefix(f[4], "servers="), ",") {
+					s.Relief.Servers = append(s.Relief.Servers, topology.ServerID(id))
+				}
+			}
 		default:
 			d.t.Fatalf("what is %q?", line)
 		}

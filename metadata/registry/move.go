@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Move is one placement that a person has leave a server. It ends when the map has the placement no more: a later placement of the partition on the same
+// Move is one placement that a person, or the master for load, has leave a server. It ends when the map has the placement no more: a later placement of the partition on the same
 // server is another one.
 type Move struct {
 	Table     string            `json:"table"`

@@ -40,7 +40,7 @@ type Server struct {
 	Since time.Time `json:"since"`
 	// Drain, while set, makes the master move every placement away (C124).
 	Drain *lease.Note `json:"drain,omitempty"`
-	// Moves are the placements that persons have leave the server.
+	// Moves are the placements that persons, or the master for load, have leave the server.
 	Moves []Move `json:"moves,omitempty"`
 	// Staging names the tables of which rows may be staged there (StagingOf). The server adds a table before it acks the first such row.
 	Staging string `json:"staging,omitempty"`

@@ -1,0 +1,215 @@
+package master
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// Relief is a move of one copy of a busy partition to a server that is less busy, where no lead that can be handed over makes loads more even (load.go).
+//
+//	busiest server leads p, and no server with a copy of p is less busy
+//	  ─▶ the move stands in the registry row of the server that a copy of p is to leave, as that of a person does
+//	  ─▶ join, live, leaves (copy.go) ─▶ the move is deleted from the row
+//	  ─▶ the lead of p is handed over to the server that has the copy now (load.go); of a table of one replica the lease went with the copy
+//
+// The row says what each step is for, to any master. Only one relief of the cluster is under way at a time; DESIGN.md has the argument why it ends.
+type Relief struct {
+	// From is the server whose registry row has the move.
+	From topology.ServerID
+	Move registry.Move
+	// End deletes the move from the row: the copy has left, or is not to leave any more.
+	End bool
+	// Servers are all registered servers: none of their rows may have a relief when another begins.
+	Servers []topology.ServerID
+}
+
+const (
+	// movedMax is for how long it is remembered that a copy was moved for load.
+	movedMax = time.Hour
+	// reliefPays is for how long a partition must go on taking rows, at least, and reliefPaysTimes how many times as long as its rows need to be copied.
+	reliefPays      = 10 * time.Minute
+	reliefPaysTimes = 4
+)
+
+// isRelief reports whether a master moves the placement for load.
+func isRelief(m registry.Move) bool { return m.Note.Who == Fencer }
+
+// endReliefs ends the reliefs that have no purpose any more, and notes whether one is under way.
+func (p *planner) endReliefs() {
+	for _, st := range p.order {
+		for _, m := range st.Moves {
+			if !isRelief(m) {
+				continue
+			}
+			p.relieving = true
+			if why := p.reliefEnds(st, m); why != "" && p.moves < p.set.MovesMax {
+				p.moves++
+				p.add(Step{Kind: Balance, Table: m.Table, Partition: m.Partition, Relief: &Relief{From: st.ID, Move: m, End: true},
+					What: fmt.Sprintf("end the move of p%d away from %s", m.Partition, st.ID), Why: why})
+			}
+		}
+	}
+}
+
+// reliefEnds returns why a relief ends; "": it goes on. A server that is silent for less than EmptyAfter, such as one that starts again, ends none.
+func (p *planner) reliefEnds(from *standing, m registry.Move) string {
+	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
+	switch {
+	case p.Dropping[m.Table] || p.Dropped[m.Table]:
+		return "the table is dropped"
+	case i < 0:
+		return "" // its map is not known now
+	}
+	key := lease.Partition{Table: m.Table, ID: m.Partition}
+	row := p.Leases[key]
+	part, there := p.all[i].ByID(m.Partition)
+	to := p.servers[m.To]
+	switch {
+	case !there || !slices.Contains(slices.Concat(part.Placements, part.Joining), topology.Placement{ID: m.Placement, Server: from.ID}):
+		return "it has left"
+	case part.State != topology.Live:
+		return fmt.Sprintf("p%d is %v", m.Partition, part.State)
+	case row.Offline != nil:
+		return "a person took the partition offline"
+	case row.State == lease.Held && p.silent(row.Holder, p.set.EmptyAfter):
+		return "its leader is away: " + p.state(row.Holder)
+	case p.bad(from.ID, p.set.EmptyAfter):
+		return p.state(from.ID)
+	case to == nil || p.bad(m.To, p.set.EmptyAfter) || to.Beat.ReadOnly != "":
+		return p.state(m.To)
+	case slices.Contains(p.No[key], m.To):
+		return fmt.Sprintf("it is prohibited on %s", m.To)
+	}
+	return p.full(m.To, key)
+}
+
+// relieveByCopy begins the relief that leaves the busier of two servers with the least.
+func (l *leading) relieveByCopy(busiest []topology.ServerID, parts map[topology.ServerID][]hotPart) {
+	if l.relieving || l.moves >= l.set.MovesMax {
+		return
+	}
+	for _, age := range l.Moved {
+		if age < l.set.RestFor {
+			return // loads are not known anew yet
+		}
+	}
+	for _, from := range busiest {
+		if !l.beyond(from) {
+			return
+		}
+		var best *reliefOf
+		for _, x := range parts[from] {
+			if l.rests[from] || !l.settledHot(x) || l.leadHelps(from, x) {
+				continue
+			}
+			for _, st := range l.order {
+				if r := l.reliefTo(from, x, st); r != nil && (best == nil || r.compare(best) < 0) {
+					best = r
+				}
+			}
+		}
+		if best != nil {
+			l.begin(from, best)
+			return
+		}
+	}
+}
+
+// reliefOf is a relief that may begin.
+type reliefOf struct {
+	hotPart
+	bytes  int64 // that are copied
+	leaves topology.Placement
+	to     *standing
+	before int64 // rows a second on the target
+	after  int64 // on the busier of the two
+}
+
+func (r *reliefOf) compare(o *reliefOf) int {
+	return cmp.Or(cmp.Compare(r.after, o.after), cmp.Compare(r.bytes, o.bytes), cmp.Compare(r.before, o.before), comparePartitions(r.key(), o.key()), cmp.Compare(r.to.ID, o.to.ID))
+}
+
+// settledHot reports whether nothing else is to be done with a partition, all its servers are well and their loads known, and it takes rows for long enough.
+func (l *leading) settledHot(x hotPart) bool {
+	key, row := x.key(), l.Leases[x.key()]
+	if age, lately := l.Moved[key]; lately && age < l.set.MovedFor || l.empty(key) || len(row.InSync) != len(x.part.Placements) {
+		return false
+	}
+	return l.paysOff(x) && !slices.ContainsFunc(x.part.Placements, func(pl topology.Placement) bool {
+		_, measured := l.rows[pl.Server] // those that drain, or came a moment ago, are not
+		_, moves := l.moveOf(key.Table, pl)
+		return !measured || moves || l.rests[pl.Server] || !l.lists(key, pl) || !l.servers[pl.Server].copies() || !l.mayLead(x, pl)
+	})
+}
+
+// paysOff reports whether a partition takes rows for long enough after its rows have been copied: until it ends, or is split for its size.
+func (l *leading) paysOff(x hotPart) bool {
+	size, known := l.Sizes[x.key()]
+	left := float64(x.part.TimeHi - l.Now)
+	if perRow := float64(size.Bytes) / float64(max(size.Rows, 1)); l.set.SplitBytes > 0 && perRow > 0 {
+		left = min(left, float64(l.splitFrom(x.table)-size.Bytes)/(perRow*float64(max(x.rows, 1)))*float64(time.Second))
+	}
+	copying := float64(size.Bytes) / float64(l.set.CopyRate) * float64(time.Second)
+	return known && left >= max(float64(reliefPays), reliefPaysTimes*copying)
+}
+
+// leadHelps reports whether the lead may be handed over to a server that has a copy: then no copy moves, also while that waits.
+func (l *leading) leadHelps(from topology.ServerID, x hotPart) bool {
+	return slices.ContainsFunc(x.part.Placements, func(pl topology.Placement) bool {
+		return pl.Server != from && max(l.rows[from]-x.rows, l.rows[pl.Server]+x.rows) <= l.rows[from]-l.least && l.servers[pl.Server].Beat.Load < lease.LoadMaxDefault
+	})
+}
+
+// reliefTo returns the relief of a server by a copy of a partition on another one; nil: it may not have one, or that is not worth it. The gain is twice that of a lead
+// at least, so that the lead is still worth handing over when the copy is there.
+func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *reliefOf {
+	bytes, rows, measured := l.Sizes[x.key()].Bytes, l.rows[st.ID], false
+	_, measured = l.rows[st.ID]
+	here, there := l.rows[from]-x.rows, rows+x.rows
+	w := where{part: x.key(), has: on(x.part.Placements), copies: true, bytes: bytes}
+	switch {
+	case !measured || l.rests[st.ID] || l.unsuitable(&w, st) || st.filling >= l.set.FillsMax || !st.takes(bytes):
+		return nil
+	case st.Beat.Load >= lease.LoadMaxDefault || slices.Contains(st.Beat.Damaged, x.key().String()):
+		return nil
+	case max(here, there) > l.rows[from]-max(l.set.BalanceRows, l.mean/10):
+		return nil
+	case there*100 > l.mean*busyPercent && there > here:
+		return nil // it would be the one beyond the band
+	case !l.set.ShareHosts && slices.ContainsFunc(w.has, func(s topology.ServerID) bool { return l.servers[s].Host == st.Host }):
+		return nil
+	}
+	var leaves []topology.Placement
+	for _, pl := range x.part.Placements {
+		stay := slices.DeleteFunc(slices.Clone(w.has), func(s topology.ServerID) bool { return s == pl.Server })
+		if leader := pl.Server == from; leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) {
+			leaves = append(leaves, pl)
+		}
+	}
+	if len(leaves) == 0 {
+		return nil
+	}
+	return &reliefOf{hotPart: x, bytes: bytes, to: st, before: rows, after: max(here, there), leaves: slices.MaxFunc(leaves, func(a, b topology.Placement) int {
+		return cmp.Or(cmp.Compare(l.rows[a.Server], l.rows[b.Server]), cmp.Compare(l.servers[a.Server].bytes, l.servers[b.Server].bytes), cmp.Compare(b.Server, a.Server))
+	})}
+}
+
+func (l *leading) begin(from topology.ServerID, r *reliefOf) {
+	key, all := r.key(), []topology.ServerID{}
+	for _, st := range l.order {
+		all = append(all, st.ID)
+	}
+	l.moves++
+	l.touched[key] = true
+	l.add(Step{Kind: Balance, Table: key.Table, Partition: key.ID,
+		Relief: &Relief{From: r.leaves.Server, Servers: all, Move: registry.Move{Table: key.Table, Partition: key.ID, Placement: r.leaves.ID, To: r.to.ID}},
+		What:   fmt.Sprintf("have p%d move from %s to %s", key.ID, r.leaves.Server, r.to.ID),
+		Why: fmt.Sprintf("%s accepts %d rows/s, %s %d, and the mean of %d servers is %d; p%d has %d, and no server with a copy of it is less busy",
+			from, l.rows[from], r.to.ID, r.before, len(l.rows), l.mean, key.ID, r.rows)})
+}

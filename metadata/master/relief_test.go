@@ -1,0 +1,256 @@
+package master
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// crowded is a cluster with some servers that were added late: these have no copies, and constant loads come to partitions on the others. It makes whole plans, carries them
+// out, and has leaders fill and forget copies, as in the product, a little later.
+type crowded struct {
+	*skewed
+	begun map[lease.Partition]int // reliefs
+}
+
+func newCrowded(t *testing.T, seed uint64) *crowded {
+	s := &skewed{world: newWorld(), t: t, seed: seed, rows: map[lease.Partition]int64{}, since: map[lease.Partition]int{}}
+	s.rng = rand.New(rand.NewPCG(seed, 7))
+	s.set.BalanceRows, s.set.SplitBytes, s.set.PresplitAhead, s.set.BalanceBytes = 100, -1, -1, -1
+	s.Now = time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC).UnixNano()
+	s.Handed, s.Moved = map[lease.Partition]Handed{}, map[lease.Partition]time.Duration{}
+	replicas := 1 + s.rng.IntN(3)
+	old := replicas + s.rng.IntN(3)
+	zones := s.rng.IntN(2) == 0
+	for i := range old + 1 + s.rng.IntN(3) {
+		srv := Server{Server: registry.Server{ID: topology.ServerID(fmt.Sprintf("s%d", i)), Host: fmt.Sprint(i), Copies: registry.CopiesOn}, Live: true, For: time.Hour}
+		if zones {
+			srv.Zone = fmt.Sprintf("z%d", i%3)
+		}
+		if i >= old && s.rng.IntN(3) == 0 { // beside another one
+			srv.Host = s.Servers[s.rng.IntN(i)].Host
+		}
+		s.Servers = append(s.Servers, srv)
+	}
+	for k := range old * (1 + s.rng.IntN(4)) {
+		m, err := topology.New(fmt.Sprintf("t%02d", k), topology.Config{PartitionWidth: 24 * time.Hour, Replicas: replicas})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := topology.Partition{ID: m.NextID, TimeLo: s.Now - int64(time.Hour), TimeHi: s.Now + int64(23*time.Hour)}
+		for _, i := range s.rng.Perm(old)[:replicas] {
+			p.Placements = append(p.Placements, topology.Placement{ID: point.PlacementID(s.rng.Uint64() | 1), Server: s.Servers[i].ID})
+		}
+		if m, err = m.Apply(topology.Create{Partitions: []topology.Partition{p}}); err != nil {
+			t.Fatal(err)
+		}
+		key := lease.Partition{Table: m.Table, ID: p.ID}
+		l := lease.Lease{State: lease.Held, Boot: "b", Epoch: 3, Holder: p.Placements[0].Server}
+		for _, pl := range p.Placements {
+			l.InSync = append(l.InSync, lease.Member{Placement: pl.ID, Server: pl.Server})
+		}
+		s.Leases[key], s.Born[key], s.since[key] = l, true, -100
+		s.Sizes[key] = Size{Bytes: 1 << 20, Rows: 1 << 18, MinTime: p.TimeLo, MaxTime: s.Now}
+		switch seed % 3 {
+		case 0: // a few have most
+			s.rows[key] = int64(10 / (0.001 + s.rng.Float64()))
+		case 1:
+			s.rows[key] = 1000
+		default:
+			s.rows[key] = s.rng.Int64N(3000)
+		}
+		s.Tables = append(s.Tables, m)
+	}
+	return &crowded{skewed: s, begun: map[lease.Partition]int{}}
+}
+
+// under counts the reliefs in the rows of servers.
+func (c *crowded) under() (n int) {
+	for _, srv := range c.Servers {
+		for _, m := range srv.Moves {
+			if isRelief(m) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// play plays one step.
+func (c *crowded) play() {
+	c.step++
+	for i := range c.Servers {
+		if c.Servers[i].Beat.Writes == nil || c.rng.IntN(10) > 0 { // else it is late
+			c.report(&c.Servers[i])
+		}
+	}
+	c.later(skewedStep)
+	if c.rng.IntN(300) == 0 { // another master, which remembers nothing
+		clear(c.Handed)
+		clear(c.Moved)
+	}
+	for _, s := range Plan(c.State, c.set, c.rng) {
+		c.carryOut(s)
+	}
+	if n := c.under(); n > 1 {
+		c.t.Fatalf("seed %d, step %d: %d reliefs at a time", c.seed, c.step, n)
+	}
+	for i := range c.Tables {
+		c.follow(c.Tables[i])
+	}
+	if c.step%2 == 0 {
+		c.byShare(&c.Servers[c.rng.IntN(len(c.Servers))])
+	}
+}
+
+func (c *crowded) carryOut(s Step) {
+	key := lease.Partition{Table: s.Table, ID: s.Partition}
+	i := slices.IndexFunc(c.Tables, func(m *topology.Map) bool { return m.Table == s.Table })
+	if i < 0 {
+		return
+	}
+	switch {
+	case s.Hand != nil:
+		before := c.squares()
+		c.acquire(s.Hand.Partition, s.Hand.To)
+		c.Handed[s.Hand.Partition] = Handed{From: s.Hand.From, To: s.Hand.To}
+		c.byLoad++
+		if after := c.squares(); after >= before {
+			c.t.Fatalf("seed %d, step %d: the sum of squares was %.0f and is %.0f after %s: %s", c.seed, c.step, before, after, s.What, s.Why)
+		}
+	case s.Relief != nil:
+		c.relieve(*s.Relief)
+		if c.last = c.step; !s.Relief.End {
+			c.begun[key]++
+		}
+	default:
+		next, err := c.Tables[i].Apply(s.Ops...)
+		if err != nil {
+			c.t.Fatalf("seed %d, step %d: %v: %s", c.seed, c.step, err, s.What)
+		}
+		c.Tables[i] = next
+		c.check(next, s)
+	}
+}
+
+// check checks the floor, and that no two copies share a host, or a zone which they did not need to share.
+func (c *crowded) check(m *topology.Map, s Step) {
+	for p := range m.All() {
+		hosts := map[string]bool{}
+		for _, id := range append(on(p.Placements), on(p.Joining)...) {
+			host := c.Servers[slices.IndexFunc(c.Servers, func(x Server) bool { return x.ID == id })].Host
+			if hosts[host] {
+				c.t.Fatalf("seed %d, step %d: two copies on host %s after %s: %s", c.seed, c.step, host, s.What, p)
+			}
+			hosts[host] = true
+		}
+		if len(p.Placements) < m.Config.Replicas {
+			c.t.Fatalf("seed %d, step %d: too few copies after %s: %s", c.seed, c.step, s.What, p)
+		}
+	}
+}
+
+// follow has the leader of a table's partition fill a copy, or take one out of the list, and give the lease up where it may not lead any more.
+func (c *crowded) follow(m *topology.Map) {
+	for p := range m.All() {
+		key := lease.Partition{Table: m.Table, ID: p.ID}
+		l := c.Leases[key]
+		if c.rng.IntN(4) > 0 {
+			continue
+		}
+		l.InSync = slices.DeleteFunc(slices.Clone(l.InSync), func(x lease.Member) bool {
+			return x.Server != l.Holder && !slices.Contains(append(on(p.Placements), on(p.Joining)...), x.Server)
+		})
+		for _, pl := range p.Joining {
+			if !slices.ContainsFunc(l.InSync, func(x lease.Member) bool { return x.Placement == pl.ID }) {
+				l.InSync = append(l.InSync, lease.Member{Placement: pl.ID, Server: pl.Server})
+			}
+		}
+		c.Leases[key] = l
+		if slices.Contains(on(p.Placements), l.Holder) {
+			continue
+		}
+		for _, x := range l.InSync {
+			if slices.Contains(on(p.Placements), x.Server) {
+				c.acquire(key, x.Server)
+				break
+			}
+		}
+	}
+}
+
+// busiest is the load of the busiest server, in percent of the mean.
+func (c *crowded) busiest() int64 {
+	most, total := int64(0), int64(0)
+	for _, srv := range c.Servers {
+		most, total = max(most, c.load(srv.ID)), total+c.load(srv.ID)
+	}
+	return most * 100 * int64(len(c.Servers)) / max(total, 1)
+}
+
+// anywhere is what busiest would be if the busiest partition went first, to the least busy of all servers, and so on.
+func (c *crowded) anywhere() int64 {
+	var rows []int64
+	for _, n := range c.rows {
+		rows = append(rows, n)
+	}
+	slices.Sort(rows)
+	loads, total := make([]int64, len(c.Servers)), int64(0)
+	for _, n := range slices.Backward(rows) {
+		slices.Sort(loads)
+		loads[0], total = loads[0]+n, total+n
+	}
+	return slices.Max(loads) * 100 * int64(len(c.Servers)) / max(total, 1)
+}
+
+// TestAServerThatWasAddedLateGetsItsShareOfTheLoad: with constant loads, copies move where leads alone do not even the loads out, one at a time, no two of a partition on one
+// host; it comes to an end, and a master that remembers nothing finds nothing more to do.
+func TestAServerThatWasAddedLateGetsItsShareOfTheLoad(t *testing.T) {
+	seeds, steps := 24, 1000
+	if testing.Short() {
+		seeds = 6
+	}
+	within, was, possible, reliefs := 0, 0, 0, 0
+	for seed := range seeds {
+		c := newCrowded(t, uint64(seed))
+		if c.busiest() <= busyPercent {
+			was++
+		}
+		for range steps {
+			c.play()
+		}
+		for i := range c.Servers {
+			c.report(&c.Servers[i])
+		}
+		clear(c.Handed)
+		clear(c.Moved)
+		if left := Plan(c.State, c.set, c.rng); len(left) > 0 {
+			t.Errorf("seed %d: in the end there is still to do:\n%s", seed, Format(left))
+		}
+		if c.step-c.last < steps/4 {
+			t.Errorf("seed %d: the last move was %d steps ago, after %d leads and %v copies", seed, c.step-c.last, c.byLoad, c.begun)
+		}
+		for key, n := range c.begun {
+			if reliefs += n; n > 2 {
+				t.Errorf("seed %d: copies of %s were moved %d times", seed, key, n)
+			}
+		}
+		if c.busiest() <= busyPercent {
+			within++
+		}
+		if c.anywhere() <= busyPercent {
+			possible++
+		}
+	}
+	if within <= was || reliefs == 0 {
+		t.Errorf("%d of %d clusters were within 1.25 of the mean, and %d are, after %d copies were moved", was, seeds, within, reliefs)
+	}
+	t.Logf("%d of %d clusters were within 1.25 of the mean, and %d are, after %d copies were moved; %d would be if each partition could be anywhere", was, seeds, within, reliefs, possible)
+}
