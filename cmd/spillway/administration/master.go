@@ -41,7 +41,7 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 	if err != nil {
 		return err
 	}
-	_, all, err := a.plan(ctx, cfg.Tables.ForMaster())
+	_, all, err := a.plan(ctx, cfg.ForMaster())
 	if err != nil {
 		return err
 	}

@@ -184,7 +184,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := p.register(ctx, replace); err != nil || !candidate || p.frozen != "" {
 		return err
 	}
-	settings := p.cfg.Tables.ForMaster()
+	settings := p.cfg.ForMaster()
 	if p.unloads == nil {
 		settings.MergeFrom = -1 // the rows of merged partitions would stay where they are
 	}

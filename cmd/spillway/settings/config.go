@@ -102,7 +102,7 @@ type tablesConfig struct {
 	PartitionWidth          setting.Span   `yaml:"partition_width" default:"1d" min:"1ms" flag:"partition-width" help:"Time that a partition of new tables covers."`
 	SplitBytes              setting.Bytes  `yaml:"split_bytes" default:"1GiB" help:"Of storage servers: the size near which partitions should close: those to come are cut by the forecast of their growth, and one that grows too large is split. 0: neither." price:"Smaller: more partitions, each of which costs memory and, in queries, time."`
 	BalanceBytes            setting.Bytes  `yaml:"balance_bytes" default:"256MiB" help:"Of storage servers: closed partitions move from the fullest server to the emptiest while their rows differ by more than this, and by a fifth of the mean. 0: they stay." price:"Smaller: servers are more even, and more is copied."`
-	BalanceRows             int            `yaml:"balance_rows" default:"1000" min:"0" for:"storage" help:"Leads are handed from the server that accepts most rows a second to others that have the same copies, while it has more than 1.25 times the mean, and while the busier of two has at least this much less afterwards. 0: they stay." price:"Smaller: servers are more even, and writers wait for new leaders more often."`
+	BalanceRows             int            `yaml:"balance_rows" default:"1000" min:"0" for:"storage" help:"Leads are handed from the server that accepts most rows a second to others that have the same copies, while it has more than 1.25 times the mean, and while the busier of two has at least this much less afterwards. Where that is not enough, one copy at a time of a busy partition moves to a less busy server. 0: they stay." price:"Smaller: servers are more even, and writers wait for new leaders more often."`
 	DeadAfter               setting.Span   `yaml:"dead_after" default:"10m" min:"10s" for:"storage" help:"How long a storage server must be silent before the copies of rows that it has are made anew on others." price:"Less: rows have all their copies sooner, and a server that is only slow to restart costs a copy of all it has."`
 	PresplitAhead           setting.Span   `yaml:"presplit_ahead" default:"2h" help:"Of storage servers: how far before their time partitions are cut by the forecast. 0: they are as wide as partition_width."`
 	Max                     int            `yaml:"max" default:"10000" min:"1" help:"Bound of the number of tables that writes make."`
@@ -318,8 +318,9 @@ func (c *Config) ForTables() tables.Settings {
 }
 
 // ForMaster returns the settings of a master, in which 0 stands for a default.
-func (t tablesConfig) ForMaster() master.Settings {
-	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), BalanceRows: int64(t.BalanceRows), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead), DeadAfter: time.Duration(t.DeadAfter)}
+func (c *Config) ForMaster() master.Settings {
+	t := c.Tables
+	s := master.Settings{CopyRate: int64(c.Storage.CopyBytesPerSecond), RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), BalanceRows: int64(t.BalanceRows), MergeFrom: t.MergeFrom, PresplitAhead: time.Duration(t.PresplitAhead), DeadAfter: time.Duration(t.DeadAfter)}
 	var standard master.Settings
 	standard.SetDefaults()
 	s.EmptyAfter = min(standard.EmptyAfter, s.DeadAfter) // partitions without rows never wait longer than those with rows
