@@ -153,6 +153,9 @@ func (r *Reader) Match(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 		default:
 			out.And(set)
 		}
+		if out != nil && out.IsEmpty() { // whatever the other matchers say
+			return out, nil
+		}
 	}
 	if out == nil {
 		if out, err = r.all(); err != nil {
@@ -217,15 +220,20 @@ func (r *Reader) equal(n *labelName, want string, set *roaring.Bitmap) error {
 	if page < 0 {
 		return nil
 	}
+	key := keyPosting(nil, n.number, uint32(page))
 	var bad error
-	err := r.eachValue(n, page, page+1, func(value string, ids cursor) bool {
-		if value == want {
-			bad = addRuns(set, ids)
+	found, err := r.get(key, func(b []byte) error {
+		runs, found, err := posting(b, r.cache.decoder, want)
+		if err == nil && found {
+			bad = addRuns(set, runs)
 		}
-		return value < want
+		return err
 	})
-	if err == nil && bad != nil {
-		err = r.corrupt(keyPosting(nil, n.number, uint32(page)), bad)
+	switch {
+	case err == nil && !found:
+		err = r.corrupt(key, errForm("table: the key is missing"))
+	case err == nil && bad != nil:
+		err = r.corrupt(key, bad)
 	}
 	return err
 }

@@ -325,6 +325,40 @@ func eachPosting(b []byte, d *zstd.Decoder, f func(value string, ids cursor) boo
 	return nil
 }
 
+// posting returns the runs of a value of a page, and whether it is there. The ids are opened only then: most segments that a query looks at have no such
+// value. The runs are valid as long as b.
+func posting(b []byte, d *zstd.Decoder, want string) (runs cursor, found bool, err error) {
+	c := cursor{b: b}
+	n := c.count(pageValues)
+	heads, _ := c.frame(d, c.count(2*5*pageValues), nil)
+	strs, _ := c.frame(d, c.count(valueBytesMax), nil)
+	if c.bad {
+		return cursor{}, false, errForm("page of postings")
+	}
+	h, before, run := cursor{b: heads}, 0, 0
+	for range n {
+		size := h.count(len(strs))
+		run = h.count(postingsMax)
+		if h.bad {
+			return cursor{}, false, errForm("page of postings")
+		}
+		if value := strs[:size]; string(value) >= want {
+			found = string(value) == want
+			break
+		}
+		strs = strs[size:]
+		before += run
+	}
+	if !found {
+		return cursor{}, false, nil
+	}
+	ids, _ := c.frame(d, c.count(postingsMax), nil)
+	if !c.end() || len(ids) < before+run {
+		return cursor{}, false, errForm("page of postings")
+	}
+	return cursor{b: ids[before : before+run]}, true, nil
+}
+
 // valuesOfPage appends the values of a page. The ids are not opened.
 func valuesOfPage(out []string, b []byte, d *zstd.Decoder) ([]string, error) {
 	c := cursor{b: b}
