@@ -422,7 +422,7 @@ func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 			case t.f.closed.Load():
 				return nil, nil, fault.Errorf(fault.Unavailable, "this process is stopping")
 			case t.ended.Load():
-				return nil, nil, fault.Errorf(fault.Unavailable, "table %q was dropped; send again", t.name)
+				return nil, nil, t.errDropped()
 			}
 			continue
 		}

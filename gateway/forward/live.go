@@ -126,6 +126,9 @@ func (s *Settings) preferTime() time.Duration { return s.GenerationAgeMin / 2 }
 
 // newSeries is a dictionary's guard: the table's own limits, then the limit that all tables share.
 func (t *Table) newSeries(g *generation, known int, again bool) error {
+	if t.ended.Load() {
+		return t.errDropped()
+	}
 	p := g.prev.Load()
 	if t.limits != nil {
 		t.series.SetWeight(t.limits.Weight())
@@ -143,11 +146,19 @@ func (t *Table) newSeries(g *generation, known int, again bool) error {
 		}
 		return nil
 	}
+	if t.ended.Load() { // meanwhile: its book admits nothing, and its share is not used up
+		return t.errDropped()
+	}
 	t.f.metrics.refusedSeries.Inc()
 	if t.series.Used() < t.series.Fair() {
 		t.f.wanted.Store(time.Now().UnixNano())
 	}
 	return t.tooMany
+}
+
+// errDropped is the answer to writes that began before the table was dropped.
+func (t *Table) errDropped() error {
+	return fault.Errorf(fault.Unavailable, "table %q was dropped; send again", t.name)
 }
 
 // errTooMany is the answer to a new series beyond a table's share. It is made once: a flood would make millions.

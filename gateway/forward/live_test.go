@@ -223,6 +223,10 @@ func TestADroppedTableIsForgotten(t *testing.T) {
 		if got := c.forward.Series(); got != 10 || c.forward.Holds("gone") || !c.forward.Holds("writes") {
 			t.Errorf("%d series are counted, and 10 are of a table that is there; the dropped one is held: %t", got, c.forward.Holds("gone"))
 		}
+		unknown := point.MakeLabels(point.MetricName, "late")
+		if _, err := late.Dict.Intern(late.Dict.Hash([]byte(unknown)), unknown); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a new series of a request that began before: %v", err)
+		}
 		if err := before.Write(t.Context(), late, point.All); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("a write that began before: %v", err)
 		}

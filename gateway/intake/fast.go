@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/spillwaydb/spillway/gateway/access"
 )
 
 // prefetchBytes of a body are read before the handler runs; the rest is a stream that we count ourselves. fasthttp would
@@ -69,8 +71,12 @@ func (f *Front) expect(ctx *fasthttp.RequestCtx) int {
 	h := &ctx.Request.Header
 	path, rawQuery := splitTarget(string(h.RequestURI()))
 	d := doorAt(path)
-	if d == nil || int64(h.ContentLength()) <= f.settings.BodyBytesMax {
+	if d == nil || int64(h.ContentLength()) <= f.settings.BodyBytesMax || ambiguous(h) != nil {
 		return http.StatusContinue
+	}
+	if d.need != access.NeedWrite { // it might act without its body; no client sends one that large
+		f.metrics.answered(d.protocol, http.StatusRequestEntityTooLarge, 0)
+		return http.StatusRequestEntityTooLarge
 	}
 	resp := f.answer(f.base, d, string(h.Method()), path, rawQuery, &fastBody{ctx: ctx, stream: bytes.NewReader(nil)})
 	f.writeFast(ctx, resp)

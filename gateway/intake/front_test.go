@@ -235,6 +235,10 @@ func testExpectContinue(t *testing.T, start starter) {
 	w.hear().want(t, 413, `{"code":"request too large","message":"the body is larger than 1000 bytes`)
 	w.closed()
 	w = f.dial(t)
+	w.say("GET /query?q=DROP+DATABASE+x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
+	w.hear().want(t, 413) // and not 200: nothing is done
+	w.closed()
+	w = f.dial(t)
 	w.say("PUT /write?db=x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
 	w.hear().want(t, 405, "Connection: close")
 	w.closed()

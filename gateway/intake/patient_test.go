@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -33,18 +35,35 @@ func (p onePipe) Addr() net.Addr { return &net.TCPAddr{} }
 
 // overPipe serves one connection without buffers by net/http: the test decides how much of an answer is sent.
 func overPipe(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio.Reader)) {
+	served(t, d, test, func(f *Front, conn net.Conn) {
+		l := make(onePipe, 1)
+		l <- conn
+		close(l)
+		_ = f.plain.Serve(l)
+	})
+}
+
+// overFastPipe is overPipe as a listener does it: intake's paths are fasthttp's.
+func overFastPipe(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio.Reader)) {
+	var answer fasthttp.ResponseHeader
+	_ = answer.Header() // begins the package's clock, which never ends and must not be in a bubble
+	served(t, d, test, (*Front).accepted)
+}
+
+func served(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio.Reader), serve func(f *Front, conn net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		f, err := New(d, Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, ended := make(onePipe, 1), make(chan error, 1)
+		ended := make(chan struct{})
 		ours, theirs := net.Pipe()
-		l <- ours
-		go func() { ended <- f.plain.Serve(l) }()
+		go func() {
+			serve(f, ours)
+			close(ended)
+		}()
 		test(f, theirs, bufio.NewReader(theirs))
 		_ = theirs.Close()
-		close(l)
 		_ = f.plain.Close()
 		<-ended
 		_ = f.Shutdown(t.Context())
@@ -122,7 +141,7 @@ func (longSeries) Series(context.Context, string, int) ([]point.Labels, error) {
 
 // TestALongAnswerIsBookedUntilItIsSent: while clients read them slowly, answers of SHOW SERIES lay in no account of memory.
 func TestALongAnswerIsBookedUntilItIsSent(t *testing.T) {
-	overPipe(t, Deps{Writer: showsLong{}}, func(f *Front, conn net.Conn, in *bufio.Reader) {
+	showsSlowly := func(f *Front, conn net.Conn, in *bufio.Reader) {
 		_, err := io.WriteString(conn, "GET /query?db=d&q=SHOW+SERIES HTTP/1.1\r\nHost: a\r\n\r\n")
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +161,9 @@ func TestALongAnswerIsBookedUntilItIsSent(t *testing.T) {
 		if n := f.inFlight.used.Load(); n != 0 {
 			t.Errorf("%d bytes stay booked", n)
 		}
-	})
+	}
+	overPipe(t, Deps{Writer: showsLong{}}, showsSlowly)
+	overFastPipe(t, Deps{Writer: showsLong{}}, showsSlowly)
 }
 
 // TestAClientThatReadsNoAnswerKeepsNoConnection: those of intake's paths that net/http serves waited for their client without end, and there are 16,384 connections.

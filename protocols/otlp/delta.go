@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// deltasMax bounds the series that a Deltas remembers: two generations of half as many, about 150 bytes each beside the
+// deltasMax bounds the series that a Deltas remembers: two generations of half as many, up to 270 bytes each beside the
 // labels, which a Dict usually holds too.
 const deltasMax = 1 << 20
 
@@ -72,13 +72,11 @@ func (d *Deltas) add(series deltaSeries, t point.Nanos, v float64) (float64, err
 	switch {
 	case i < state.len && state.times[i].at == t:
 		return state.times[i].sum, nil
-	case i == 0 && state.len == deltaTimes:
-		return 0, fault.Errorf(fault.Invalid, "delta at %d is older than the last %d of its series, from %d on: it was counted already, or is too late", t, deltaTimes, state.times[0].at)
+	case i == 0 && state.len > 0: // its sum is unknown: after a restart the rows before are of other sums
+		return 0, fault.Errorf(fault.Invalid, "delta at %d is older than the last %d of its series, from %d on: it was counted already, or is too late", t, state.len, state.times[0].at)
 	case i < state.len:
 		d.late.Add(1)
-		if row.sum = 0; i > 0 {
-			row.sum = state.times[i-1].sum
-		}
+		row.sum = state.times[i-1].sum
 	}
 	state.sum += v
 	if state.len == deltaTimes { // the oldest one is forgotten
