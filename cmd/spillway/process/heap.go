@@ -69,15 +69,14 @@ func (c *config) idleHeap() int64 { return min(int64(c.Storage.MemoryBytes)/32, 
 // system provides none. The collector's limit rises by as much.
 func (c *config) ballast() []byte {
 	c.heap.widen(c.idleHeap())
+	debug.FreeOSMemory()
 	return untouched(c.idleHeap())
 }
 
 // untouched makes n bytes for which the system provides no memory until they are used. Go clears all of an allocation of which one page was written before: after a
-// collection that had freed the end of the heap a start wrote gigabytes (hugeHeap). Pages that the system has back need no clearing.
-func untouched(n int64) []byte {
-	debug.FreeOSMemory()
-	return make([]byte, n)
-}
+// collection that had freed the end of the heap a start wrote gigabytes (hugeHeap). Pages that the system has back need no clearing, so callers that allocate much give
+// them back first, and in pieces: a page may be freed in between.
+func untouched(n int64) []byte { return make([]byte, n) }
 
 // widen raises the limit by n for good.
 func (l *heapLimit) widen(n int64) {

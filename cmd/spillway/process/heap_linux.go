@@ -43,5 +43,15 @@ func hugeHeap(n int64) {
 func adviseFresh(n int64) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 0 // a profile should not show this allocation
-	memory.Huge(untouched(n))
+	debug.FreeOSMemory()
+	pieces := make([][]byte, 0, n/advisedPiece+1)
+	for ; n > 0; n -= advisedPiece {
+		pieces = append(pieces, untouched(min(n, advisedPiece)))
+		memory.Huge(pieces[len(pieces)-1])
+	}
+	runtime.KeepAlive(pieces) // each lies behind the one before
 }
+
+// advisedPiece bounds how much Go clears, of one allocation: all, where one of its pages was in use before and the system does not have it back (untouched). Behind the first
+// pieces no page was.
+const advisedPiece = 32 << 20
