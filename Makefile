@@ -256,7 +256,7 @@ demo: build etcd ## a cluster as above, with a load by line protocol, remote wri
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -demo -demo-rate $${DEMO_RATE:-1500} -demo-kafka "$${DEMO_KAFKA:-}" -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/demo} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
-test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd, upgraded from an earlier build and rolled back; PREVIOUS=commit CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTERS=8 at once
+test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd, upgraded from an earlier build and rolled back; PREVIOUS=commit CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 1m by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTERS=8 at once
 	@$(call has,./cmd/clustertest,TestCluster)
 	@$(call has,./cmd/cluster,TestCluster)
 	.ci/previous bin/spillway-previous $(PREVIOUS)
