@@ -3,6 +3,7 @@ package backup
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -234,6 +236,19 @@ func TestAPrunedBackupThatMayComeBackKeepsItsSegments(t *testing.T) {
 	if list, err := List(t.Context(), at); err != nil || len(list) != 2 || list[0].Err != nil || len(list[0].Missing) != 1 || list[0].Segments != 0 {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
+	// Restored, it made an empty store without a word, also of a cluster's backup.
+	if _, err := Restore(t.Context(), at, names[0], brick.Deps{FS: mem}, brick.Settings{DataDir: "/data", FreeBytesMin: 1}, Settings{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "was removed") {
+		t.Errorf("restored: %v", err)
+	}
+	if _, err := mem.Stat("/data"); err == nil {
+		t.Error("the restore made a directory")
+	}
+	if _, err := Verify(t.Context(), at, names[0], Settings{}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("verified: %v", err)
+	}
+	if _, _, err := Load(t.Context(), at, names[0]); !fault.Is(err, fault.Invalid) {
+		t.Errorf("loaded: %v", err)
+	}
 	if removed, err := Prune(t.Context(), at, "s", names[1], 1); err != nil || len(removed) != 1 || removed[0] != names[0] {
 		t.Errorf("the next time %v is removed, %v", removed, err)
 	}
@@ -301,6 +316,91 @@ func TestABackupThatCannotBeReadKeepsNoDoubtfulFilesInUse(t *testing.T) {
 	}
 	if _, err := mem.Stat(at.path(left)); err != nil {
 		t.Error(err)
+	}
+}
+
+// unreadableFile is a place in which a file cannot be read.
+type unreadableFile struct {
+	written
+	name string
+}
+
+func (u unreadableFile) Read(ctx context.Context, name string) (io.ReadCloser, int64, error) {
+	f, size, err := u.written.Read(ctx, name)
+	if err == nil && name == u.name {
+		err = f.Close()
+		f = io.NopCloser(iotest.ErrReader(fault.Errorf(fault.Corrupt, "read %s: input/output error", name)))
+	}
+	return f, size, err
+}
+
+// TestOneDamagedFileEndsNoRenewal: files that an interrupted backup left are written again after a failed fsync, beside a backup that cannot be read. At the first that the disk could not
+// read that ended, and later backups named the rest without proof that they outlive a power cut.
+func TestOneDamagedFileEndsNoRenewal(t *testing.T) {
+	mem := vfs.NewMem()
+	segments := someSegments(t, mem)
+	for bad := range segments {
+		at := unreadableFile{written{Dir{FS: mem, Path: "/bk"}, map[string]bool{}}, SegmentsDir + "/" + segments[bad].name()}
+		leave(t, mem, at.Dir, segments)
+		if err := writeFile(mem, at.path("20000101T000000.000Z"+suffix), strings.NewReader("damaged, and long enough for a checksum")); err != nil {
+			t.Fatal(err)
+		}
+		if err := renewUnnamed(t.Context(), at); err == nil || !strings.Contains(err.Error(), "input/output error") {
+			t.Errorf("the damaged file is not reported: %v", err)
+		}
+		for i := range segments {
+			if name := SegmentsDir + "/" + segments[i].name(); i != bad && !at.names[name] {
+				t.Errorf("%s is not written again, beside a damaged one", name)
+			}
+		}
+	}
+}
+
+// TestSegmentsOfABackupThatMayComeBackAreNotRemoved: a backup's file was removed by hand, and the directory was not fsynced. The segments that no backup named then went after another failed
+// fsync, and a power cut could bring the backup back without them.
+func TestSegmentsOfABackupThatMayComeBackAreNotRemoved(t *testing.T) {
+	mem := vfs.NewMem()
+	segments := someSegments(t, mem)
+	at := written{Dir{FS: mem, Path: "/bk"}, map[string]bool{}}
+	leave(t, mem, at.Dir, segments)
+	if err := renewUnnamed(t.Context(), unsureAndWritten{at}); err != nil {
+		t.Error(err)
+	}
+	if len(at.names) != len(segments) {
+		t.Errorf("%v were written again", at.names)
+	}
+	for i := range segments {
+		if _, err := mem.Stat(at.path(SegmentsDir + "/" + segments[i].name())); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := renewUnnamed(t.Context(), at); err != nil {
+		t.Error(err)
+	}
+	if files, err := at.List(t.Context(), SegmentsDir); err != nil || len(files) > 0 {
+		t.Errorf("%v stay although the removal of backups is durable, %v", files, err)
+	}
+}
+
+// unsureAndWritten is both.
+type unsureAndWritten struct{ written }
+
+func (u unsureAndWritten) Sync(folder string) error { return unsure{u.Dir}.Sync(folder) }
+
+// leave puts the files of segments into a place, as a backup that was interrupted does.
+func leave(t *testing.T, fs vfs.FS, at Dir, segments []Segment) {
+	t.Helper()
+	if err := brick.MakeDir(fs, at.path(SegmentsDir)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range segments {
+		f, err := fs.Open(segments[i].Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(writeFile(fs, at.path(SegmentsDir+"/"+segments[i].name()), f), f.Close()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

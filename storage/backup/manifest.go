@@ -84,6 +84,7 @@ type Manifest struct {
 	Program  string
 	Store    string
 	Missing  []string
+	Removed  bool // the backup was removed: its file is there until its removal is durable, and has nothing to restore
 	Entries  []Entry
 	Segments []Segment
 	Tables   []Table // those of a cluster; nil: it is a backup of one store
@@ -96,13 +97,14 @@ type manifestHead struct {
 	Program string    `json:"program,omitempty"`
 	Store   string    `json:"store"`
 	Missing []string  `json:"missing,omitempty"`
+	Removed bool      `json:"removed,omitempty"`
 
 	cluster  bool // it has tables
 	negative bool // a segment has a negative size
 }
 
 func (m *Manifest) head() *manifestHead {
-	return &manifestHead{Version: m.Version, Made: m.Made, Program: m.Program, Store: m.Store, Missing: m.Missing}
+	return &manifestHead{Version: m.Version, Made: m.Made, Program: m.Program, Store: m.Store, Missing: m.Missing, Removed: m.Removed}
 }
 
 // Table is a table of a cluster in a backup.
@@ -286,6 +288,8 @@ func (p *manifestReader) object(d *json.Decoder, head *manifestHead) error {
 			err = d.Decode(&head.Store)
 		case "missing":
 			err = d.Decode(&head.Missing)
+		case "removed":
+			err = d.Decode(&head.Removed)
 		case "entries":
 			err = each(d, p.entry)
 		case "segments":
@@ -345,7 +349,7 @@ func decode(r io.Reader, size int64) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.Version, m.Made, m.Program, m.Store, m.Missing = head.Version, head.Made, head.Program, head.Store, head.Missing
+	m.Version, m.Made, m.Program, m.Store, m.Missing, m.Removed = head.Version, head.Made, head.Program, head.Store, head.Missing, head.Removed
 	if head.cluster && m.Tables == nil {
 		m.Tables = []Table{} // of a cluster without tables
 	}
@@ -420,8 +424,8 @@ func read[T any](ctx context.Context, at Place, name string, with func(r io.Read
 	return out, fault.Annotate(err, "%s in %s", name+suffix, at)
 }
 
-// Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version, or the newest is dated in the
-// future), Unavailable.
+// Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version, a backup that was removed, or the newest is
+// dated in the future), Unavailable.
 func Load(ctx context.Context, at Place, name string) (string, *Manifest, error) {
 	return pick(ctx, at, name)
 }
@@ -456,5 +460,8 @@ func pick(ctx context.Context, at Place, name string) (string, *Manifest, error)
 		}
 	}
 	m, err := load(ctx, at, name)
+	if err == nil && m.Removed {
+		return "", nil, fault.Errorf(fault.Invalid, "backup %q in %s was removed, and there is nothing to restore: name another one with --backup, `spillway restore --list` shows them", name, at)
+	}
 	return name, m, err
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // Verify reads a backup, the newest where name is "", with all its segments. Damaged segments are in the result's Missing, beside
-// those missing from the beginning. Errors: NotFound, Corrupt (the backup's own file), Unavailable, Canceled.
+// those missing from the beginning. Errors: NotFound, Invalid (the backup was removed), Corrupt (the backup's own file), Unavailable,
+// Canceled.
 func Verify(ctx context.Context, at Place, name string, set Settings) (Result, error) {
 	name, m, err := pick(ctx, at, name)
 	if err != nil {
@@ -57,7 +58,7 @@ func namesSegment(missing []string, s *Segment) bool {
 // Restore makes a store of a backup, the newest where name is "", in the data directory of d and s, which is empty or does not
 // exist; or continues a restore of the same backup that did not end. The store has a new identity. Parts that cannot be restored
 // are in the result's Missing: the start of the store reports them, and queries that touch them fail. Errors: NotFound, Invalid
-// (the directory is not empty), Corrupt, Unavailable, Canceled.
+// (the directory is not empty, or the backup was removed), Corrupt, Unavailable, Canceled.
 func Restore(ctx context.Context, at Place, name string, d brick.Deps, s brick.Settings, set Settings) (_ Result, err error) {
 	name, m, err := pick(ctx, at, name)
 	if err != nil {

@@ -94,7 +94,8 @@ func syncSegments(ctx context.Context, to Place, fresh iter.Seq[string]) error {
 	return errors.Join(err, renewUnnamed(ctx, to))
 }
 
-// renewUnnamed removes the segments that no backup names. While a backup cannot be read, they may be its segments: they are written again instead, under the same names.
+// renewUnnamed removes the segments that no backup names. While a backup cannot be read, or a removed one may come back, they may be its segments: they are written again instead, under
+// the same names. One that the disk cannot read stays as it is, and the others are written.
 func renewUnnamed(ctx context.Context, at Place) error {
 	names, err := names(ctx, at)
 	if err != nil {
@@ -107,16 +108,23 @@ func renewUnnamed(ctx context.Context, at Place) error {
 			return err
 		}
 	}
-	if unread == nil {
+	if unread == nil && at.Sync("") == nil {
 		return removeUnused(ctx, at, used)
 	}
-	return eachUnused(ctx, at, used, func(name string) error {
+	var damaged []error
+	err = eachUnused(ctx, at, used, func(name string) error {
 		f, size, err := at.Read(ctx, name)
 		if err != nil {
 			return err
 		}
-		return errors.Join(at.Put(ctx, name, size, f), f.Close())
+		src := &source{r: f}
+		err = errors.Join(at.Put(ctx, name, size, src), f.Close())
+		if fault.Is(src.err, fault.Corrupt) {
+			damaged, err = append(damaged, err), nil
+		}
+		return err
 	})
+	return errors.Join(append(damaged, err)...)
 }
 
 // unreadable reports whether an error is that of a backup whose file is damaged, or of a later version: it cannot be read the next time either.
@@ -246,12 +254,12 @@ func whatToDo(name string, err error) string {
 	return "nothing can be restored from it: put its file back from a copy, or remove " + name + suffix
 }
 
-// putBack writes files in place of those of backups that were removed, which name no segments. Without them the next Prune would have none of these to remove: its own fsync succeeds
+// putBack writes files in place of those of backups that were removed, which name no segments and cannot be restored. Without them the next Prune would have none of these to remove: its own fsync succeeds
 // although the first lost the removal, and a power cut brought backups back whose segments are gone.
 func putBack(ctx context.Context, at Place, removed []string) (err error) {
 	for _, name := range removed {
 		made, _ := time.Parse(nameFormat, name) // one that was renamed has no time
-		m := &Manifest{Version: formatVersion, Made: made, Missing: []string{"all of it: it was removed, and the fsync of that failed; it is removed again with the next backup that has --keep"}}
+		m := &Manifest{Version: formatVersion, Made: made, Removed: true, Missing: []string{"all of it: it was removed, and the fsync of that failed; it is removed again with the next backup that has --keep"}}
 		err = errors.Join(err, m.put(ctx, at, name))
 	}
 	return err
