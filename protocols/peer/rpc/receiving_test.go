@@ -28,12 +28,18 @@ func TestReadsOfManyPeersLeaveRoomForMaps(t *testing.T) {
 	for range smallRequestsMax / smallMax {
 		begin("a read", true, smallMax, nil)
 	}
-	begin("one too many", true, 1, full)
+	begin("one too many", true, alwaysMax+1, full)
+	begin("a short read", true, alwaysMax, nil)
+	begin("a deletion", false, smallMax, nil)
 	begin("a map", false, peer.MapBytesMax, nil)
-	begin("another", false, peer.MapBytesMax, full)
-	if booked != s.RequestBytes() || booked < 2*peer.MapBytesMax+smallRequestsMax {
-		t.Errorf("%d bytes are held, and %d were booked", s.RequestBytes(), booked)
+	if n := s.RequestBytes(); booked != n || n != smallRequestsMax+alwaysMax+smallMax+peer.MapBytesMax {
+		t.Errorf("%d bytes are held, and %d were booked", n, booked)
 	}
+	begin("another", false, peer.MapBytesMax, full)
+	begin("a deletion beside what was refused", false, smallMax, nil)
+	begin("rows, once all is full", false, peer.MapBytesMax-smallRequestsMax-alwaysMax-2*smallMax, nil)
+	begin("a deletion then", false, smallMax, full)
+	begin("a ping then", false, alwaysMax, nil)
 	for _, r := range all {
 		r.end()
 	}
@@ -83,5 +89,32 @@ func TestARequestIsBookedUntilItIsAnswered(t *testing.T) {
 	}
 	if len(in.seen) != 2 {
 		t.Errorf("seen are %v", in.seen)
+	}
+}
+
+// TestLongReadsShutOutNoOtherCalls: eight reads of 8 MiB shut out the pings, statistics, files and rows of administrators of all peers, as these counted as look-ups.
+func TestLongReadsShutOutNoOtherCalls(t *testing.T) {
+	in := looking{newMemory(), nil, map[string]int64{}}
+	in.booked = func() int64 { return 0 }
+	p, srv := serveStorage(t, in)
+	for range smallRequestsMax / smallMax {
+		r := &receiving{s: srv, small: true}
+		if err := r.take(smallMax); err != nil {
+			t.Fatal(err)
+		}
+		defer r.end()
+	}
+	long := []peer.Matcher{{Name: "a", Value: strings.Repeat("x", 1<<20)}}
+	if _, _, err := p.LabelNames(t.Context(), &peer.Select{Table: "t", Matchers: long}, 0); !fault.Is(err, fault.Throttled) {
+		t.Errorf("one long read more: %v", err)
+	}
+	if _, _, err := p.LabelNames(t.Context(), &peer.Select{Table: "t"}, 0); err != nil {
+		t.Errorf("a short read: %v", err)
+	}
+	if _, err := p.Stats(t.Context(), "t", 1); err != nil {
+		t.Errorf("statistics: %v", err)
+	}
+	if err := p.DeleteSeries(t.Context(), &peer.Select{Table: "t", Matchers: long}); fault.Is(err, fault.Throttled) {
+		t.Errorf("a deletion: %v", err)
 	}
 }

@@ -22,11 +22,15 @@ func (r revoked) has(serial *big.Int) bool {
 	return ok
 }
 
-// pemBegins begins each block of PEM.
-const pemBegins = "-----BEGIN"
+// A list in PEM is a block of this type.
+const (
+	listType   = "X509 CRL"
+	listBegins = "-----BEGIN " + listType + "-----"
+)
 
 // readRevoked reads lists of revoked certificates, each of which must be signed by one of the authorities: while an authority is replaced there are two. An expired list
-// counts as well: an authority that is slow to sign a new one must not readmit a revoked certificate. Errors are Invalid.
+// counts as well: an authority that is slow to sign a new one must not readmit a revoked certificate. Blocks of other kinds, as
+// the certificate of the authority, are passed over. Errors are Invalid.
 func readRevoked(file string, authorities []byte) (revoked, error) {
 	if file == "" {
 		return nil, nil
@@ -36,14 +40,12 @@ func readRevoked(file string, authorities []byte) (revoked, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: revoked certificates")
 	}
 	out := revoked{}
-	block, rest := pem.Decode(text)
-	if block == nil {
-		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds no list of revoked certificates in PEM", file)
-	}
-	for ; block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "X509 CRL" {
-			return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds a %s, which is no list of revoked certificates", file, block.Type)
+	lists := 0
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != listType {
+			continue
 		}
+		lists++
 		list, err := x509.ParseRevocationList(block.Bytes)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.Invalid, "peer TLS: revoked certificates in %s", file)
@@ -55,8 +57,11 @@ func readRevoked(file string, authorities []byte) (revoked, error) {
 			out[e.SerialNumber.String()] = struct{}{}
 		}
 	}
-	if bytes.Contains(rest, []byte(pemBegins)) {
-		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s ends within a list of revoked certificates; copy it again", file)
+	switch begun := bytes.Count(text, []byte(listBegins)); {
+	case begun == 0:
+		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds no list of revoked certificates in PEM", file)
+	case begun != lists: // Decode passes over what is no whole block
+		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds a part of a list of revoked certificates; copy it again", file)
 	}
 	return out, nil
 }

@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -139,9 +140,8 @@ func TestTheListsOfAllAuthoritiesCount(t *testing.T) {
 		t.Error("a certificate opens a connection that the second list revokes")
 	}
 	for what, text := range map[string][]byte{
-		"half of a list":         lists[:len(lists)-10],
-		"a list of a stranger":   append(lists[:len(lists):len(lists)], newTestAuthority(t).list(t, 1)...),
-		"what is no list at all": append(lists[:len(lists):len(lists)], pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.der})...),
+		"half of a list":       lists[:len(lists)-10],
+		"a list of a stranger": append(lists[:len(lists):len(lists)], newTestAuthority(t).list(t, 1)...),
 	} {
 		write(text)
 		if _, err := NewServer(Deps{Storage: newMemory()}, Settings{TLS: own}); !fault.Is(err, fault.Invalid) {
@@ -169,4 +169,34 @@ func TestListsOfStrangersAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestACertificateBesideTheListStopsNoStart: a file that had the certificate of the authority, too, was accepted, and then stopped each start.
+func TestACertificateBesideTheListStopsNoStart(t *testing.T) {
+	a := newTestAuthority(t)
+	own, stolen := a.files(t, "127.0.0.1"), a.files(t, "gw")
+	own.CRLFile = filepath.Join(t.TempDir(), "ca.crl")
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.der})
+	list := a.list(t, 1, stolen.CertFile)
+	authority, err := os.ReadFile(own.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		text []byte
+		ok   bool
+	}{
+		"before the list":    {slices.Concat(ca, list), true},
+		"behind the list":    {slices.Concat(list, ca), true},
+		"without any list":   {ca, false},
+		"behind half a list": {slices.Concat(list, list[:len(list)-30], ca), false},
+	} {
+		if err := os.WriteFile(own.CRLFile, c.text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readRevoked(own.CRLFile, authority)
+		if c.ok && (err != nil || !got.has(serialIn(t, stolen.CertFile))) || !c.ok && !fault.Is(err, fault.Invalid) {
+			t.Errorf("a certificate %s: %v, %v", what, got, err)
+		}
+	}
 }

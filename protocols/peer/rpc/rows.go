@@ -61,7 +61,7 @@ func (s *Server) commitRows(ctx context.Context, p *peerpb.RowCommit) (*peerpb.R
 
 // watchRows sends changes until the caller leaves or the server stops.
 func (s *Server) watchRows(ss grpc.ServerStream) error {
-	in := receiving{s: s, small: true}
+	in := receiving{s: s}
 	defer in.end()
 	var p peerpb.RowPrefix
 	if _, err := receiveChunks(ss, smallMax, in.take, &p); err != nil {

@@ -53,7 +53,7 @@ type Server struct {
 
 	insertBytes  atomic.Int64 // of inserts under way
 	requestBytes budget.Held  // of other requests, until they are answered
-	smallBytes   atomic.Int64 // of requestBytes, for those of names and matchers
+	smallBytes   atomic.Int64 // of requestBytes, those of reads and look-ups
 }
 
 // Bounds of one request and of one answer that is no select.
@@ -180,11 +180,11 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodEvaluations, s.reads(s.evaluations))
 	add(methodEvaluationsKept, s.keptEvaluations)
 	add(methodPing, answer(s, 1<<10, func(context.Context, *peerpb.Nothing) (*peerpb.Nothing, error) { return &peerpb.Nothing{}, nil }))
-	add(methodLabelNames, s.reads(answer(s, smallMax, s.labelNames)))
-	add(methodLabelValues, s.reads(answer(s, smallMax, s.labelValues)))
-	add(methodExemplars, s.reads(answer(s, smallMax, s.exemplars)))
+	add(methodLabelNames, s.reads(lookUp(s, s.labelNames)))
+	add(methodLabelValues, s.reads(lookUp(s, s.labelValues)))
+	add(methodExemplars, s.reads(lookUp(s, s.exemplars)))
 	add(methodPutMetadata, answer(s, requestBytesMax, s.putMetadata))
-	add(methodGetMetadata, s.reads(answer(s, smallMax, s.getMetadata)))
+	add(methodGetMetadata, s.reads(lookUp(s, s.getMetadata)))
 	add(methodDeleteSeries, answer(s, smallMax, s.deleteSeries))
 	add(methodCleanTombstones, answer(s, smallMax, s.cleanTombstones))
 	add(methodStats, answer(s, smallMax, s.stats))
@@ -203,7 +203,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	return d
 }
 
-// smallMax bounds requests that hold names and matchers only; a regular expression may be long.
+// smallMax bounds reads and look-ups, which hold names and matchers only, as a regular expression may be long, and other requests that are short.
 const smallMax = 8 << 20
 
 func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStream) error) (err error) {
@@ -268,11 +268,26 @@ func answer[Q any, A proto.Message, P interface {
 	*Q
 	proto.Message
 }](s *Server, most int, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
+	return answerWithin(s, most, false, f)
+}
+
+// lookUp is answer for a read or a look-up.
+func lookUp[Q any, A proto.Message, P interface {
+	*Q
+	proto.Message
+}](s *Server, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
+	return answerWithin(s, smallMax, true, f)
+}
+
+func answerWithin[Q any, A proto.Message, P interface {
+	*Q
+	proto.Message
+}](s *Server, most int, small bool, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
 	return func(ss grpc.ServerStream) error {
 		name, _ := grpc.MethodFromServerStream(ss)
 		name = name[len(fullMethod("")):]
 		q := P(new(Q))
-		in := receiving{s: s, small: most <= smallMax}
+		in := receiving{s: s, small: small}
 		defer in.end()
 		got, err := receiveChunks(ss, most, in.take, q)
 		s.metrics.received.WithLabelValues(name).Add(float64(got))
