@@ -48,7 +48,7 @@ func (b *Brick) RoomFor(bytes int64) error {
 	if err != nil || u.AvailBytes >= b.set.FreeBytesMin && u.AvailBytes-b.set.FreeBytesMin >= uint64(max(0, bytes)) {
 		return nil
 	}
-	return fault.Errorf(fault.Unavailable, "%d MiB are free in %s: not enough for %d MiB more beside the reserve of %d MiB (free_bytes_min); it is tried again, make room there",
+	return fault.Errorf(fault.Unavailable, "%d MiB are free in %s: not enough for %d MiB more beside the reserve of %d MiB (storage.free_bytes_min); it is tried again, make room there",
 		u.AvailBytes>>20, b.set.DataDir, bytes>>20, b.set.FreeBytesMin>>20)
 }
 
@@ -100,7 +100,7 @@ func (b *Brick) checkSpace() {
 			need += need / 4
 		}
 		if u.AvailBytes < need {
-			s := fmt.Sprintf("the store is read-only: %d MiB are free in %s, at least %d MiB must be; make room there or lower free_bytes_min",
+			s := fmt.Sprintf("the store is read-only: %d MiB are free in %s, at least %d MiB must be; make room there or lower storage.free_bytes_min",
 				u.AvailBytes>>20, dir, need>>20)
 			why = &s
 			break

@@ -24,7 +24,7 @@ func TestReadOnlyBelowTheFreeSpaceLimit(t *testing.T) {
 	}
 	free(1<<30-1, true)
 	_, err := b.Append(1, 1, seq(2), nil)
-	wantKind(t, err, fault.Unavailable, "make room there")
+	wantKind(t, err, fault.Unavailable, "make room there or lower storage.free_bytes_min")
 	free(1<<30+1, true) // no flapping
 	free(5<<28, false)
 	put(t, b, 1, seq(2), 10)
