@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -98,5 +99,29 @@ func TestAnExportOfBlocksThatIsKilledWritesNoWindowTwice(t *testing.T) {
 				t.Errorf("%v are left", left)
 			}
 		})
+	}
+}
+
+// TestAnOlderProgramRefusesANoteOfABlock: it reads version 1 alone, and did not know the block: it removed it, went on behind its window, and the rows were missing.
+func TestAnOlderProgramRefusesANoteOfABlock(t *testing.T) {
+	for _, c := range []struct {
+		block   string
+		version int
+	}{{"", 1}, {"01JDQ0000000000000000000AA", 2}} {
+		path := filepath.Join(t.TempDir(), "note")
+		if err := (&resume{What: "test", Block: c.block, Next: 7}).save(path); err != nil {
+			t.Fatal(err)
+		}
+		r, err := loadResume(path, "test")
+		if err != nil || r.Version != c.version || r.Block != c.block || r.Next != 7 {
+			t.Errorf("block %q: %+v, %v, want version %d", c.block, r, err, c.version)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "note")
+	if err := os.WriteFile(path, []byte(`{"version":3,"what":"test"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadResume(path, "test"); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a later version: %v", err)
 	}
 }

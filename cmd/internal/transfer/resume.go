@@ -16,7 +16,7 @@ const ResumeSuffix = ".resume"
 
 // resume is such a file.
 type resume struct {
-	Version int    `json:"version"` // 1
+	Version int    `json:"version"` // noteVersion, of a note that names a block noteOfBlock
 	What    string `json:"what"`    // the run's own parameters: another run does not continue this one
 	Next    int64  `json:"next"`    // of an export: milliseconds; of an import: see each source
 	Within  string `json:"within,omitempty"`
@@ -25,6 +25,12 @@ type resume struct {
 	Rows    int64  `json:"rows"`
 	Lossy   bool   `json:"lossy,omitempty"` // something was left out
 }
+
+// Versions of a note. A program that knows no block in it would remove that block, go on behind its window, and lose the rows: it refuses the later version.
+const (
+	noteVersion = 1
+	noteOfBlock = 2
+)
 
 // loadResume reads a run's file; nil if there is none. Errors are Invalid: the file is of another run.
 func loadResume(path, what string) (*resume, error) {
@@ -36,7 +42,7 @@ func loadResume(path, what string) (*resume, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "the note of an unfinished run")
 	}
 	var r resume
-	if err := json.Unmarshal(b, &r); err != nil || r.Version != 1 {
+	if err := json.Unmarshal(b, &r); err != nil || r.Version < noteVersion || r.Version > noteOfBlock {
 		return nil, fault.Errorf(fault.Invalid, "%s is no note of an unfinished run; remove it to begin anew", path)
 	}
 	if r.What != what {
@@ -47,7 +53,10 @@ func loadResume(path, what string) (*resume, error) {
 
 // save writes the file, whole or not at all.
 func (r *resume) save(path string) error {
-	r.Version = 1
+	r.Version = noteVersion
+	if r.Block != "" {
+		r.Version = noteOfBlock
+	}
 	b, err := json.Marshal(r)
 	if err == nil {
 		err = writeFile(path+".new", append(b, '\n'))
