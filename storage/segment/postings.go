@@ -335,7 +335,7 @@ func posting(b []byte, d *zstd.Decoder, want string) (runs cursor, found bool, e
 	if c.bad {
 		return cursor{}, false, errForm("page of postings")
 	}
-	h, before, run := cursor{b: heads}, 0, 0
+	h, before, run, passed := cursor{b: heads}, 0, 0, false
 	for range n {
 		size := h.count(len(strs))
 		run = h.count(postingsMax)
@@ -343,11 +343,14 @@ func posting(b []byte, d *zstd.Decoder, want string) (runs cursor, found bool, e
 			return cursor{}, false, errForm("page of postings")
 		}
 		if value := strs[:size]; string(value) >= want {
-			found = string(value) == want
+			found, passed = string(value) == want, true
 			break
 		}
 		strs = strs[size:]
 		before += run
+	}
+	if !passed && (!h.end() || len(strs) > 0) { // as valuesOfPage: it has more values than it says
+		return cursor{}, false, errForm("page of postings")
 	}
 	if !found {
 		return cursor{}, false, nil

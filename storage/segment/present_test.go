@@ -5,6 +5,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
 )
@@ -58,6 +59,29 @@ func TestSeriesInATimeAreThoseOfItsGroups(t *testing.T) {
 		}
 		if n := int(got.GetCardinality()); n > c.most {
 			t.Errorf("[%d, %d]: %d series, want at most %d", c.lo, c.hi, n, c.most)
+		}
+	}
+}
+
+// TestADamagedPageOfPostingsIsNoAbsentValue: the page says that it has fewer values than it has, and a value behind them counted as absent: its series were missing from answers.
+func TestADamagedPageOfPostingsIsNoAbsentValue(t *testing.T) {
+	pk, d := newPacker(), newDecoder()
+	values := map[string]*runs{}
+	for id, v := range []string{"a", "b", "c"} {
+		values[v] = &runs{value: v}
+		values[v].add(uint32(id))
+	}
+	pages, _ := packValues(values, pk)
+	page := pages[0]
+	for _, c := range []struct {
+		count byte
+		value string
+		found bool
+		fails bool
+	}{{3, "c", true, false}, {3, "bb", false, false}, {3, "d", false, false}, {2, "c", false, true}, {2, "d", false, true}, {0, "a", false, true}} {
+		page[0] = c.count
+		if _, found, err := posting(page, d, c.value); found != c.found || fault.Is(err, fault.Corrupt) != c.fails || (err != nil) != c.fails {
+			t.Errorf("%q in a page that says it has %d values: found %v, %v", c.value, c.count, found, err)
 		}
 	}
 }
