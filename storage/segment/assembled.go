@@ -2,7 +2,9 @@ package segment
 
 import (
 	"encoding/binary"
+	"math"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -23,37 +25,44 @@ type assembly struct {
 	has    []struct{ series, label uint32 }
 	sizes  []int // of the labels of each series
 	bytes  int64 // of all
+	room   int64 // bytes of runs that may still be read
 }
 
-// assembles reports whether labels of so many series are to be put together: if postings of all names are in no more pages than their definitions. A page costs about as
-// much.
-func assembles(names []labelName, pages func(most int) int) bool {
+// runBytesPerDefinition is how many bytes of runs are read rather than a definition, which has some ten labels: a run has about two bytes.
+const runBytesPerDefinition = 16
+
+// assembles returns how many bytes of runs may be read to put labels of series together; 0: their definitions are in fewer pages than postings of all names. Where the runs are short a page of
+// either costs about as much, but those of one value can be long: of a label that changes from each series to the next they are as many as the series.
+func assembles(names []labelName, ids *roaring.Bitmap) (runBytes int64) {
 	postings := 0
 	for i := range names {
 		postings += len(names[i].firsts)
 	}
-	return postings > 0 && pages(postings) >= postings
+	if n := pagesOf(ids, math.MaxInt); postings > 0 && n >= postings {
+		return int64(n) * pageDefinitions * runBytesPerDefinition
+	}
+	return 0
 }
 
 // assemble returns the labels of series that are defined here and fulfil ms, in the order of their ids, which rise; nil: all together have more than so many bytes. They
-// are parts of one string.
-func (r *Reader) assemble(names []labelName, ids []uint32, ms []*labels.Matcher, most int64) ([]point.Labels, error) {
-	a := assembly{ids: ids, sizes: make([]int, len(ids))}
+// are parts of one string. Short is that it would read more bytes of runs than that.
+func (r *Reader) assemble(names []labelName, ids []uint32, ms []*labels.Matcher, most, runBytes int64) (_ []point.Labels, short bool, _ error) {
+	a := assembly{ids: ids, sizes: make([]int, len(ids)), room: runBytes}
 	for i := range names {
 		if err := r.assembleName(&a, &names[i], onlyValue(ms, names[i].name), most); err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		if a.bytes > most {
-			return nil, nil
+		if a.bytes > most || a.room < 0 {
+			return nil, a.room < 0, nil
 		}
 	}
 	out := a.end()
 	for _, l := range out {
 		if !l.Valid() {
-			return nil, r.corrupt([]byte{keyNames}, errForm("labels of a series"))
+			return nil, false, r.corrupt([]byte{keyNames}, errForm("labels of a series"))
 		}
 	}
-	return out, nil
+	return out, false, nil
 }
 
 // assembleName adds the label of one name; only is its value if all series have the same, and need not be looked for.
@@ -67,6 +76,9 @@ func (r *Reader) assembleName(a *assembly, n *labelName, only string, most int64
 	}
 	var bad error
 	err = r.eachValue(n, 0, len(n.firsts), func(value string, runs cursor) bool {
+		if a.room -= int64(len(runs.b)); a.room < 0 {
+			return false
+		}
 		a.begin(n.name, value)
 		bad = eachCommon(runs, a.ids, a.add)
 		return bad == nil && a.bytes <= most

@@ -82,7 +82,7 @@ func TestAssembledLabelsAreTheDefinedOnes(t *testing.T) {
 			ids, err := r.Match(ms)
 			check(t, err)
 			list := ids.ToArray()
-			got, err := r.assemble(names, list, ms, math.MaxInt64)
+			got, _, err := r.assemble(names, list, ms, math.MaxInt64, math.MaxInt64)
 			check(t, err)
 			bytes := int64(0)
 			for i, id := range list {
@@ -90,7 +90,7 @@ func TestAssembledLabelsAreTheDefinedOnes(t *testing.T) {
 					t.Fatalf("seed %d, series %d of %v: %s, want %s", seed, id, ms, got[i], all[id])
 				}
 			}
-			if got, err := r.assemble(names, list, ms, bytes-1); got != nil && bytes > 0 || err != nil {
+			if got, short, err := r.assemble(names, list, ms, bytes-1, math.MaxInt64); got != nil && bytes > 0 || short || err != nil {
 				t.Errorf("seed %d: %d series of more bytes than wanted: %v", seed, len(got), err)
 			}
 		}
@@ -112,5 +112,46 @@ func TestPostingsThatContradictDamageTheFile(t *testing.T) {
 		if err := eachCommon(cursor{b: runs}, []uint32{1 << 31}, func(int) {}); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("%x: %v", runs, err)
 		}
+	}
+}
+
+// shuffled is a segment of series whose eight labels of three values change from each to the next, so that a posting has as many runs as a label has series. The selector rare
+// finds so many of them, each in a page of definitions of its own.
+func shuffled(series, few int) *source {
+	rng := rand.New(rand.NewPCG(1, 3))
+	s := &source{meta: Meta{Table: "t", Partition: 1, ID: point.SegmentID{Epoch: 1, Seq: 1}, Major: true}}
+	for i := range series {
+		pairs := append(make([]string, 0, 20), point.MetricName, "m")
+		for k := range 8 {
+			pairs = append(pairs, fmt.Sprint("label", k), fmt.Sprint("v", rng.IntN(3)))
+		}
+		if i%(series/few) == 0 && i/(series/few) < few {
+			pairs = append(pairs, "rare", "yes")
+		}
+		s.defs = append(s.defs, definition{point.DenseID(i), point.MakeLabels(pairs...)})
+	}
+	return s
+}
+
+var rare = NewSelector([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "rare", "yes")})
+
+// TestLongPostingsAreNotReadForAFewSeries: their labels were put together from postings that have as many runs as all series, which took many times as long as their definitions.
+func TestLongPostingsAreNotReadForAFewSeries(t *testing.T) {
+	const few = 20
+	fs, cache := vfs.NewMem(), openCache(t, 0)
+	s := shuffled(20_000, few)
+	r := openSegment(t, fs, "s", s.write(t, fs, "s"), cache)
+	got, err := r.Find(rare)
+	check(t, err)
+	if want := foundModel(s.defs, rare); len(want) != few || !slices.Equal(got.IDs, want) {
+		t.Fatalf("found are %v, want %v", got.IDs, want)
+	}
+	for i, id := range got.IDs {
+		if got.Labels(i) != s.defs[id].labels {
+			t.Errorf("series %d is %s, want %s", id, got.Labels(i), s.defs[id].labels)
+		}
+	}
+	if n := definitionPages(cache); n != few {
+		t.Errorf("%d pages of definitions were decoded, want %d", n, few)
 	}
 }

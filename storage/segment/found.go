@@ -123,11 +123,15 @@ func (r *Reader) labelsOf(of *Selector, ids *roaring.Bitmap, f func(id point.Den
 	if err != nil {
 		return err
 	}
-	if !assembles(names, func(most int) int { return pagesOf(ids, most) }) {
+	runBytes := assembles(names, ids)
+	if runBytes == 0 {
 		return r.EachLabels(ids, f)
 	}
 	list := ids.ToArray()
-	all, err := r.assemble(names, list, of.ms, r.cache.pagesMax/foundLabelsPart)
+	all, short, err := r.assemble(names, list, of.ms, r.cache.pagesMax/foundLabelsPart, runBytes)
+	if short {
+		return r.EachLabels(ids, f)
+	}
 	for i := range all {
 		if err := f(point.DenseID(list[i]), all[i]); err != nil {
 			return err
