@@ -35,11 +35,13 @@ func (p onePipe) Addr() net.Addr { return &net.TCPAddr{} }
 
 // overPipe serves one connection without buffers by net/http: the test decides how much of an answer is sent.
 func overPipe(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio.Reader)) {
-	served(t, d, test, func(f *Front, conn net.Conn) {
-		l := make(onePipe, 1)
-		l <- conn
-		close(l)
-		_ = f.plain.Serve(l)
+	synctest.Test(t, func(t *testing.T) {
+		served(t, d, test, func(f *Front, conn net.Conn) {
+			l := make(onePipe, 1)
+			l <- conn
+			close(l)
+			_ = f.plain.Serve(l)
+		})
 	})
 }
 
@@ -47,27 +49,25 @@ func overPipe(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio
 func overFastPipe(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio.Reader)) {
 	var answer fasthttp.ResponseHeader
 	_ = answer.Header() // begins the package's clock, which never ends and must not be in a bubble
-	served(t, d, test, (*Front).accepted)
+	synctest.Test(t, func(t *testing.T) { served(t, d, test, (*Front).accepted) })
 }
 
 func served(t *testing.T, d Deps, test func(f *Front, conn net.Conn, in *bufio.Reader), serve func(f *Front, conn net.Conn)) {
-	synctest.Test(t, func(t *testing.T) {
-		f, err := New(d, Settings{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan struct{})
-		ours, theirs := net.Pipe()
-		go func() {
-			serve(f, ours)
-			close(ended)
-		}()
-		test(f, theirs, bufio.NewReader(theirs))
-		_ = theirs.Close()
-		_ = f.plain.Close()
-		<-ended
-		_ = f.Shutdown(t.Context())
-	})
+	f, err := New(d, Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	ours, theirs := net.Pipe()
+	go func() {
+		serve(f, ours)
+		close(ended)
+	}()
+	test(f, theirs, bufio.NewReader(theirs))
+	_ = theirs.Close()
+	_ = f.plain.Close()
+	<-ended
+	_ = f.Shutdown(t.Context())
 }
 
 // TestAClientThatReadsSlowlyGetsAllOfALargeAnswer: the time to read had to do for the whole of a write, and an answer of megabytes is one.
