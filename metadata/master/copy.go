@@ -31,6 +31,7 @@ type held struct {
 
 	came, went, ready []topology.ServerID
 	to                []topology.ServerID // wanted by persons
+	reliefs           []topology.ServerID // the targets of reliefs
 	why               string
 	kind              Kind
 }
@@ -44,14 +45,21 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 	}
 	h := held{planner: p, m: m, part: part, key: key, hold: hold, live: slices.Clone(part.Placements), kind: Repair}
 	for _, pl := range append(slices.Clone(part.Placements), part.Joining...) {
-		if h.leaves(pl) {
-			h.why, h.kind = cmp.Or(h.why, p.whyLeaves(key.Table, pl)), p.kindFor(pl.Server)
-			if to, asked := p.moveOf(key.Table, pl); asked {
-				if h.kind = Drain; to.Note.Who == "" || isRelief(to) {
-					h.kind = Balance
-				}
-				h.to = append(h.to, to.To)
+		if !h.leaves(pl) {
+			continue
+		}
+		kind := p.kindFor(pl.Server)
+		switch to, asked := p.moveOf(key.Table, pl); {
+		case asked && isRelief(to):
+			kind, h.reliefs = Balance, append(h.reliefs, to.To)
+		case asked:
+			if kind = Drain; to.Note.Who == "" {
+				kind = Balance
 			}
+			h.to = append(h.to, to.To)
+		}
+		if h.why == "" || h.kind == Balance { // balance is the last reason that is named
+			h.why, h.kind = p.whyLeaves(key.Table, pl), kind
 		}
 	}
 	if h.why == "" {
@@ -98,7 +106,7 @@ func (h *held) leaves(pl topology.Placement) bool {
 // moveOf returns the move of a placement that its server's registry row has: a person asked for it, or it is a relief.
 func (v *view) moveOf(table string, pl topology.Placement) (registry.Move, bool) {
 	st := v.servers[pl.Server]
-	if st == nil {
+	if st == nil || v.ending[placementOf{table, pl.ID}] {
 		return registry.Move{}, false
 	}
 	return st.MoveOf(table, pl.ID)
@@ -114,6 +122,11 @@ func (p *planner) whyLeaves(table string, pl topology.Placement) string {
 	default:
 		return fmt.Sprintf("%s moves it from %s to %s: %s", move.Note.Who, pl.Server, move.To, move.Note.Reason)
 	}
+}
+
+// waits reports whether a server that stays has to catch up first: no copy leaves because of load meanwhile.
+func (h *held) waits() bool {
+	return len(h.reliefs) > 0 && slices.ContainsFunc(h.part.Placements, func(pl topology.Placement) bool { return !h.leaves(pl) && !h.lists(h.key, pl) })
 }
 
 // good counts the live placements that stay.
@@ -136,6 +149,8 @@ func (h *held) ripen() (filling int) {
 	for _, pl := range h.part.Joining {
 		listed := h.lists(h.key, pl)
 		switch {
+		case listed && slices.Contains(h.reliefs, pl.Server) && h.heldByOthers(pl.Server) > 0 && h.waits():
+			filling++
 		case listed && (!h.leaves(pl) && h.good() < want || h.heldByOthers(pl.Server) == 0 && !h.silent(pl.Server, h.set.EmptyAfter)): // without this it may not lead, although others may be lost
 			h.ops, h.ready = append(h.ops, topology.JoinFinalize{Partition: h.part.ID, Placement: pl.ID}), append(h.ready, pl.Server)
 			h.live = append(h.live, pl)
@@ -157,7 +172,17 @@ func (h *held) ripen() (filling int) {
 
 // join lets others join, until there will be enough.
 func (h *held) join(filling int) {
+	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true, bytes: h.Sizes[h.key].Bytes}
 	missing := h.m.Config.Replicas - h.good() - filling
+	for _, s := range h.reliefs {
+		switch st := h.servers[s]; {
+		case slices.Contains(w.not, s):
+		case st == nil || h.unsuitable(&w, st) || st.filling >= h.set.FillsMax || !st.takes(w.bytes):
+			missing-- // it waits, and holds up nothing else
+		default:
+			h.to = append(h.to, s)
+		}
+	}
 	if missing <= 0 {
 		return
 	}
@@ -165,7 +190,6 @@ func (h *held) join(filling int) {
 		h.cannotCopy(s, h.key)
 		return
 	}
-	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true, bytes: h.Sizes[h.key].Bytes}
 	w.has = slices.DeleteFunc(slices.Clone(w.not), func(s topology.ServerID) bool { return h.bad(s, h.set.DeadAfter) })
 	for ; missing > 0; missing-- {
 		w.takeNext(&h.to)
@@ -198,7 +222,7 @@ func (h *held) keepsNoCopies() (topology.ServerID, bool) {
 
 // leave has one placement more than wanted join again: the map must not name it as live when its server removes it. One that is not listed leaves at once.
 func (h *held) leave() {
-	if len(h.live) <= h.m.Config.Replicas {
+	if len(h.live) <= h.m.Config.Replicas || h.waits() {
 		return
 	}
 	pl, ok := h.nextToGo()

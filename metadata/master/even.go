@@ -87,7 +87,8 @@ func (e *evening) settled(m *topology.Map, part *topology.Partition, key lease.P
 // more rows afterwards, too.
 func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	unlisted := func(pl topology.Placement) bool { return !e.lists(key, pl) }
-	if len(part.Placements) < m.Config.Replicas || len(part.Placements)+len(part.Joining) > m.Config.Replicas+1 || slices.ContainsFunc(part.Placements, unlisted) {
+	filling := slices.ContainsFunc(part.Joining, unlisted) // it is kept while another one has to catch up
+	if len(part.Placements) < m.Config.Replicas || len(part.Placements)+len(part.Joining) > m.Config.Replicas+1 || !filling && slices.ContainsFunc(part.Placements, unlisted) {
 		return // there is more to mend than a move (copy.go)
 	}
 	servers := append(on(part.Placements), on(part.Joining)...)

@@ -18,7 +18,7 @@ import (
 //	  ─▶ join, live, leaves (copy.go) ─▶ the move is deleted from the row
 //	  ─▶ the lead of p is handed over to the server that has the copy now (load.go); of a table of one replica the lease went with the copy
 //
-// The row says what each step is for, to any master. Only one relief of the cluster is under way at a time; DESIGN.md has the argument why it ends.
+// The row says what each step is for, to any master. As a rule only one relief of the cluster is under way at a time; DESIGN.md has the argument why it ends.
 type Relief struct {
 	// From is the server whose registry row has the move.
 	From topology.ServerID
@@ -35,12 +35,15 @@ const (
 	// reliefPays is for how long a partition must go on taking rows, at least, and reliefPaysTimes how many times as long as its rows need to be copied.
 	reliefPays      = 10 * time.Minute
 	reliefPaysTimes = 4
+	// reliefMax is for how long a copy is waited for, at least, and reliefMaxTimes how many times as long as its rows need to be copied.
+	reliefMax      = 30 * time.Minute
+	reliefMaxTimes = 10
 )
 
 // isRelief reports whether a master moves the placement for load.
 func isRelief(m registry.Move) bool { return m.Note.Who == Fencer }
 
-// endReliefs ends the reliefs that have no purpose any more, and notes whether one is under way.
+// endReliefs ends the reliefs that have no purpose any more, and notes whether one is under way. The rest of the plan passes over those that end.
 func (p *planner) endReliefs() {
 	for _, st := range p.order {
 		for _, m := range st.Moves {
@@ -50,6 +53,7 @@ func (p *planner) endReliefs() {
 			p.relieving = true
 			if why := p.reliefEnds(st, m); why != "" && p.moves < p.set.MovesMax {
 				p.moves++
+				p.ending[placementOf{m.Table, m.Placement}] = true
 				p.add(Step{Kind: Balance, Table: m.Table, Partition: m.Partition, Relief: &Relief{From: st.ID, Move: m, End: true},
 					What: fmt.Sprintf("end the move of p%d away from %s", m.Partition, st.ID), Why: why})
 			}
@@ -59,15 +63,21 @@ func (p *planner) endReliefs() {
 
 // reliefEnds returns why a relief ends; "": it goes on. A server that is silent for less than EmptyAfter, such as one that starts again, ends none.
 func (p *planner) reliefEnds(from *standing, m registry.Move) string {
+	key := lease.Partition{Table: m.Table, ID: m.Partition}
 	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
+	age := p.Moving[placementOf{m.Table, m.Placement}]
+	tooLong := ""
+	if age > max(reliefMax, reliefMaxTimes*p.copying(key)) {
+		tooLong = fmt.Sprintf("%s does not have every row after %v", m.To, age.Round(time.Second))
+	}
 	switch {
 	case p.Dropping[m.Table] || p.Dropped[m.Table]:
 		return "the table is dropped"
 	case i < 0:
-		return "" // its map is not known now
+		return tooLong // its map is not known now
 	}
-	key := lease.Partition{Table: m.Table, ID: m.Partition}
 	row := p.Leases[key]
+	hold, known := p.holders(key)
 	part, there := p.all[i].ByID(m.Partition)
 	to := p.servers[m.To]
 	switch {
@@ -75,6 +85,10 @@ func (p *planner) reliefEnds(from *standing, m registry.Move) string {
 		return "it has left"
 	case part.State != topology.Live:
 		return fmt.Sprintf("p%d is %v", m.Partition, part.State)
+	case !known:
+		return "its lease row is gone or cannot be read"
+	case p.all[i].Config.Replicas > 1 && p.leads(key, from.ID):
+		return fmt.Sprintf("%s leads it now", from.ID)
 	case row.Offline != nil:
 		return "a person took the partition offline"
 	case row.State == lease.Held && p.silent(row.Holder, p.set.EmptyAfter):
@@ -85,8 +99,23 @@ func (p *planner) reliefEnds(from *standing, m registry.Move) string {
 		return p.state(m.To)
 	case slices.Contains(p.No[key], m.To):
 		return fmt.Sprintf("it is prohibited on %s", m.To)
+	case p.full(m.To, key) != "":
+		return p.full(m.To, key)
 	}
-	return p.full(m.To, key)
+	for _, s := range append(slices.Clone(hold), m.To) {
+		if st := p.servers[s]; st != nil && st.Live && !st.copies() {
+			return "storage.copies is off on " + string(s)
+		}
+	}
+	if slices.ContainsFunc(slices.Concat(part.Placements, part.Joining), func(pl topology.Placement) bool { return pl.Server == m.To && p.lists(key, pl) }) {
+		return ""
+	}
+	return tooLong
+}
+
+// copying is how long the rows of a partition need to be copied.
+func (p *planner) copying(key lease.Partition) time.Duration {
+	return time.Duration(float64(p.Sizes[key].Bytes) / float64(p.set.CopyRate) * float64(time.Second))
 }
 
 // relieveByCopy begins the relief that leaves the busier of two servers with the least.
@@ -155,8 +184,7 @@ func (l *leading) paysOff(x hotPart) bool {
 	if perRow := float64(size.Bytes) / float64(max(size.Rows, 1)); l.set.SplitBytes > 0 && perRow > 0 {
 		left = min(left, float64(l.splitFrom(x.table)-size.Bytes)/(perRow*float64(max(x.rows, 1)))*float64(time.Second))
 	}
-	copying := float64(size.Bytes) / float64(l.set.CopyRate) * float64(time.Second)
-	return known && left >= max(float64(reliefPays), reliefPaysTimes*copying)
+	return known && left >= float64(max(reliefPays, reliefPaysTimes*l.copying(x.key())))
 }
 
 // leadHelps reports whether the lead may be handed over to a server that has a copy: then no copy moves, also while that waits.
@@ -166,8 +194,8 @@ func (l *leading) leadHelps(from topology.ServerID, x hotPart) bool {
 	})
 }
 
-// reliefTo returns the relief of a server by a copy of a partition on another one; nil: it may not have one, or that is not worth it. The gain is twice that of a lead
-// at least, so that the lead is still worth handing over when the copy is there.
+// reliefTo returns the relief of a server by a copy of a partition on another one; nil: it may not have one, or that is not worth it. The gain is twice what a
+// lead needs, at least, so that the lead is still worth handing over when the copy is there.
 func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *reliefOf {
 	bytes, rows, measured := l.Sizes[x.key()].Bytes, l.rows[st.ID], false
 	_, measured = l.rows[st.ID]
@@ -178,7 +206,7 @@ func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *rel
 		return nil
 	case st.Beat.Load >= lease.LoadMaxDefault || slices.Contains(st.Beat.Damaged, x.key().String()):
 		return nil
-	case max(here, there) > l.rows[from]-max(l.set.BalanceRows, l.mean/10):
+	case max(here, there) > l.rows[from]-2*l.least:
 		return nil
 	case there*100 > l.mean*busyPercent && there > here:
 		return nil // it would be the one beyond the band
@@ -188,7 +216,7 @@ func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *rel
 	var leaves []topology.Placement
 	for _, pl := range x.part.Placements {
 		stay := slices.DeleteFunc(slices.Clone(w.has), func(s topology.ServerID) bool { return s == pl.Server })
-		if leader := pl.Server == from; leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) {
+		if leader := pl.Server == from; len(l.servers[pl.Server].Moves) < registry.MovesMax && leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) {
 			leaves = append(leaves, pl)
 		}
 	}

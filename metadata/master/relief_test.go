@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -20,8 +22,8 @@ type crowded struct {
 	begun map[lease.Partition]int // reliefs
 }
 
-func newCrowded(t *testing.T, seed uint64) *crowded {
-	s := &skewed{world: newWorld(), t: t, seed: seed, rows: map[lease.Partition]int64{}, since: map[lease.Partition]int{}}
+func newCrowded(t *testing.T, seed uint64, noise bool) *crowded {
+	s := &skewed{world: newWorld(), t: t, seed: seed, noise: noise, rows: map[lease.Partition]int64{}, since: map[lease.Partition]int{}}
 	s.rng = rand.New(rand.NewPCG(seed, 7))
 	s.set.BalanceRows, s.set.SplitBytes, s.set.PresplitAhead, s.set.BalanceBytes = 100, -1, -1, -1
 	s.Now = time.Date(2026, 11, 21, 1, 0, 0, 0, time.UTC).UnixNano()
@@ -122,7 +124,7 @@ func (c *crowded) carryOut(s Step) {
 		c.acquire(s.Hand.Partition, s.Hand.To)
 		c.Handed[s.Hand.Partition] = Handed{From: s.Hand.From, To: s.Hand.To}
 		c.byLoad++
-		if after := c.squares(); after >= before {
+		if after := c.squares(); !c.noise && after >= before {
 			c.t.Fatalf("seed %d, step %d: the sum of squares was %.0f and is %.0f after %s: %s", c.seed, c.step, before, after, s.What, s.Why)
 		}
 	case s.Relief != nil:
@@ -186,6 +188,22 @@ func (c *crowded) follow(m *topology.Map) {
 	}
 }
 
+// TestLoadsThatVaryMoveFewCopies: loads that go up and down by a tenth move no more copies than twice as many as there are partitions, in an hour.
+func TestLoadsThatVaryMoveFewCopies(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2) {
+		c := newCrowded(t, seed, true)
+		for range 720 {
+			c.play()
+		}
+		for key, n := range c.begun {
+			if n > 2 {
+				t.Errorf("seed %d: copies of %s were moved %d times", seed, key, n)
+			}
+		}
+	}
+}
+
 // busiest is the load of the busiest server, in percent of the mean.
 func (c *crowded) busiest() int64 {
 	most, total := int64(0), int64(0)
@@ -195,31 +213,15 @@ func (c *crowded) busiest() int64 {
 	return most * 100 * int64(len(c.Servers)) / max(total, 1)
 }
 
-// anywhere is what busiest would be if the busiest partition went first, to the least busy of all servers, and so on.
-func (c *crowded) anywhere() int64 {
-	var rows []int64
-	for _, n := range c.rows {
-		rows = append(rows, n)
-	}
-	slices.Sort(rows)
-	loads, total := make([]int64, len(c.Servers)), int64(0)
-	for _, n := range slices.Backward(rows) {
-		slices.Sort(loads)
-		loads[0], total = loads[0]+n, total+n
-	}
-	return slices.Max(loads) * 100 * int64(len(c.Servers)) / max(total, 1)
-}
-
 // TestAServerThatWasAddedLateGetsItsShareOfTheLoad: with constant loads, copies move where leads alone do not even the loads out, one at a time, no two of a partition on one
-// host; it comes to an end, and a master that remembers nothing finds nothing more to do.
+// host; it comes to an end, and a master that remembers nothing finds nothing more to do. The sum of the squares of the loads is less afterwards.
 func TestAServerThatWasAddedLateGetsItsShareOfTheLoad(t *testing.T) {
-	seeds, steps := 24, 1000
-	if testing.Short() {
-		seeds = 6
-	}
-	within, was, possible, reliefs := 0, 0, 0, 0
+	t.Parallel()
+	const seeds, steps = 6, 1000
+	within, was, reliefs, before, after := 0, 0, 0, 0.0, 0.0
 	for seed := range seeds {
-		c := newCrowded(t, uint64(seed))
+		c := newCrowded(t, uint64(seed), false)
+		before += c.squares()
 		if c.busiest() <= busyPercent {
 			was++
 		}
@@ -245,12 +247,75 @@ func TestAServerThatWasAddedLateGetsItsShareOfTheLoad(t *testing.T) {
 		if c.busiest() <= busyPercent {
 			within++
 		}
-		if c.anywhere() <= busyPercent {
-			possible++
+		after += c.squares()
+	}
+	if after >= before || reliefs == 0 {
+		t.Errorf("the sum of the squares of the loads was %.0f, and is %.0f after %d copies were moved", before, after, reliefs)
+	}
+	t.Logf("%d of %d clusters were within 1.25 of the mean, and %d are, after %d copies were moved", was, seeds, within, reliefs)
+}
+
+// TestAReliefThatDoesNotGetOnEnds: it has the only slot, and held up all others for ever where its target never got every row, or its table's map is unknown.
+func TestAReliefThatDoesNotGetOnEnds(t *testing.T) {
+	for _, mapped := range []bool{true, false} {
+		c := newCrowded(t, 1, false)
+		m := c.Tables[0]
+		part, _ := m.Find(0, c.Now)
+		key, from, to := lease.Partition{Table: m.Table, ID: part.ID}, part.Placements[len(part.Placements)-1], c.Servers[len(c.Servers)-1].ID
+		c.relieve(Relief{From: from.Server, Move: registry.Move{Table: m.Table, Partition: part.ID, Placement: from.ID, To: to}})
+		c.Sizes[key] = Size{Bytes: 6 << 30}
+		c.set.CopyRate = 1 << 20 // 6144 s
+		if !mapped {
+			c.Tables = c.Tables[1:]
+		}
+		ends := func(age time.Duration) (n int) {
+			c.Moving = map[placementOf]time.Duration{{m.Table, from.ID}: age}
+			for _, s := range Plan(c.State, c.set, c.rng) {
+				n += number(s.Relief != nil && s.Relief.End)
+			}
+			return n
+		}
+		if ends(61_000*time.Second) != 0 || ends(62_000*time.Second) != 1 {
+			t.Errorf("map known %t: ends %d times after 61,000 s, %d after 62,000 s", mapped, ends(61_000*time.Second), ends(62_000*time.Second))
 		}
 	}
-	if within <= was || reliefs == 0 {
-		t.Errorf("%d of %d clusters were within 1.25 of the mean, and %d are, after %d copies were moved", was, seeds, within, reliefs)
+}
+
+// TestAServerThatStartedAgainIsNoTarget: within TakeAfter of its end it was taken for one that is idle, since it leads nothing yet.
+func TestAServerThatStartedAgainIsNoTarget(t *testing.T) {
+	now := time.Duration(0)
+	rows := NewRows(func() time.Duration { return now }, 4*time.Second)
+	servers := []registry.Server{{ID: "s1", Moves: []registry.Move{{Table: "cpu", Partition: 1, Placement: 7, Note: lease.Note{Who: Fencer}}}}}
+	var s State
+	beat := func(boot lease.Boot, n uint64) time.Duration {
+		now += time.Second
+		rows.BeatsRead([]coord.Row{{Key: lease.BeatKey("s1"), Value: lease.Beat{Server: "s1", Boot: boot, Store: "d", N: n}.Encode(), Revision: coord.Revision(now)}})
+		rows.FillServers(&s, servers)
+		return s.Servers[0].For
 	}
-	t.Logf("%d of %d clusters were within 1.25 of the mean, and %d are, after %d copies were moved; %d would be if each partition could be anywhere", was, seeds, within, reliefs, possible)
+	beat("a", 1)
+	beat("a", 2)
+	if a, b, c := beat("a", 3), beat("b", 1), beat("b", 2); a != 2*time.Second || b != 0 || c != time.Second {
+		t.Errorf("it is said to live for %v, for %v when it started again, then for %v", a, b, c)
+	}
+	if age := s.Moving[placementOf{"cpu", 7}]; age != 4*time.Second {
+		t.Errorf("the relief is %v old", age)
+	}
+	servers[0].Moves = nil
+	if beat("b", 3); len(s.Moving) != 0 {
+		t.Errorf("a relief that ended is remembered: %v", s.Moving)
+	}
+}
+
+// TestARowStaysShortEnoughToBeRead: a move was written into a row which nobody could read then.
+func TestARowStaysShortEnoughToBeRead(t *testing.T) {
+	r := Relief{From: "s1", Move: registry.Move{Table: "cpu", Partition: 1, Placement: 7, To: "s2"}}
+	in := func(words int, drain *lease.Note) string {
+		from := registry.Server{ID: "s1", Addr: "a:1", Host: "h", Moves: []registry.Move{{Table: "cpu", Placement: 9, Note: lease.Note{Who: "ann", Reason: strings.Repeat("x", words)}}}}
+		_, why := r.in([]coord.Row{{Key: "servers/s1", Revision: 1, Value: from.Encode()}, {Key: "servers/s2", Revision: 1, Value: registry.Server{ID: "s2", Addr: "a:2", Host: "i", Drain: drain}.Encode()}}, lease.Note{Who: Fencer, Reason: "load"})
+		return why
+	}
+	if in(1, nil) != "" || in(registry.RowMax-300, nil) == "" || in(1, &lease.Note{Who: "ann"}) == "" {
+		t.Errorf("short: %q; long: %q; to a drained server: %q", in(1, nil), in(registry.RowMax-300, nil), in(1, &lease.Note{Who: "ann"}))
+	}
 }

@@ -30,6 +30,7 @@ type Rows struct {
 		swept     map[string]sweep // by table
 		handed    map[lease.Partition]handed
 		moved     map[lease.Partition]time.Duration // in reachable time: when a relief of it was last seen under way
+		moving    map[placementOf]time.Duration     // in reachable time: when a relief under way was first seen
 		bad       map[string]error
 		beats     map[topology.ServerID]*pulse
 		reachable time.Duration // time in which the store answered without a gap
@@ -218,7 +219,7 @@ func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 	}
 	if !first {
 		b.moved = true
-		if r.mu.reachable-b.changed >= r.takeAfter {
+		if r.mu.reachable-b.changed >= r.takeAfter || b.beat.Boot != beat.Boot { // one that started again leads nothing yet
 			b.liveAt = r.mu.reachable
 		}
 	}
@@ -317,10 +318,18 @@ func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64)
 
 // movedLocked notes the reliefs that are under way, and forgets those that ended long ago.
 func (r *Rows) movedLocked(s *State, servers []registry.Server) {
+	was := r.mu.moving
+	r.mu.moving, s.Moving = map[placementOf]time.Duration{}, map[placementOf]time.Duration{}
 	for _, srv := range servers {
 		for _, m := range srv.Moves {
 			if isRelief(m) {
 				r.mu.moved[lease.Partition{Table: m.Table, ID: m.Partition}] = r.mu.reachable
+				one := placementOf{m.Table, m.Placement}
+				since, known := was[one]
+				if !known {
+					since = r.mu.reachable
+				}
+				r.mu.moving[one], s.Moving[one] = since, r.mu.reachable-since
 			}
 		}
 	}

@@ -87,6 +87,8 @@ func (w *world) arg(t *testing.T, a datadriven.CmdArg) {
 		w.set.CreateMax = n()
 	case "drop":
 		w.set.DropMax = n()
+	case "balance-rows":
+		w.set.BalanceRows = int64(n())
 	case "room-from":
 		w.set.RoomFrom = n()
 	case "share-hosts":
@@ -175,14 +177,18 @@ func (w *world) line(t *testing.T, line string) {
 			}
 		}
 		w.Servers = append(slices.DeleteFunc(w.Servers, func(o Server) bool { return o.ID == s.ID }), s)
-	case f[0] == "move": // of a partition of the last table: move p1 from s1 to s2
+	case f[0] == "move": // of a partition of the last table: move p1 from s1 to s2, by ann; move p1 from s1 to s2 for load
 		m := w.Tables[len(w.Tables)-1]
 		id, err := strconv.ParseUint(f[1][1:], 10, 64)
 		must(err)
 		at, _ := m.ByID(point.PartitionID(id))
 		pl, _ := at.On(topology.ServerID(f[3]))
 		i := slices.IndexFunc(w.Servers, func(s Server) bool { return string(s.ID) == f[3] })
-		w.Servers[i].Moves = append(w.Servers[i].Moves, registry.Move{Table: m.Table, Partition: at.ID, Placement: pl.ID, To: topology.ServerID(f[5]), Note: lease.Note{Who: "ann", Reason: "hot"}})
+		note := lease.Note{Who: "ann", Reason: "hot"}
+		if len(f) > 6 {
+			note = lease.Note{Who: Fencer, Reason: "load"}
+		}
+		w.Servers[i].Moves = append(w.Servers[i].Moves, registry.Move{Table: m.Table, Partition: at.ID, Placement: pl.ID, To: topology.ServerID(f[5]), Note: note})
 	case f[0] == "later": // so much later
 		w.later(span(f[1]))
 	case f[0] == "table":
@@ -329,6 +335,7 @@ func (w *world) led(t *testing.T, p *topology.Partition, rest []string) {
 				row.InSync = append(row.InSync, lease.Member{Placement: pl.ID, Server: topology.ServerID(s), Store: "d"})
 			}
 		case "row lost":
+			delete(w.Leases, key)
 			return // born, and no row
 		default:
 			n, err := strconv.Atoi(g[0])

@@ -44,7 +44,7 @@ type Settings struct {
 	// Default 256 MiB; negative: none moves. Smaller: servers are more even, and more is copied.
 	BalanceBytes int64
 	// BalanceRows is by how many rows a second, at least, the busier of two servers has less after a lead was handed over from the one to the other, besides a twentieth of
-	// the mean; twice as many where a copy has to be moved first. Default 1,000; negative: neither. Smaller: servers are more even, and writers wait for new leaders more often.
+	// the mean; twice all that where a copy has to be moved first. Default 1,000; negative: neither. Smaller: servers are more even, and writers wait for new leaders more often.
 	BalanceRows int64
 	// RestFor is how long two servers are left alone after a lead went from the one to the other: a new leader knows the load of a partition after two looks
 	// (storage/lead/rules), and its heartbeat comes a second later. Default 30 s. HandedFor is how long the partition stays then. Default 10 min, and no longer.

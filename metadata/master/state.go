@@ -38,6 +38,8 @@ type State struct {
 	Handed map[lease.Partition]Handed
 	// Moved are the partitions of which a copy was moved for load lately, each with the time since the move was last seen under way. A new master knows none.
 	Moved map[lease.Partition]time.Duration
+	// Moving are the placements that leave their servers because of load, each with the time since that was first seen.
+	Moving map[placementOf]time.Duration
 	// Sizes holds the reported sizes; a partition may be missing.
 	Sizes map[lease.Partition]Size
 	// Growth holds the recorded growth of tables; a table may be missing: its partitions are not cut ahead of their time.
@@ -143,6 +145,8 @@ type view struct {
 	set     Settings
 	servers map[topology.ServerID]*standing
 	order   []*standing // by id
+	// ending are the placements whose relief ends in this plan: they stay.
+	ending map[placementOf]bool
 }
 
 // standing is a server with the partitions and bytes on it, including the decisions of the plan so far.
@@ -158,7 +162,7 @@ type standing struct {
 }
 
 func newView(s State, set Settings) *view {
-	v := &view{State: s, set: set, servers: map[topology.ServerID]*standing{}}
+	v := &view{State: s, set: set, servers: map[topology.ServerID]*standing{}, ending: map[placementOf]bool{}}
 	v.Tables = slices.SortedFunc(slices.Values(s.Tables), func(a, b *topology.Map) int { return strings.Compare(a.Table, b.Table) })
 	for _, srv := range s.Servers {
 		st := &standing{Server: srv}

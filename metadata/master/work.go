@@ -1,6 +1,7 @@
 package master
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -317,7 +318,7 @@ func (w *Work) hand(s *carried) {
 }
 
 // relieve writes a relief into the registry row of the server that a copy is to leave, or deletes it there. It reads the rows of all servers anew, since one relief is under
-// way at a time.
+// way at a time, as a rule: only the row that is written is compared, so that two masters may begin one each.
 func (w *Work) relieve(s *carried) {
 	end := func(err error) {
 		w.report(s, err)
@@ -354,6 +355,7 @@ func (w *Work) relieve(s *carried) {
 
 // in returns the registry row of the server with the relief, or without it where it ends, from the rows of all servers, its own first; or why that cannot be.
 func (r *Relief) in(rows []coord.Row, note lease.Note) (next registry.Server, why string) {
+	target := false
 	for i, row := range rows {
 		srv, err := registry.Decode(row)
 		switch {
@@ -362,6 +364,7 @@ func (r *Relief) in(rows []coord.Row, note lease.Note) (next registry.Server, wh
 		case i == 0:
 			next = srv
 		}
+		target = target || err == nil && row.Revision != 0 && srv.ID == r.Move.To && srv.Drain == nil
 		if !r.End && slices.ContainsFunc(srv.Moves, isRelief) {
 			return next, "another copy is being moved for load"
 		}
@@ -376,12 +379,17 @@ func (r *Relief) in(rows []coord.Row, note lease.Note) (next registry.Server, wh
 			return next, "it has ended"
 		}
 		next.Moves = kept
+	case !target:
+		return next, fmt.Sprintf("%s is drained, or its row is gone", r.Move.To)
 	case moves || len(next.Moves) >= registry.MovesMax:
 		return next, "persons move it, or as many as may be, away from there"
 	default:
 		m := r.Move
 		m.Note = note
 		next.Moves = append(slices.Clone(next.Moves), m)
+		if len(next.Encode()) > registry.RowMax {
+			return next, "the server's row would be longer than is read"
+		}
 	}
 	return next, ""
 }

@@ -72,10 +72,10 @@ func (s *Server) Stages(table string) bool {
 	return s.Staging != "" && (s.Staging == stagingAll || slices.Contains(strings.Split(s.Staging, stagingSeparator), table))
 }
 
-const (
-	rowVersion = 1
-	rowMax     = 64 << 10
-)
+const rowVersion = 1
+
+// RowMax bounds the stored form of a row, in bytes: a longer one is not read.
+const RowMax = 64 << 10
 
 // Validate reports faults that make a row useless. Errors are Invalid.
 func (s Server) Validate() error {
@@ -108,8 +108,8 @@ func Decode(row coord.Row) (Server, error) {
 		V int `json:"v"`
 		Server
 	}
-	if len(row.Value) > rowMax {
-		return Server{}, fault.Errorf(fault.Corrupt, "row %s has %d bytes, more than %d", row.Key, len(row.Value), rowMax)
+	if len(row.Value) > RowMax {
+		return Server{}, fault.Errorf(fault.Corrupt, "row %s has %d bytes, more than %d", row.Key, len(row.Value), RowMax)
 	}
 	if err := json.Unmarshal(row.Value, &s); err != nil {
 		return Server{}, fault.Wrap(err, fault.Corrupt, "row %s", row.Key)

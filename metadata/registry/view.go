@@ -218,7 +218,7 @@ func List(ctx context.Context, store coord.Store) ([]Server, error) {
 	return all, nil
 }
 
-// Register writes a server's row, keeping the fields that people set (Drain, Moves), Life, and, for the same directory, Since and Staging. A server of
+// Register writes a server's row, keeping Drain and Moves, which persons and the master set, Life, and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
 // mistake must not alternate. lost, unless it is nil, receives Staging, and reports whether the directory lacks some of those rows: then Since begins anew.
 // Errors are Invalid (another directory), or the store's.
@@ -279,8 +279,8 @@ func change(ctx context.Context, store coord.Store, id topology.ServerID, f func
 		if there && string(value) == string(row.Value) {
 			return nil // also the answer to a commit that got no answer (C08)
 		}
-		if len(value) > rowMax { // it would not be read
-			return fault.Errorf(fault.TooLarge, "the row of server %q would have %d bytes, at most %d are read: end or cancel some of its moves", id, len(value), rowMax)
+		if len(value) > RowMax { // it would not be read
+			return fault.Errorf(fault.TooLarge, "the row of server %q would have %d bytes, at most %d are read: end or cancel some of its moves", id, len(value), RowMax)
 		}
 		_, ok, err := store.Commit(ctx, []coord.Condition{{Key: Key(id), Revision: row.Revision}}, []coord.Write{{Key: Key(id), Value: value}})
 		if err == nil && ok {

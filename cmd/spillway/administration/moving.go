@@ -90,9 +90,12 @@ func (c *PartitionMove) run(ctx context.Context, a *admin) error {
 // cancel undoes a move: the master deletes the placement that is too many then.
 func (c *PartitionMove) cancel(ctx context.Context, a *admin, from topology.Placement) error {
 	return a.act(ctx, c.Reason, fmt.Sprintf("end the move of %s from %s", c.key(), from.Server), func() error {
-		there := false
+		there, again := false, ""
 		err := registry.Change(ctx, a.store, from.Server, func(srv *registry.Server) {
-			_, there = srv.MoveOf(c.Table, from.ID)
+			var m registry.Move
+			if m, there = srv.MoveOf(c.Table, from.ID); m.Note.Who == master.Fencer {
+				again = "; the master had it moved for load, and may do so again after half an hour (`tables.balance_rows`)"
+			}
 			srv.Moves = slices.DeleteFunc(srv.Moves, func(m registry.Move) bool { return m.Table == c.Table && m.Placement == from.ID })
 		})
 		switch {
@@ -101,7 +104,7 @@ func (c *PartitionMove) cancel(ctx context.Context, a *admin, from topology.Plac
 		case !there:
 			return fault.Errorf(fault.NotFound, "%s is not being moved away from %s", c.key(), from.Server)
 		}
-		return a.done("%s stays on %s", c.key(), from.Server)
+		return a.done("%s stays on %s%s", c.key(), from.Server, again)
 	})
 }
 

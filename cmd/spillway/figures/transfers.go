@@ -40,7 +40,7 @@ func Transfers(p *topology.Partition, leader topology.ServerID, all []peer.Trans
 	return out
 }
 
-// Leaves returns the server that a partition is to leave, by a drain or a move of a person; "": none.
+// Leaves returns the server that a partition is to leave, by a drain or a move (registry.Move); "": none.
 func Leaves(p *topology.Partition, table string, server func(topology.ServerID) (registry.Server, bool)) topology.ServerID {
 	for _, pl := range p.Placements {
 		srv, ok := server(pl.Server)
