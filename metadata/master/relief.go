@@ -38,6 +38,8 @@ const (
 	// reliefMax is for how long a copy is waited for, at least, and reliefMaxTimes how many times as long as its rows need to be copied.
 	reliefMax      = 30 * time.Minute
 	reliefMaxTimes = 10
+	// reliefMaxUnknown is its limit while the size of the partition is not known.
+	reliefMaxUnknown = 24 * time.Hour
 )
 
 // isRelief reports whether a master moves the placement for load.
@@ -65,10 +67,13 @@ func (p *planner) endReliefs() {
 func (p *planner) reliefEnds(from *standing, m registry.Move) string {
 	key := lease.Partition{Table: m.Table, ID: m.Partition}
 	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
-	age := p.Moving[placementOf{m.Table, m.Placement}]
+	age, limit := p.Moving[placementOf{m.Table, m.Placement}], reliefMaxUnknown
+	if _, known := p.Sizes[key]; known {
+		limit = max(reliefMax, reliefMaxTimes*p.copying(key))
+	}
 	tooLong := ""
-	if age > max(reliefMax, reliefMaxTimes*p.copying(key)) {
-		tooLong = fmt.Sprintf("%s does not have every row after %v", m.To, age.Round(time.Second))
+	if age > limit {
+		tooLong = fmt.Sprintf("%s or a copy that stays does not have every row after %v", m.To, age.Round(time.Second))
 	}
 	switch {
 	case p.Dropping[m.Table] || p.Dropped[m.Table]:
@@ -107,7 +112,10 @@ func (p *planner) reliefEnds(from *standing, m registry.Move) string {
 			return "storage.copies is off on " + string(s)
 		}
 	}
-	if slices.ContainsFunc(slices.Concat(part.Placements, part.Joining), func(pl topology.Placement) bool { return pl.Server == m.To && p.lists(key, pl) }) {
+	// Of a live server whose copy does not catch up nothing else is known here: it may have no room, or copies no rows.
+	lacks := func(pl topology.Placement) bool { return pl.ID != m.Placement && !p.lists(key, pl) }
+	there = slices.ContainsFunc(slices.Concat(part.Placements, part.Joining), func(pl topology.Placement) bool { return pl.Server == m.To })
+	if there && !slices.ContainsFunc(slices.Concat(part.Placements, part.Joining), lacks) {
 		return ""
 	}
 	return tooLong

@@ -187,6 +187,7 @@ func (w *world) line(t *testing.T, line string) {
 		note := lease.Note{Who: "ann", Reason: "hot"}
 		if len(f) > 6 {
 			note = lease.Note{Who: Fencer, Reason: "load"}
+			w.Moving = map[placementOf]time.Duration{{m.Table, pl.ID}: 0}
 		}
 		w.Servers[i].Moves = append(w.Servers[i].Moves, registry.Move{Table: m.Table, Partition: at.ID, Placement: pl.ID, To: topology.ServerID(f[5]), Note: note})
 	case f[0] == "later": // so much later
@@ -487,8 +488,11 @@ func (w *world) relieve(r Relief) {
 	w.Moved[lease.Partition{Table: r.Move.Table, ID: r.Move.Partition}] = 0
 }
 
-// later has time go on for the leads that were handed over, and the copies that were moved for load.
+// later has time go on for the leads that were handed over, and the copies that were and are moved for load.
 func (w *world) later(d time.Duration) {
+	for p := range w.Moving {
+		w.Moving[p] += d
+	}
 	for p := range w.Moved {
 		if w.Moved[p] += d; w.Moved[p] >= movedMax {
 			delete(w.Moved, p)

@@ -22,10 +22,10 @@ func (r revoked) has(serial *big.Int) bool {
 	return ok
 }
 
-// A list in PEM is a block of this type.
+// A list in PEM is a block of this type, and each block begins so.
 const (
-	listType   = "X509 CRL"
-	listBegins = "-----BEGIN " + listType + "-----"
+	listType    = "X509 CRL"
+	blockBegins = "-----BEGIN"
 )
 
 // readRevoked reads lists of revoked certificates, each of which must be signed by one of the authorities: while an authority is replaced there are two. An expired list
@@ -40,9 +40,9 @@ func readRevoked(file string, authorities []byte) (revoked, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: revoked certificates")
 	}
 	out := revoked{}
-	lists := 0
+	lists, blocks := 0, 0
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != listType {
+		if blocks++; block.Type != listType {
 			continue
 		}
 		lists++
@@ -57,11 +57,11 @@ func readRevoked(file string, authorities []byte) (revoked, error) {
 			out[e.SerialNumber.String()] = struct{}{}
 		}
 	}
-	switch begun := bytes.Count(text, []byte(listBegins)); {
-	case begun == 0:
+	switch {
+	case bytes.Count(text, []byte(blockBegins)) != blocks: // Decode passes over all that is no whole block
+		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds a part of a list of revoked certificates, or of another block of PEM; copy it again", file)
+	case lists == 0:
 		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds no list of revoked certificates in PEM", file)
-	case begun != lists: // Decode passes over what is no whole block
-		return nil, fault.Errorf(fault.Invalid, "peer TLS: %s holds a part of a list of revoked certificates; copy it again", file)
 	}
 	return out, nil
 }

@@ -186,10 +186,11 @@ func TestACertificateBesideTheListStopsNoStart(t *testing.T) {
 		text []byte
 		ok   bool
 	}{
-		"before the list":    {slices.Concat(ca, list), true},
-		"behind the list":    {slices.Concat(list, ca), true},
-		"without any list":   {ca, false},
-		"behind half a list": {slices.Concat(list, list[:len(list)-30], ca), false},
+		"before the list":                  {slices.Concat(ca, list), true},
+		"behind the list":                  {slices.Concat(list, ca), true},
+		"without any list":                 {ca, false},
+		"behind half a list":               {slices.Concat(list, list[:len(list)-30], ca), false},
+		"and a list cut in its first line": {slices.Concat(ca, list, list[:len("-----BEGIN X509 C")]), false},
 	} {
 		if err := os.WriteFile(own.CRLFile, c.text, 0o600); err != nil {
 			t.Fatal(err)
