@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,9 +59,10 @@ func TestRowsThatWaitForADeadCopyAreStagedAtOnce(t *testing.T) {
 // staged: other servers would get the load, and the leader the rows once more. A leader that answers no ping is staged for.
 func TestAnOverloadedLeaderIsNotStagedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, deaf := &holders{}, false
+		h := &holders{}
+		var deaf atomic.Bool // attempts that have ended may still ask
 		ping := func(context.Context, topology.ServerID) error {
-			if deaf {
+			if deaf.Load() {
 				return fault.Errorf(fault.Unavailable, "no answer")
 			}
 			return nil
@@ -93,7 +95,7 @@ func TestAnOverloadedLeaderIsNotStagedFor(t *testing.T) {
 		if n := writers(true); n > 0 {
 			t.Errorf("%d frames were staged for a leader that refuses rows", n)
 		}
-		deaf = true
+		deaf.Store(true)
 		if n := writers(false); n == 0 {
 			t.Error("nothing was staged for a leader that is deaf: this test shows nothing")
 		}
