@@ -210,7 +210,7 @@ func (f *Forwarder) opened(name string) *Table {
 		return t
 	}
 	t = &Table{f: f, name: name, pace: f.settings.newPace(), series: f.series.Member(), tooMany: errTooMany(name, f.series)}
-	if f.deps.Limits != nil { // not under the lock: who has the limits asks Holds under its own
+	if f.deps.Limits != nil { // not under the lock: the registry of limits calls Holds under its own lock
 		t.limits = f.deps.Limits(name)
 	}
 	t.current.Store(t.newGeneration(&seriesBook{}))

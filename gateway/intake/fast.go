@@ -140,7 +140,7 @@ func (f *Front) writeFast(ctx *fasthttp.RequestCtx, r Response) {
 	ctx.Response.SetBodyStream(&longBody{Reader: bytes.NewReader(r.Body), sent: r.sent}, len(r.Body))
 }
 
-// longBody is an answer whose memory is booked until fasthttp closes it: when it is sent, or is not going to be.
+// longBody is an answer whose memory is booked until fasthttp closes it, after it is sent or the connection fails.
 type longBody struct {
 	*bytes.Reader
 	sent func()

@@ -236,7 +236,7 @@ func testExpectContinue(t *testing.T, start starter) {
 	w.closed()
 	w = f.dial(t)
 	w.say("GET /query?q=DROP+DATABASE+x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
-	w.hear().want(t, 413) // and not 200: nothing is done
+	w.hear().want(t, 413) // before the statement is executed
 	w.closed()
 	w = f.dial(t)
 	w.say("PUT /write?db=x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n")

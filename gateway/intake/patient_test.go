@@ -126,7 +126,7 @@ func TestAClientOfFasthttpThatReadsSlowlyGetsAllOfALargeAnswer(t *testing.T) {
 	})
 }
 
-// showsLong is a Writer of one table, which is a Catalogue whose series do not fit into the buffers of a server.
+// showsLong is a Writer with one table. The list of its series is longer than the buffers of a server.
 type showsLong struct{ Writer }
 
 func (showsLong) Existing(context.Context, string) (Table, error) { return longSeries{}, nil }

@@ -183,11 +183,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	case MapIs:
 		m.mapIs(in)
 	case Loaded:
-		m.load, m.readOnly, m.room, m.noRoom = in.Load, in.ReadOnly, in.Room, nil
-		for _, p := range in.NoRoom[:min(len(in.NoRoom), noRoomMax)] {
-			m.noRoom = append(m.noRoom, p.String())
-		}
-		m.setWrites(in)
+		m.setLoad(in)
 	case Damaged:
 		m.setDamaged(in.All)
 	case GiveUp:
@@ -224,6 +220,14 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	}
 	out, m.out = m.out, nil
 	return out
+}
+
+func (m *Machine) setLoad(in Loaded) {
+	m.load, m.readOnly, m.room, m.noRoom = in.Load, in.ReadOnly, in.Room, nil
+	for _, p := range in.NoRoom[:min(len(in.NoRoom), noRoomMax)] {
+		m.noRoom = append(m.noRoom, p.String())
+	}
+	m.setWrites(in)
 }
 
 func (m *Machine) watch(in Watched) {

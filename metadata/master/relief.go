@@ -112,13 +112,18 @@ func (p *planner) reliefEnds(from *standing, m registry.Move) string {
 			return "storage.copies is off on " + string(s)
 		}
 	}
-	// Of a live server whose copy does not catch up nothing else is known here: it may have no room, or copies no rows.
-	lacks := func(pl topology.Placement) bool { return pl.ID != m.Placement && !p.lists(key, pl) }
-	there = slices.ContainsFunc(slices.Concat(part.Placements, part.Joining), func(pl topology.Placement) bool { return pl.Server == m.To })
-	if there && !slices.ContainsFunc(slices.Concat(part.Placements, part.Joining), lacks) {
-		return ""
+	// A live server whose copy does not catch up, as one without room, would be waited for without end.
+	joined := false
+	for _, pl := range slices.Concat(part.Placements, part.Joining) {
+		if pl.ID != m.Placement && !p.lists(key, pl) {
+			return tooLong
+		}
+		joined = joined || pl.Server == m.To
 	}
-	return tooLong
+	if !joined {
+		return tooLong
+	}
+	return ""
 }
 
 // copying is how long the rows of a partition need to be copied.

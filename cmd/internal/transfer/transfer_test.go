@@ -30,7 +30,7 @@ type store struct {
 	t       *testing.T
 	lo, hi  int64 // milliseconds
 	rowsMax int
-	hole    int64 // the millisecond whose row is NaN
+	hole    int64 // the row at this millisecond is NaN
 	mu      struct {
 		sync.Mutex
 		reads    int

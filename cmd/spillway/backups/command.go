@@ -165,7 +165,7 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 // newsWithin is how long no news of an order is usual: a partition without a leader is waited for so long.
 const newsWithin = 90 * time.Second
 
-// awaitNews writes a line to w each time that nothing came from the process for a while: one that is frozen, or whose disk hangs, does not close its connection.
+// awaitNews writes a line to w each time that nothing came from the process for a while: a process that is frozen, or waits for its disk, keeps its connection open.
 func awaitNews(w io.Writer, at string) (heard, stop func()) {
 	began := time.Now()
 	var mu sync.Mutex
