@@ -102,6 +102,9 @@ func TestClusterColdStart(t *testing.T) {
 		if answer.StatusCode/100 != 2 && answer.StatusCode/100 != 5 {
 			t.Fatalf("%s: %.300s", answer.Status, text)
 		}
+		if answer.StatusCode/100 != 2 {
+			t.Logf("not deleted after %v: %s: %.300s (load %s)", time.Since(began).Round(time.Millisecond), answer.Status, text, load())
+		}
 		return answer.StatusCode/100 == 2
 	})
 	t.Logf("delete_series over %d partitions took %v (load %s)", n, time.Since(began).Round(time.Millisecond), load())
