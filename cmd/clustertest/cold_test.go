@@ -93,7 +93,7 @@ func TestClusterColdStart(t *testing.T) {
 
 	c.rowInEach("many", from, n, 1)
 	began = time.Now()
-	c.within(10*processtest.Patience, "a series is deleted from all partitions", func() bool {
+	c.within(2*processtest.Patience, "a series is deleted from all partitions", func() bool {
 		began = time.Now()
 		answer, err := http.PostForm("http://"+c.doors[0].Addr+"/t/many/api/v1/admin/tsdb/delete_series", url.Values{"match[]": {`m_v{same="yes"}`}})
 		c.must(err)
@@ -122,7 +122,7 @@ func (c *crowd) rowInEach(table string, from time.Time, n, every int) {
 		for i := at; i < min(n, at+1000); i += every {
 			fmt.Fprintf(&b, "m,same=yes v=%d %d\n", i, from.Add(time.Duration(i)*time.Second).UnixMilli())
 		}
-		c.within(10*processtest.Patience, "a row in each partition is acked", func() bool {
+		c.within(2*processtest.Patience, "a row in each partition is acked", func() bool {
 			status, text, err := processtest.PutLine(c.doors[0], table, b.String())
 			if err == nil && status != http.StatusNoContent && status/100 != 5 {
 				c.t.Fatalf("%d %.300s", status, text)

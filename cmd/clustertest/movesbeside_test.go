@@ -304,16 +304,16 @@ func TestClusterLateRowsRaceAMerge(t *testing.T) {
 	from := time.Now().Truncate(time.Hour).Add(-3 * time.Hour)
 	narrow := c.cover("cut", from, time.Minute, 60)
 	r := c.race("cut", from, 16, 60)
-	c.within(2*time.Minute, "the partitions of the hour are merged", func() bool {
+	c.within(2*processtest.Patience, "the partitions of the hour are merged", func() bool {
 		r.check("before the merge")
 		return c.stateOf(narrow[30]) == topology.Unload
 	})
 	r.check("the partitions are merged")
-	c.within(3*time.Minute, "some rows have moved", func() bool { return c.unloaded() >= 100 })
+	c.within(2*processtest.Patience, "some rows have moved", func() bool { return c.unloaded() >= 100 })
 	was := c.leaderOfLast(append(c.partitions("cut"), narrow...))
 	c.server(was).Kill()
 	r.check("a server is dead")
-	c.within(5*time.Minute, "one partition has all rows", func() bool {
+	c.within(2*processtest.Patience, "one partition has all rows", func() bool {
 		r.check("while rows move")
 		return len(c.partitions("cut")) == 1
 	})

@@ -41,7 +41,7 @@ func TestClusterRowsOfACutPartitionMoveToItsHalves(t *testing.T) {
 	w.check("after both cuts")
 
 	gone := c.segmentDirs(parent, high)
-	c.within(3*time.Minute, "some rows have moved", func() bool { return c.unloaded() >= 200 })
+	c.within(2*processtest.Patience, "some rows have moved", func() bool { return c.unloaded() >= 200 })
 	w.erase(7)
 	w.check("a series was deleted while its rows move")
 	w.write(3, 25, 35)
@@ -51,7 +51,7 @@ func TestClusterRowsOfACutPartitionMoveToItsHalves(t *testing.T) {
 	w.check("the server that moves the rows is dead")
 	w.write(4, 40, 50)
 	value := 5.0
-	c.within(4*time.Minute, "the next leader moves all rows", func() bool {
+	c.within(2*processtest.Patience, "the next leader moves all rows", func() bool {
 		if value++; value < 20 { // the memory of deletions is no part of this
 			w.erase(int(value))
 		}
@@ -144,17 +144,17 @@ func TestClusterNarrowPartitionsAreMerged(t *testing.T) {
 	narrow := c.cover("cut", from, time.Minute, 60)
 	w := &cutRows{crowd: c, from: from, series: 16, written: map[string]map[int64]float64{}}
 	w.write(1, 0, 60)
-	c.within(2*time.Minute, "the partitions of the hour are merged", func() bool { return c.stateOf(narrow[30]) == topology.Unload })
+	c.within(2*processtest.Patience, "the partitions of the hour are merged", func() bool { return c.stateOf(narrow[30]) == topology.Unload })
 	w.check("the partitions are merged")
 	w.write(2, 20, 40)
 	w.erase(3)
 	w.check("rows were written again")
-	c.within(3*time.Minute, "some rows have moved", func() bool { return c.unloaded() >= 100 })
+	c.within(2*processtest.Patience, "some rows have moved", func() bool { return c.unloaded() >= 100 })
 	was := c.leaderOfLast(append(c.partitions("cut"), narrow...)) // on a fast machine some have left the map already
 	c.server(was).Kill()
 	w.check("a server is dead")
 	value := 3.0
-	c.within(5*time.Minute, "one partition has all rows", func() bool {
+	c.within(2*processtest.Patience, "one partition has all rows", func() bool {
 		value++
 		w.write(value, 30, 32)
 		w.check("while rows move")

@@ -33,14 +33,14 @@ func TestClusterUnloadCost(t *testing.T) {
 	p := c.partitions("cost")[0]
 	c.command("partition", "split", "cost", fmt.Sprint(p.ID), "--at", "ring-middle")
 	c.within(processtest.Patience, "it is split", func() bool { return c.stateOf(p) == topology.Unload })
-	c.within(3*time.Minute, "rows begin to move", func() bool { return c.unloaded() > 0 })
+	c.within(2*processtest.Patience, "rows begin to move", func() bool { return c.unloaded() > 0 })
 	if dir := os.Getenv("SMEAR_PROFILE"); dir != "" {
 		c.profile(filepath.Join(dir, "unload"), 8*time.Second)
 	}
 	before = c.consumed()
 	had := c.unloaded()
 	began := time.Now()
-	c.within(10*time.Minute, "all rows have moved", func() bool { return c.gone(p) })
+	c.within(2*processtest.Patience, "all rows have moved", func() bool { return c.gone(p) })
 	took := time.Since(began)
 	time.Sleep(10 * time.Second) // as above
 	moved := c.consumed().minus(before)
