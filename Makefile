@@ -153,7 +153,7 @@ bench-unload: build etcd ## CPU of rows that move from a partition to its halves
 	@$(call has,./cmd/clustertest,TestClusterUnloadCost$$)
 	UNLOAD_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=20m -run 'TestClusterUnloadCost$$' ./cmd/clustertest
 
-bench-edges: build etcd ## how long rows wait for their acks across edges of partitions, beside a table that has none, in turn; p99.9 within 10 ms; 4 min; EDGES=100
+bench-edges: build etcd ## how long rows wait for their acks across edges of partitions, beside a table that has none, in turn; p99.9 within 10 ms; 4 min; EDGES=100 EDGES_REPLICAS=3
 	@$(call has,./cmd/clustertest,TestClusterEdgesCost$$)
 	EDGES_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=20m -run 'TestClusterEdgesCost$$' ./cmd/clustertest
 

@@ -21,11 +21,11 @@ func TestClusterEdgesCost(t *testing.T) {
 	}
 	needsCluster(t)
 	const width, writers, pause, slack = 2 * time.Second, 4, 5 * time.Millisecond, 10 * time.Millisecond
-	edges := processtest.EnvInt(t, "EDGES", 100)
+	edges, replicas := processtest.EnvInt(t, "EDGES", 100), processtest.EnvInt(t, "EDGES_REPLICAS", 3)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{unmerged}})
 	tables := [...]string{"control", "edges"}
-	c.table(tables[0], 24*time.Hour, 1)
-	c.table(tables[1], width, 1)
+	c.table(tables[0], 24*time.Hour, replicas)
+	c.table(tables[1], width, replicas)
 	put := func(table string) bool {
 		status, _, err := processtest.PutLine(c.doors[0], table, fmt.Sprintf("wait v=1 %d\n", time.Now().UnixMilli()))
 		return err == nil && status == http.StatusNoContent

@@ -347,6 +347,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	if p.end.Less(msg.End) {
 		p.got = m.now
 	}
+	follows := p.version != msg.Version && msg.Version == m.version
 	p.lastMessage, p.version, p.own, p.end, p.leaving = m.now, msg.Version, msg.Own, msg.End, false
 	if p.rests > 0 || msg.Version == 0 { // it was quiet, and is not: a read needs it to be sure, or its process is a new one
 		m.wake()
@@ -360,7 +361,25 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	if f := m.feedOf(from); f != nil && msg.Version != 0 {
 		m.noteEnd(f, msg.End)
 	}
+	if follows {
+		m.reportAgain(from)
+	}
 	m.grant(p, msg.Sent)
+}
+
+// reportAgain has a member report once it and the one before it follow this order: one that was first has reported to a placement that ignored it, and frames would wait for its
+// next report, PingEvery later.
+func (m *Machine) reportAgain(joined Member) {
+	i := slices.Index(m.order, joined)
+	for _, at := range [...]int{i, i + 1} {
+		if at < 2 || at >= len(m.order) { // the first member reports to this head
+			continue
+		}
+		before, next := m.known(m.order[at-1]), m.known(m.order[at])
+		if before != nil && next != nil && before.version == m.version && next.version == m.version {
+			m.invite(m.order[at])
+		}
+	}
 }
 
 // grant answers a member's ping with the time for which it may be sure.
