@@ -24,7 +24,7 @@ func EnvDuration(t *testing.T, name string, def time.Duration) time.Duration {
 	return d
 }
 
-// Patience bounds a test's waits. Some last for minutes where others keep the disk busy, so that an fsync takes a tenth of a second; what needs
+// Patience bounds a test's waits. Some last for minutes where others keep the disk busy, so that an fsync lasts for a tenth of a second; what needs
 // longer never comes.
 const Patience = 5 * time.Minute
 
