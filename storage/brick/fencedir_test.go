@@ -1,6 +1,10 @@
 package brick
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -93,4 +97,25 @@ func TestADirectoryWhoseNameMayBeLostIsMadeAnew(t *testing.T) {
 	f.on.Store(true)
 	wantKind(t, MakeDir(errorfs.Wrap(disk, f), "/a/b/c"), fault.Unavailable, "sync directory")
 	check(true) // another call made it
+}
+
+// TestADirectoryThatCannotBeMadeSaysWhatToDo: of a link to a disk that is not mounted it said "file exists".
+func TestADirectoryThatCannotBeMadeSaysWhatToDo(t *testing.T) {
+	top := t.TempDir()
+	link, file := filepath.Join(top, "data"), filepath.Join(top, "file")
+	if err := errors.Join(os.Symlink(filepath.Join(top, "disk", "data"), link), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		link: "mount the disk", filepath.Join(link, "log"): "mount the disk", file: "is a file: name another", filepath.Join(file, "log"): "is a file: name another",
+	} {
+		wantKind(t, MakeDir(vfs.Default, dir), fault.Unavailable, want)
+	}
+	denied := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpMkdirAll {
+			return &os.PathError{Op: "mkdir", Path: op.Path, Err: syscall.EACCES}
+		}
+		return nil
+	}))
+	wantKind(t, MakeDir(denied, filepath.Join(top, "lib")), fault.Unavailable, "give it to the user of this process")
 }

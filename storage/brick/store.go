@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -192,7 +193,7 @@ func MakeDir(fs vfs.FS, dir string) error {
 		made = len(names)
 	}
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return fault.Wrap(err, fault.Unavailable, "make directory %s", dir)
+		return fault.Wrap(err, fault.Unavailable, "make directory %s%s", dir, wayOut(err))
 	}
 	for _, d := range names {
 		if fs.PathDir(d) == d {
@@ -210,6 +211,19 @@ func MakeDir(fs vfs.FS, dir string) error {
 		}
 	}
 	return nil
+}
+
+// wayOut says what to do about a directory that cannot be made; "": that is not known.
+func wayOut(err error) string {
+	switch {
+	case errors.Is(err, os.ErrExist): // the name is there, and what it leads to is not
+		return " (it, or a directory above it, is a symbolic link to what is not there: mount the disk that it leads to, or remove the link)"
+	case errors.Is(err, syscall.ENOTDIR):
+		return " (it, or what should be a directory above it, is a file: name another directory)"
+	case errors.Is(err, os.ErrPermission):
+		return " (make it as a user who may, and give it to the user of this process, or name another directory)"
+	}
+	return ""
 }
 
 // FS returns the file system of all files of this store.
