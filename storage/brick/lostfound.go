@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -21,7 +22,9 @@ import (
 //
 //	DataDir/lost+found/20261122T034500.000000001Z~segments~00000000000000ca     its old path, and the time of the move
 const (
-	lostFoundDir  = "lost+found"
+	lostFoundDir = "lost+found"
+	// lostFoundOwn is added to the name where lost+found may not be written: mke2fs makes one that is root's alone, and a disk may be mounted at the data directory.
+	lostFoundOwn  = ".spillway"
 	lostFoundTime = "20060102T150405.000000000Z"
 	lostFoundSep  = "~"
 
@@ -46,6 +49,14 @@ func (b *Brick) lostFoundDir() string { return b.fs.PathJoin(b.set.DataDir, lost
 func (b *Brick) PutAside(path, why string) error { return b.putAsideIn(b.lostFoundDir(), path, why) }
 
 func (b *Brick) putAsideIn(dir, path, why string) error {
+	err := b.moveAside(dir, path, why)
+	if errors.Is(err, os.ErrPermission) {
+		return b.moveAside(dir+lostFoundOwn, path, why)
+	}
+	return err
+}
+
+func (b *Brick) moveAside(dir, path, why string) error {
 	if err := MakeDir(b.fs, dir); err != nil {
 		return err
 	}
@@ -71,14 +82,17 @@ func (b *Brick) putAsideIn(dir, path, why string) error {
 // PutLogAside writes the live records of a placement without an owner to a file in lost+found, and then drops them from the log:
 // they would keep its files for ever. The file has the format of the log: FORMAT.md.
 func (b *Brick) PutLogAside(p point.PlacementID) error {
-	if err := MakeDir(b.fs, b.lostFoundDir()); err != nil {
+	name := time.Now().UTC().Format(lostFoundTime) + lostFoundSep + "log" + lostFoundSep + p.String()
+	dir := b.lostFoundDir()
+	f, err := b.createAside(dir, name)
+	if errors.Is(err, os.ErrPermission) {
+		dir += lostFoundOwn
+		f, err = b.createAside(dir, name)
+	}
+	if err != nil {
 		return err
 	}
-	path := b.fs.PathJoin(b.lostFoundDir(), time.Now().UTC().Format(lostFoundTime)+lostFoundSep+"log"+lostFoundSep+p.String())
-	f, err := b.fs.Create(path, writeCategory)
-	if err != nil {
-		return fault.Wrap(err, fault.Unavailable, "create %s", path)
-	}
+	path := b.fs.PathJoin(dir, name)
 	size, records := int64(0), 0
 	// The file is durable before Drop frees the records: a crash between leaves both, and the next start puts them aside again.
 	err = b.Replay(p, point.Serial{}, func(s point.Serial, rec []byte) error {
@@ -94,7 +108,7 @@ func (b *Brick) PutLogAside(p point.PlacementID) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = SyncDir(b.fs, b.lostFoundDir())
+		err = SyncDir(b.fs, dir)
 	}
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "write %s", path)
@@ -106,6 +120,15 @@ func (b *Brick) PutLogAside(p point.PlacementID) error {
 	b.log.Error("put aside: log records of a placement that the catalogue does not know. "+lostFoundDo,
 		"placement", p, "to", path, "records", records, "bytes", size)
 	return b.Drop(p)
+}
+
+func (b *Brick) createAside(dir, name string) (vfs.File, error) {
+	if err := MakeDir(b.fs, dir); err != nil {
+		return nil, err
+	}
+	path := b.fs.PathJoin(dir, name)
+	f, err := b.fs.Create(path, writeCategory)
+	return f, fault.Wrap(err, fault.Unavailable, "create %s", path)
 }
 
 // weigh counts the files at or below path, and their bytes.
@@ -134,7 +157,7 @@ func (b *Brick) LostFound() LostFound {
 
 // lostFoundDirs are the places for such files: log files stay on their device.
 func (b *Brick) lostFoundDirs() []string {
-	return []string{b.lostFoundDir(), b.logLostFound()}
+	return []string{b.lostFoundDir(), b.lostFoundDir() + lostFoundOwn, b.logLostFound(), b.logLostFound() + lostFoundOwn}
 }
 
 // logLostFound is on the device of the log, since a rename cannot leave it.

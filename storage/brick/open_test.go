@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -113,4 +114,50 @@ func TestStoreOnARealDisk(t *testing.T) {
 	b, got := open(t, vfs.Default, Settings{DataDir: dir})
 	wantKept(t, got, want)
 	mustClose(t, b)
+}
+
+// rootsLostFound is a disk on which lost+found is another user's, as mke2fs makes it.
+type rootsLostFound struct{ vfs.FS }
+
+func (f rootsLostFound) denied(path string) error {
+	if strings.Contains(path, "/lost+found/") {
+		return &os.PathError{Op: "open", Path: path, Err: syscall.EACCES}
+	}
+	return nil
+}
+
+func (f rootsLostFound) Rename(from, to string) error {
+	if err := f.denied(to); err != nil {
+		return err
+	}
+	return f.FS.Rename(from, to)
+}
+
+func (f rootsLostFound) Create(path string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := f.denied(path); err != nil {
+		return nil, err
+	}
+	return f.FS.Create(path, c)
+}
+
+// TestAStoreOpensOnADiskWhoseLostAndFoundIsRoots: with a disk mounted at the data directory a crash that left a file to put aside was followed by no start.
+func TestAStoreOpensOnADiskWhoseLostAndFoundIsRoots(t *testing.T) {
+	mem := vfs.NewMem()
+	b, _ := open(t, rootsLostFound{mem}, Settings{})
+	defer mustClose(t, b)
+	if err := MakeDir(mem, b.lostFoundDir()); err != nil {
+		t.Fatal(err)
+	}
+	writeBytes(t, mem, "/data/stray", []byte("rows"))
+	if err := b.PutAside("/data/stray", "a test"); err != nil {
+		t.Error(err)
+	}
+	put(t, b, 1, seq(1), 100)
+	if err := b.PutLogAside(1); err != nil {
+		t.Error(err)
+	}
+	b.countLostFound(time.Now(), 0)
+	if got := b.LostFound(); got.Entries != 2 {
+		t.Errorf("%d entries", got.Entries)
+	}
 }

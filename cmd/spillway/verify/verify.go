@@ -218,6 +218,9 @@ func (v *Verification) list(dir string) error {
 			continue
 		}
 		err := filepath.WalkDir(under, func(below string, d fs.DirEntry, err error) error {
+			if below == under && e.Name() == "lost+found" && os.IsPermission(err) {
+				return fs.SkipDir // root's, of the disk that is mounted here: nothing of the store is in it
+			}
 			if err != nil || d.IsDir() {
 				return err
 			}
@@ -331,7 +334,7 @@ func (v *Verification) kind(name string) string {
 		return "witness"
 	case name == "catalogue.mirror", name == "metadata.mirror":
 		return "mirror"
-	case strings.HasPrefix(name, "lost+found/"):
+	case strings.HasPrefix(name, "lost+found/"), strings.HasPrefix(name, "lost+found.spillway/"):
 		return "put aside"
 	}
 	return KindOther
