@@ -2,7 +2,9 @@ package main
 
 import (
 	"io"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -28,6 +30,7 @@ func TestEveryCommandThatAPageShowsIsUnderstood(t *testing.T) {
 		for _, s := range processtest.Consoles(t, page) {
 			lines = append(lines, s.Command)
 		}
+		lines = append(lines, inline(t, page)...)
 		for _, line := range lines {
 			for _, args := range spillwayCalls(line) {
 				understood++
@@ -45,6 +48,24 @@ func TestEveryCommandThatAPageShowsIsUnderstood(t *testing.T) {
 	if understood < 60 {
 		t.Errorf("only %d commands were found", understood)
 	}
+}
+
+// inline finds the commands in the text of a page that are given with a flag, or with a name in capitals in the place of a word: `spillway server remove NAME --reason smaller`.
+// Others only name a command, and those with an ellipsis leave something out.
+func inline(t *testing.T, page string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prose := regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(string(text), "")
+	for _, m := range regexp.MustCompile("`(spillway [^`]+)`").FindAllStringSubmatch(prose, -1) {
+		command := strings.NewReplacer("\n", " ", "<", "", ">", "", " PARTITION ", " p7 ", " P ", " p7 ", "spillway <command>", "spillway table").Replace(m[1])
+		if whole := regexp.MustCompile(` (--[a-z]|[A-Z]{2})`).MatchString(command); whole && !strings.ContainsAny(command, "…[|") {
+			all = append(all, command)
+		}
+	}
+	return all
 }
 
 // spillwayCalls are the arguments of each call of the program in a line of a shell.
