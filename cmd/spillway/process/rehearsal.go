@@ -41,7 +41,7 @@ func (Rehearsal) Start(ctx context.Context, dir, logDir string, fs vfs.FS, log *
 // rehearse opens the store: like a standalone process if there is a coordination store beside it, otherwise like a server of
 // a cluster up to the moment it looks for its cluster.
 func rehearse(ctx context.Context, p *standalone) (err error) {
-	if _, err := os.Stat(filepath.Join(p.cfg.DataDir, "coord")); err == nil {
+	if _, err := os.Stat(filepath.Join(p.cfg.DataDir, coordDir)); err == nil {
 		return p.openStorage(ctx)
 	}
 	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.ForBrick()); err != nil {

@@ -182,7 +182,10 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry, Files: brick.FilesOf}, p.cfg.ForBrick()); err != nil {
 		return err
 	}
-	rows := filepath.Join(p.cfg.DataDir, "coord")
+	if err := notOfStorage(p.brick, p.cfg.DataDir); err != nil {
+		return err
+	}
+	rows := filepath.Join(p.cfg.DataDir, coordDir)
 	if p.coord, err = local.Open(p.fs, rows, p.log); fault.Is(err, fault.Corrupt) {
 		// Its essential rows lie beside the data, too: Restore.
 		return fault.Wrap(err, fault.Corrupt, "the coordination store is damaged; move %s elsewhere and start again: it is made anew of the maps in the catalogue", rows)

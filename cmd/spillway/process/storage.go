@@ -144,11 +144,11 @@ type storage struct {
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
 	p.registerer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(p.cfg.Build))
 	if p.listener, err = net.Listen("tcp", p.cfg.Peer.Listen); err != nil {
-		return fault.Wrap(err, fault.Unavailable, "peer.listen")
+		return fault.Wrap(err, fault.Unavailable, "cannot listen at --peer.listen %s; if another program does, give another address", p.cfg.Peer.Listen)
 	}
 	if p.cfg.Admin.Listen != "" {
 		if p.admin, err = net.Listen("tcp", p.cfg.Admin.Listen); err != nil {
-			return fault.Wrap(err, fault.Unavailable, "admin.listen")
+			return fault.Wrap(err, fault.Unavailable, "cannot listen at --admin.listen %s; if another program does, give another address", p.cfg.Admin.Listen)
 		}
 	}
 	starts := answerStarting("the store is opened, and what is only in the log is read again", p.admin)
@@ -211,10 +211,16 @@ func (p *storage) openBrick(ctx context.Context) (err error) {
 			fs = overlaid{overlay.New(vfs.Default)}
 		}
 	}
-	if p.brick, err = brick.Open(brick.Deps{FS: fs, Log: p.log, Registerer: p.registerer, Files: brick.FilesOf}, p.cfg.ForBrick()); err == nil && p.frozen == "" {
+	if p.brick, err = brick.Open(brick.Deps{FS: fs, Log: p.log, Registerer: p.registerer, Files: brick.FilesOf}, p.cfg.ForBrick()); err != nil {
+		return err
+	}
+	if err := notOfStandalone(p.brick, p.cfg.DataDir, p.id); err != nil {
+		return err
+	}
+	if p.frozen == "" {
 		noteSettings(p.cfg, p.log)
 	}
-	return err
+	return nil
 }
 
 func (p *storage) openServer(ctx context.Context) (err error) {

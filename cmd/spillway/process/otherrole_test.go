@@ -1,0 +1,95 @@
+package process
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
+	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/metafile"
+)
+
+// wantRefused wants a start to end as one that a restart does not mend, with a sentence.
+func wantRefused(t *testing.T, err error, sentence string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), sentence) || exitCode(err) != terminal.ExitUsage || !fault.Is(err, fault.Invalid) {
+		t.Errorf("the start: %v", err)
+	}
+}
+
+// TestRowsAreNotAckedIntoTheStoreOfAStorageServer: a standalone process on its directory acked rows into partitions that the cluster does not know.
+func TestRowsAreNotAckedIntoTheStoreOfAStorageServer(t *testing.T) {
+	cfg := config{Config: settings.Default()}
+	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
+	if err := cfg.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := brick.Open(brick.Deps{FS: disk(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Files: brick.FilesOf}, cfg.ForBrick())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := topology.New("hosts", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.Cover([]point.Nanos{0}, func(point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: 1, Server: "s1"}, {ID: 2, Server: "s2"}}
+	})
+	m.Seq = 1
+	if err := metafile.New(b).Put(&peer.File{Table: "hosts", Txn: peer.TxnID{1}, Seq: 1, Digest: m.Digest(), Map: m.Encode()}, m); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a refused start leaves nothing that lets the next one in
+		registry := prometheus.NewRegistry()
+		_, err = openStandalone(t.Context(), &cfg, slog.New(slog.DiscardHandler), registry)
+		wantRefused(t, err, "is the store of a storage server: its maps have partitions on s1, s2;")
+	}
+	if _, err := os.Stat(filepath.Join(cfg.DataDir, coordDir)); !os.IsNotExist(err) {
+		t.Errorf("the directory of a coordination store: %v", err)
+	}
+}
+
+// TestRowsOfAStandaloneProcessAreNotHiddenInACluster: a storage server on its directory was ready, and nobody read the rows there.
+func TestRowsOfAStandaloneProcessAreNotHiddenInACluster(t *testing.T) {
+	dir := t.TempDir()
+	t.Run("written", func(t *testing.T) {
+		if code, text := openWith(t, dir, config{Config: settings.Default()}).do(t, http.MethodPost, "/write?db=default", "cpu usage=1"); code != http.StatusNoContent {
+			t.Fatal(code, text)
+		}
+	})
+	cfg := config{Config: settings.Default()}
+	cfg.DataDir, cfg.Server.ID, cfg.Server.Host = dir, "s1", "h1"
+	cfg.Peer.Listen, cfg.Admin.Listen, cfg.Peer.Insecure = "127.0.0.1:0", "", true
+	cfg.Coord.URL = "etcd://127.0.0.1:1"
+	if err := cfg.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	p := &storage{cfg: &cfg, log: slog.New(slog.DiscardHandler), registerer: prometheus.NewRegistry(), id: "s1"}
+	ctx, stop := context.WithCancel(t.Context())
+	stop() // it would wait for the coordination store
+	wantRefused(t, p.open(ctx, false, true), dir+" is the store of a standalone process")
+	if err := p.close(); err != nil {
+		t.Error(err)
+	}
+	t.Run("read", func(t *testing.T) {
+		if _, text := openWith(t, dir, config{Config: settings.Default()}).do(t, http.MethodGet, "/api/v1/query?query=cpu_usage", ""); !strings.Contains(text, `"1"`) {
+			t.Error(text)
+		}
+	})
+}
