@@ -5,5 +5,5 @@
 //	                        └──no──▶ the disk, read only
 //	Create, Rename, Remove ─────────▶ memory
 //
-// It refuses to write into a large file of the disk (no code that opens a store does), and keeps nothing after its release.
+// A file of the disk that is renamed is read where it lies. It refuses to write into a large file of the disk (no code that opens a store does), and keeps nothing after its release.
 package overlay

@@ -21,7 +21,8 @@ type FS struct {
 
 	mu struct {
 		sync.Mutex
-		gone map[string]bool // paths that were removed or replaced; those below a directory have entries of their own
+		gone  map[string]bool   // paths that were removed or replaced; those below a directory have entries of their own
+		moved map[string]string // files of the disk under new names: where they lie there. The memory has an empty file for each
 	}
 }
 
@@ -30,8 +31,31 @@ var _ vfs.FS = (*FS)(nil)
 // New lays a memory over a file system.
 func New(under vfs.FS) *FS {
 	f := &FS{under: under, over: vfs.NewMem()}
-	f.mu.gone = map[string]bool{}
+	f.mu.gone, f.mu.moved = map[string]bool{}, map[string]string{}
 	return f
+}
+
+// onDisk returns the path on the disk of a file that the memory does not have; "": there is none.
+func (f *FS) onDisk(name string) string {
+	f.mu.Lock()
+	at, moved := f.mu.moved[clean(name)]
+	f.mu.Unlock()
+	switch {
+	case moved:
+		return at
+	case !f.inOver(name) && f.inUnder(name):
+		return name
+	}
+	return ""
+}
+
+// setMoved notes where on the disk the file of a name lies; "": it lies there no more.
+func (f *FS) setMoved(name, at string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if delete(f.mu.moved, clean(name)); at != "" {
+		f.mu.moved[clean(name)] = at
+	}
 }
 
 func (f *FS) isGone(name string) bool {
@@ -83,11 +107,15 @@ func (f *FS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, erro
 		return nil, err
 	}
 	f.setGone(name, true)
+	f.setMoved(name, "")
 	return f.over.Create(name, category)
 }
 
 // Open implements vfs.FS.
 func (f *FS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if at := f.onDisk(name); at != "" {
+		return f.under.Open(at, opts...)
+	}
 	if f.inOver(name) && !f.isDirBoth(name) {
 		return f.over.Open(name, opts...)
 	}
@@ -108,11 +136,10 @@ const copyMax = 64 << 10
 
 // OpenReadWrite implements vfs.FS. A small file of the disk is copied; a larger one is read from the disk, and its Sync does nothing.
 func (f *FS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	at := f.onDisk(name)
 	switch {
-	case f.inOver(name):
-		return f.over.OpenReadWrite(name, category, opts...)
-	case f.inUnder(name):
-		file, err := f.under.Open(name, opts...)
+	case at != "":
+		file, err := f.under.Open(at, opts...)
 		if err != nil {
 			return nil, err
 		}
@@ -120,6 +147,8 @@ func (f *FS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...
 			return readOnly{file, name}, err
 		}
 		return f.copyUp(file, name, category, opts...)
+	case f.inOver(name):
+		return f.over.OpenReadWrite(name, category, opts...)
 	}
 	return f.Create(name, category)
 }
@@ -180,6 +209,7 @@ func (f *FS) Remove(name string) error {
 		}
 	}
 	f.setGone(name, true)
+	f.setMoved(name, "")
 	return nil
 }
 
@@ -193,22 +223,45 @@ func (f *FS) RemoveAll(name string) error {
 		}
 	}
 	f.setGone(name, true)
+	f.setMoved(name, "")
 	if f.inOver(name) {
 		return f.over.RemoveAll(name)
 	}
 	return nil
 }
 
-// Rename implements vfs.FS, of files: one that is on the disk is copied.
+// Rename implements vfs.FS, of directories file by file.
 func (f *FS) Rename(oldname, newname string) error {
-	if err := f.Link(oldname, newname); err != nil {
+	st, err := f.Stat(oldname)
+	if err != nil {
 		return err
 	}
-	return f.Remove(oldname)
+	if !st.IsDir() {
+		if err := f.Link(oldname, newname); err != nil {
+			return err
+		}
+		return f.Remove(oldname)
+	}
+	names, err := f.List(oldname)
+	if err == nil {
+		err = f.MkdirAll(newname, 0o755)
+	}
+	for _, n := range names {
+		err = errors.Join(err, f.Rename(f.PathJoin(oldname, n), f.PathJoin(newname, n)))
+	}
+	return errors.Join(err, f.RemoveAll(oldname))
 }
 
-// Link implements vfs.FS, by a copy.
+// Link implements vfs.FS. A file of the disk is read there under its new name: a segment may be larger than the memory.
 func (f *FS) Link(oldname, newname string) error {
+	if at := f.onDisk(oldname); at != "" {
+		to, err := f.Create(newname, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return err
+		}
+		f.setMoved(newname, at)
+		return to.Close()
+	}
 	from, err := f.Open(oldname)
 	if err != nil {
 		return err
@@ -260,6 +313,9 @@ func (f *FS) List(dir string) ([]string, error) {
 
 // Stat implements vfs.FS.
 func (f *FS) Stat(name string) (vfs.FileInfo, error) {
+	if at := f.onDisk(name); at != "" {
+		return f.under.Stat(at)
+	}
 	if st, err := f.over.Stat(name); err == nil {
 		return st, nil
 	}

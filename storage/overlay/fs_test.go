@@ -177,3 +177,43 @@ func TestADatabaseOpensOnIt(t *testing.T) {
 		}
 	}
 }
+
+// TestAFolderThatAStartPutsAsideMovesWithItsFiles: on a full disk such a start was refused, and `spillway verify` said that any would be.
+func TestAFolderThatAStartPutsAsideMovesWithItsFiles(t *testing.T) {
+	under := vfs.NewMem()
+	if err := under.MkdirAll("/d/segments/ca/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, under, "/d/segments/ca/a", "a below")
+	write(t, under, "/d/segments/ca/sub/b", "b below")
+	o := overlay.New(under)
+	write(t, o, "/d/segments/ca/c", "c above")
+	if err := errors.Join(o.MkdirAll("/d/lost+found", 0o755), o.Rename("/d/segments/ca", "/d/lost+found/x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Rename("/d/lost+found/x/a", "/d/lost+found/x/a2"); err != nil { // a second time
+		t.Error(err)
+	}
+	for name, want := range map[string]string{"a2": "a below", "sub/b": "b below", "c": "c above", "a": ""} {
+		path := "/d/lost+found/x/" + name
+		if got := read(t, o, path); got != want {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+		if st, err := o.Stat(path); (err == nil) != (want != "") || err == nil && st.Size() != int64(len(want)) {
+			t.Errorf("%s: %v %v", path, st, err)
+		}
+	}
+	if names, err := o.List("/d/segments"); err != nil || len(names) != 0 {
+		t.Errorf("%v %v", names, err)
+	}
+	if err := o.RemoveAll("/d/lost+found/x"); err != nil {
+		t.Error(err)
+	}
+	if got := read(t, o, "/d/lost+found/x/a2"); got != "" {
+		t.Errorf("after its removal it is %q", got)
+	}
+	write(t, o, "/d/lost+found/a2", "new")
+	if got := read(t, o, "/d/lost+found/a2") + read(t, under, "/d/segments/ca/a") + read(t, under, "/d/segments/ca/sub/b"); got != "newa belowb below" {
+		t.Errorf("%q", got)
+	}
+}
