@@ -46,7 +46,7 @@ func (c Config) Validate() error {
 		return fault.Errorf(fault.Invalid, "retention %v is negative", c.Retention)
 	}
 	if c.Retention > 0 && c.Retention < c.PartitionWidth {
-		return fault.Errorf(fault.Invalid, "retention %v is shorter than the partition width %v: rows would be dropped by whole partitions too early or too late", c.Retention, c.PartitionWidth)
+		return fault.Errorf(fault.Invalid, "retention %v is shorter than the partition width %v, and rows go by whole partitions: make the partition width as short, too", c.Retention, c.PartitionWidth)
 	}
 	if c.Replicas < 0 || c.Replicas > ReplicasMax {
 		return fault.Errorf(fault.Invalid, "%d replicas: choose 1 to %d", c.Replicas, ReplicasMax)

@@ -122,7 +122,11 @@ func (c *Import) fromFile(m *transfer.Import) error {
 	}
 	if m.Format == "" {
 		m.Format = transfer.FormatOf(c.Source)
-		if st, err := os.Stat(c.Source); err == nil && st.IsDir() {
+		st, err := os.Stat(c.Source)
+		if err != nil && c.Source != "-" {
+			return fault.Wrap(err, fault.Invalid, "the file to import")
+		}
+		if err == nil && st.IsDir() {
 			m.Format = transfer.FormatBlocks
 		}
 	}

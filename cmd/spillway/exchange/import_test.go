@@ -17,6 +17,15 @@ func TestAFileAfterFromIsNotTakenForAServerThatIsDown(t *testing.T) {
 	}
 }
 
+// TestAFileThatIsNotThereIsSaidNotToBe: the user was asked for its format.
+func TestAFileThatIsNotThereIsSaidNotToBe(t *testing.T) {
+	for source, want := range map[string]string{"none/prometheus": "no such file or directory", "-": "give --format"} {
+		if _, err := (&Import{Source: source, Senders: 4}).plan(t.Context()); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("import %s: %v", source, err)
+		}
+	}
+}
+
 // TestAnImportOfAnotherTableIsNotGoneOnWith: an interrupted import notes how far it came, and one of another table of the same server went on from there: its rows before were
 // left out.
 func TestAnImportOfAnotherTableIsNotGoneOnWith(t *testing.T) {

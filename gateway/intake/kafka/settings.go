@@ -181,7 +181,7 @@ func (c *Cluster) check() (errs []error) {
 		bad("no brokers")
 	}
 	if len(c.Topics) == 0 {
-		bad("no topics")
+		bad("no topics; name some, by --kafka.topics or topics: in the file")
 	}
 	if c.Protocol != "classic" && c.Protocol != "consumer" {
 		bad("protocol %q is neither classic nor consumer", c.Protocol)
