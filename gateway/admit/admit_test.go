@@ -71,6 +71,16 @@ func TestRowsOlderThanTheRetentionAreRefusedWithTheirLine(t *testing.T) {
 	}
 }
 
+// TestRowsOfSendersWithARightClockAreKeptBeforeOursIsSet: after a boot in 1970 they were refused as too far ahead, and senders drop what is refused so.
+func TestRowsOfSendersWithARightClockAreKeptBeforeOursIsSet(t *testing.T) {
+	for boot, ahead := range map[point.Nanos]int{0: 0, int64(time.Minute): 0, point.ClockFirst - 1: 0, point.ClockFirst: 1} {
+		b := lines(t, []point.Nanos{noon})
+		if n, err := settings().Batch(b, boot, admit.Everything); err != nil || n.Ahead != ahead {
+			t.Errorf("at %d: %+v, %v", boot, n, err)
+		}
+	}
+}
+
 func TestRowsTooFarAheadAreRefused(t *testing.T) {
 	minute := int64(time.Minute)
 	b := lines(t, []point.Nanos{noon + 10*minute, noon + 10*minute + 1}, []point.Nanos{math.MaxInt64})
@@ -135,7 +145,7 @@ func TestReasonsAreBoundedButRowsAreCounted(t *testing.T) {
 // TestKeptRowsAreThoseInsideInOrder compares with the plainest way to say the same.
 func TestKeptRowsAreThoseInsideInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		at := rapid.SampledFrom([]point.Nanos{math.MinInt64, -5, -1, 0, 1, 2, 5, 9, math.MaxInt64})
+		at := rapid.SampledFrom([]point.Nanos{math.MinInt64, noon - 5, noon - 1, noon, noon + 1, noon + 2, noon + 5, noon + 9, math.MaxInt64})
 		table := admit.Bounds{Lo: at.Draw(t, "lo"), Hi: at.Draw(t, "hi")}
 		if table.Lo > table.Hi {
 			table.Lo, table.Hi = table.Hi, table.Lo
@@ -155,7 +165,7 @@ func TestKeptRowsAreThoseInsideInOrder(t *testing.T) {
 			for _, x := range ts {
 				v := float64(len(b.IDs))
 				b.Append(id, x, v)
-				hi := min(table.Hi, 0+3)
+				hi := min(table.Hi, noon+3)
 				lo := min(table.Lo, hi)
 				if x >= lo && x <= hi {
 					want = append(want, row{v, i + 1})
@@ -164,7 +174,7 @@ func TestKeptRowsAreThoseInsideInOrder(t *testing.T) {
 				}
 			}
 		}
-		n, err := s.Batch(b, 0, table)
+		n, err := s.Batch(b, noon, table)
 		if err != nil {
 			t.Fatal(err)
 		}

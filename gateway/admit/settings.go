@@ -8,7 +8,7 @@ import (
 
 // Settings are the limits every batch is held against.
 type Settings struct {
-	// FutureMax is how far ahead of the gateway's clock a row may be. Default 10 min, as in Prometheus. Larger: a sender
+	// FutureMax is how far ahead of the gateway's clock a row may be, once that is set (point.ClockFirst). Default 10 min, as in Prometheus. Larger: a sender
 	// with a wrong clock fills future partitions, which no query reads, for longer.
 	FutureMax time.Duration
 

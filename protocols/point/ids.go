@@ -68,6 +68,10 @@ type Stamp uint64
 // Nanos is a unix time in nanoseconds.
 type Nanos = int64
 
+// ClockFirst, 2026-01-01T00:00:00Z, is before the first build that ran anywhere. A clock with an earlier reading was never set, as at the boot of a
+// machine without a battery, until NTP sets it.
+const ClockFirst Nanos = 1_767_225_600_000_000_000
+
 // MillisOf gives the millisecond a nanosecond lies in: floor, also for negative times.
 func MillisOf(ns Nanos) int64 {
 	ms := ns / 1e6

@@ -33,9 +33,8 @@ const (
 	lostFoundDo = "Nothing is deleted; docs/runbooks/SpillwayLostAndFound.md says what to do with it"
 )
 
-// lostFoundFirst is before the first program that put files aside. An earlier time is that of a clock that was not set yet, as at boot without a battery, when
-// starts put files aside.
-func lostFoundFirst() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
+// lostFoundFirst is before the first program that put files aside. An earlier time is that of a clock that was not set yet, at which starts put files aside.
+func lostFoundFirst() time.Time { return time.Unix(0, point.ClockFirst) }
 
 // LostFound counts the files in lost+found.
 type LostFound struct {

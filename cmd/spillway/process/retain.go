@@ -65,8 +65,26 @@ func (p *standalone) rememberedClock(ctx context.Context) error {
 	if len(row.Value) == 0 {
 		return nil
 	}
-	p.retention.seen, err = strconv.ParseInt(string(row.Value), 10, 64)
+	if p.retention.seen, err = strconv.ParseInt(string(row.Value), 10, 64); p.retention.seen < point.ClockFirst {
+		p.retention.seen = 0 // a build from before remembered clocks that were not set
+	}
 	return fault.Wrap(err, fault.Corrupt, "clock in the coordination store")
+}
+
+// remembered is the clock to remember: none that was not set yet, from which the right time would be a jump that waits for a person.
+func remembered(c retention.Clock) point.Nanos {
+	if c.Wall < point.ClockFirst {
+		return c.Seen
+	}
+	return c.Next()
+}
+
+// clockProblem says that a clock was never set; "": it was.
+func clockProblem(now time.Time) string {
+	if now.UnixNano() >= point.ClockFirst {
+		return ""
+	}
+	return fmt.Sprintf("The clock of this machine says %s: it was never set. Rows without a time get that one, and queries for now find none of others: set it, by NTP or by hand.", now.UTC().Format(time.RFC3339))
 }
 
 // noteRetention warns that tables which exist do not get the retention that the process was started with: a shorter one would
@@ -112,7 +130,7 @@ func (p *standalone) retainAll(ctx context.Context) {
 			p.log.Error("retention could not be kept; it is tried again", "table", name, "error", err)
 		}
 	}
-	p.retention.seen, p.retention.at = c.Next(), now
+	p.retention.seen, p.retention.at = remembered(c), now
 	writes := []coord.Write{{Key: clockRow, Value: strconv.AppendInt(nil, p.retention.seen, 10)}}
 	if _, _, err := p.coord.Commit(ctx, nil, writes); err != nil && ctx.Err() == nil {
 		p.log.Warn("the clock could not be noted", "error", err)

@@ -17,7 +17,28 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/local"
+	"github.com/spillwaydb/spillway/metadata/retention"
 )
+
+// TestRetentionGoesOnWhereEachBootBeginsIn1970: the unset clock was remembered, and from it the right time was a jump that held partitions until a person came, after each boot.
+func TestRetentionGoesOnWhereEachBootBeginsIn1970(t *testing.T) {
+	november := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	for what, c := range map[string]retention.Clock{
+		"the first boot of all": {Wall: int64(time.Minute)},
+		"a later one":           {Wall: int64(time.Minute), Seen: november.UnixNano()},
+	} {
+		if got := remembered(c); got != c.Seen {
+			t.Errorf("%s: %d is remembered", what, got)
+		}
+		set := retention.Clock{Wall: november.Add(time.Hour).UnixNano(), Seen: remembered(c)}
+		if set.Jumped() || remembered(set) != set.Wall {
+			t.Errorf("%s: the clock that NTP set is not believed", what)
+		}
+	}
+	if said := clockProblem(time.Unix(60, 0)); !strings.Contains(said, "1970-01-01T00:01:00Z") || clockProblem(november) != "" {
+		t.Errorf("it says %q, and %q", said, clockProblem(november))
+	}
+}
 
 // TestAClockThatJumpsDropsNothing starts a process on a host with a clock a hundred days ahead of the last trusted one:
 // every partition is older than the retention, and none is dropped until a person confirms the clock.
