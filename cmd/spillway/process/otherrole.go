@@ -20,7 +20,7 @@ import (
 const coordDir = "coord"
 
 // notOfStorage refuses to open the store of a storage server as a standalone process: rows that it acked would be in partitions that the
-// cluster never made, and are read by nobody there. Errors: Invalid.
+// cluster never made, and no query reads there. Errors: Invalid.
 func notOfStorage(b *brick.Brick, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, coordDir)); err == nil {
 		return nil // a standalone process made it, so that no map has to be read
@@ -35,8 +35,8 @@ func notOfStorage(b *brick.Brick, dir string) error {
 		dir, names(servers))}
 }
 
-// notOfStandalone refuses to open the store of a standalone process as the storage server id: the cluster knows none of its partitions, and nobody would
-// read their rows. Errors: Invalid.
+// notOfStandalone refuses to open the store of a standalone process as the storage server id: the cluster knows none of its partitions, and no query
+// would read their rows. Errors: Invalid.
 func notOfStandalone(b *brick.Brick, dir string, id topology.ServerID) error {
 	if _, err := os.Stat(filepath.Join(dir, coordDir)); err != nil || id == settings.LocalServer {
 		return nil
@@ -49,7 +49,7 @@ func notOfStandalone(b *brick.Brick, dir string, id topology.ServerID) error {
 		dir)}
 }
 
-// mapped lists the servers on which the newest maps in a store have partitions, sorted. Maps that cannot be read are left out: who opens the store reports them.
+// mapped lists the servers on which the newest maps in a store have partitions, sorted. Maps that cannot be read are left out: opening the store reports them.
 func mapped(b *brick.Brick) (servers []topology.ServerID) {
 	disk := metafile.New(b)
 	files, err := disk.List()

@@ -65,7 +65,7 @@ func TestRowsAreNotAckedIntoTheStoreOfAStorageServer(t *testing.T) {
 	}
 }
 
-// TestRowsOfAStandaloneProcessAreNotHiddenInACluster: a storage server on its directory was ready, and nobody read the rows there.
+// TestRowsOfAStandaloneProcessAreNotHiddenInACluster: a storage server on its directory was ready, and no query read the rows there.
 func TestRowsOfAStandaloneProcessAreNotHiddenInACluster(t *testing.T) {
 	dir := t.TempDir()
 	t.Run("written", func(t *testing.T) {
