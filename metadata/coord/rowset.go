@@ -109,7 +109,8 @@ func (r *Rows) Commit(ctx context.Context, conditions []Condition, writes []Writ
 	}
 	if drop := len(r.mu.history) - historyMax; drop > 0 {
 		r.mu.forgotten = r.mu.history[drop-1].Revision
-		r.mu.history = slices.Delete(r.mu.history, 0, drop)
+		clear(r.mu.history[:drop]) // their values can be freed; an append that needs room copies only what is left
+		r.mu.history = r.mu.history[drop:]
 	}
 	close(r.mu.changed)
 	r.mu.changed = make(chan struct{})
