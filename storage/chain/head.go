@@ -578,7 +578,7 @@ func (m *Machine) drop(x Member, why Event) {
 func (m *Machine) takeIn() {
 	for _, x := range m.candidates() {
 		p, f := m.peer(x), m.feedOf(x)
-		if m.lags(p, f) != "" {
+		if m.lags(p, f) != keepsUp {
 			p.near = 0
 			continue
 		}
@@ -599,20 +599,52 @@ func (m *Machine) takeIn() {
 	}
 }
 
-// lags returns why a placement that is not in the chain does not keep up with it; "": it does.
-func (m *Machine) lags(p *peer, f *feed) string {
+// lag is why a placement that is not in the chain does not keep up with it.
+type lag uint8
+
+const (
+	keepsUp lag = iota
+	lagSilent
+	lagLeaving
+	lagNotBegun
+	lagUnreported
+	lagBehind
+	lagInFlight
+)
+
+// lags returns why a placement that is not in the chain does not keep up with it. Every step of a head asks, so the words are made elsewhere.
+func (m *Machine) lags(p *peer, f *feed) lag {
 	switch {
 	case m.silent(p):
-		return "it does not answer"
+		return lagSilent
 	case p.leaving:
-		return "its process ends"
+		return lagLeaving
 	case p.version == 0:
-		return "it has not begun this epoch"
+		return lagNotBegun
 	case f == nil || !f.reported:
-		return "it has not reported its rows"
+		return lagUnreported
 	case f.upto.Less(m.head.before):
-		return fmt.Sprintf("it has rows up to %v, of %v one to two seconds ago", f.upto, m.head.before)
+		return lagBehind
 	case f.inflight > m.set.JoinLagBytes:
+		return lagInFlight
+	}
+	return keepsUp
+}
+
+// lagWhy returns a lag in words, for people.
+func (m *Machine) lagWhy(l lag, f *feed) string {
+	switch l {
+	case lagSilent:
+		return "it does not answer"
+	case lagLeaving:
+		return "its process ends"
+	case lagNotBegun:
+		return "it has not begun this epoch"
+	case lagUnreported:
+		return "it has not reported its rows"
+	case lagBehind:
+		return fmt.Sprintf("it has rows up to %v, of %v one to two seconds ago", f.upto, m.head.before)
+	case lagInFlight:
 		return fmt.Sprintf("%d bytes are on their way to it", f.inflight)
 	}
 	return ""
@@ -635,7 +667,8 @@ func (m *Machine) Outside(now Time, within time.Duration) (all []Outside) {
 			all = append(all, Outside{x, "it was not asked yet"})
 			continue
 		}
-		why := m.lags(p, m.feedOf(x))
+		f := m.feedOf(x)
+		why := m.lagWhy(m.lags(p, f), f)
 		switch {
 		case why == "" && m.unmapped(x):
 			why = "the map has it no more"
