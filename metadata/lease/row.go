@@ -2,7 +2,6 @@ package lease
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +19,7 @@ type Partition struct {
 }
 
 // String prints table/id.
-func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Table, p.ID) }
+func (p Partition) String() string { return p.Table + "/" + strconv.FormatUint(uint64(p.ID), 10) }
 
 // ParsePartition parses what Partition.String prints.
 func ParsePartition(s string) (Partition, bool) {
@@ -63,7 +62,11 @@ func ProhibitKey(p Partition, s topology.ServerID) string {
 
 func tableKey(table string) string { return "tables/" + table }
 
-func (p Partition) path() string { return fmt.Sprintf("%s/%020d", p.Table, p.ID) }
+func (p Partition) path() string {
+	const zeros = "00000000000000000000"
+	id := strconv.FormatUint(uint64(p.ID), 10)
+	return p.Table + "/" + zeros[len(id):] + id
+}
 
 func parsePath(path string) (Partition, bool) {
 	i := strings.LastIndexByte(path, '/')
