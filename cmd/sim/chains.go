@@ -23,8 +23,9 @@ type link struct {
 	r    *replica
 	m    *chain.Machine
 
-	inputs []chainInput
-	busy   bool
+	inputs  []chainInput
+	busy    bool
+	effects []chain.Effect // memory for those of one step: inputs are handled one after another
 
 	takes   point.Epoch // the partition accepts frames under it; 0: it follows
 	epoch   point.Epoch // led, as writers see it; 0: none
@@ -146,9 +147,10 @@ func (x *link) run() {
 		return
 	}
 	x.busy = true
-	for len(x.inputs) > 0 && !x.blocked {
-		in := x.inputs[0]
-		x.inputs = x.inputs[1:]
+	n := 0
+	for n < len(x.inputs) && !x.blocked {
+		in := x.inputs[n]
+		n++
 		switch {
 		case in.do != nil:
 			in.do()
@@ -156,6 +158,7 @@ func (x *link) run() {
 			x.take(in)
 		}
 	}
+	x.inputs = slices.Delete(x.inputs, 0, n)
 	x.busy = false
 }
 
@@ -164,9 +167,11 @@ func (x *link) take(in chainInput) {
 		x.cutting = false
 	}
 	was := x.m.Quiet()
-	for _, e := range x.m.Step(x.s.uptime(), in.in, nil) {
+	x.effects = x.m.Step(x.s.uptime(), in.in, x.effects[:0])
+	for _, e := range x.effects {
 		x.perform(in, e)
 	}
+	clear(x.effects)
 	if is := x.m.Quiet(); is && !was {
 		x.s.w.mark(chainRests)
 	} else if was && !is {

@@ -33,14 +33,16 @@ func (s *hosted) mapChanged() {
 // discover gives the machine the cached maps and the placements that are here.
 func (s *server) discover(full bool, tables ...string) {
 	in := rules.Round{Full: full}
+	held := s.disk.held()
 	for _, name := range tables {
 		h := s.on(name)
 		t := rules.Table{Name: name, Map: h.m, Row: h.mapRev}
 		if h.m != nil && !s.older {
 			t.Txn = h.view.known.Row().Txn
 		}
-		for _, id := range s.disk.held() {
-			if r := s.disk.copies[id]; id.Table == name {
+		for _, id := range held {
+			if id.Table == name {
+				r := s.disk.copies[id]
 				t.Held = append(t.Held, rules.Held{Partition: id.ID, Placement: r.placement, Empty: r.empty()})
 			}
 		}
@@ -53,16 +55,16 @@ func (s *server) discover(full bool, tables ...string) {
 
 // decide has the machine handle an input, and performs its effects, in order.
 func (s *server) decide(in rules.Input) {
-	s.effects = append(s.effects, s.lead.Step(s.clock(), in, nil)...)
+	s.effects = s.lead.Step(s.clock(), in, s.effects)
 	if s.performing {
 		return // the results of an effect come after the waiting effects
 	}
 	s.performing = true
-	for len(s.effects) > 0 {
-		e := s.effects[0]
-		s.effects = s.effects[1:]
-		s.do(e)
+	for i := 0; i < len(s.effects); i++ { // it grows meanwhile
+		s.do(s.effects[i])
 	}
+	clear(s.effects)
+	s.effects = s.effects[:0]
 	s.performing = false
 	s.leadWake.stop()
 	s.leadWake = s.after(max(s.lead.Wake()-s.clock(), time.Millisecond), "lead", func() { s.decide(rules.Tick{}) })

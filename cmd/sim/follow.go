@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -219,18 +218,21 @@ func (w *writing) again() {
 	g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(w.v, w.in) })
 }
 
+// tried notes the result of the last try of a row that was not acked.
+func (g *gateway) tried(form string, args ...any) { g.last = line{g.w.now, form, args} }
+
 func (w *writing) try() {
 	g, v := w.g, w.v
 	w.asked = g.now()
 	if v.m == nil {
-		g.last = "there is no table " + v.table
+		g.tried("there is no table %s", v.table)
 		w.again()
 		return
 	}
 	k := g.w.history.keys[w.in.key]
 	at, ok := v.m.Find(k.ring, k.t)
 	if !ok {
-		g.last = fmt.Sprintf("nothing covers %d by map %d of %s", k.t, v.m.Seq, v.table)
+		g.tried("nothing covers %d by map %d of %s", k.t, v.m.Seq, v.table)
 		if g.changes < 8 {
 			g.change(v, g.cover(v, k.t))
 		}
@@ -243,7 +245,7 @@ func (w *writing) try() {
 		lead.Server = at.Placements[g.w.rng.IntN(len(at.Placements))].Server
 	}
 	if lead.Server == "" {
-		g.last = fmt.Sprintf("nobody to ask for %s", at)
+		g.tried("nobody to ask for %s", at)
 		w.fails(seq, leaderless(at))
 		return
 	}
@@ -268,7 +270,7 @@ func (w *writing) try() {
 		}
 		if verdict != follow.Done {
 			f.Guess = lead.Guess
-			g.last = fmt.Sprintf("%s/%s at %s: %v; the lease row by %s: %+v", v.table, at, lead.Server, f.Reason, g.name, g.rows[id])
+			g.tried("%s/%s at %s: %v; the lease row by %s: %+v", v.table, at, lead.Server, f.Reason, g.name, g.rows[id])
 			w.fails(seq, f)
 			return
 		}

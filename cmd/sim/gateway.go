@@ -28,7 +28,7 @@ type gateway struct {
 
 	open    int // rows under way
 	unacked map[uint64]row
-	last    string // result of the last try of a row that was not acked
+	last    line // result of the last try of a row that was not acked
 	changes int    // changes under way
 	work    string // the table that is dropped or made by this gateway
 

@@ -4,10 +4,9 @@ import "time"
 
 // timer is one thing that will happen. A stopped one is passed over, and counts for nothing.
 type timer struct {
-	at      time.Duration
-	seq     uint64 // of two at one moment the one that was set first fires first
 	what    string
 	f       func()
+	p       *proc // that runs f, if it is there; nil: the world
 	message bool // it is a delivery
 }
 
@@ -17,43 +16,58 @@ func (t *timer) stop() {
 	}
 }
 
+// moment is when a timer fires. It lies in the heap itself, so that comparing two reads no timer.
+type moment struct {
+	at  time.Duration
+	seq uint64 // of two at one moment the one that was set first fires first
+	t   *timer
+}
+
+func (m *moment) before(o *moment) bool { return m.at < o.at || m.at == o.at && m.seq < o.seq }
+
 // heap is a binary heap of timers, the earliest first.
-type heap []*timer
+type heap []moment
 
-func (t *timer) before(o *timer) bool { return t.at < o.at || t.at == o.at && t.seq < o.seq }
-
-func (h *heap) push(t *timer) {
-	s := append(*h, t)
+func (h *heap) push(m moment) {
+	s := append(*h, m)
 	i := len(s) - 1
 	for i > 0 {
 		up := (i - 1) / 2
-		if !s[i].before(s[up]) {
+		if !m.before(&s[up]) {
 			break
 		}
-		s[i], s[up] = s[up], s[i]
+		s[i] = s[up]
 		i = up
 	}
+	s[i] = m
 	*h = s
 }
 
-func (h *heap) pop() *timer {
+func (h *heap) pop() moment {
 	s := *h
-	first, n := s[0], len(s)-1
-	s[0], s[n] = s[n], nil
+	n := len(s) - 1
+	first, last := s[0], s[n]
+	s[n] = moment{}
 	s = s[:n]
-	for i := 0; ; {
-		least := i
-		for _, c := range [2]int{2*i + 1, 2*i + 2} {
-			if c < n && s[c].before(s[least]) {
-				least = c
-			}
-		}
-		if least == i {
+	*h = s
+	if n == 0 {
+		return first
+	}
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= n {
 			break
 		}
-		s[i], s[least] = s[least], s[i]
-		i = least
+		if c+1 < n && s[c+1].before(&s[c]) {
+			c++
+		}
+		if !s[c].before(&last) {
+			break
+		}
+		s[i] = s[c]
+		i = c
 	}
-	*h = s
+	s[i] = last
 	return first
 }

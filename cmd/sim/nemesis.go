@@ -307,10 +307,10 @@ func (w *world) cut(i int, d time.Duration, rng *rand.Rand) {
 			continue
 		}
 		if way != 1 {
-			w.net.cut[[2]int{i, j}] = max(w.net.cut[[2]int{i, j}], until)
+			w.net.cut[i][j] = max(w.net.cut[i][j], until)
 		}
 		if way != 2 {
-			w.net.cut[[2]int{j, i}] = max(w.net.cut[[2]int{j, i}], until)
+			w.net.cut[j][i] = max(w.net.cut[j][i], until)
 		}
 	}
 }

@@ -10,10 +10,16 @@ import (
 type network struct {
 	lossPct, dupPct, slowPct int
 	slowMax                  time.Duration
-	cut                      map[[2]int]time.Duration // from, to: nothing arrives until then
+	cut                      [][]time.Duration // from, to: nothing arrives until then
 }
 
-func (n *network) calm() { *n = network{cut: map[[2]int]time.Duration{}} }
+// calm ends all faults of a network of so many nodes.
+func (n *network) calm(nodes int) {
+	*n = network{cut: make([][]time.Duration, nodes)}
+	for from := range n.cut {
+		n.cut[from] = make([]time.Duration, nodes)
+	}
+}
 
 func (w *world) delay() time.Duration {
 	d := time.Duration(200+w.rng.IntN(3000)) * time.Microsecond
@@ -23,7 +29,7 @@ func (w *world) delay() time.Duration {
 	return d
 }
 
-func (w *world) severed(from, to int) bool { return w.now < w.net.cut[[2]int{from, to}] }
+func (w *world) severed(from, to int) bool { return w.now < w.net.cut[from][to] }
 
 // send runs f at the other end, unless the message is lost; twice if it is doubled. A connection that is cut loses the
 // messages on their way.

@@ -32,7 +32,7 @@ func (s *server) post(to topology.ServerID, p parcel) {
 	if len(s.posted[i]) == 0 {
 		s.after(100*time.Microsecond, "link", func() {
 			all := s.posted[i]
-			s.posted[i] = nil
+			s.posted[i] = make([]parcel, 0, len(all)) // as many as the last time
 			s.w.send(s.node, i, true, "chain", func() {
 				s.w.nodes[i].do(func() { s.w.servers[i].receive(all) })
 			})

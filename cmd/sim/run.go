@@ -151,7 +151,7 @@ func (w *world) heal() time.Duration {
 	w.leaveDead()
 	w.say("all is well again, but for %q", w.without)
 	began := w.now
-	w.net.calm()
+	w.net.calm(len(w.nodes))
 	w.store.away = 0
 	for _, x := range w.store.watches {
 		x.stalled = 0
@@ -257,7 +257,7 @@ func (w *world) notWhole() string {
 		case g.changes > 0:
 			return fmt.Sprintf("not whole: %d changes of %s are not answered", g.changes, g.name)
 		case g.open > w.waiting(g):
-			return fmt.Sprintf("not whole: %d rows of %s are not acked: %s", g.open, g.name, g.last)
+			return fmt.Sprintf("not whole: %d rows of %s are not acked: %s", g.open, g.name, fmt.Sprintf(g.last.form, g.last.args...))
 		}
 	}
 	for _, table := range w.tables {

@@ -229,7 +229,7 @@ func (s *script) cutOff(t *testing.T, name, span string) {
 	until := s.now + time.Duration(when(t, span))
 	for from := range s.servers {
 		if from != to {
-			s.net.cut[[2]int{from, to}] = until
+			s.net.cut[from][to] = until
 		}
 	}
 }

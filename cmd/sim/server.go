@@ -233,13 +233,13 @@ func (s *server) step(in lease.Input) {
 		return
 	}
 	s.stepping = true
-	for len(s.inbox) > 0 {
-		in := s.inbox[0]
-		s.inbox = s.inbox[1:]
-		for _, e := range s.machine.Step(s.clock(), in, nil) {
+	for i := 0; i < len(s.inbox); i++ { // it grows meanwhile
+		for _, e := range s.machine.Step(s.clock(), s.inbox[i], nil) {
 			s.perform(e)
 		}
 	}
+	clear(s.inbox)
+	s.inbox = s.inbox[:0]
 	s.stepping = false
 	s.wake.stop()
 	s.wake = s.after(max(s.machine.Wake()-s.clock(), time.Millisecond), "tick", func() { s.step(lease.Tick{Wall: s.w.wall()}) })

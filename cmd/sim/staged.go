@@ -26,9 +26,9 @@ func (r atStaging) All() (all []registry.Server) {
 
 // Staging implements staged.Registry.
 func (r atStaging) Staging(table string) (all []topology.ServerID) {
-	for _, s := range r.All() {
-		if s.Stages(table) {
-			all = append(all, s.ID)
+	for _, s := range r.g.w.servers {
+		if row, ok := r.g.registered[s.id]; ok && row.Stages(table) {
+			all = append(all, row.ID)
 		}
 	}
 	return all

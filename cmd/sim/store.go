@@ -53,7 +53,8 @@ func (s *store) compact(n int) {
 	for n < len(s.history) && s.history[n].Revision == s.forgotten { // a transaction is one
 		n++
 	}
-	s.history = slices.Delete(s.history, 0, n)
+	clear(s.history[:n])
+	s.history = s.history[n:]
 }
 
 // get reads at the store itself.

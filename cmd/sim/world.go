@@ -156,7 +156,7 @@ func newWorld(o Options) *world {
 	w.drawStaging()
 	w.history = newHistory(w)
 	w.store = newStore(w)
-	w.net.calm()
+	w.net.calm(w.store.node() + 1)
 	for i := range o.Servers {
 		w.servers = append(w.servers, &server{proc: &proc{w: w, node: i, rate: w.rate(), dead: true}, id: serverID(i)})
 		w.nodes = append(w.nodes, w.servers[i].proc)
@@ -190,8 +190,8 @@ func (w *world) rate() float64 {
 // after has f happen d from now.
 func (w *world) after(d time.Duration, what string, f func()) *timer {
 	w.seq++
-	t := &timer{at: w.now + max(d, 0), seq: w.seq, what: what, f: f}
-	w.queue.push(t)
+	t := &timer{what: what, f: f}
+	w.queue.push(moment{w.now + max(d, 0), w.seq, t})
 	return t
 }
 
@@ -204,17 +204,22 @@ func (w *world) step(until time.Duration) bool {
 		if w.queue[0].at > until {
 			return false
 		}
-		t := w.queue.pop()
+		m := w.queue.pop()
+		t := m.t
 		if t.f == nil {
 			continue
 		}
-		w.now = t.at
+		w.now = m.at
 		w.timers++
 		if t.message {
 			w.events++
 		}
-		w.mix(uint64(t.at), t.what)
-		t.f()
+		w.mix(uint64(m.at), t.what)
+		if t.p != nil {
+			t.p.do(t.f)
+		} else {
+			t.f()
+		}
 		return true
 	}
 	return false
@@ -278,7 +283,9 @@ func (p *proc) do(f func()) {
 
 // after runs f in the process when d has passed on its own clock.
 func (p *proc) after(d time.Duration, what string, f func()) *timer {
-	return p.w.after(time.Duration(float64(d)/p.rate), what, func() { p.do(f) })
+	t := p.w.after(time.Duration(float64(d)/p.rate), what, f)
+	t.p = p
+	return t
 }
 
 // every has f happen again and again.
