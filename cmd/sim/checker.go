@@ -513,7 +513,7 @@ func (c *checker) settled(txn peer.TxnID) {
 
 // leaseWritten checks every new holder: it is listed by the row that was there, with the store that was listed, and epochs rise.
 func (c *checker) leaseWritten(id lease.Partition, wr coord.Write) {
-	row, err := lease.DecodeLease(wr.Value)
+	row, err := c.w.store.lease(wr.Key, wr.Value)
 	if err != nil {
 		c.w.fail("I3: a lease row cannot be read: %v", err)
 		return

@@ -28,7 +28,7 @@ type gateway struct {
 
 	open    int // rows under way
 	unacked map[uint64]row
-	last    line // result of the last try of a row that was not acked
+	last    line   // result of the last try of a row that was not acked
 	changes int    // changes under way
 	work    string // the table that is dropped or made by this gateway
 
@@ -125,21 +125,24 @@ func (g *gateway) stamp() point.Stamp {
 func (g *gateway) any() *view { return g.views.at(g.w.tables[g.w.rng.IntN(len(g.w.tables))]) }
 
 // isBeat reports whether a change of a heartbeat row is a sign of life.
-func isBeat(e coord.Event) bool {
-	b, err := lease.DecodeBeat(e.Value)
-	return err == nil && !e.Deleted && !b.Missing
+func (s *store) isBeat(e coord.Event) bool {
+	if e.Deleted {
+		return false
+	}
+	b, err := s.beat(e.Key, e.Value)
+	return err == nil && !b.Missing
 }
 
 func (g *gateway) learn(row coord.Row, gone bool) {
 	if s, ok := lease.ParseBeatKey(row.Key); ok && !gone {
-		if b, err := lease.DecodeBeat(row.Value); err == nil && !b.Missing {
+		if b, err := g.w.store.beat(row.Key, row.Value); err == nil && !b.Missing {
 			g.beats[s], g.store[s] = g.clock(), b.Store
 		}
 	}
 	if p, ok := lease.ParseRowKey(row.Key); ok {
 		if gone {
 			delete(g.rows, p)
-		} else if l, err := lease.DecodeLease(row.Value); err == nil {
+		} else if l, err := g.w.store.lease(row.Key, row.Value); err == nil {
 			g.rows[p] = l
 		}
 	}

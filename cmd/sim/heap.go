@@ -7,7 +7,7 @@ type timer struct {
 	what    string
 	f       func()
 	p       *proc // that runs f, if it is there; nil: the world
-	message bool // it is a delivery
+	message bool  // it is a delivery
 }
 
 func (t *timer) stop() {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
 // network holds the faults of messages. Delays are drawn for each, so that messages overtake one another.
@@ -88,6 +89,10 @@ type store struct {
 	forgotten coord.Revision // changes up to here are no longer in history
 	away      time.Duration  // until when it answers no request
 	watches   []*watch
+
+	// By key, of lease rows and heartbeat rows.
+	leases map[string]decoded[lease.Lease]
+	beats  map[string]decoded[lease.Beat]
 }
 
 func (s *store) node() int { return s.w.opt.Servers + s.w.opt.Gateways }

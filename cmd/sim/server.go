@@ -143,7 +143,7 @@ func (s *server) begin() {
 		func(l listed) { s.step(lease.Listed{Rows: l.rows, Revision: l.rev}) },
 		func(events []coord.Event) {
 			for _, e := range events {
-				if id, ok := lease.ParseBeatKey(e.Key); ok && isBeat(e) {
+				if id, ok := lease.ParseBeatKey(e.Key); ok && w.store.isBeat(e) {
 					s.beats[id] = s.clock()
 				}
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sort"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -17,7 +19,37 @@ const (
 	storeTimeout = time.Second
 )
 
-func newStore(w *world) *store { return &store{w: w, rows: mem.New()} }
+func newStore(w *world) *store {
+	return &store{w: w, rows: mem.New(), leases: map[string]decoded[lease.Lease]{}, beats: map[string]decoded[lease.Beat]{}}
+}
+
+// decoded is the newest value of a row that was decoded. Every process is shown every change, so most values are decoded once and not for each. What the rows
+// hold is shared, and must not be changed.
+type decoded[T any] struct {
+	value []byte
+	row   T
+	err   error
+}
+
+// lease is lease.DecodeLease of a row.
+func (s *store) lease(key string, value []byte) (lease.Lease, error) {
+	return decodeOnce(s.leases, key, value, lease.DecodeLease)
+}
+
+// beat is lease.DecodeBeat of a row.
+func (s *store) beat(key string, value []byte) (lease.Beat, error) {
+	return decodeOnce(s.beats, key, value, lease.DecodeBeat)
+}
+
+func decodeOnce[T any](all map[string]decoded[T], key string, value []byte, decode func([]byte) (T, error)) (T, error) {
+	d, ok := all[key]
+	if !ok || !bytes.Equal(d.value, value) {
+		d.value = value
+		d.row, d.err = decode(value)
+		all[key] = d
+	}
+	return d.row, d.err
+}
 
 // commit makes a transaction at the store itself.
 func (s *store) commit(conditions []coord.Condition, writes []coord.Write) (coord.Revision, bool) {
