@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,12 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
+
+// TestMain has the heap grow as main does.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(gcPercent)
+	os.Exit(m.Run())
+}
 
 func options(seed uint64, events int) Options {
 	return Options{Seed: seed, Events: events, Faults: allFaults, Servers: defaultServers, Gateways: defaultGateways, Tables: defaultTables}
