@@ -61,18 +61,31 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// branchSeeds are seeds whose runs met all marks together on 2026-11-29, when 100 runs from seed 1000 on were needed for that. A passing test prints those that would do now.
+var branchSeeds = []uint64{1019, 1000, 1059, 1001, 1008, 1014, 1024, 1045, 1033, 1075, 1099}
+
 // TestEveryBranchIsMet: a branch that no run comes through is not tested. Runs go on until every mark was met.
 func TestEveryBranchIsMet(t *testing.T) {
 	t.Parallel()
 	var met marks
-	for seed := range uint64(600) {
-		r := Run(options(1000+seed, 12_000), nil)
+	var useful []uint64
+	seeds := slices.Clone(branchSeeds)
+	for seed := uint64(1000); seed < 1600; seed++ {
+		if !slices.Contains(branchSeeds, seed) {
+			seeds = append(seeds, seed)
+		}
+	}
+	for i, seed := range seeds {
+		r := Run(options(seed, 12_000), nil)
 		if r.Broken != "" {
 			report(t, r)
 		}
-		met.add(&r.marks)
+		missing := len(met.missing())
+		if met.add(&r.marks); len(met.missing()) < missing {
+			useful = append(useful, seed)
+		}
 		if len(met.missing()) == 0 {
-			t.Logf("%d runs", seed+1)
+			t.Logf("%d runs; these met all marks: %v", i+1, useful)
 			return
 		}
 	}
@@ -199,7 +212,7 @@ type brokenRule struct {
 }
 
 var broken = []brokenRule{
-	{rule: brickEpochOff, faults: slow | people | pause | rogue, says: "", runs: 400, from: 3}, // I3, or H where a read comes first
+	{rule: brickEpochOff, faults: slow | people | pause | rogue, says: "", runs: 400, from: 8}, // I3, or H where a read comes first
 	{rule: validFromAnswer, faults: allFaults, says: "I3", runs: 100, from: 12},
 	{rule: casWithoutMajority, faults: allFaults, says: "I7", runs: 10, from: 1},
 	{rule: sweepCommitted, faults: allFaults, says: "I7", runs: 10, from: 1},
@@ -208,33 +221,33 @@ var broken = []brokenRule{
 	{rule: ackBeforeSync, faults: crash | slow, says: "I1", runs: 100, from: 2},
 	{rule: noHold, faults: allFaults, says: "I1", runs: 100, from: 1},
 	{rule: markStays, faults: allFaults, says: "I1", runs: 100, from: 10},
-	{rule: moveBlind, faults: allFaults, says: "I", runs: 100, from: 21},
-	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 8},
-	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 7},
+	{rule: moveBlind, faults: allFaults, says: "I", runs: 100, from: 32},
+	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 12},
+	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 10},
 	{rule: notRuledOut, faults: allFaults, says: "I2", runs: 400, from: 7},
 	{rule: planByOthers, faults: allFaults, says: "not whole", runs: 200, from: 4}, // lease.Guard refuses what would be I1, again and again
-	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 20130},
-	{rule: actedIgnored, faults: allFaults | restore, says: "", runs: 400, from: 49}, // I2, or I1
-	{rule: leasesLost, faults: allFaults | restore, says: "I", runs: 200, from: 17},
+	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 20136},
+	{rule: actedIgnored, faults: allFaults | restore, says: "", runs: 400, from: 52}, // I2, or I1
+	{rule: leasesLost, faults: allFaults | restore, says: "I", runs: 200, from: 19},
 	{rule: rankNotGiven, faults: versions, says: "H", runs: 400, from: 16},
 	{rule: fsyncIgnored, faults: fsync | crash, says: "I", runs: 100, from: 1},
 	{rule: lateTaken, faults: allFaults, says: "H", runs: 200, from: 11},
-	{rule: lateTryLogged, faults: allFaults, says: "H", runs: 200, from: 8},
+	{rule: lateTryLogged, faults: allFaults, says: "H", runs: 200, from: 16},
 	{rule: ranksNotRaised, faults: allFaults, says: "I1|H", runs: 100, from: 1},
-	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", runs: 1500, from: 22},
+	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", runs: 1500, from: 25},
 	{rule: oneOfTwoLayers, faults: allFaults, says: "H", runs: 100, from: 3},
 	{rule: ageNotSaid, faults: allFaults, says: "H", runs: 100, from: 20},
 	{rule: dropUnemptied, faults: drops | crash, says: "I1", runs: 100, from: 2},
 	{rule: otherFile, faults: allFaults, says: "I4", runs: 100, from: 1},
-	{rule: nextIgnored, faults: allFaults, says: "H", runs: 100, from: 20},
-	{rule: readUnled, faults: allFaults, says: "I1", runs: 100, from: 1},
+	{rule: nextIgnored, faults: allFaults, says: "H", runs: 100, from: 29},
+	{rule: readUnled, faults: allFaults, says: "I1", runs: 100, from: 2},
 	{rule: incompleteNotSaid, faults: rot | crash, says: "I1", runs: 100, from: 1},
 	{rule: damageCut, faults: rot | crash, says: "I1", runs: 100, from: 1},
-	{rule: unknownIsYes, faults: loss | outage, says: "I1", runs: 100, from: 1},
-	{rule: renewalsAssumed, faults: allFaults, says: "I3", runs: 200, from: 16},
+	{rule: unknownIsYes, faults: loss | outage, says: "I1", runs: 100, from: 4},
+	{rule: renewalsAssumed, faults: allFaults, says: "I3", runs: 200, from: 30},
 	{rule: lowestRank, faults: allFaults, says: "H", runs: 100, from: 3},
 	{rule: sweepUntouched, faults: allFaults, says: "I7", runs: 200, from: 2},
-	{rule: movedUnacked, faults: loss | crash, says: "I1", runs: 100, from: 1},
+	{rule: movedUnacked, faults: loss | crash, says: "I1", runs: 100, from: 2},
 	{rule: inheritedWins, faults: allFaults, says: "", runs: 100, from: 4},
 	{rule: sumsIgnored, faults: rot | crash, says: "", runs: 100, from: 2}, // H, or I1 where a damaged row is missing first
 }
@@ -242,11 +255,11 @@ var broken = []brokenRule{
 // brokenStaging are the rules of staging, each with the promise that its runs break.
 var brokenStaging = []brokenRule{
 	{rule: forgottenUnacked, faults: allFaults, says: "I1|H", runs: 100, from: 1},
-	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 10060},
+	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 10071},
 	{rule: stagedOnOne, faults: allFaults, says: "H", runs: 200, from: 13, copies: 3},
 	{rule: silentStagers, faults: allFaults, says: "H", runs: 100, from: 2},
-	{rule: directoryIgnored, faults: allFaults, says: "I1|H", runs: 1000, from: 6630},
-	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 280},
+	{rule: directoryIgnored, faults: allFaults, says: "I1|H", runs: 1000, from: 6639},
+	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 288},
 }
 
 // TestBrokenRulesOfStagingAreSeen does the same for staged rows.
