@@ -2,7 +2,6 @@ package lease
 
 import (
 	"encoding/json"
-	"maps"
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -104,16 +103,20 @@ func (m *Machine) planTables() {
 	if !m.good(m.now) {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(m.tables)) {
-		t := m.tables[name]
+	var due []string // mostly none, and each step comes here: only these are sorted
+	for name, t := range m.tables {
 		switch {
 		case t.read == m.lapses+1 || t.reading || len(t.waits) == 0:
 		case m.now < t.retryAt:
 			m.at(t.retryAt)
 		default:
-			t.reading = true
-			m.list(Renew, request{job: jobTable, table: name, prefix: tableKey(name)})
+			due = append(due, name)
 		}
+	}
+	slices.Sort(due)
+	for _, name := range due {
+		m.tables[name].reading = true
+		m.list(Renew, request{job: jobTable, table: name, prefix: tableKey(name)})
 	}
 }
 
