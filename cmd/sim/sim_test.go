@@ -322,7 +322,11 @@ func TestReplayLineIsWhatMakeTakes(t *testing.T) {
 	if got, want := (Result{Options: o}).Again(), "make sim SEED=0x2f9c31 EVENTS=500 FAULTS=loss,crash"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	for f := range allFaults + 1 {
+	all := []faults{0, allFaults}
+	for _, one := range eachFault() {
+		all = append(all, one, allFaults&^one, allFaults|one)
+	}
+	for _, f := range all {
 		if back, err := parseFaults(f.String()); err != nil || back != f {
 			t.Fatalf("%s is read as %s, %v", f, back, err)
 		}
