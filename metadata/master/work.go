@@ -381,14 +381,13 @@ func (r *Relief) in(rows []coord.Row, note lease.Note) (next registry.Server, wh
 		next.Moves = kept
 	case !target:
 		return next, fmt.Sprintf("%s is drained, or its row is gone", r.Move.To)
-	case moves || len(next.Moves) >= registry.MovesMax:
-		return next, "persons move it, or as many as may be, away from there"
+	case moves:
+		return next, "a person moves it away from there"
 	default:
 		m := r.Move
 		m.Note = note
-		next.Moves = append(slices.Clone(next.Moves), m)
-		if len(next.Encode()) > registry.RowMax {
-			return next, "the server's row would be longer than is read"
+		if err := next.Add(m, func(registry.Move) bool { return true }); err != nil {
+			return next, err.Error()
 		}
 	}
 	return next, ""

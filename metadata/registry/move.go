@@ -5,6 +5,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -22,16 +23,25 @@ type Move struct {
 // MovesMax bounds the moves away from one server that have not ended: a server that is to have nothing is drained.
 const MovesMax = 64
 
-// Add adds a move, in the place of one of the same placement, after it has left out those that ended; false: there are MovesMax already.
-func (s *Server) Add(m Move, stands func(Move) bool) bool {
-	s.Moves = slices.DeleteFunc(slices.Clone(s.Moves), func(old Move) bool {
+// moveSpare is how much of RowMax moves leave free, besides the longest list of staged tables: what the server itself and a drain write must fit beside them.
+const moveSpare = 8 << 10
+
+// Add adds a move, in the place of one of the same placement, after it has left out those that ended. Errors are Throttled (there are MovesMax already) and TooLarge
+// (the row would be too long); then the server has the moves that it had.
+func (s *Server) Add(m Move, stands func(Move) bool) error {
+	next := *s
+	next.Moves = slices.DeleteFunc(slices.Clone(s.Moves), func(old Move) bool {
 		return !stands(old) || old.Table == m.Table && old.Placement == m.Placement
 	})
-	if len(s.Moves) >= MovesMax {
-		return false
+	if len(next.Moves) >= MovesMax {
+		return fault.Errorf(fault.Throttled, "%d partitions are being moved away from %s, and more at a time are not taken: wait, or use `spillway server drain %s`", len(next.Moves), s.ID, s.ID)
 	}
-	s.Moves = append(s.Moves, m)
-	return true
+	next.Moves, next.Staging = append(next.Moves, m), ""
+	if n, most := len(next.Encode()), RowMax-stagingBytesMax-moveSpare; n > most {
+		return fault.Errorf(fault.TooLarge, "with this move the row of server %s would have %d bytes beside its staged tables, and at most %d are taken, with the reasons of all moves: wait until some have ended, or give shorter reasons", s.ID, n, most)
+	}
+	s.Moves = next.Moves
+	return nil
 }
 
 // MoveOf returns the move of a placement on the server.

@@ -1,6 +1,7 @@
 package administration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -64,14 +65,11 @@ func (c *PartitionMove) run(ctx context.Context, a *admin) error {
 	move := registry.Move{Table: c.Table, Partition: part.ID, Placement: from.ID, To: c.To, Note: a.note(c.Reason)}
 	complete := a.incomplete() == nil // else a partition that is missing here may be there all the same
 	err = a.act(ctx, c.Reason, fmt.Sprintf("move %s from %s to %s", c.key(), from.Server, c.To), func() error {
-		full := false
+		var refused error
 		err := registry.Change(ctx, a.store, from.Server, func(srv *registry.Server) {
-			full = !srv.Add(move, func(m registry.Move) bool { return !complete || stands(&s, srv.ID, m) })
+			refused = srv.Add(move, func(m registry.Move) bool { return !complete || stands(&s, srv.ID, m) })
 		})
-		if err == nil && full {
-			err = fault.Errorf(fault.Throttled, "%d partitions are being moved away from %s, and more at a time are not taken: wait, or use `spillway server drain %s`", registry.MovesMax, from.Server, from.Server)
-		}
-		return err
+		return cmp.Or(err, refused)
 	})
 	switch {
 	case err != nil:

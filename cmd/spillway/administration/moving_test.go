@@ -114,15 +114,15 @@ func TestAServerKeepsABoundedNumberOfMoves(t *testing.T) {
 	stands := func(m registry.Move) bool { return m.Partition != 3 }
 	for i := range registry.MovesMax + 1 {
 		id := point.PartitionID(i + 1)
-		if ok := s.Add(registry.Move{Table: "cpu", Partition: id, Placement: point.PlacementID(id), To: "s2"}, stands); !ok {
-			t.Fatalf("move %d was refused, with %d", id, len(s.Moves))
+		if err := s.Add(registry.Move{Table: "cpu", Partition: id, Placement: point.PlacementID(id), To: "s2"}, stands); err != nil {
+			t.Fatalf("move %d was refused, with %d: %v", id, len(s.Moves), err)
 		}
 	}
-	if s.Add(registry.Move{Table: "cpu", Partition: 900, Placement: 900, To: "s2"}, stands) {
-		t.Error("more moves than the bound were taken")
+	if err := s.Add(registry.Move{Table: "cpu", Partition: 900, Placement: 900, To: "s2"}, stands); !fault.Is(err, fault.Throttled) {
+		t.Errorf("more moves than the bound: %v", err)
 	}
-	if !s.Add(registry.Move{Table: "cpu", Partition: 1, Placement: 1, To: "s3"}, stands) {
-		t.Error("another target for a move was refused")
+	if err := s.Add(registry.Move{Table: "cpu", Partition: 1, Placement: 1, To: "s3"}, stands); err != nil {
+		t.Errorf("another target for a move was refused: %v", err)
 	}
 	if m, ok := s.MoveOf("cpu", 1); !ok || m.To != "s3" || len(s.Moves) != registry.MovesMax {
 		t.Errorf("%v %v, %d moves", m, ok, len(s.Moves))
