@@ -518,7 +518,8 @@ func (t *term) uneven() string {
 	}
 	s := t.look()
 	s.Handed, s.Moved = nil, nil
-	for _, srv := range s.Servers {
+	for i, srv := range s.Servers {
+		s.Servers[i].Unfilled = nil
 		for _, m := range srv.Moves {
 			return fmt.Sprintf("p%d of %s is moving from %s to %s: %s", m.Partition, m.Table, srv.ID, m.To, m.Note.Reason)
 		}
@@ -568,7 +569,7 @@ func (s *server) register() {
 		}
 		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id, Copies: copiesOf[s.w.copies()], Since: s.w.wall()}
 		if old, err := registry.Decode(g.row); g.ok && err == nil {
-			if row.Drain, row.Moves = old.Drain, old.Moves; old.Store == row.Store {
+			if row.Drain, row.Moves, row.Unfilled = old.Drain, old.Moves, old.Unfilled; old.Store == row.Store {
 				row.Since, row.Staging = old.Since, old.Staging
 			}
 		}

@@ -23,8 +23,8 @@ type Relief struct {
 	// From is the server whose registry row has the move.
 	From topology.ServerID
 	Move registry.Move
-	// End deletes the move from the row: the copy has left, or is not to leave any more.
-	End bool
+	// End deletes the move from the row: the copy has left, or is not to leave any more. Unfilled has the row remember that its target did not get every row.
+	End, Unfilled bool
 	// Servers are all registered servers: none of their rows may have a relief when another begins.
 	Servers []topology.ServerID
 }
@@ -53,28 +53,37 @@ func (p *planner) endReliefs() {
 				continue
 			}
 			p.relieving = true
-			if why := p.reliefEnds(st, m); why != "" && p.moves < p.set.MovesMax {
+			tooLong := p.reliefLasts(m)
+			if why := p.reliefEnds(st, m, tooLong); why != "" && p.moves < p.set.MovesMax {
 				p.moves++
 				p.ending[placementOf{m.Table, m.Placement}] = true
-				p.add(Step{Kind: Balance, Table: m.Table, Partition: m.Partition, Relief: &Relief{From: st.ID, Move: m, End: true},
+				row := p.Leases[lease.Partition{Table: m.Table, ID: m.Partition}]
+				unfilled := why == tooLong && !slices.ContainsFunc(row.InSync, func(x lease.Member) bool { return x.Server == m.To && !p.replaced(x) })
+				p.add(Step{Kind: Balance, Table: m.Table, Partition: m.Partition, Relief: &Relief{From: st.ID, Move: m, End: true, Unfilled: unfilled},
 					What: fmt.Sprintf("end the move of p%d away from %s", m.Partition, st.ID), Why: why})
 			}
 		}
 	}
 }
 
-// reliefEnds returns why a relief ends; "": it goes on. A server that is silent for less than EmptyAfter, such as one that starts again, ends none.
-func (p *planner) reliefEnds(from *standing, m registry.Move) string {
+// reliefLasts returns that a relief takes too long; "": it does not.
+func (p *planner) reliefLasts(m registry.Move) string {
 	key := lease.Partition{Table: m.Table, ID: m.Partition}
-	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
 	age, limit := p.Moving[placementOf{m.Table, m.Placement}], reliefMaxUnknown
 	if _, known := p.Sizes[key]; known {
 		limit = max(reliefMax, reliefMaxTimes*p.copying(key))
 	}
-	tooLong := ""
-	if age > limit {
-		tooLong = fmt.Sprintf("%s or a copy that stays does not have every row after %v", m.To, age.Round(time.Second))
+	if age <= limit {
+		return ""
 	}
+	return fmt.Sprintf("%s or a copy that stays does not have every row after %v", m.To, age.Round(time.Second))
+}
+
+// reliefEnds returns why a relief ends; "": it goes on. A server that is silent for less than EmptyAfter, such as one that starts again, ends none. One that waits for a copy ends
+// where it takes too long.
+func (p *planner) reliefEnds(from *standing, m registry.Move, tooLong string) string {
+	key := lease.Partition{Table: m.Table, ID: m.Partition}
+	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
 	switch {
 	case p.Dropping[m.Table] || p.Dropped[m.Table]:
 		return "the table is dropped"
@@ -124,6 +133,26 @@ func (p *planner) reliefEnds(from *standing, m registry.Move) string {
 		return tooLong
 	}
 	return ""
+}
+
+// unfilledMove is a move for load that ended because its target did not get every row.
+type unfilledMove struct {
+	placementOf
+	when int64 // by the wall clock of the master that ended it
+}
+
+func unfilledOf(m registry.Move) unfilledMove {
+	return unfilledMove{placementOf{m.Table, m.Placement}, m.Note.When.UnixNano()}
+}
+
+// unfilledLately reports whether a move for load ended lately because its target did not get every row, of those that are asked for. It is forgotten after MovedFor, by the wall clock or
+// since this master first saw it, whichever is over sooner: a clock that was wrong makes none last.
+func (p *planner) unfilledLately(asked func(registry.Move) bool) bool {
+	return slices.ContainsFunc(p.order, func(st *standing) bool {
+		return slices.ContainsFunc(st.Unfilled, func(m registry.Move) bool {
+			return asked(m) && max(p.Unfilled[unfilledOf(m)], time.Duration(p.Now-m.Note.When.UnixNano())) < p.set.MovedFor
+		})
+	})
 }
 
 // copying is how long the rows of a partition need to be copied.
@@ -180,7 +209,7 @@ func (r *reliefOf) compare(o *reliefOf) int {
 // settledHot reports whether nothing else is to be done with a partition, all its servers are well and their loads known, and it takes rows for long enough.
 func (l *leading) settledHot(x hotPart) bool {
 	key, row := x.key(), l.Leases[x.key()]
-	if age, lately := l.Moved[key]; lately && age < l.set.MovedFor || l.empty(key) || len(row.InSync) != len(x.part.Placements) {
+	if age, lately := l.Moved[key]; lately && age < l.set.MovedFor || l.unfilledLately(func(m registry.Move) bool { return m.Table == key.Table && m.Partition == key.ID }) || l.empty(key) || len(row.InSync) != len(x.part.Placements) {
 		return false
 	}
 	return l.paysOff(x) && !slices.ContainsFunc(x.part.Placements, func(pl topology.Placement) bool {
@@ -217,7 +246,7 @@ func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *rel
 	switch {
 	case !measured || l.rests[st.ID] || l.unsuitable(&w, st) || st.filling >= l.set.FillsMax || !st.takes(bytes):
 		return nil
-	case st.Beat.Load >= lease.LoadMaxDefault || slices.Contains(st.Beat.Damaged, x.key().String()):
+	case st.Beat.Load >= lease.LoadMaxDefault || slices.Contains(st.Beat.Damaged, x.key().String()) || l.unfilledLately(func(m registry.Move) bool { return m.To == st.ID }):
 		return nil
 	case max(here, there) > l.rows[from]-2*l.least:
 		return nil

@@ -319,3 +319,39 @@ func TestARowStaysShortEnoughToBeRead(t *testing.T) {
 		t.Errorf("short: %q; long: %q; to a drained server: %q", in(1, nil), in(registry.RowMax-300, nil), in(1, &lease.Note{Who: "ann"}))
 	}
 }
+
+// TestATargetThatWasNotFilledIsNotChosenAgain: 30 s after the move of one partition to a server had ended unfilled, another one was sent there, and so on. It rests for MovedFor, by the wall
+// clock or since this master saw it, whichever is over sooner.
+func TestATargetThatWasNotFilledIsNotChosenAgain(t *testing.T) {
+	var now time.Duration
+	rows := NewRows(func() time.Duration { return now }, 4*time.Second)
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for _, x := range []struct {
+		noted, wall, seen time.Duration // after noon, when the move ended and what the clock shows; for how long this master has seen it
+		rests             bool
+	}{
+		{0, time.Minute, 0, true},
+		{0, 29 * time.Minute, 29 * time.Minute, true},
+		{0, 31 * time.Minute, 0, false},           // another master
+		{0, time.Minute, 31 * time.Minute, false}, // the clock stood
+		{1000 * time.Hour, time.Minute, time.Minute, true},
+		{1000 * time.Hour, time.Minute, 31 * time.Minute, false}, // the clock was ahead
+	} {
+		m := registry.Move{Table: "cpu", Partition: 1, Placement: 7, To: "s2", Note: lease.Note{Who: Fencer, When: noon.Add(x.noted)}}
+		s := State{Now: noon.Add(x.wall).UnixNano()}
+		servers := []registry.Server{{ID: "s1", Unfilled: []registry.Move{m}}}
+		rows.FillServers(&s, nil) // what was there before is forgotten
+		rows.FillServers(&s, servers)
+		for end := now + x.seen; now < end; {
+			now += time.Second
+			rows.BeatsRead(nil)
+		}
+		rows.FillServers(&s, servers)
+		p := &planner{view: newView(s, Settings{MovedFor: 30 * time.Minute})}
+		for to, want := range map[topology.ServerID]bool{"s2": x.rests, "s3": false} {
+			if got := p.unfilledLately(func(m registry.Move) bool { return m.To == to }); got != want {
+				t.Errorf("%+v: %s rests: %t", x, to, got)
+			}
+		}
+	}
+}

@@ -31,6 +31,7 @@ type Rows struct {
 		handed    map[lease.Partition]handed
 		moved     map[lease.Partition]time.Duration // in reachable time: when a relief of it was last seen under way
 		moving    map[placementOf]time.Duration     // in reachable time: when a relief under way was first seen
+		unfilled  map[unfilledMove]time.Duration    // in reachable time: when it was first seen
 		bad       map[string]error
 		beats     map[topology.ServerID]*pulse
 		reachable time.Duration // time in which the store answered without a gap
@@ -318,9 +319,18 @@ func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64)
 
 // movedLocked notes the reliefs that are under way, and forgets those that ended long ago.
 func (r *Rows) movedLocked(s *State, servers []registry.Server) {
-	was := r.mu.moving
+	was, ended := r.mu.moving, r.mu.unfilled
+	r.mu.unfilled, s.Unfilled = map[unfilledMove]time.Duration{}, map[unfilledMove]time.Duration{}
 	r.mu.moving, s.Moving = map[placementOf]time.Duration{}, map[placementOf]time.Duration{}
 	for _, srv := range servers {
+		for _, m := range srv.Unfilled {
+			one := unfilledOf(m)
+			since, known := ended[one]
+			if !known {
+				since = r.mu.reachable
+			}
+			r.mu.unfilled[one], s.Unfilled[one] = since, r.mu.reachable-since
+		}
 		for _, m := range srv.Moves {
 			if isRelief(m) {
 				r.mu.moved[lease.Partition{Table: m.Table, ID: m.Partition}] = r.mu.reachable

@@ -190,6 +190,8 @@ func (w *world) line(t *testing.T, line string) {
 			w.Moving = map[placementOf]time.Duration{{m.Table, pl.ID}: 0}
 		}
 		w.Servers[i].Moves = append(w.Servers[i].Moves, registry.Move{Table: m.Table, Partition: at.ID, Placement: pl.ID, To: topology.ServerID(f[5]), Note: note})
+	case f[0] == "master": // another one, which remembers nothing: master s2
+		w.Handed, w.Moved, w.Moving, w.Unfilled = nil, nil, nil, nil
 	case f[0] == "later": // so much later
 		w.later(span(f[1]))
 	case f[0] == "table":
@@ -478,9 +480,18 @@ func (w *world) hand(h Hand) {
 func (w *world) relieve(r Relief) {
 	srv := &w.Servers[slices.IndexFunc(w.Servers, func(x Server) bool { return x.ID == r.From })]
 	srv.Moves = slices.DeleteFunc(slices.Clone(srv.Moves), func(m registry.Move) bool { return m.Placement == r.Move.Placement && m.Table == r.Move.Table })
-	if !r.End {
-		r.Move.Note = lease.Note{Who: Fencer, Reason: "load"}
+	r.Move.Note = lease.Note{Who: Fencer, When: time.Unix(0, w.Now), Reason: "load"}
+	delete(w.Moving, placementOf{r.Move.Table, r.Move.Placement})
+	switch {
+	case !r.End:
 		srv.Moves = append(srv.Moves, r.Move)
+		if w.Moving == nil {
+			w.Moving = map[placementOf]time.Duration{}
+		}
+		w.Moving[placementOf{r.Move.Table, r.Move.Placement}] = 0
+	case r.Unfilled:
+		srv.AddUnfilled(r.Move, time.Unix(0, w.Now-int64(movedMax)))
+		w.Unfilled = map[unfilledMove]time.Duration{unfilledOf(r.Move): 0}
 	}
 	if w.Moved == nil {
 		w.Moved = map[lease.Partition]time.Duration{}
@@ -492,6 +503,9 @@ func (w *world) relieve(r Relief) {
 func (w *world) later(d time.Duration) {
 	for p := range w.Moving {
 		w.Moving[p] += d
+	}
+	for m := range w.Unfilled {
+		w.Unfilled[m] += d
 	}
 	for p := range w.Moved {
 		if w.Moved[p] += d; w.Moved[p] >= movedMax {

@@ -40,6 +40,8 @@ type State struct {
 	Moved map[lease.Partition]time.Duration
 	// Moving are the placements that leave their servers because of load, each with the time since that was first seen.
 	Moving map[placementOf]time.Duration
+	// Unfilled are the moves for load in the rows of servers that ended because their targets did not get every row, each with the time since this master first saw that.
+	Unfilled map[unfilledMove]time.Duration
 	// Sizes holds the reported sizes; a partition may be missing.
 	Sizes map[lease.Partition]Size
 	// Growth holds the recorded growth of tables; a table may be missing: its partitions are not cut ahead of their time.

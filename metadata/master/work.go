@@ -378,7 +378,11 @@ func (r *Relief) in(rows []coord.Row, note lease.Note) (next registry.Server, wh
 		if len(kept) == len(next.Moves) {
 			return next, "it has ended"
 		}
-		next.Moves = kept
+		if next.Moves = kept; r.Unfilled {
+			m := r.Move
+			m.Note = note
+			next.AddUnfilled(m, note.When.Add(-movedMax))
+		}
 	case !target:
 		return next, fmt.Sprintf("%s is drained, or its row is gone", r.Move.To)
 	case moves:

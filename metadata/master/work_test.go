@@ -35,7 +35,7 @@ type desk struct {
 // TestWork plays testdata/work: the effects of a Work, and its reaction to each answer.
 //
 //	rows    puts rows into the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · swept 6 · server s1 · moved p3 s1 ann · gone p1 · clear
-//	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop · hand p1 s1 s2 · relief p1 s1 s2 servers=s1,s2 · relief-ends p1 s1; then the first effect. unmapped: it has no map
+//	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop · hand p1 s1 s2 · relief p1 s1 s2 servers=s1,s2 · relief-ends p1 s1 · relief-unfilled p1 s1 s2; then the first effect. unmapped: it has no map
 //	do      performs the effect under way and answers; lost: without an answer; fails: it does not happen; refused=invalid or stale
 //	lost    the process is master no more; expired: there is no more time
 func TestWork(t *testing.T) {
@@ -137,6 +137,9 @@ func (d *desk) draw() string {
 			for _, m := range srv.Moves {
 				fmt.Fprintf(&b, ", p%d moves to %q by %s", m.Partition, m.To, m.Note.Who)
 			}
+			for _, m := range srv.Unfilled {
+				fmt.Fprintf(&b, ", p%d was not filled on %q", m.Partition, m.To)
+			}
 		}
 		if _, ok := lease.ParseRowKey(key); ok {
 			l, err := lease.DecodeLease(row.Value)
@@ -199,11 +202,13 @@ func (d *desk) begin(td *datadriven.TestData) {
 		case "hand":
 			p := d.partition(f[1])
 			s.Hand = &Hand{Partition: p, From: topology.ServerID(f[2]), To: topology.ServerID(f[3]), Epoch: 3}
-		case "relief", "relief-ends":
+		case "relief", "relief-ends", "relief-unfilled": // relief-unfilled p1 s1 s2
 			p := d.partition(f[1])
-			s.Relief = &Relief{From: topology.ServerID(f[2]), End: f[0] == "relief-ends", Move: registry.Move{Table: p.Table, Partition: p.ID, Placement: point.PlacementID(p.ID)}}
-			if !s.Relief.End {
+			s.Relief = &Relief{From: topology.ServerID(f[2]), End: f[0] != "relief", Unfilled: f[0] == "relief-unfilled", Move: registry.Move{Table: p.Table, Partition: p.ID, Placement: point.PlacementID(p.ID)}}
+			if len(f) > 3 {
 				s.Relief.Move.To = topology.ServerID(f[3])
+			}
+			if !s.Relief.End {
 				for _, id := range strings.Split(strings.TrimPrefix(f[4], "servers="), ",") {
 					s.Relief.Servers = append(s.Relief.Servers, topology.ServerID(id))
 				}

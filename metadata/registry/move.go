@@ -2,6 +2,7 @@ package registry
 
 import (
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -42,6 +43,18 @@ func (s *Server) Add(m Move, stands func(Move) bool) error {
 	}
 	s.Moves = next.Moves
 	return nil
+}
+
+// unfilledMax bounds the moves that are remembered as unfilled. One move for load is under way in a cluster at a time, and lasts half an hour before it ends so.
+const unfilledMax = 4
+
+// AddUnfilled adds a move to those that ended unfilled, in the place of one with the same target, and leaves out those that were noted before a time.
+func (s *Server) AddUnfilled(m Move, before time.Time) {
+	s.Unfilled = slices.DeleteFunc(slices.Clone(s.Unfilled), func(old Move) bool { return old.To == m.To || old.Note.When.Before(before) })
+	s.Unfilled = append(s.Unfilled[max(0, len(s.Unfilled)-unfilledMax+1):], m)
+	if len(s.Encode()) > RowMax {
+		s.Unfilled = nil
+	}
 }
 
 // MoveOf returns the move of a placement on the server.

@@ -1,12 +1,16 @@
 package registry_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -40,5 +44,47 @@ func TestMovesWithLongReasonsLeaveAServerRoomForItsOwn(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestARowRemembersTargetsThatWereNotFilled: the newest few, one for each target, also when the server registers again. Rows of builds before have none.
+func TestARowRemembersTargetsThatWereNotFilled(t *testing.T) {
+	store, ctx := mem.New(), t.Context()
+	old := `{"v":1,"id":"s1","addr":"a:1","host":"h","store":"x","since":"2026-11-21T12:00:00Z","moves":[{"table":"cpu","partition":1,"placement":7,"to":"s2","note":{"who":"ann","when":"2026-11-21T12:00:00Z","reason":"hot"}}]}`
+	if _, ok, err := store.Commit(ctx, nil, []coord.Write{{Key: "servers/s1", Value: []byte(old)}}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for i, to := range []topology.ServerID{"s2", "s3", "s2", "s4", "s5", "s6"} {
+		err := registry.Change(ctx, store, "s1", func(s *registry.Server) {
+			s.AddUnfilled(registry.Move{Table: "cpu", Partition: point.PartitionID(i + 1), To: to, Note: lease.Note{When: noon.Add(time.Duration(i) * time.Minute)}}, noon.Add(-time.Hour))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := registry.Register(ctx, store, registry.Server{ID: "s1", Addr: "a:2", Host: "h", Store: "x"}, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	shown := func() (out string) {
+		all, err := registry.List(ctx, store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range all[0].Unfilled {
+			out += fmt.Sprintf(" p%d to %s", m.Partition, m.To)
+		}
+		return out
+	}
+	if got := shown(); got != " p3 to s2 p4 to s4 p5 to s5 p6 to s6" {
+		t.Errorf("it has%s", got)
+	}
+	if err := registry.Change(ctx, store, "s1", func(s *registry.Server) {
+		s.AddUnfilled(registry.Move{Partition: 9, To: "s7"}, noon.Add(5*time.Minute))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(); got != " p6 to s6 p9 to s7" {
+		t.Errorf("later it has%s", got)
 	}
 }

@@ -42,6 +42,9 @@ type Server struct {
 	Drain *lease.Note `json:"drain,omitempty"`
 	// Moves are the placements that persons, or the master for load, have leave the server.
 	Moves []Move `json:"moves,omitempty"`
+	// Unfilled are moves for load away from the server that ended because their targets did not get every row, each with when and why in its note. Neither the partition nor the target has
+	// part in another one for a while. Builds from before ignore them, and lose them where they write the row.
+	Unfilled []Move `json:"unfilled,omitempty"`
 	// Staging names the tables of which rows may be staged there (StagingOf). The server adds a table before it acks the first such row.
 	Staging string `json:"staging,omitempty"`
 }

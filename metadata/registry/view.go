@@ -218,7 +218,7 @@ func List(ctx context.Context, store coord.Store) ([]Server, error) {
 	return all, nil
 }
 
-// Register writes a server's row, keeping Drain and Moves, which persons and the master set, Life, and, for the same directory, Since and Staging. A server of
+// Register writes a server's row, keeping Drain, Moves and Unfilled, which persons and the master set, Life, and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
 // mistake must not alternate. lost, unless it is nil, receives Staging, and reports whether the directory lacks some of those rows: then Since begins anew.
 // Errors are Invalid (another directory), or the store's.
@@ -229,7 +229,7 @@ func Register(ctx context.Context, store coord.Store, s Server, replace bool, lo
 	return change(ctx, store, s.ID, func(old Server, there bool) (Server, error) {
 		next := s
 		if there {
-			next.Drain, next.Moves, next.Life = old.Drain, old.Moves, old.Life
+			next.Drain, next.Moves, next.Unfilled, next.Life = old.Drain, old.Moves, old.Unfilled, old.Life
 			if old.Store == s.Store {
 				if next.Staging = old.Staging; lost == nil || !lost(old.Staging) {
 					next.Since = old.Since
