@@ -137,6 +137,18 @@ func (h *History) Rate(at point.Nanos) (float64, bool) {
 	return h.coarse.at(floorDiv(at, coarseWidth))
 }
 
+// Lately returns the mean of the known rates of the last three hours before a time; false: none is known. It follows a change of the load within hours, where the level of a Forecast
+// follows within minutes, and is known as long as a single minute is.
+func (h *History) Lately(now point.Nanos) (rate float64, ok bool) {
+	n := 0
+	for at := floorDiv(now, fineWidth) - fineMax; at <= floorDiv(now, fineWidth); at++ {
+		if r, known := h.fine.at(at); known {
+			rate, n = rate+r, n+1
+		}
+	}
+	return rate / float64(max(n, 1)), n > 0
+}
+
 // Until returns the end of the newest observation, to the minute.
 func (h *History) Until() point.Nanos { return h.fine.open()*fineWidth + h.fine.covered }
 

@@ -20,7 +20,7 @@ import (
 //	fullest server ── a closed partition, at most half of the difference ──▶ the emptiest server that may have it
 //
 // A move begins where the two differ by more than BalanceBytes and a fifth of the mean, and by twice the partition at least, and goes on while the one is not
-// emptier than the other: so none goes to and fro. Partitions that accept writes stay: new ones are laid out on the servers with the fewest.
+// emptier than the other: so none goes to and fro. Partitions that accept writes stay: new ones are laid out on the servers of which the least load is expected.
 type evening struct {
 	*planner
 	// least is the rows on a server when all moves that leave it have ended, most those while nothing has left yet: a server gives by the one and receives by the

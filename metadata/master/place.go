@@ -24,6 +24,8 @@ type where struct {
 	// only. 0: any point.
 	turn   uint64
 	narrow bool
+	// weight is the load that the partition is expected to bring.
+	weight int64
 	// settled demands servers that have been live for a while, copies those that keep copies and are being filled with few.
 	settled, copies bool
 	// bytes are the rows that are copied there.
@@ -45,9 +47,9 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && (!st.copies() || !st.fits(w.bytes) || v.full(st.ID, w.part) != "")
 }
 
-// choose returns the best server for one more placement: in a zone that the partition uses least, with the fewest
-// placements that accept writes, not the one whose turn it was just now, with the fewest placements, the fewest bytes, then the one whose turn it is. Narrow
-// partitions go by turn alone. ok is false if no server is suitable.
+// choose returns the best server for one more placement: in a zone that the partition uses least, with the least expected load, with the fewest
+// placements that accept writes, not the one whose turn it was just now, with the fewest placements, the fewest bytes, then the one whose turn it is. The server that leads the partition before
+// counts as if it had half of this one already: so neighbours lie apart where loads differ by less. Narrow partitions go by turn alone. ok is false if no server is suitable.
 func (v *view) choose(w where) (best *standing, ok bool) {
 	hosts, zones := map[string]int{}, map[string]int{}
 	for _, id := range w.has {
@@ -63,6 +65,7 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 		apart := cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
 		if !w.narrow {
 			apart = cmp.Or(apart,
+				cmp.Compare(2*a.load+w.weight*int64(w.last(a.ID)), 2*b.load+w.weight*int64(w.last(b.ID))),
 				cmp.Compare(a.active, b.active),
 				cmp.Compare(w.last(a.ID), w.last(b.ID)),
 				cmp.Compare(a.all, b.all),
@@ -124,7 +127,7 @@ func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Par
 	if p := before(m, part, made); p != nil {
 		return v.after(m, part, p)
 	}
-	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part)}
+	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part), weight: v.weight(m.Table, part)}
 	// The first of a column: columns of a moment lie on servers that are far apart.
 	circle := make([]uint64, 0, len(v.order))
 	for _, st := range v.order {
@@ -140,7 +143,7 @@ func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Par
 
 // after is where a partition goes to which writes move on from another one.
 func (v *view) after(m *topology.Map, part, before *topology.Partition) where {
-	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part)}
+	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part), weight: v.weight(m.Table, part)}
 	if len(before.Placements) > 0 { // where no server is usable there is none
 		w.turn = rendezvous(before.Placements[0].Server, m.Table) + 1
 	}

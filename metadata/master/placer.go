@@ -46,6 +46,7 @@ func (p *Placer) Place(table string, id point.PartitionID) []topology.ServerID {
 	servers := v.places(where{part: lease.Partition{Table: table, ID: id}}, replicas)
 	for _, s := range servers {
 		v.servers[s].active++
+		v.servers[s].load += v.expected.unknown
 		v.servers[s].all++
 	}
 	return servers

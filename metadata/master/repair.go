@@ -1,7 +1,6 @@
 package master
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -214,7 +213,7 @@ func (p *planner) surplus(good []topology.Placement, replicas int) []topology.Pl
 	}
 	rest := slices.Clone(good[1:])
 	slices.SortStableFunc(rest, func(a, b topology.Placement) int {
-		return cmp.Compare(p.servers[b.Server].active, p.servers[a.Server].active)
+		return busier(p.servers[b.Server], p.servers[a.Server])
 	})
 	return rest[:len(good)-replicas]
 }

@@ -76,13 +76,15 @@ type Settings struct {
 	ActFor, TakeAfter time.Duration
 }
 
+const splitBytesDefault = 1 << 30
+
 // SetDefaults sets every unset field to its default.
 func (s *Settings) SetDefaults() {
 	def(&s.DeadAfter, 10*time.Minute)
 	def(&s.EmptyAfter, 30*time.Second)
 	def(&s.SettleAfter, time.Minute)
 	def(&s.Ahead, 10*time.Minute)
-	def(&s.SplitBytes, 1<<30)
+	def(&s.SplitBytes, splitBytesDefault)
 	def(&s.PresplitAhead, 2*time.Hour)
 	def(&s.ClosedAfter, time.Hour)
 	def(&s.MergeFrom, 200)

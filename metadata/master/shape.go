@@ -272,7 +272,8 @@ func (p *planner) alike(part *topology.Partition, template []topology.Placement)
 }
 
 // balance moves partitions that have no rows and will accept writes, from the servers that have the most of them to
-// those with the fewest, as long as they are two or more apart: a difference of one would go to and fro. Narrow ones go round the servers and stay: else a server
+// those with fewer, as long as they are two or more apart: a difference of one would go to and fro. None moves to a server that would be expected to have more load than the one that it left has
+// now. Each move makes numbers more even, whatever becomes of the loads: so it ends. Narrow ones go round the servers and stay: else a server
 // that has joined would get the whole present load of tables with such partitions, until it has as many partitions as the others.
 func (p *planner) balance() {
 	movable := map[topology.ServerID][]candidate{}
@@ -286,10 +287,10 @@ func (p *planner) balance() {
 			}
 		}
 	}
-	busiest := slices.Clone(p.order)
+	busiest, first := slices.Clone(p.order), map[lease.Partition]topology.ServerID{}
 	for p.moves < p.set.MovesMax {
-		slices.SortStableFunc(busiest, func(a, b *standing) int { return b.active - a.active })
-		if !slices.ContainsFunc(busiest, func(from *standing) bool { return p.relieve(from, movable) }) {
+		slices.SortStableFunc(busiest, func(a, b *standing) int { return busier(b, a) })
+		if !slices.ContainsFunc(busiest, func(from *standing) bool { return p.relieve(from, movable, first) }) {
 			return
 		}
 	}
@@ -302,8 +303,8 @@ type candidate struct {
 	from  topology.Placement
 }
 
-// relieve moves one placement off a server, the one furthest in the future first.
-func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candidate) bool {
+// relieve moves one placement off a server, the one furthest in the future first. first has the servers that lead the partitions which were moved in this plan.
+func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candidate, first map[lease.Partition]topology.ServerID) bool {
 	all := movable[from.ID]
 	for i := len(all) - 1; i >= 0; i-- {
 		c := all[i]
@@ -313,9 +314,14 @@ func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candid
 		}
 		others := slices.DeleteFunc(on(c.part.Placements), func(s topology.ServerID) bool { return s == from.ID })
 		to, ok := p.choose(where{part: key, has: others, not: []topology.ServerID{from.ID}, settled: true})
-		if !ok || to.active+2 > from.active || p.zoneUse(others, to.Zone) > p.zoneUse(others, from.Zone) {
+		if !ok || to.active+2 > from.active || to.load+2*p.weight(key.Table, c.part) > from.load || p.zoneUse(others, to.Zone) > p.zoneUse(others, from.Zone) {
 			continue
 		}
+		leads := append(others, to.ID)[0]
+		if !p.apart(c, leads, first) {
+			continue
+		}
+		first[key] = leads
 		pl := p.placement(to.ID)
 		p.count(key.Table, c.part, from.ID, -1)
 		p.count(key.Table, c.part, to.ID, 1)
@@ -329,6 +335,26 @@ func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candid
 		return true
 	}
 	return false
+}
+
+// apart reports whether the partitions before and after one in time are led by other servers than a server, or were not led so before either. Those that this plan changes in another way
+// are not known yet.
+func (p *planner) apart(c candidate, leads topology.ServerID, first map[lease.Partition]topology.ServerID) bool {
+	for _, at := range [...]point.Nanos{c.part.TimeLo - 1, c.part.TimeHi} {
+		next, ok := c.table.Find(c.part.PointLo, at)
+		if !ok || len(next.Placements) == 0 {
+			continue
+		}
+		key := lease.Partition{Table: c.table.Table, ID: next.ID}
+		server, moved := first[key]
+		if !moved {
+			server = next.Placements[0].Server
+		}
+		if p.touched[key] && !moved || server == leads && server != c.part.Placements[0].Server {
+			return false
+		}
+	}
+	return true
 }
 
 func (p *planner) zoneUse(servers []topology.ServerID, zone string) (n int) {

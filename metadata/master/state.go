@@ -1,6 +1,7 @@
 package master
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -147,6 +148,8 @@ type view struct {
 	set     Settings
 	servers map[topology.ServerID]*standing
 	order   []*standing // by id
+	// expected tells how much load a partition will bring.
+	expected expected
 	// ending are the placements whose relief ends in this plan: they stay.
 	ending map[placementOf]bool
 }
@@ -154,7 +157,8 @@ type view struct {
 // standing is a server with the partitions and bytes on it, including the decisions of the plan so far.
 type standing struct {
 	Server
-	active int // placements of partitions that are not past: they accept writes now or soon
+	active int   // placements of partitions that are not past: they accept writes now or soon
+	load   int64 // that these are expected to bring
 	all    int
 	bytes  int64
 	// filling are its placements that join, and do not have every row yet.
@@ -172,6 +176,8 @@ func newView(s State, set Settings) *view {
 		v.order = append(v.order, st)
 	}
 	slices.SortFunc(v.order, func(a, b *standing) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	v.expected = newExpected(&s, set)
+	v.learn()
 	for _, m := range v.Tables {
 		for p := range m.All() {
 			for _, pl := range p.Placements {
@@ -203,8 +209,14 @@ func (v *view) count(table string, p *topology.Partition, s topology.ServerID, b
 	st.all += by
 	if !v.past(p) {
 		st.active += by
+		st.load += int64(by) * v.weight(table, p)
 	}
 	st.bytes += int64(by) * v.Sizes[lease.Partition{Table: table, ID: p.ID}].Bytes
+}
+
+// busier compares servers by the load that is expected of what lies on them, and by the number of partitions that bring it.
+func busier(a, b *standing) int {
+	return cmp.Or(cmp.Compare(a.load, b.load), cmp.Compare(a.active, b.active))
 }
 
 // past reports whether a partition gets few writes or none.
