@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
 // Format writes steps for people, one aligned line each: kind, table, change and reason. Without steps it writes one line that
@@ -23,4 +27,38 @@ func Format(steps []Step) string {
 	}
 	_ = t.Flush() // a Builder accepts everything
 	return b.String()
+}
+
+// MoveByLoad is a move of a copy that a master began because of load, as people see it.
+type MoveByLoad struct {
+	registry.Move
+	From topology.ServerID
+	// For is the time since it began or, where Ended, since it was given up because the target did not get every row; by the wall clock.
+	For   time.Duration
+	Ended bool
+	// Rests is for how long neither the partition nor the target has part in another one; 0 while it is under way.
+	Rests time.Duration
+}
+
+// MovesByLoad lists the moves by load that are under way, then those after which partitions and targets rest, as the rows of servers in a state have them.
+func MovesByLoad(s *State, set Settings) (out []MoveByLoad) {
+	set.SetDefaults()
+	list := func(moves []registry.Move, from topology.ServerID, ended bool) {
+		for _, m := range moves {
+			x := MoveByLoad{Move: m, From: from, Ended: ended, For: max(time.Duration(s.Now-m.Note.When.UnixNano()), 0)}
+			if ended {
+				x.Rests = set.MovedFor - x.For
+			}
+			if isRelief(m) && (!ended || x.Rests > 0) {
+				out = append(out, x)
+			}
+		}
+	}
+	for _, srv := range s.Servers {
+		list(srv.Moves, srv.ID, false)
+	}
+	for _, srv := range s.Servers {
+		list(srv.Unfilled, srv.ID, true)
+	}
+	return out
 }

@@ -43,6 +43,8 @@ type town struct {
 	cut   bool // no server can be dialled
 	// damaged is the damage that servers report in one of their partitions, by address.
 	damaged map[string]peer.PartitionStats
+	// writes are the rows a second that servers say they accept.
+	writes map[topology.ServerID]*lease.Writes
 }
 
 func newTown(t *testing.T) *town {
@@ -134,7 +136,7 @@ func (tw *town) transfer(f []string) {
 func (tw *town) beat(master string) {
 	tw.n++
 	for s := range tw.runs {
-		tw.write(lease.BeatKey(s), lease.Beat{Server: s, Boot: "boot-" + lease.Boot(s), Store: "d-" + lease.StoreID(s), N: tw.n, Load: 0.25, Time: time.Now()}.Encode())
+		tw.write(lease.BeatKey(s), lease.Beat{Server: s, Boot: "boot-" + lease.Boot(s), Store: "d-" + lease.StoreID(s), N: tw.n, Load: 0.25, Writes: tw.writes[s], Time: time.Now()}.Encode())
 	}
 	if master != "" {
 		tw.write("master", holder(master, tw.n))
@@ -238,7 +240,7 @@ func steady(s string) string {
 
 // TestAdmin plays testdata/admin: command lines of people, and their output. Besides commands of spillway a script has
 //
-//	servers   one a line: s1 host=a zone=x [staging=table] [down]; registers them, and they beat unless they are down
+//	servers   one a line: s1 host=a zone=x [staging=table] [copies=on] [down]; registers them, and they beat unless they are down
 //	cover     table and times: as if writes came there
 //	lease     partition, state, holder, in sync: as package lease would write the row
 //	damage    server, partition, the damage it reports
@@ -350,6 +352,8 @@ func (tw *town) server(f []string) {
 			s.Zone = v
 		case "staging":
 			s.Staging = v
+		case "copies":
+			s.Copies = v
 		case "down":
 			up = false
 		}

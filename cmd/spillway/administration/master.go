@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Master has the commands about the plans of the master.
@@ -41,7 +43,7 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 	if err != nil {
 		return err
 	}
-	_, all, err := a.plan(ctx, cfg.ForMaster())
+	s, all, err := a.plan(ctx, cfg.ForMaster())
 	if err != nil {
 		return err
 	}
@@ -55,13 +57,47 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 	for _, step := range steps {
 		shown = append(shown, planStep{Kind: step.Kind.String(), Table: step.Table, What: step.What, Why: step.Why, Ops: opStrings(step.Ops)})
 	}
+	moves := []planMove{}
+	for _, m := range master.MovesByLoad(&s, cfg.ForMaster()) {
+		if !c.Alarms {
+			moves = append(moves, planMove{Table: m.Table, Partition: m.Partition, From: m.From, To: m.To, Seconds: int64(m.For.Seconds()), GivenUp: m.Ended, Rests: int64(m.Rests.Seconds()), Why: m.Note.Reason})
+		}
+	}
 	holder, err := a.master(ctx)
 	if err != nil {
 		return err
 	}
-	return a.print(map[string]any{"master": holder, "steps": shown}, func(w io.Writer) {
+	return a.print(map[string]any{"master": holder, "steps": shown, "moves_by_load": moves}, func(w io.Writer) {
 		fmt.Fprintf(w, "master: %s\n%s", cmp.Or(string(holder), "none"), master.Format(steps))
+		if len(moves) > 0 {
+			fmt.Fprint(w, "\nMOVE BY LOAD\tFROM\tTO\tSTATE\tWHY\n")
+		}
+		for _, m := range moves {
+			fmt.Fprintf(w, "%s/%d\t%s\t%s\t%s\t%s\n", m.Table, m.Partition, m.From, m.To, m.state(), m.Why)
+		}
 	})
+}
+
+// planMove is a move by load as shown.
+type planMove struct {
+	Table     string            `json:"table"`
+	Partition point.PartitionID `json:"partition"`
+	From      topology.ServerID `json:"from"`
+	To        topology.ServerID `json:"to"`
+	// Seconds have passed since it began, or was given up.
+	Seconds int64 `json:"seconds"`
+	GivenUp bool  `json:"given_up,omitempty"`
+	// Rests is for how many seconds neither the partition nor the target has part in another one.
+	Rests int64  `json:"rests_seconds,omitempty"`
+	Why   string `json:"why"`
+}
+
+func (m planMove) state() string {
+	ago := since(time.Duration(m.Seconds) * time.Second)
+	if m.GivenUp {
+		return fmt.Sprintf("given up %s ago; no other of it or to %s for %s", ago, m.To, since(time.Duration(m.Rests)*time.Second))
+	}
+	return "under way for " + ago
 }
 
 // plan looks at the cluster and returns what its master would do next by some settings. Errors name the missing maps, or are the store's.
