@@ -452,3 +452,27 @@ func TestEveryCodeIsItsRate(t *testing.T) {
 		}
 	}
 }
+
+// TestLatelyIsTheMeanOfWhatIsKnown: of three hours, without the gaps; one known minute is enough.
+func TestLatelyIsTheMeanOfWhatIsKnown(t *testing.T) {
+	h, now := &History{}, SyntheticStart
+	if _, ok := h.Lately(now); ok {
+		t.Error("of nothing something is known")
+	}
+	h.Observe(now, now+minute, 60*1000)
+	h.Observe(now+minute, now+minute+1e9, 1000) // the minute is over
+	for _, x := range []struct {
+		after point.Nanos
+		want  float64
+		known bool
+	}{{2 * minute, 1000, true}, {179 * minute, 1000, true}, {181 * minute, 0, false}} {
+		if got, ok := h.Lately(now + x.after); ok != x.known || math.Abs(got-x.want) > 0.02*x.want {
+			t.Errorf("%v later: %v, %t", time.Duration(x.after), got, ok)
+		}
+	}
+	h.Observe(now+100*minute, now+101*minute, 60*3000)
+	h.Observe(now+101*minute, now+101*minute+1e9, 3000)
+	if got, ok := h.Lately(now + 102*minute); !ok || math.Abs(got-2000) > 40 {
+		t.Errorf("of two minutes with a gap between: %v, %t", got, ok)
+	}
+}

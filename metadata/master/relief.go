@@ -66,7 +66,7 @@ func (p *planner) endReliefs() {
 	}
 }
 
-// reliefLasts returns that a relief takes too long; "": it does not.
+// reliefLasts returns that a relief lasts too long; "": it does not.
 func (p *planner) reliefLasts(m registry.Move) string {
 	key := lease.Partition{Table: m.Table, ID: m.Partition}
 	age, limit := p.Moving[placementOf{m.Table, m.Placement}], reliefMaxUnknown
@@ -80,7 +80,7 @@ func (p *planner) reliefLasts(m registry.Move) string {
 }
 
 // reliefEnds returns why a relief ends; "": it goes on. A server that is silent for less than EmptyAfter, such as one that starts again, ends none. One that waits for a copy ends
-// where it takes too long.
+// where that lasts too long.
 func (p *planner) reliefEnds(from *standing, m registry.Move, tooLong string) string {
 	key := lease.Partition{Table: m.Table, ID: m.Partition}
 	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
@@ -206,7 +206,7 @@ func (r *reliefOf) compare(o *reliefOf) int {
 	return cmp.Or(cmp.Compare(r.after, o.after), cmp.Compare(r.bytes, o.bytes), cmp.Compare(r.before, o.before), comparePartitions(r.key(), o.key()), cmp.Compare(r.to.ID, o.to.ID))
 }
 
-// settledHot reports whether nothing else is to be done with a partition, all its servers are well and their loads known, and it takes rows for long enough.
+// settledHot reports whether nothing else is to be done with a partition, all its servers are well and their loads known, and it accepts rows for long enough.
 func (l *leading) settledHot(x hotPart) bool {
 	key, row := x.key(), l.Leases[x.key()]
 	if age, lately := l.Moved[key]; lately && age < l.set.MovedFor || l.unfilledLately(func(m registry.Move) bool { return m.Table == key.Table && m.Partition == key.ID }) || l.empty(key) || len(row.InSync) != len(x.part.Placements) {
@@ -219,7 +219,7 @@ func (l *leading) settledHot(x hotPart) bool {
 	})
 }
 
-// paysOff reports whether a partition takes rows for long enough after its rows have been copied: until it ends, or is split for its size.
+// paysOff reports whether a partition accepts rows for long enough after its rows have been copied: until it ends, or is split for its size.
 func (l *leading) paysOff(x hotPart) bool {
 	size, known := l.Sizes[x.key()]
 	left := float64(x.part.TimeHi - l.Now)

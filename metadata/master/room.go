@@ -42,7 +42,7 @@ func (v *view) lacksRoom(s topology.ServerID, bytes int64) string {
 	return ""
 }
 
-// full returns why a server cannot take the rest of a partition that is being copied to it; "": it can.
+// full returns why a server cannot hold the rest of a partition that is being copied to it; "": it can.
 func (v *view) full(s topology.ServerID, key lease.Partition) string {
 	switch st := v.servers[s]; {
 	case st == nil:
