@@ -215,7 +215,7 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 		cancel(err)
 		return ofStatus(err)
 	}
-	other, err := ls.greeted(p)
+	other, err := ls.greeted(lctx, p)
 	if err == nil && other.Server != server {
 		err = fault.Errorf(fault.Denied, "server %s was dialled, and %s answers", server, other.Server)
 	}
@@ -233,9 +233,10 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 	return nil
 }
 
-// accept answers a server that dials, and returns when the link ends. name is the one in its certificate; "": it has none.
+// accept answers a server that dials, and returns when the link ends. name is the one in its certificate; "": it has none. The pipe must end when accept
+// has returned.
 func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
-	other, err := ls.greeted(p)
+	other, err := ls.greeted(ctx, p)
 	if err == nil && name != "" && name != other.Server {
 		err = fault.Errorf(fault.Denied, "a certificate of %s, and a link of %s", name, other.Server)
 	}
@@ -267,8 +268,34 @@ func (ls *Links) greeting() linkGreeting {
 		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.settings.PieceWindowBytes)}
 }
 
-// greeted waits for the other side's hello.
-func (ls *Links) greeted(p pipe) (h linkGreeting, err error) {
+// greetingShare is how many times GiveUpAfter the other side's hello may take: a server that begins is late for more than a sign of life.
+const greetingShare = 5
+
+// greeted waits for the other side's hello, until ctx ends or greetingShare is over. After an error its goroutine lasts until the caller ends the pipe.
+func (ls *Links) greeted(ctx context.Context, p pipe) (linkGreeting, error) {
+	type greeted struct {
+		h   linkGreeting
+		err error
+	}
+	came := make(chan greeted, 1)
+	go func() {
+		h, err := receiveGreeting(p)
+		came <- greeted{h, err}
+	}()
+	most := greetingShare * ls.settings.GiveUpAfter
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case g := <-came:
+		return g.h, g.err
+	case <-timer.C:
+		return linkGreeting{}, fault.Errorf(fault.Unavailable, "the other server sent no hello for %v; the link is given up", most)
+	case <-ctx.Done():
+		return linkGreeting{}, context.Cause(ctx)
+	}
+}
+
+func receiveGreeting(p pipe) (h linkGreeting, err error) {
 	var m message
 	if err := p.RecvMsg(&m); err != nil {
 		if isEOF(err) {
