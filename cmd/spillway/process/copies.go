@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/oklog/run"
 
+	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/lease/keeper"
 	"github.com/spillwaydb/spillway/metadata/registry"
@@ -30,6 +32,7 @@ type copies struct {
 	segments *replicas.Copier
 	links    *rpc.Links
 	dialed   map[topology.ServerID]dialedServer
+	refused  map[topology.ServerID]string // why a server could not be dialled, as it was logged
 }
 
 type dialedServer struct {
@@ -42,7 +45,7 @@ func (c *copies) open(p *storage) (err error) {
 		return nil
 	}
 	c.wire = &runner.LinkWire{}
-	c.dialed = map[topology.ServerID]dialedServer{}
+	c.dialed, c.refused = map[topology.ServerID]dialedServer{}, map[topology.ServerID]string{}
 	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze | peer.CanLeave | peer.CanRest | peer.CanCompare}
 	handler := &replicas.Handler{Next: runner.Handler{Wire: c.wire}}
 	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, Log: p.log, Registerer: p.registerer}, handler)
@@ -134,15 +137,36 @@ func (c *copies) leave(ctx context.Context, p *storage) {
 // follow keeps a link to every registered storage server.
 func (c *copies) follow(ctx context.Context, p *storage) error {
 	dial := rpc.DialSettings{TLS: p.cfg.Peer.TLS(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}), Log: p.log}
-	for {
-		changed := p.view.Registry.Changed() // fetched before looking
-		all := p.view.Registry.All()
+	return followServers(ctx, p.view.Registry, func(all []registry.Server) bool {
 		p.lead.Servers(placeable(all))
-		c.connect(all, p.id, dial, p.log)
+		return c.connect(all, p.id, dial, p.log)
+	})
+}
+
+// Pauses before servers that could not be dialled are dialled again; each is twice the one before.
+const (
+	redialFirst = 500 * time.Millisecond
+	redialMost  = 30 * time.Second
+)
+
+// followServers calls connect with the registered servers whenever they change, and again after a pause where it reports that it could not dial all. It returns
+// when ctx has ended.
+func followServers(ctx context.Context, servers peers.Registry, connect func(all []registry.Server) bool) error {
+	pause := redialFirst
+	for {
+		changed := servers.Changed() // fetched before looking
+		var again <-chan time.Time
+		if connect(servers.All()) {
+			pause = redialFirst
+		} else {
+			again = time.After(pause/2 + rand.N(pause))
+			pause = min(2*pause, redialMost)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-again:
 		}
 	}
 }
@@ -155,7 +179,8 @@ func placeable(all []registry.Server) (out []rules.Server) {
 	return out
 }
 
-func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc.DialSettings, log *slog.Logger) {
+// connect makes the links match the registered servers; false if one could not be dialled, as its certificate or address cannot be used now.
+func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc.DialSettings, log *slog.Logger) (whole bool) {
 	wanted := map[topology.ServerID]string{}
 	for _, s := range all {
 		if s.ID != self {
@@ -169,6 +194,7 @@ func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc
 			delete(c.dialed, id)
 		}
 	}
+	whole = true
 	for id, addr := range wanted {
 		if _, ok := c.dialed[id]; ok {
 			continue
@@ -176,12 +202,18 @@ func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc
 		dial.Server = string(id)
 		to, err := rpc.Dial(addr, dial)
 		if err != nil {
-			log.Warn("a storage server cannot be linked to", "server", id, "error", err)
+			whole = false
+			if c.refused[id] != err.Error() {
+				c.refused[id] = err.Error()
+				log.Warn("a storage server cannot be linked to; it is tried again", "server", id, "error", err)
+			}
 			continue
 		}
+		delete(c.refused, id)
 		c.dialed[id] = dialedServer{addr, to}
 		c.links.Connect(string(id), to)
 	}
+	return whole
 }
 
 // actors adds the actors that run the copies.
