@@ -97,33 +97,41 @@ func sendChunks(to sender, m proto.Message) (sent int, err error) {
 // receiveChunks receives a protobuf message of at most that many bytes, to the end of the stream. It calls take for the
 // memory of each chunk before it keeps the chunk.
 func receiveChunks(from receiver, most int, take func(int) error, m proto.Message) (got int, err error) {
-	var b []byte
+	b, err := receiveBytes(from, most, take, m)
+	if err == nil {
+		err = unmarshal(b, m)
+	}
+	return len(b), err
+}
+
+func unmarshal(b []byte, m proto.Message) error {
+	return fault.Wrap(proto.Unmarshal(b, m), fault.Corrupt, "decode %T", m)
+}
+
+// receiveBytes is receiveChunks without the decoding.
+func receiveBytes(from receiver, most int, take func(int) error, m proto.Message) (b []byte, err error) {
 	for {
 		var c message
 		if err := from.RecvMsg(&c); err != nil {
 			if errors.Is(err, io.EOF) {
-				break
+				return b, nil
 			}
-			return len(b), err
+			return b, err
 		}
 		n := c.data.Len()
 		if len(b)+n > most {
 			c.data.Free()
-			return len(b), fault.Errorf(fault.TooLarge, "a %T of more than %d bytes", m, most)
+			return b, fault.Errorf(fault.TooLarge, "a %T of more than %d bytes", m, most)
 		}
 		if err := take(n); err != nil {
 			c.data.Free()
-			return len(b), err
+			return b, err
 		}
 		at := len(b)
 		b = append(b, make([]byte, n)...)
 		c.data.CopyTo(b[at:])
 		c.data.Free()
 	}
-	if err := proto.Unmarshal(b, m); err != nil {
-		return len(b), fault.Wrap(err, fault.Corrupt, "decode %T", m)
-	}
-	return len(b), nil
 }
 
 // Methods. Inserts and Select carry raw messages, the others calls.

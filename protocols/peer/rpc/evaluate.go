@@ -87,14 +87,14 @@ func receiveMessage(from receiver, most int, give func([]byte) error) (n int, er
 
 // evaluate answers an evaluation.
 func (s *Server) evaluate(ss grpc.ServerStream) error {
-	in := receiving{s: s, small: true}
+	in := receiving{s: s, class: reads}
 	defer in.end()
 	request, err := in.message(ss)
 	if err != nil {
 		return received(ss.Context(), err)
 	}
 	var p peerpb.Select
-	got, err := receiveChunks(ss, smallMax, in.take, &p)
+	got, err := in.chunks(ss, smallMax, &p)
 	s.metrics.received.WithLabelValues(methodEvaluate).Add(float64(got + len(request)))
 	if err != nil {
 		return received(ss.Context(), err)

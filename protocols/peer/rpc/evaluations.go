@@ -196,8 +196,11 @@ func appendEvaluations(b []byte, all []*peer.Evaluation) (_ []byte, fits bool) {
 	return b, true
 }
 
-// decodeEvaluations reads a request; the plans lie in it. Errors are Corrupt and Invalid.
-func decodeEvaluations(b []byte) (all []*peer.Evaluation, err error) {
+// decodeMessage decodes a protobuf message. It is unmarshal, or books the message's memory first.
+type decodeMessage func(b []byte, m proto.Message) error
+
+// decodeEvaluations reads a request; the plans lie in it. Errors are Corrupt, Invalid, and those of decode.
+func decodeEvaluations(b []byte, decode decodeMessage) (all []*peer.Evaluation, err error) {
 	if len(b) == 0 {
 		return nil, fault.Errorf(fault.Corrupt, "a request without evaluations")
 	}
@@ -218,8 +221,8 @@ func decodeEvaluations(b []byte) (all []*peer.Evaluation, err error) {
 			return nil, fault.Errorf(fault.Corrupt, "evaluation %d of %d is cut off", len(all), n)
 		}
 		var q peerpb.Select
-		if err := proto.Unmarshal(selected, &q); err != nil {
-			return nil, fault.Wrap(err, fault.Corrupt, "the selector of an evaluation")
+		if err := decode(selected, &q); err != nil {
+			return nil, fault.Annotate(err, "the selector of an evaluation")
 		}
 		if e.Select, err = ofSelect(&q); err != nil {
 			return nil, err
@@ -278,11 +281,11 @@ func cutBytes(b []byte) (data, rest []byte, ok bool) {
 
 // evaluations answers one request.
 func (s *Server) evaluations(ss grpc.ServerStream) error {
-	in := receiving{s: s, small: true}
+	in := receiving{s: s, class: reads}
 	defer in.end()
 	request, err := s.evaluationsRequest(ss, &in)
 	if err == nil {
-		err = s.answerEvaluations(ss, request)
+		err = s.answerEvaluations(ss, request, in.decode)
 	}
 	return received(ss.Context(), err)
 }
@@ -295,8 +298,8 @@ func (s *Server) evaluationsRequest(ss grpc.ServerStream, in *receiving) (reques
 }
 
 // answerEvaluations answers several evaluations, as many at a time as there are processors.
-func (s *Server) answerEvaluations(ss grpc.ServerStream, request []byte) error {
-	all, err := decodeEvaluations(request)
+func (s *Server) answerEvaluations(ss grpc.ServerStream, request []byte, decode decodeMessage) error {
+	all, err := decodeEvaluations(request, decode)
 	if err != nil {
 		return err
 	}

@@ -241,7 +241,7 @@ func answerRecords(b []byte) (all []answerRecord, err error) {
 // TestEvaluationsAreReadAsTheyWereSent, and what is cut off or changed is refused, or is another well-formed one.
 func TestEvaluationsAreReadAsTheyWereSent(t *testing.T) {
 	examples := evaluationsExamples(t)
-	all, err := decodeEvaluations(examples["evaluations"])
+	all, err := decodeEvaluations(examples["evaluations"], unmarshal)
 	if err != nil || len(all) != 2 || string(all[0].Request) != "plan" || all[0].Select.Copies != peer.SureCopies || all[1].Select.SamplesMax != 7 {
 		t.Fatalf("%d evaluations, %v", len(all), err)
 	}
@@ -255,7 +255,7 @@ func TestEvaluationsAreReadAsTheyWereSent(t *testing.T) {
 				_, err := answerRecords(b)
 				return err
 			}
-			_, err := decodeEvaluations(b)
+			_, err := decodeEvaluations(b, unmarshal)
 			return err
 		}
 		for cut := range b {
@@ -273,7 +273,7 @@ func TestEvaluationsAreReadAsTheyWereSent(t *testing.T) {
 	}
 	flipped := slices.Clone(examples["evaluations"])
 	flipped[0] = 2
-	_, err = decodeEvaluations(flipped)
+	_, err = decodeEvaluations(flipped, unmarshal)
 	wantKind(t, "a later version", err, fault.Invalid)
 }
 
@@ -283,9 +283,9 @@ func FuzzEvaluations(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if all, err := decodeEvaluations(b); err == nil {
+		if all, err := decodeEvaluations(b, unmarshal); err == nil {
 			written, fits := appendEvaluations(nil, all)
-			again, err := decodeEvaluations(written)
+			again, err := decodeEvaluations(written, unmarshal)
 			if fits && (err != nil || !reflect.DeepEqual(again, all)) {
 				t.Errorf("%d evaluations became %d, %v", len(all), len(again), err)
 			}

@@ -141,7 +141,7 @@ func (s *Server) keptEvaluations(ss grpc.ServerStream) error {
 
 // answerKept answers the requests of a stream. Errors are errStopping where the handler left, and those of a request.
 func (s *Server) answerKept(ss grpc.ServerStream, k *keptHandler) error {
-	in := receiving{s: s, small: true}
+	in := receiving{s: s, class: reads}
 	defer in.end()
 	for {
 		request, err := s.evaluationsRequest(ss, &in)
@@ -153,7 +153,7 @@ func (s *Server) answerKept(ss grpc.ServerStream, k *keptHandler) error {
 		case !k.begin():
 			return errStopping
 		}
-		err = s.answerEvaluations(ss, request)
+		err = s.answerEvaluations(ss, request, in.decode)
 		s.metrics.calls.WithLabelValues(methodEvaluations, kindLabel(err)).Inc()
 		in.end()
 		if err != nil {

@@ -1,48 +1,63 @@
 package rpc
 
-import "github.com/spillwaydb/spillway/protocols/fault"
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
 
 // receiving counts the bytes of requests from when they come until they are answered: Settings.RequestBytesMax bounds
-// them all, and smallRequestsMax those of reads and look-ups, so that maps, which keep a cluster running, always find room.
+// them all, and Settings.shareMax those of each class but maps, so that maps, which keep a cluster running, always find room, and reads shut out no deletions.
 // Requests of up to alwaysMax are counted, and never refused: pings, rows of administrators and most reads pass beside large ones.
 type receiving struct {
 	s     *Server
-	small bool // a read or a look-up: it has names and matchers only
+	class requestClass
 	taken int64
 }
 
-const (
-	// smallRequestsMax bounds the bytes of all reads and look-ups; most have a few hundred.
-	smallRequestsMax = 8 * smallMax
+// requestClass is what a request is for.
+type requestClass uint8
 
-	// alwaysMax is about what gRPC itself needs for a call.
-	alwaysMax = 4 << 10
+const (
+	reads    requestClass = iota // and look-ups: names and matchers
+	orders                       // deletions, statistics, rows of the coordination store, questions for METADATA
+	maps                         // METADATA files, their changes, and descriptions of metrics: all may be long
+	classMax = maps
 )
 
-// take counts n more bytes before they are kept. The error is Throttled; the bytes that it refuses are not counted.
+// alwaysMax is about what gRPC itself needs for a call.
+const alwaysMax = 4 << 10
+
+// shareMax bounds the requests of a class.
+func (s *Settings) shareMax() int64 { return max(2*smallMax, s.RequestBytesMax/8) }
+
+// take counts n more bytes before they are kept. The error is Throttled, or TooLarge for a request that is too long by itself; the bytes that it refuses are not
+// counted.
 func (r *receiving) take(n int) error {
 	r.add(int64(n))
-	var err error
-	switch most := r.s.settings.RequestBytesMax; {
-	case r.taken <= alwaysMax:
-		return nil
-	case r.s.requestBytes.Load() > most:
-		err = fault.Errorf(fault.Throttled, "requests of %d bytes are being received, the most there may be; try again later", most)
-	case r.small && r.s.smallBytes.Load() > smallRequestsMax:
-		err = fault.Errorf(fault.Throttled, "reads and look-ups of %d bytes are being received, the most there may be; try again later", smallRequestsMax)
-	default:
+	most, held := r.s.settings.RequestBytesMax, r.s.requestBytes.Load()
+	if share := r.s.settings.shareMax(); r.class != maps && held <= most {
+		most, held = share, r.s.classBytes[r.class].Load()
+	}
+	if r.taken <= alwaysMax || held <= most {
 		return nil
 	}
+	taken := r.taken
 	r.add(-int64(n))
-	return err
+	if taken > most {
+		return fault.Errorf(fault.TooLarge, "a request that needs more than the %d bytes of memory that this server has for requests of its kind", most)
+	}
+	return fault.Errorf(fault.Throttled, "requests of %d bytes are being received, the most there may be; try again later", most)
 }
 
 // add counts n more bytes, or -n fewer.
 func (r *receiving) add(n int64) {
 	r.taken += n
 	r.s.requestBytes.Add(n)
-	if r.small {
-		r.s.smallBytes.Add(n)
+	if r.class != maps {
+		r.s.classBytes[r.class].Add(n)
 	}
 }
 
@@ -56,6 +71,71 @@ func (r *receiving) message(from receiver) (request []byte, err error) {
 		return nil
 	})
 	return request, err
+}
+
+// chunks receives a protobuf message of at most that many bytes, to the end of the stream.
+func (r *receiving) chunks(from receiver, most int, m proto.Message) (got int, err error) {
+	b, err := receiveBytes(from, most, r.take, m)
+	if err == nil {
+		err = r.decode(b, m)
+	}
+	return len(b), err
+}
+
+// decode decodes a protobuf message, of which the bytes are counted. What its parts need beside them is counted first: two bytes stand for an empty matcher, which
+// needs a hundred times as many.
+func (r *receiving) decode(b []byte, m proto.Message) error {
+	if err := r.take(partsBytes(b, m.ProtoReflect().Descriptor())); err != nil {
+		return err
+	}
+	return unmarshal(b, m)
+}
+
+// What a part of a protobuf message needs beside its bytes, about, with its form in package peer.
+const (
+	messageCost = 160
+	textCost    = 40
+	numberCost  = 16
+)
+
+// partsBytes returns the bytes that the parts of a message need beside its own bytes once it is decoded. Of one that is malformed it counts those before the mistake.
+func partsBytes(b []byte, of protoreflect.MessageDescriptor) (bytes int) {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return bytes
+		}
+		b = b[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+			return bytes
+		}
+		value := b[:n]
+		b = b[n:]
+		if kind != protowire.BytesType {
+			bytes += numberCost
+			continue
+		}
+		value, _ = protowire.ConsumeBytes(value)
+		switch field := of.Fields().ByNumber(number); {
+		case field != nil && field.Message() != nil:
+			bytes += messageCost + partsBytes(value, field.Message())
+		case field != nil && field.IsPacked():
+			bytes += numberCost * varints(value)
+		default:
+			bytes += textCost
+		}
+	}
+	return bytes
+}
+
+// varints counts the numbers in b.
+func varints(b []byte) (n int) {
+	for _, c := range b {
+		if c < 0x80 {
+			n++
+		}
+	}
+	return n
 }
 
 // end releases all that take counted.

@@ -4,9 +4,14 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // TestReadsOfManyPeersLeaveRoomForMaps: each of any number of reads under way could bring 8 MiB of matchers to a storage server, in no account of its memory.
@@ -16,37 +21,128 @@ func TestReadsOfManyPeersLeaveRoomForMaps(t *testing.T) {
 	booked := int64(0)
 	s.OnRequestGrowth(func(to int64) { booked = max(booked, to) })
 	var all []*receiving
-	begin := func(what string, small bool, n int, wants error) {
+	begin := func(what string, class requestClass, n int, wants error) {
 		t.Helper()
-		r := &receiving{s: s, small: small}
+		r := &receiving{s: s, class: class}
 		all = append(all, r)
 		if err := r.take(n); (err == nil) != (wants == nil) || err != nil && !fault.Is(err, fault.KindOf(wants)) {
 			t.Errorf("%s: %v, want %v", what, err, wants)
 		}
 	}
 	full := fault.Errorf(fault.Throttled, "full")
-	for range smallRequestsMax / smallMax {
-		begin("a read", true, smallMax, nil)
+	share := int(s.settings.shareMax())
+	for range share / smallMax {
+		begin("a read", reads, smallMax, nil)
 	}
-	begin("one too many", true, alwaysMax+1, full)
-	begin("a short read", true, alwaysMax, nil)
-	begin("a deletion", false, smallMax, nil)
-	begin("a map", false, peer.MapBytesMax, nil)
-	if n := s.RequestBytes(); booked != n || n != smallRequestsMax+alwaysMax+smallMax+peer.MapBytesMax {
+	begin("one too many", reads, alwaysMax+1, full)
+	begin("a short read", reads, alwaysMax, nil)
+	begin("a deletion", orders, smallMax, nil)
+	begin("a map", maps, peer.MapBytesMax, nil)
+	if n := s.RequestBytes(); booked != n || n != int64(share+alwaysMax+smallMax+peer.MapBytesMax) {
 		t.Errorf("%d bytes are held, and %d were booked", n, booked)
 	}
-	begin("another", false, peer.MapBytesMax, full)
-	begin("a deletion beside what was refused", false, smallMax, nil)
-	begin("rows, once all is full", false, peer.MapBytesMax-smallRequestsMax-alwaysMax-2*smallMax, nil)
-	begin("a deletion then", false, smallMax, full)
-	begin("a ping then", false, alwaysMax, nil)
+	begin("another", maps, peer.MapBytesMax, full)
+	for range share/smallMax - 1 {
+		begin("a deletion beside what was refused", orders, smallMax, nil)
+	}
+	begin("one deletion too many, each of which could bring 8 MiB until there was room for no map", orders, alwaysMax+1, full)
+	begin("a file, once all is full", maps, peer.MapBytesMax-2*share-alwaysMax, nil)
+	begin("a file then", maps, alwaysMax+1, full)
+	begin("a ping then", orders, alwaysMax, nil)
 	for _, r := range all {
 		r.end()
 	}
 	if n := s.RequestBytes(); n != 0 {
 		t.Errorf("%d bytes stay booked", n)
 	}
-	begin("a read after them", true, smallMax, nil)
+	begin("a read after them", reads, smallMax, nil)
+	begin("a file that is longer than all requests may be", maps, 2*peer.MapBytesMax+1, fault.Errorf(fault.TooLarge, "large"))
+}
+
+// TestAReadOfManyPartsIsRefusedBeforeItIsDecoded: two bytes make an empty matcher of some hundred, so that one read of 8 MiB took half a gigabyte, of which 8 MiB were
+// counted.
+func TestAReadOfManyPartsIsRefusedBeforeItIsDecoded(t *testing.T) {
+	in := looking{newMemory(), nil, map[string]int64{}}
+	in.booked = func() int64 { return 1 }
+	p, srv := serveStorage(t, in)
+	many := make([]peer.Matcher, 500_000)
+	if _, _, err := p.LabelNames(t.Context(), &peer.Select{Table: "t", Matchers: many}, 0); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a look-up: %v", err)
+	}
+	if _, err := p.Select(t.Context(), &peer.Select{Table: "t", Matchers: many}); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a select: %v", err)
+	}
+	if err := p.DeleteSeries(t.Context(), &peer.Select{Table: "t", Matchers: many}); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a deletion: %v", err)
+	}
+	if len(in.seen) > 0 {
+		t.Errorf("decoded and asked were %v", in.seen)
+	}
+	if _, _, err := p.LabelNames(t.Context(), &peer.Select{Table: "t", Matchers: many[:1000], Partitions: make([]point.PartitionID, 10_000)}, 0); err != nil {
+		t.Errorf("a look-up of a thousand matchers in ten thousand partitions: %v", err)
+	}
+	if n := srv.RequestBytes(); n != 0 {
+		t.Errorf("%d bytes stay booked", n)
+	}
+}
+
+// TestPartsAreCountedBeforeTheyAreDecoded with what they need.
+func TestPartsAreCountedBeforeTheyAreDecoded(t *testing.T) {
+	f := func(m proto.Message, want int) {
+		t.Helper()
+		b, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := partsBytes(b, m.ProtoReflect().Descriptor()); n != want {
+			t.Errorf("%v: %d bytes, want %d", m, n, want)
+		}
+		for n := range b { // malformed, all or nearly
+			if got := partsBytes(b[:n], m.ProtoReflect().Descriptor()); got > want+numberCost*n {
+				t.Errorf("%d bytes of %v: %d bytes", n, m, got)
+			}
+		}
+	}
+	f(&peerpb.Nothing{}, 0)
+	f(&peerpb.Select{Table: "t", Lo: 5}, textCost+numberCost)
+	f(&peerpb.Select{Partitions: []uint64{1, 300, 1 << 63}}, 3*numberCost)
+	f(&peerpb.Select{Matchers: []*peerpb.Matcher{{}, {Name: []byte("a"), Type: 1}}}, 2*messageCost+textCost+numberCost)
+	f(&peerpb.ExemplarsQuery{Sets: []*peerpb.Matchers{{Matchers: []*peerpb.Matcher{{}}}}}, 2*messageCost)
+}
+
+// endlessRows are rows that never change.
+type endlessRows struct {
+	peer.Rows
+	watched chan struct{}
+}
+
+func (r endlessRows) WatchRows(ctx context.Context, _ string, _ uint64, _ func([]peer.RowEvent) error) error {
+	close(r.watched)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestAWatchOfRowsHoldsNoMemoryOfItsRequest: it was counted as long as the watch lasted, which may be for days.
+func TestAWatchOfRowsHoldsNoMemoryOfItsRequest(t *testing.T) {
+	rows := endlessRows{watched: make(chan struct{})}
+	srv, err := NewServer(Deps{Storage: newMemory(), Rows: rows}, Settings{TLS: plain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := dial(t, serving(t, srv), DialSettings{})
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- p.WatchRows(ctx, strings.Repeat("x", 1<<20), 0, func([]peer.RowEvent) error { return nil })
+	}()
+	<-rows.watched
+	if n := srv.RequestBytes(); n != 0 {
+		t.Errorf("a watch holds %d bytes", n)
+	}
+	end()
+	if err := <-ended; err == nil {
+		t.Error("the watch ended without an error")
+	}
 }
 
 // looking is a storage that notes what a server has booked while it looks up.
@@ -97,8 +193,8 @@ func TestLongReadsShutOutNoOtherCalls(t *testing.T) {
 	in := looking{newMemory(), nil, map[string]int64{}}
 	in.booked = func() int64 { return 0 }
 	p, srv := serveStorage(t, in)
-	for range smallRequestsMax / smallMax {
-		r := &receiving{s: srv, small: true}
+	for range srv.settings.shareMax() / smallMax {
+		r := &receiving{s: srv, class: reads}
 		if err := r.take(smallMax); err != nil {
 			t.Fatal(err)
 		}
@@ -117,4 +213,20 @@ func TestLongReadsShutOutNoOtherCalls(t *testing.T) {
 	if err := p.DeleteSeries(t.Context(), &peer.Select{Table: "t", Matchers: long}); fault.Is(err, fault.Throttled) {
 		t.Errorf("a deletion: %v", err)
 	}
+}
+
+// serving serves on a loopback port until the test ends.
+func serving(t *testing.T, srv *Server) (addr string) {
+	t.Helper()
+	l, done := listen(t), make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = srv.Shutdown(ctx)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
 }

@@ -61,12 +61,14 @@ func (s *Server) commitRows(ctx context.Context, p *peerpb.RowCommit) (*peerpb.R
 
 // watchRows sends changes until the caller leaves or the server stops.
 func (s *Server) watchRows(ss grpc.ServerStream) error {
-	in := receiving{s: s}
+	in := receiving{s: s, class: orders}
 	defer in.end()
 	var p peerpb.RowPrefix
-	if _, err := receiveChunks(ss, smallMax, in.take, &p); err != nil {
+	if _, err := in.chunks(ss, smallMax, &p); err != nil {
 		return received(ss.Context(), err)
 	}
+	prefix, after := string(p.GetPrefix()), p.GetAfter()
+	in.end() // a watch may last for days
 	if s.deps.Rows == nil {
 		return errNoRows
 	}
@@ -79,7 +81,7 @@ func (s *Server) watchRows(ss grpc.ServerStream) error {
 		case <-ctx.Done():
 		}
 	})
-	err := s.deps.Rows.WatchRows(ctx, string(p.GetPrefix()), p.GetAfter(), func(events []peer.RowEvent) error {
+	err := s.deps.Rows.WatchRows(ctx, prefix, after, func(events []peer.RowEvent) error {
 		for len(events) > 0 {
 			n, bytes := 0, 0
 			for n < len(events) && (n == 0 || bytes+len(events[n].Value) <= rowsMessageMax) {

@@ -51,9 +51,9 @@ type Server struct {
 	running  sync.WaitGroup // goroutines of streams
 	starting sync.Mutex     // held to begin and to stop
 
-	insertBytes  atomic.Int64 // of inserts under way
-	requestBytes budget.Held  // of other requests, until they are answered
-	smallBytes   atomic.Int64 // of requestBytes, those of reads and look-ups
+	insertBytes  atomic.Int64           // of inserts under way
+	requestBytes budget.Held            // of other requests, until they are answered
+	classBytes   [classMax]atomic.Int64 // of requestBytes, by class
 }
 
 // Bounds of one request and of one answer that is no select.
@@ -183,16 +183,16 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodLabelNames, s.reads(lookUp(s, s.labelNames)))
 	add(methodLabelValues, s.reads(lookUp(s, s.labelValues)))
 	add(methodExemplars, s.reads(lookUp(s, s.exemplars)))
-	add(methodPutMetadata, answer(s, requestBytesMax, s.putMetadata))
+	add(methodPutMetadata, mapOf(s, s.putMetadata))
 	add(methodGetMetadata, s.reads(lookUp(s, s.getMetadata)))
 	add(methodDeleteSeries, answer(s, smallMax, s.deleteSeries))
 	add(methodCleanTombstones, answer(s, smallMax, s.cleanTombstones))
 	add(methodStats, answer(s, smallMax, s.stats))
 	add(methodStagedStats, answer(s, smallMax, s.stagedStats))
 	add(methodStagedTimes, answer(s, smallMax, s.stagedTimes))
-	add(methodChange, answer(s, requestBytesMax, s.change))
-	add(methodStore, answer(s, requestBytesMax, s.store))
-	add(methodStoreOps, answer(s, requestBytesMax, s.store))
+	add(methodChange, mapOf(s, s.change))
+	add(methodStore, mapOf(s, s.store))
+	add(methodStoreOps, mapOf(s, s.store))
 	add(methodFetch, answer(s, smallMax, s.fetch))
 	add(methodGetRow, answer(s, smallMax, s.getRow))
 	add(methodListRows, answer(s, smallMax, s.listRows))
@@ -263,12 +263,20 @@ type tracedStream struct {
 // Context returns the stream's context with its span.
 func (s *tracedStream) Context() context.Context { return s.ctx }
 
-// answer makes a handler from a function: one request of at most that many bytes, one answer.
+// answer makes a handler of an order from a function: one request of at most that many bytes, one answer.
 func answer[Q any, A proto.Message, P interface {
 	*Q
 	proto.Message
 }](s *Server, most int, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
-	return answerWithin(s, most, false, f)
+	return answerWithin(s, most, orders, f)
+}
+
+// mapOf is answer for a request that may be as long as a map.
+func mapOf[Q any, A proto.Message, P interface {
+	*Q
+	proto.Message
+}](s *Server, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
+	return answerWithin(s, requestBytesMax, maps, f)
 }
 
 // lookUp is answer for a read or a look-up.
@@ -276,20 +284,20 @@ func lookUp[Q any, A proto.Message, P interface {
 	*Q
 	proto.Message
 }](s *Server, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
-	return answerWithin(s, smallMax, true, f)
+	return answerWithin(s, smallMax, reads, f)
 }
 
 func answerWithin[Q any, A proto.Message, P interface {
 	*Q
 	proto.Message
-}](s *Server, most int, small bool, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
+}](s *Server, most int, class requestClass, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
 	return func(ss grpc.ServerStream) error {
 		name, _ := grpc.MethodFromServerStream(ss)
 		name = name[len(fullMethod("")):]
 		q := P(new(Q))
-		in := receiving{s: s, small: small}
+		in := receiving{s: s, class: class}
 		defer in.end()
-		got, err := receiveChunks(ss, most, in.take, q)
+		got, err := in.chunks(ss, most, q)
 		s.metrics.received.WithLabelValues(name).Add(float64(got))
 		if err != nil {
 			return received(ss.Context(), err)
@@ -456,10 +464,10 @@ func (s *Server) fetch(ctx context.Context, p *peerpb.FileQuery) (*peerpb.File, 
 
 // selectSeries sends a message that the select is open, then batches of series.
 func (s *Server) selectSeries(ss grpc.ServerStream) (err error) {
-	in := receiving{s: s, small: true}
+	in := receiving{s: s, class: reads}
 	defer in.end()
 	var p peerpb.Select
-	if _, err := receiveChunks(ss, smallMax, in.take, &p); err != nil {
+	if _, err := in.chunks(ss, smallMax, &p); err != nil {
 		return received(ss.Context(), err)
 	}
 	if p.GetFormatMax() < batchVersion {

@@ -54,7 +54,8 @@ type Settings struct {
 	InsertsMax int
 	// InsertBytesMax bounds the inserts under way of all streams, encoded. Default 256 MiB. Beyond it they are Throttled.
 	InsertBytesMax int64
-	// RequestBytesMax bounds the other requests that are being received, maps among them. Default 2 × peer.MapBytesMax.
+	// RequestBytesMax bounds the memory of the other requests until they are answered, maps among them. Default 2 × peer.MapBytesMax; at least 64 MiB. An eighth of
+	// it, and at least 16 MiB, is for reads, and as much for deletions and other orders. Smaller: the longest maps are refused (TooLarge).
 	RequestBytesMax int64
 	// SilenceMax is how long a gateway may be silent before its connection is closed and its streams dropped.
 	// Default 10 s; at least 1 s.
@@ -68,6 +69,9 @@ func (s *Settings) setDefaults() {
 	setDefault(&s.RequestBytesMax, 2*peer.MapBytesMax)
 	setDefault(&s.SilenceMax, 10*time.Second)
 }
+
+// requestsLeast leaves maps room beside reads and orders.
+const requestsLeast = 8 * smallMax
 
 func setDefault[T comparable](to *T, value T) {
 	var zero T
@@ -83,8 +87,8 @@ func (s Settings) Validate() error {
 	if s.WindowBytes < messageBytesMax+1<<20 {
 		errs = append(errs, fault.Errorf(fault.Invalid, "peer window of %d bytes: at least %d, so that the largest insert fits", s.WindowBytes, messageBytesMax+1<<20))
 	}
-	if s.InsertsMax < 1 || s.InsertBytesMax < s.WindowBytes || s.RequestBytesMax < requestBytesMax {
-		errs = append(errs, fault.Errorf(fault.Invalid, "peer bounds: at least one insert a stream, %d bytes of inserts and %d of requests", s.WindowBytes, requestBytesMax))
+	if s.InsertsMax < 1 || s.InsertBytesMax < s.WindowBytes || s.RequestBytesMax < requestsLeast {
+		errs = append(errs, fault.Errorf(fault.Invalid, "peer bounds: at least one insert a stream, %d bytes of inserts and %d of requests", s.WindowBytes, requestsLeast))
 	}
 	if s.SilenceMax < time.Second {
 		errs = append(errs, fault.Errorf(fault.Invalid, "peer silence of %v, at least 1 s is needed", s.SilenceMax))
