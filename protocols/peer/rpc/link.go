@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/mem"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -80,6 +81,7 @@ type pipe interface {
 // flow counts received bodies that are not released.
 type flow struct {
 	window int64
+	held   *budget.Held // of all links
 	inUse  atomic.Int64
 	owed   atomic.Int64 // released, but not yet reported to the sender
 }
@@ -89,14 +91,15 @@ type outgoing struct {
 	head []byte // the record's header and head
 	data []byte
 	sent int
+	cost int64 // while it is queued
 	done func()
 	// gRPC may read a message after SendMsg has returned, so the owner gets its memory back only with the last
 	// reference.
 	refs atomic.Int32 // the queue's, and one for each part that gRPC may be reading
 }
 
-func newOutgoing(data []byte, done func()) *outgoing {
-	o := &outgoing{data: data, done: done}
+func newOutgoing(data []byte, cost int64, done func()) *outgoing {
+	o := &outgoing{data: data, cost: cost, done: done}
 	o.refs.Store(1)
 	return o
 }
@@ -115,6 +118,8 @@ type arriving struct {
 	data  []byte
 	have  int
 }
+
+func (a *arriving) cost() int64 { return int64(len(a.data)) + bodyCost }
 
 const (
 	// linkMessageBytes is about the size of one message.
@@ -143,6 +148,7 @@ func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p p
 	// A capability counts only if both sides have it: callers then ask one place.
 	l.other.Capabilities &= l.self.Capabilities
 	l.frames.window, l.pieces.window = int64(l.self.frameWindow), int64(l.self.pieceWindow)
+	l.frames.held, l.pieces.held = &ls.held, &ls.held
 	return l
 }
 
@@ -158,6 +164,10 @@ func (l *link) run() {
 	loops.Go(l.send)
 	loops.Go(l.watch)
 	l.fail(l.receive())
+	if p := l.partly; p != nil {
+		l.frames.held.Add(-p.cost())
+		p.buf.Free()
+	}
 	loops.Wait()
 	h.Unlinked(l, l.why())
 }
@@ -235,7 +245,7 @@ func (l *link) tryQueueFrame(r *peer.Route, rec []byte, done func(), take func(i
 	if err := take(n); err != nil {
 		return err
 	}
-	o := newOutgoing(rec, done)
+	o := newOutgoing(rec, n, done)
 	o.head = appendRoute(beginLinkRecord(make([]byte, 0, linkRecordLen+48+len(r.Table)), linkFrame), r)
 	o.head = binary.AppendUvarint(o.head, uint64(len(rec)))
 	o.head = endLinkRecord(o.head, 0, min(len(rec), partBytes))
@@ -252,7 +262,7 @@ func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, d
 	if err := l.await(ctx, l.pieceRoom, n); err != nil {
 		return err
 	}
-	o := newOutgoing(append([]byte(nil), data...), nil)
+	o := newOutgoing(append([]byte(nil), data...), n, nil)
 	o.head = appendRoute(beginLinkRecord(nil, linkPiece), r)
 	o.head = binary.AppendUvarint(binary.AppendUvarint(o.head, at.Slot), at.Offset)
 	o.head = endLinkRecord(o.head, 0, len(data))
@@ -278,7 +288,17 @@ func (l *link) await(ctx context.Context, room *semaphore.Weighted, n int64) err
 	return nil
 }
 
+// queue appends to a queue. The bytes in queues are counted: gRPC has hardly more than the message being sent.
 func (l *link) queue(to *[]*outgoing, o *outgoing) error {
+	l.ls.held.Add(o.cost)
+	err := l.tryQueue(to, o)
+	if err != nil {
+		l.ls.held.Add(-o.cost)
+	}
+	return err
+}
+
+func (l *link) tryQueue(to *[]*outgoing, o *outgoing) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.err != nil {
@@ -287,6 +307,12 @@ func (l *link) queue(to *[]*outgoing, o *outgoing) error {
 	*to = append(*to, o)
 	l.poke()
 	return nil
+}
+
+// unqueued is called for each that has left its queue.
+func (l *link) unqueued(o *outgoing) {
+	l.ls.held.Add(-o.cost)
+	o.release()
 }
 
 // Close implements peer.Link.
@@ -314,7 +340,7 @@ func (l *link) fail(err error) {
 	l.mu.Unlock()
 	l.cancel(err)
 	for _, o := range given {
-		o.release()
+		l.unqueued(o)
 	}
 }
 
@@ -336,7 +362,7 @@ func (l *link) send() {
 		var class string
 		data, copied, class = l.next(copied[:0])
 		for _, o := range copied {
-			o.release()
+			l.unqueued(o)
 		}
 		if data == nil {
 			select {
@@ -582,7 +608,7 @@ func (l *link) takePart(r linkRecord) error {
 		return nil
 	}
 	l.partly = nil
-	l.ls.handler.Frame(l, &p.route, &heldBody{l, &l.frames, p.buf, p.data, int64(len(p.data)) + bodyCost})
+	l.ls.handler.Frame(l, &p.route, &heldBody{l, &l.frames, p.buf, p.data, p.cost()})
 	return nil
 }
 
@@ -606,8 +632,10 @@ func (l *link) takePiece(r linkRecord, buf mem.Buffer) error {
 // begin counts a received body against the window.
 func (f *flow) begin(cost int64) error {
 	if n := f.inUse.Add(cost); n > f.window {
+		f.inUse.Add(-cost)
 		return fault.Errorf(fault.Corrupt, "a link's other side sent %d bytes where there was room for %d", n, f.window)
 	}
+	f.held.Add(cost)
 	return nil
 }
 
@@ -629,6 +657,7 @@ func (b *heldBody) Done() {
 	b.data = nil
 	b.buf.Free()
 	b.of.inUse.Add(-b.cost)
+	b.of.held.Add(-b.cost)
 	if b.of.owed.Add(b.cost) >= b.of.window/creditShare {
 		b.l.sendCredit()
 	}

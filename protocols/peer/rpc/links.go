@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -79,6 +80,7 @@ type Links struct {
 	ctx      context.Context // ends with Close
 	stop     context.CancelFunc
 	running  sync.WaitGroup
+	held     budget.Held // bodies that came and are not released, and those that are queued, with bodyCost each
 
 	mu struct {
 		sync.Mutex
@@ -108,6 +110,12 @@ func (ls *Links) Link(server string) (peer.Link, bool) {
 	l := ls.mu.links[server]
 	return l, l != nil
 }
+
+// HeldBytes is the memory of frames and pieces of segments of all links: of those that came and are not released, and of those that wait to be sent.
+func (ls *Links) HeldBytes() int64 { return ls.held.Load() }
+
+// OnHeldGrowth has f called with the coming value of HeldBytes each time before it grows.
+func (ls *Links) OnHeldGrowth(f func(to int64)) { ls.held.OnGrowth(f) }
 
 // Connect keeps a link to a server, calling it by p, until Disconnect or Close. A call with another Peer replaces the first.
 func (ls *Links) Connect(server string, p *Peer) {
@@ -268,7 +276,7 @@ func (ls *Links) greeting() linkGreeting {
 		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.settings.PieceWindowBytes)}
 }
 
-// greetingShare is how many times GiveUpAfter the other side's hello may take: a server that begins is late for more than a sign of life.
+// greetingShare is how many times GiveUpAfter the other side's hello may be late: a server that begins has more to do than to give a sign of life.
 const greetingShare = 5
 
 // greeted waits for the other side's hello, until ctx ends or greetingShare is over. After an error its goroutine lasts until the caller ends the pipe.
