@@ -55,6 +55,13 @@ type Head struct {
 	bodySum   uint32
 }
 
+// DecodedBytes is about the most memory that Decode needs for the frame, in bytes. A frame of a few kilobytes may hold a million rows.
+func (h *Head) DecodedBytes() int64 {
+	const row, hist = 4 + 8 + 8, 4 + 8 + 24
+	// An exemplar has at least 11 bytes of the body, and about as many times 5 once its labels are strings.
+	return 5*int64(h.bodyBytes) + row*int64(h.Rows) + 2*hist*int64(h.Hists)
+}
+
 // Header reads the header of an encoded frame and verifies it; the body is not looked at. Errors are Corrupt.
 func Header(b []byte) (Head, error) {
 	if len(b) < HeaderLen {

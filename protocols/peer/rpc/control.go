@@ -98,7 +98,13 @@ func (c pacedCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.
 	if c.strangers != nil {
 		paced.leave = c.strangers.enter(conn)
 	}
-	return paced, info, nil
+	return paced, pacedInfo{info, paced}, nil
+}
+
+// pacedInfo identifies the other side of a connection, and has the connection.
+type pacedInfo struct {
+	credentials.AuthInfo
+	conn net.Conn
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -89,12 +89,12 @@ func receiveMessage(from receiver, most int, give func([]byte) error) (n int, er
 func (s *Server) evaluate(ss grpc.ServerStream) error {
 	in := receiving{s: s, class: reads}
 	defer in.end()
-	request, err := in.message(ss)
+	request, err := in.message(s.awaited(ss))
 	if err != nil {
 		return received(ss.Context(), err)
 	}
 	var p peerpb.Select
-	got, err := in.chunks(ss, smallMax, &p)
+	got, err := in.chunks(s.awaited(ss), smallMax, &p)
 	s.metrics.received.WithLabelValues(methodEvaluate).Add(float64(got + len(request)))
 	if err != nil {
 		return received(ss.Context(), err)

@@ -283,7 +283,7 @@ func cutBytes(b []byte) (data, rest []byte, ok bool) {
 func (s *Server) evaluations(ss grpc.ServerStream) error {
 	in := receiving{s: s, class: reads}
 	defer in.end()
-	request, err := s.evaluationsRequest(ss, &in)
+	request, err := s.evaluationsRequest(s.awaited(ss), &in)
 	if err == nil {
 		err = s.answerEvaluations(ss, request, in.decode)
 	}
@@ -291,8 +291,8 @@ func (s *Server) evaluations(ss grpc.ServerStream) error {
 }
 
 // evaluationsRequest receives a request.
-func (s *Server) evaluationsRequest(ss grpc.ServerStream, in *receiving) (request []byte, err error) {
-	request, err = in.message(ss)
+func (s *Server) evaluationsRequest(from receiver, in *receiving) (request []byte, err error) {
+	request, err = in.message(from)
 	s.metrics.received.WithLabelValues(methodEvaluations).Add(float64(len(request)))
 	return request, err
 }

@@ -164,7 +164,11 @@ func callerOf(ctx context.Context) (Identity, error) {
 	if !ok {
 		return Identity{}, fault.Errorf(fault.Denied, "the caller is not known")
 	}
-	t, ok := p.AuthInfo.(credentials.TLSInfo)
+	info := p.AuthInfo
+	if paced, ok := info.(pacedInfo); ok {
+		info = paced.AuthInfo
+	}
+	t, ok := info.(credentials.TLSInfo)
 	if !ok || len(t.State.PeerCertificates) == 0 {
 		return Identity{}, fault.Errorf(fault.Denied, "the caller at %v shows no certificate", p.Addr)
 	}

@@ -59,7 +59,7 @@ type job struct {
 }
 
 func (s *Server) inserts(ss grpc.ServerStream) error {
-	table, version, err := greet(ss)
+	table, version, err := greet(s.awaited(ss))
 	if err != nil {
 		return received(ss.Context(), err)
 	}
@@ -75,9 +75,9 @@ func (s *Server) inserts(ss grpc.ServerStream) error {
 }
 
 // greet receives the hello. The welcome is sent by run, once the table's stream is open.
-func greet(ss grpc.ServerStream) (table string, version uint8, err error) {
+func greet(from receiver) (table string, version uint8, err error) {
 	var m message
-	if err := ss.RecvMsg(&m); err != nil {
+	if err := from.RecvMsg(&m); err != nil {
 		return "", 0, err
 	}
 	buf := m.whole()
@@ -253,6 +253,7 @@ func (in *inserts) admit(n int64) error {
 	}
 	in.mu.inserts++
 	in.mu.bytes += n
+	in.s.insertsHeld.Add(n)
 	return nil
 }
 
@@ -262,6 +263,7 @@ func (in *inserts) work(j job) {
 		err := in.do(j)
 		n := int64(len(j.payload))
 		in.s.insertBytes.Add(-n)
+		in.s.insertsHeld.Add(-n)
 		in.mu.Lock()
 		in.mu.inserts--
 		in.mu.bytes -= n
@@ -289,8 +291,16 @@ func (in *inserts) do(j job) (err error) {
 func (in *inserts) insert(j job) error {
 	d := insertDecoders.Get().(*insertDecoder)
 	defer d.put()
-	row, err := d.decode(j.payload)
+	rest, err := d.cutHead(j.payload)
+	var need int64
+	if err == nil {
+		if need, err = in.awaitRoom(decodedBytes(rest)); err == nil {
+			defer in.s.giveRoom(need)
+			err = d.decodeFrame(rest)
+		}
+	}
 	j.buf.Free()
+	row := &d.in
 	if err == nil {
 		err = allowInsert(in.role, in.table, row)
 	}
@@ -305,7 +315,15 @@ func (in *inserts) insert(j job) error {
 func (in *inserts) insertGroup(j job) error {
 	var d groupDecoder
 	defer d.free()
-	all, err := d.decode(j.payload)
+	var all []*peer.Insert
+	rest, err := d.cutHead(j.payload)
+	if err == nil {
+		var need int64
+		if need, err = in.awaitRoom(d.decodedMembers(rest)); err == nil {
+			defer in.s.giveRoom(need)
+			all, err = d.decodeMembers(rest)
+		}
+	}
 	j.buf.Free()
 	if err == nil {
 		err = allowInsert(in.role, in.table, all[0]) // the others differ in rows and names alone
@@ -320,6 +338,28 @@ func (in *inserts) insertGroup(j job) error {
 	span.End(err)
 	return err
 }
+
+// awaitRoom waits until rows of so many bytes may be decoded, and returns how many to give back. Those before them are done without any more, so that it waits for no
+// longer than they do.
+func (in *inserts) awaitRoom(n int64) (int64, error) {
+	n = min(n, in.s.settings.DecodedBytesMax) // the longest are decoded alone
+	if err := in.s.decoded.Acquire(in.ss.Context(), n); err != nil {
+		return 0, fault.Wrap(err, fault.Canceled, "wait for memory to decode an insert")
+	}
+	in.s.insertsHeld.Add(n)
+	return n, nil
+}
+
+func (s *Server) giveRoom(n int64) {
+	s.insertsHeld.Add(-n)
+	s.decoded.Release(n)
+}
+
+// InsertBytes is the memory of inserts under way: as they came, and decoded.
+func (s *Server) InsertBytes() int64 { return s.insertsHeld.Load() }
+
+// OnInsertGrowth has f called with the coming value of InsertBytes each time before it grows.
+func (s *Server) OnInsertGrowth(f func(to int64)) { s.insertsHeld.OnGrowth(f) }
 
 // span begins the span of an insert, if it is part of a trace.
 func (in *inserts) span(parent trace.Parent, of *peer.Insert, rows int) (context.Context, trace.Span) {

@@ -27,6 +27,8 @@ const (
 	labelSetsMax   = 1 << 20
 	labelBytesMax  = 32 << 20 // of all sets, as strings
 	labelPackedMax = 32 << 20 // before s2
+	// defineBytesMax bounds the definitions of one record before s2, and as strings. Senders cut records at about a quarter of it.
+	defineBytesMax = 4 * definePartBytesMax
 )
 
 // labelWriter writes label sets. It keeps scratch memory: pool it, and Reset before use.
@@ -243,6 +245,9 @@ func (d *defineDecoder) decode(b []byte) ([]peer.Def, error) {
 		return nil, fault.Errorf(fault.Corrupt, "definitions of %d bytes", len(b))
 	}
 	count, length := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
+	if length > defineBytesMax {
+		return nil, fault.Errorf(fault.Corrupt, "definitions of %d bytes in a record, at most %d travel", length, defineBytesMax)
+	}
 	body, err := unpack(d.body, b[defineLen:], length)
 	if err != nil {
 		return nil, err
@@ -270,6 +275,9 @@ func (d *defineDecoder) decode(b []byte) ([]peer.Def, error) {
 		l, err := d.labels.read()
 		if err != nil {
 			return nil, err
+		}
+		if d.labels.bytes > defineBytesMax {
+			return nil, fault.Errorf(fault.Corrupt, "definitions of more than %d bytes in a record", defineBytesMax)
 		}
 		d.defs = append(d.defs, peer.Def{ID: point.SeriesID(id), Labels: l})
 		last = id

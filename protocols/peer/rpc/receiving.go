@@ -1,6 +1,11 @@
 package rpc
 
 import (
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -17,7 +22,7 @@ type receiving struct {
 	taken int64
 }
 
-// requestClass is what a request is for.
+// requestClass is the purpose of a request.
 type requestClass uint8
 
 const (
@@ -61,6 +66,37 @@ func (r *receiving) add(n int64) {
 	}
 }
 
+// requestShare is how many times Settings.SilenceMax may pass before the next part of a request.
+const requestShare = 6
+
+// awaited is a call of which each message must come in time: half a request would hold its part of the memory for requests as long as its connection lives, and
+// those of eight callers keep all others out. gRPC ends a wait only with its handler or its connection, so the connection is closed.
+type awaited struct {
+	receiver
+	s    *Server
+	conn net.Conn
+}
+
+// awaited limits the waits for the messages of a call's request.
+func (s *Server) awaited(ss grpc.ServerStream) receiver {
+	if p, ok := grpcpeer.FromContext(ss.Context()); ok {
+		if info, ok := p.AuthInfo.(pacedInfo); ok {
+			return awaited{ss, s, info.conn}
+		}
+	}
+	return ss
+}
+
+// RecvMsg implements receiver.
+func (a awaited) RecvMsg(m any) error {
+	late := time.AfterFunc(a.s.requestMax, func() {
+		a.s.deps.Log.Info("connection closed, a request on it did not come", "peer", a.conn.RemoteAddr().String(), "waited", a.s.requestMax)
+		_ = a.conn.Close()
+	})
+	defer late.Stop()
+	return a.receiver.RecvMsg(m)
+}
+
 // message receives the request of one evaluation, or of several.
 func (r *receiving) message(from receiver) (request []byte, err error) {
 	_, err = receiveMessage(from, evaluateMax, func(b []byte) error {
@@ -82,7 +118,7 @@ func (r *receiving) chunks(from receiver, most int, m proto.Message) (got int, e
 	return len(b), err
 }
 
-// decode decodes a protobuf message, of which the bytes are counted. What its parts need beside them is counted first: two bytes stand for an empty matcher, which
+// decode decodes a protobuf message, of which the bytes are counted. The memory of its parts beside them is counted first: two bytes stand for an empty matcher, which
 // needs a hundred times as many.
 func (r *receiving) decode(b []byte, m proto.Message) error {
 	if err := r.take(partsBytes(b, m.ProtoReflect().Descriptor())); err != nil {
@@ -91,7 +127,7 @@ func (r *receiving) decode(b []byte, m proto.Message) error {
 	return unmarshal(b, m)
 }
 
-// What a part of a protobuf message needs beside its bytes, about, with its form in package peer.
+// Memory of a part of a protobuf message beside its bytes, about, with its form in package peer.
 const (
 	messageCost = 160
 	textCost    = 40

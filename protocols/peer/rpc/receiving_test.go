@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"context"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +61,7 @@ func TestReadsOfManyPeersLeaveRoomForMaps(t *testing.T) {
 	begin("a file that is longer than all requests may be", maps, 2*peer.MapBytesMax+1, fault.Errorf(fault.TooLarge, "large"))
 }
 
-// TestAReadOfManyPartsIsRefusedBeforeItIsDecoded: two bytes make an empty matcher of some hundred, so that one read of 8 MiB took half a gigabyte, of which 8 MiB were
+// TestAReadOfManyPartsIsRefusedBeforeItIsDecoded: two bytes make an empty matcher of some hundred, so that one read of 8 MiB needed half a gigabyte, of which 8 MiB were
 // counted.
 func TestAReadOfManyPartsIsRefusedBeforeItIsDecoded(t *testing.T) {
 	in := looking{newMemory(), nil, map[string]int64{}}
@@ -86,7 +88,7 @@ func TestAReadOfManyPartsIsRefusedBeforeItIsDecoded(t *testing.T) {
 	}
 }
 
-// TestPartsAreCountedBeforeTheyAreDecoded with what they need.
+// TestPartsAreCountedBeforeTheyAreDecoded with the memory that they need.
 func TestPartsAreCountedBeforeTheyAreDecoded(t *testing.T) {
 	f := func(m proto.Message, want int) {
 		t.Helper()
@@ -212,6 +214,48 @@ func TestLongReadsShutOutNoOtherCalls(t *testing.T) {
 	}
 	if err := p.DeleteSeries(t.Context(), &peer.Select{Table: "t", Matchers: long}); fault.Is(err, fault.Throttled) {
 		t.Errorf("a deletion: %v", err)
+	}
+}
+
+// TestHalfARequestIsNotWaitedForForEver: eight callers that sent a part of a long read, and no more, kept those of all others out as long as their connections lived. A
+// stream of inserts without a hello held its goroutines.
+func TestHalfARequestIsNotWaitedForForEver(t *testing.T) {
+	for _, method := range []string{methodLabelNames, methodDeleteSeries, methodStore, methodSelect, methodEvaluate, methodEvaluations, methodWatchRows, methodInserts} {
+		t.Run(method, func(t *testing.T) {
+			srv, err := NewServer(Deps{Storage: newMemory()}, Settings{TLS: plain})
+			if err != nil {
+				t.Fatal(err)
+			}
+			srv.requestMax = 20 * time.Millisecond
+			p := dial(t, serving(t, srv), DialSettings{})
+			l, err := p.enter()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.leave()
+			ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
+			defer end()
+			cs, cancel, err := p.open(ctx, l, method)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cancel(nil)
+			if method == methodLabelNames || method == methodStore {
+				buf, _ := pooled(make([]byte, chunkBytesMax))
+				if err := sendBuffer(cs, buf); err != nil && !errors.Is(err, io.EOF) {
+					t.Fatal(err)
+				}
+			}
+			if err := cs.RecvMsg(&message{}); !fault.Is(ofStatus(err), fault.Unavailable) || ctx.Err() != nil {
+				t.Errorf("the call goes on: %v", err)
+			}
+			if err := srv.Shutdown(t.Context()); err != nil { // the handler has ended then
+				t.Error(err)
+			}
+			if n := srv.RequestBytes(); n != 0 {
+				t.Errorf("%d bytes stay booked", n)
+			}
+		})
 	}
 }
 

@@ -434,16 +434,36 @@ func (d *insertDecoder) decodeFrame(b []byte) error {
 	return nil
 }
 
+// decodedBytes is about the most memory that the rows of an insert need, with their form in package peer. rest begins with the frame; a damaged one needs none.
+func decodedBytes(rest []byte) int64 {
+	h, err := frame.Header(rest)
+	if err != nil {
+		return 0
+	}
+	const row, hist = 8, 48 // in package peer's form
+	return h.DecodedBytes() + row*int64(h.Rows) + hist*int64(h.Hists)
+}
+
 // groupDecoder decodes inserts that go together.
 type groupDecoder struct {
 	head    insertDecoder
+	count   int
 	members []*insertDecoder // from the pool, until free
 	all     []*peer.Insert   // valid until free
 }
 
 // decode reads the payload of a group; nothing of b is kept. Errors are Corrupt.
 func (d *groupDecoder) decode(b []byte) ([]*peer.Insert, error) {
-	b, err := d.head.cutHead(b)
+	rest, err := d.cutHead(b)
+	if err != nil {
+		return nil, err
+	}
+	return d.decodeMembers(rest)
+}
+
+// cutHead reads the part before the inserts, and returns the rest. Errors are Corrupt.
+func (d *groupDecoder) cutHead(b []byte) (rest []byte, err error) {
+	b, err = d.head.cutHead(b)
 	if err != nil {
 		return nil, err
 	}
@@ -451,15 +471,42 @@ func (d *groupDecoder) decode(b []byte) ([]*peer.Insert, error) {
 	if of == nil || of.Nonce != 0 || of.Due != 0 || len(b) < 2 {
 		return nil, fault.Errorf(fault.Corrupt, "inserts that go together are of staging %v, and end early or are named once for all", of)
 	}
-	n := int(binary.LittleEndian.Uint16(b))
-	if n > peer.TogetherMax { // before there is a decoder for each
-		return nil, fault.Errorf(fault.Corrupt, "%d inserts together, 1 to %d may go together", n, peer.TogetherMax)
+	d.count = int(binary.LittleEndian.Uint16(b))
+	if d.count > peer.TogetherMax { // before there is a decoder for each
+		return nil, fault.Errorf(fault.Corrupt, "%d inserts together, 1 to %d may go together", d.count, peer.TogetherMax)
 	}
-	for b = b[2:]; len(d.all) < n; {
-		if len(b) < memberLen || uint64(len(b)-memberLen) < uint64(binary.LittleEndian.Uint32(b[16:])) {
+	return b[2:], nil
+}
+
+// memberEnd is where the first insert of a group ends; false: it is cut off.
+func memberEnd(b []byte) (end int, whole bool) {
+	if len(b) < memberLen || uint64(len(b)-memberLen) < uint64(binary.LittleEndian.Uint32(b[16:])) {
+		return 0, false
+	}
+	return memberLen + int(binary.LittleEndian.Uint32(b[16:])), true
+}
+
+// decodedMembers is decodedBytes of all inserts.
+func (d *groupDecoder) decodedMembers(b []byte) (bytes int64) {
+	for range d.count {
+		end, whole := memberEnd(b)
+		if !whole {
+			break // nothing behind it is decoded
+		}
+		bytes += decodedBytes(b[memberLen:end])
+		b = b[end:]
+	}
+	return bytes
+}
+
+// decodeMembers reads the inserts. Errors are Corrupt.
+func (d *groupDecoder) decodeMembers(b []byte) ([]*peer.Insert, error) {
+	of := d.head.in.Staging
+	for n := d.count; len(d.all) < n; {
+		end, whole := memberEnd(b)
+		if !whole {
 			return nil, fault.Errorf(fault.Corrupt, "inserts that go together end early, within number %d of %d", len(d.all)+1, n)
 		}
-		end := memberLen + int(binary.LittleEndian.Uint32(b[16:]))
 		m := insertDecoders.Get().(*insertDecoder)
 		d.members = append(d.members, m)
 		m.in.Partition, m.in.MapSeq, m.in.Level = d.head.in.Partition, d.head.in.MapSeq, d.head.in.Level
@@ -470,7 +517,7 @@ func (d *groupDecoder) decode(b []byte) ([]*peer.Insert, error) {
 		d.all, b = append(d.all, &m.in), b[end:]
 	}
 	if len(b) > 0 {
-		return nil, fault.Errorf(fault.Corrupt, "%d bytes follow the last of %d inserts", len(b), n)
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes follow the last of %d inserts", len(b), d.count)
 	}
 	return d.all, fault.Wrap(peer.CheckTogether(d.all), fault.Corrupt, "inserts that go together")
 }

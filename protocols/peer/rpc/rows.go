@@ -64,7 +64,7 @@ func (s *Server) watchRows(ss grpc.ServerStream) error {
 	in := receiving{s: s, class: orders}
 	defer in.end()
 	var p peerpb.RowPrefix
-	if _, err := in.chunks(ss, smallMax, &p); err != nil {
+	if _, err := in.chunks(s.awaited(ss), smallMax, &p); err != nil {
 		return received(ss.Context(), err)
 	}
 	prefix, after := string(p.GetPrefix()), p.GetAfter()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -46,12 +47,17 @@ type Server struct {
 	grpc     *grpc.Server
 	metrics  *serverMetrics
 
+	// The longest wait for the next message of a request; constant once it serves.
+	requestMax time.Duration
+
 	stopping chan struct{} // closed by Shutdown
 	once     sync.Once
 	running  sync.WaitGroup // goroutines of streams
 	starting sync.Mutex     // held to begin and to stop
 
 	insertBytes  atomic.Int64           // of inserts under way
+	decoded      *semaphore.Weighted    // room for their rows, of Settings.DecodedBytesMax
+	insertsHeld  budget.Held            // both
 	requestBytes budget.Held            // of other requests, until they are answered
 	classBytes   [classMax]atomic.Int64 // of requestBytes, by class
 }
@@ -93,7 +99,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 	if c, ok := creds.(*certificates); ok {
 		c.gate = handshake.New(handshake.Deps{Processors: d.Processors, Registerer: d.Registerer})
 	}
-	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{})}
+	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{}), decoded: semaphore.NewWeighted(s.DecodedBytesMax), requestMax: requestShare * s.SilenceMax}
 	srv.metrics = newServerMetrics(d.Registerer, srv)
 	srv.grpc = grpc.NewServer(
 		grpc.Creds(newPacedCredentials(creds, &s.TLS)),
@@ -297,7 +303,7 @@ func answerWithin[Q any, A proto.Message, P interface {
 		q := P(new(Q))
 		in := receiving{s: s, class: class}
 		defer in.end()
-		got, err := in.chunks(ss, most, q)
+		got, err := in.chunks(s.awaited(ss), most, q)
 		s.metrics.received.WithLabelValues(name).Add(float64(got))
 		if err != nil {
 			return received(ss.Context(), err)
@@ -467,7 +473,7 @@ func (s *Server) selectSeries(ss grpc.ServerStream) (err error) {
 	in := receiving{s: s, class: reads}
 	defer in.end()
 	var p peerpb.Select
-	if _, err := in.chunks(ss, smallMax, &p); err != nil {
+	if _, err := in.chunks(s.awaited(ss), smallMax, &p); err != nil {
 		return received(ss.Context(), err)
 	}
 	if p.GetFormatMax() < batchVersion {

@@ -54,6 +54,9 @@ type Settings struct {
 	InsertsMax int
 	// InsertBytesMax bounds the inserts under way of all streams, encoded. Default 256 MiB. Beyond it they are Throttled.
 	InsertBytesMax int64
+	// DecodedBytesMax bounds the memory of the decoded rows of inserts under way of all streams. Default 512 MiB; at least 1 MiB. Beyond it inserts wait for those before
+	// them; the longest are decoded alone.
+	DecodedBytesMax int64
 	// RequestBytesMax bounds the memory of the other requests until they are answered, maps among them. Default 2 × peer.MapBytesMax; at least 64 MiB. An eighth of
 	// it, and at least 16 MiB, is for reads, and as much for deletions and other orders. Smaller: the longest maps are refused (TooLarge).
 	RequestBytesMax int64
@@ -66,6 +69,7 @@ func (s *Settings) setDefaults() {
 	setDefault(&s.WindowBytes, 64<<20)
 	setDefault(&s.InsertsMax, 1024)
 	setDefault(&s.InsertBytesMax, 256<<20)
+	setDefault(&s.DecodedBytesMax, 512<<20)
 	setDefault(&s.RequestBytesMax, 2*peer.MapBytesMax)
 	setDefault(&s.SilenceMax, 10*time.Second)
 }
@@ -89,6 +93,9 @@ func (s Settings) Validate() error {
 	}
 	if s.InsertsMax < 1 || s.InsertBytesMax < s.WindowBytes || s.RequestBytesMax < requestsLeast {
 		errs = append(errs, fault.Errorf(fault.Invalid, "peer bounds: at least one insert a stream, %d bytes of inserts and %d of requests", s.WindowBytes, requestsLeast))
+	}
+	if s.DecodedBytesMax < 1<<20 {
+		errs = append(errs, fault.Errorf(fault.Invalid, "peer memory of %d bytes for decoded rows, at least 1 MiB is needed", s.DecodedBytesMax))
 	}
 	if s.SilenceMax < time.Second {
 		errs = append(errs, fault.Errorf(fault.Invalid, "peer silence of %v, at least 1 s is needed", s.SilenceMax))

@@ -84,7 +84,7 @@ func (s *Server) snapshots(ss grpc.ServerStream) error {
 		return fault.Errorf(fault.Invalid, "this server makes no snapshots")
 	}
 	var request []byte
-	if _, err := receiveMessage(ss, snapshotRequestMax, func(b []byte) error { request = append(request, b...); return nil }); err != nil {
+	if _, err := receiveMessage(s.awaited(ss), snapshotRequestMax, func(b []byte) error { request = append(request, b...); return nil }); err != nil {
 		return received(ss.Context(), err)
 	}
 	what, table, id, err := ofSnapshotRequest(request)
