@@ -157,7 +157,7 @@ func (d *door) makeLane() {
 // open assembles the parts of a gateway.
 func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	d.behind = behind
-	d.reloads.at = time.Now()
+	d.reloads.begin(d.registry)
 	d.makeLane()
 	var err error
 	if d.accounts, err = openAccounts(int64(d.cfg.Storage.MemoryBytes), d.registry); err != nil {

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
@@ -114,6 +116,26 @@ func (r *reloads) ended(err error) {
 	if r.failed = err != nil; !r.failed {
 		r.at = time.Now()
 	}
+}
+
+// begin makes the outcomes those of a process that has just read its settings, and registers them under the names that users of Prometheus know from it.
+func (r *reloads) begin(to prometheus.Registerer) {
+	r.mu.Lock()
+	r.at = time.Now()
+	r.mu.Unlock()
+	to.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_config_last_reload_successful",
+			Help: "1 while the settings in force are what the last reload read, 0 after one that failed: the next start would be refused."}, func() float64 {
+			if well, _ := r.last(); !well {
+				return 0
+			}
+			return 1
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_config_last_reload_success_timestamp_seconds",
+			Help: "When the settings in force were read: at the last reload that went well, or at the start."}, func() float64 {
+			_, at := r.last()
+			return float64(at.UnixMilli()) / 1000
+		}))
 }
 
 // last reports whether the last went well, and since when the settings in force are.

@@ -97,6 +97,48 @@ func TestAStorageServerReloadsAllOrNothing(t *testing.T) {
 	}
 }
 
+// TestAReloadThatFailedIsSeenInTheMetrics: only the log said that the settings could not be read again, and that the next start would be refused.
+func TestAReloadThatFailedIsSeenInTheMetrics(t *testing.T) {
+	const on = "admin: {listen: '127.0.0.1:0'}\n"
+	p, _, write := configured(t, on)
+	p.reloads.begin(p.registerer)
+	gauges := func() (well, at float64) {
+		t.Helper()
+		all, err := p.registerer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]float64{}
+		for _, m := range all {
+			found[m.GetName()] = m.GetMetric()[0].GetGauge().GetValue()
+		}
+		at, ok := found["spillway_config_last_reload_success_timestamp_seconds"]
+		if !ok {
+			t.Fatal("no time of a reload is shown")
+		}
+		return found["spillway_config_last_reload_successful"], at
+	}
+	started := float64(time.Now().UnixMilli()) / 1000
+	well, at := gauges()
+	if well != 1 || at > started || at < started-600 {
+		t.Errorf("after the start: %v, at %v", well, at)
+	}
+	write(on + "log_level: loud\n")
+	if err := p.reloader().reload(); err == nil {
+		t.Error("a file with a mistake is taken")
+	}
+	if now, then := gauges(); now != 0 || then != at {
+		t.Errorf("after a mistake: %v, at %v", now, then)
+	}
+	write(on)
+	if err := p.reloader().reload(); err != nil {
+		t.Error(err)
+	}
+	if now, then := gauges(); now != 1 || then < at {
+		t.Errorf("after it was mended: %v, at %v", now, then)
+	}
+}
+
 // TestTheLastOfTwoReloadsIsInForce: one that had read the file before it was changed could come into force behind one that had read it afterwards.
 func TestTheLastOfTwoReloadsIsInForce(t *testing.T) {
 	p, _, write := configured(t, "admin: {listen: '127.0.0.1:0'}\nlimits: {tables: {m: {weight: 2}}}\n")

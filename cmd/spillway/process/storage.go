@@ -143,6 +143,7 @@ type storage struct {
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
 	p.registerer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(p.cfg.Build))
+	p.reloads.begin(p.registerer)
 	if p.listener, err = net.Listen("tcp", p.cfg.Peer.Listen); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "cannot listen at --peer.listen %s; if another program does, give another address", p.cfg.Peer.Listen)
 	}
