@@ -16,7 +16,7 @@ import (
 //	                      ├─ 6/32  heads        rows not yet flushed
 //	                      ├─ 6/32  series       names of series, their numbers and indexes
 //	                      ├─ 2/32  caches       blocks of segments
-//	                      ├─ 1/32  bodies       requests under way
+//	                      ├─ 1/32  bodies       requests, inserts and frames of copies under way
 //	                      ├─ 4/32  queries      at most 12/32
 //	                      ├─ 1/32  compactions  and flushes
 //	                      ├─ 0     scrape       of the process by itself

@@ -100,6 +100,21 @@ func (c *copies) heldBytes() int64 {
 	return c.segments.HeldBytes()
 }
 
+// linkBytes is the memory of frames and pieces of segments on their way between this server and others.
+func (c *copies) linkBytes() int64 {
+	if c.links == nil {
+		return 0
+	}
+	return c.links.HeldBytes()
+}
+
+// onLinkGrowth has grown called before linkBytes grows.
+func (c *copies) onLinkGrowth(grown func(to int64)) {
+	if c.links != nil {
+		c.links.OnHeldGrowth(grown)
+	}
+}
+
 // asChains returns the chains for the server, or nil.
 func (c *copies) asChains() server.Chains {
 	if c.chains == nil {

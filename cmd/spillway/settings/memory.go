@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
@@ -18,6 +20,8 @@ import (
 //	                      ├─ 1/16  storage.cache_bytes            blocks of segments
 //	                      ├─ 1/16  intake.in_flight_bytes_max     bodies and batches under way
 //	                      └─ 1/2   intake.series_max × 700 B      names of series of all tables, their numbers and indexes
+//
+// Of a storage server inserts and requests of peers are bounded beside these (ForPeers): a quarter and two eighths at most.
 //
 // Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Where rows are staged,
 // the share of rows that are not flushed leaves storage.staging_bytes_max to them: 1/16.
@@ -75,6 +79,24 @@ func (c *Config) Budget(machine int64) error {
 	}
 	share(&c.Storage.HeadBytesMax, heads, headLeast, math.MaxInt64)
 	return nil
+}
+
+// Bounds of inserts and requests that the other processes of a cluster send to a storage server.
+const (
+	peersLeast        = 64 << 20 // the window of a stream of inserts, and some long reads
+	peerInsertsMost   = 256 << 20
+	peerDecodedMost   = 512 << 20
+	peerRequestsMost  = 2 * peer.MapBytesMax
+	peerInsertsShare  = 8
+	peerDecodedShare  = 8
+	peerRequestsShare = 4
+)
+
+// ForPeers returns the settings of a storage server for its peers, of which own is the server's identity. A server of 2 GiB accepts the longest METADATA file, of 256 MiB.
+func (c *Config) ForPeers(own rpc.Identity) rpc.Settings {
+	share := func(of, most int64) int64 { return min(max(int64(c.Storage.MemoryBytes)/of, peersLeast), most) }
+	return rpc.Settings{TLS: c.Peer.TLS(own), InsertBytesMax: share(peerInsertsShare, peerInsertsMost),
+		DecodedBytesMax: share(peerDecodedShare, peerDecodedMost), RequestBytesMax: share(peerRequestsShare, peerRequestsMost)}
 }
 
 // MemoryOfMachine is the least of the machine's memory and the limits of the process's control groups; 2 GiB where

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
@@ -46,6 +47,14 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		}
 		if err := c.ForIntake().Validate(); err != nil {
 			t.Errorf("machine of %d: %v", machine, err)
+		}
+		staging.Peer.Insecure = true
+		peers := staging.ForPeers(rpc.Identity{})
+		if err := peers.Validate(); err != nil {
+			t.Errorf("machine of %d: %v", machine, err)
+		}
+		if all := peers.InsertBytesMax + peers.DecodedBytesMax + peers.RequestBytesMax; all > max(4*peersLeast, int64(s.MemoryBytes)/2) {
+			t.Errorf("machine of %d: peers may hold %d bytes in a budget of %d", machine, all, s.MemoryBytes)
 		}
 	}
 	c := Default()
