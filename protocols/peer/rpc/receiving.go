@@ -180,5 +180,11 @@ func (r *receiving) end() { r.add(-r.taken) }
 // RequestBytes is how many bytes of requests, other than inserts, are held now.
 func (s *Server) RequestBytes() int64 { return s.requestBytes.Load() }
 
+// AnswerBytes is the memory of answers that are being sent, but those of selects and evaluations.
+func (s *Server) AnswerBytes() int64 { return s.answerBytes.Load() }
+
+// OnAnswerGrowth has f called with the coming value of AnswerBytes each time before it grows.
+func (s *Server) OnAnswerGrowth(f func(to int64)) { s.answerBytes.OnGrowth(f) }
+
 // OnRequestGrowth has f called with the coming value of RequestBytes each time before it grows.
 func (s *Server) OnRequestGrowth(f func(to int64)) { s.requestBytes.OnGrowth(f) }

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -214,6 +215,46 @@ func TestLongReadsShutOutNoOtherCalls(t *testing.T) {
 	}
 	if err := p.DeleteSeries(t.Context(), &peer.Select{Table: "t", Matchers: long}); fault.Is(err, fault.Throttled) {
 		t.Errorf("a deletion: %v", err)
+	}
+}
+
+// TestAnAnswerIsBookedUntilItIsSent: the names of a look-up, and once more in their encoded form, were in no account while a gateway read them slowly.
+func TestAnAnswerIsBookedUntilItIsSent(t *testing.T) {
+	m := newMemory()
+	for i := range 8 << 10 {
+		m.names = append(m.names, fmt.Sprintf("%01024d", i))
+	}
+	p, srv := serveStorage(t, m)
+	l, err := p.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.leave()
+	cs, cancel, err := p.open(t.Context(), l, methodLabelNames)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cancel(nil)
+	if _, err := sendChunks(cs, &peerpb.Select{Table: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := cs.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	var first message
+	if err := cs.RecvMsg(&first); err != nil {
+		t.Fatal(err)
+	}
+	first.data.Free()
+	if n := srv.AnswerBytes(); n < 16<<20 { // the window has room for 1 MiB of the answer
+		t.Errorf("%d bytes of answers are booked", n)
+	}
+	cancel(nil)
+	if err := srv.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := srv.AnswerBytes(); n != 0 {
+		t.Errorf("%d bytes stay booked", n)
 	}
 }
 

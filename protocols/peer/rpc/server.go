@@ -59,6 +59,7 @@ type Server struct {
 	decoded      *semaphore.Weighted    // room for their rows, of Settings.DecodedBytesMax
 	insertsHeld  budget.Held            // both
 	requestBytes budget.Held            // of other requests, until they are answered
+	answerBytes  budget.Held            // of answers that are being sent, but those of selects and evaluations, which are sent as they are made
 	classBytes   [classMax]atomic.Int64 // of requestBytes, by class
 }
 
@@ -312,6 +313,10 @@ func answerWithin[Q any, A proto.Message, P interface {
 		if err != nil {
 			return err
 		}
+		// The caller decides how fast it is sent. Until then there are the answer and its encoded form.
+		bytes := 2 * int64(proto.Size(a))
+		s.answerBytes.Add(bytes)
+		defer s.answerBytes.Add(-bytes)
 		sent, err := sendChunks(ss, a)
 		s.metrics.sent.WithLabelValues(name).Add(float64(sent))
 		return err
