@@ -49,7 +49,9 @@ func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*la
 		q.usage.lookup = lane.Of(ctx)
 	}
 	ask := q.table.ask(mint, maxt, ms)
-	ask.LabelsOnly = lookup
+	if ask.LabelsOnly = lookup; lookup {
+		ask.Limit = max(limit, 0)
+	}
 	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, usage: q.usage, room: roomCounter{room: q.usage.roomOf(ms)}}
 	if !lookup {
 		s.err = q.usage.of.Reads(mint, maxt)

@@ -97,6 +97,9 @@ func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.M
 func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, limit int, u *usage) (found []point.Labels, err error) {
 	q := t.ask(mint, maxt, ms)
 	q.LabelsOnly = true
+	if limit < math.MaxInt {
+		q.Limit = limit + min(limit, 1)
+	}
 	turn := lane.Of(ctx)
 	if err := t.reader.turnFor(ctx, turn); err != nil {
 		return nil, err

@@ -133,6 +133,9 @@ type Select struct {
 	// Beside is how many other evaluations came with this one, in the same request. It does not travel.
 	Beside int
 
+	// Limit, with LabelsOnly, asks for the first so many series in label order; 0: all. Servers of older versions return all.
+	Limit int
+
 	// SeriesMax and SamplesMax end the select with TooLarge when exceeded; 0: no bound.
 	SeriesMax, SamplesMax int
 }

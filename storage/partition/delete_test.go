@@ -123,7 +123,7 @@ func (b *bench) lists(model map[string]map[point.Nanos]float64) {
 	b.must(err)
 	defer v.Close()
 	for _, ms := range [][]*labels.Matcher{nil, {labels.MustNewMatcher(labels.MatchEqual, point.MetricName, "m")}} {
-		got, err := LabelValues([]*View{v}, ms, "i")
+		got, err := LabelValues([]*View{v}, ms, "i", 0)
 		b.must(err)
 		if !slices.Equal(got, want) {
 			b.t.Fatalf("label values %q, want %q", got, want)
@@ -155,7 +155,7 @@ func TestDeletedSeriesLeaveLookUpsWithTheNextCompaction(t *testing.T) {
 			if got := strings.Join(of, " "); got != names {
 				t.Errorf("cold %v: label names %q, want %q", cold, got, names)
 			}
-			of, err = LabelValues([]*View{v}, nil, "i")
+			of, err = LabelValues([]*View{v}, nil, "i", 0)
 			b.must(err)
 			if got := strings.Join(of, " "); got != series {
 				t.Errorf("cold %v: series %q, want %q", cold, got, series)

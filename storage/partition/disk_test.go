@@ -97,7 +97,7 @@ func TestDamageThatALookUpMeetsIsLookedInto(t *testing.T) {
 	b.must(err)
 	defer v.Close()
 	fs.on.Store(true)
-	if _, err := LabelValues([]*View{v}, nil, "i"); err == nil {
+	if _, err := LabelValues([]*View{v}, nil, "i", 0); err == nil {
 		t.Fatal("label values come from a bad sector")
 	}
 	if ids := b.Doubted(); len(ids) != 1 || ids[0] != want {

@@ -13,25 +13,26 @@ import (
 
 // LabelNames lists the label names of matching series of views of one table, sorted.
 func LabelNames(views []*View, ms []*labels.Matcher) ([]string, error) {
-	return list(views, &lookup{ms, segment.NamesOf(ms), (*series.Index).LabelNamesChecked})
+	return list(views, &lookup{ms: ms, segment: segment.NamesOf(ms), indexed: (*series.Index).LabelNamesChecked})
 }
 
-// LabelValues lists the values that a label has in matching series of views of one table, sorted.
-func LabelValues(views []*View, ms []*labels.Matcher, name string) ([]string, error) {
-	return list(views, &lookup{ms, segment.ValuesOf(name, ms), func(x *series.Index, own *roaring.Bitmap, check series.Check) ([]string, error) {
-		return x.LabelValuesChecked(name, own, check)
+// LabelValues lists the values that a label has in matching series of views of one table, sorted: the first limit of them, or more (0: all).
+func LabelValues(views []*View, ms []*labels.Matcher, name string, limit int) ([]string, error) {
+	return list(views, &lookup{ms: ms, limit: limit, segment: segment.ValuesOf(name, ms, limit), indexed: func(x *series.Index, own *roaring.Bitmap, check series.Check) ([]string, error) {
+		return x.LabelValuesChecked(name, own, limit, check)
 	}})
 }
 
 // lookup is a question to the index, for the series of warm views, and to segments, for those of others and quiet ones.
 type lookup struct {
 	ms      []*labels.Matcher
+	limit   int // so many are wanted, or more; 0: all
 	segment *segment.Lookup
 	indexed func(x *series.Index, own *roaring.Bitmap, check series.Check) ([]string, error)
 }
 
 func list(views []*View, l *lookup) ([]string, error) {
-	var u union
+	u := union{compare: strings.Compare, limit: l.limit}
 	if err := l.askIndex(views, &u); err != nil {
 		return nil, err
 	}
@@ -122,6 +123,10 @@ func (l *lookup) askSegments(v *View, u *union) error {
 
 // union joins sorted lists. Each list on the stack is at least as long as the next ones together, so a list is merged few times.
 type union struct {
+	// Constant.
+	compare func(a, b string) int
+	limit   int // the first so many are wanted, of each list and of all; 0: all
+
 	stack [][]string
 	seen  map[*string]int // first elements of lists that were added, and how long these are: narrow partitions share lists
 }
@@ -130,6 +135,7 @@ type union struct {
 const listedBytes = 100
 
 func (u *union) add(names []string, grow func(int64) error) error {
+	names = u.cut(names)
 	if len(names) == 0 || u.seen[&names[0]] == len(names) {
 		return nil
 	}
@@ -142,14 +148,21 @@ func (u *union) add(names []string, grow func(int64) error) error {
 	u.seen[&names[0]] = len(names)
 	u.stack = append(u.stack, names)
 	for n := len(u.stack); n > 1 && len(u.stack[n-2]) < 2*len(u.stack[n-1]); n-- {
-		u.stack = append(u.stack[:n-2], merged(u.stack[n-2], u.stack[n-1]))
+		u.stack = append(u.stack[:n-2], u.merged(u.stack[n-2], u.stack[n-1]))
 	}
 	return nil
 }
 
+func (u *union) cut(list []string) []string {
+	if u.limit > 0 && len(list) > u.limit {
+		return list[:u.limit]
+	}
+	return list
+}
+
 func (u *union) sorted() []string {
 	for n := len(u.stack); n > 1; n-- {
-		u.stack = append(u.stack[:n-2], merged(u.stack[n-2], u.stack[n-1]))
+		u.stack = append(u.stack[:n-2], u.merged(u.stack[n-2], u.stack[n-1]))
 	}
 	if len(u.stack) == 0 {
 		return nil
@@ -158,10 +171,14 @@ func (u *union) sorted() []string {
 }
 
 // merged returns the elements of two sorted lists, each once.
-func merged(a, b []string) []string {
+func (u *union) merged(a, b []string) []string {
+	most := len(a) + len(b)
+	if u.limit > 0 {
+		most = min(most, u.limit)
+	}
 	out := make([]string, 0, max(len(a), len(b)))
-	for len(a) > 0 && len(b) > 0 {
-		switch c := strings.Compare(a[0], b[0]); {
+	for len(a) > 0 && len(b) > 0 && len(out) < most {
+		switch c := u.compare(a[0], b[0]); {
 		case c < 0:
 			out, a = append(out, a[0]), a[1:]
 		case c > 0:
@@ -170,5 +187,5 @@ func merged(a, b []string) []string {
 			out, a, b = append(out, a[0]), a[1:], b[1:]
 		}
 	}
-	return append(append(out, a...), b...)
+	return u.cut(append(append(out, a...), b...))
 }

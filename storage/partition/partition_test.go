@@ -307,7 +307,7 @@ func TestViewsFindTheirSeriesAfterThePartitionCooled(t *testing.T) {
 	}
 	b.want("a 1:10") // the segments answer
 	cold, _ := b.View()
-	names, err := LabelValues([]*View{cold}, nil, "i")
+	names, err := LabelValues([]*View{cold}, nil, "i", 0)
 	b.must(err)
 	cold.Close()
 	if !slices.Equal(names, []string{"a"}) {

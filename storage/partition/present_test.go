@@ -89,7 +89,7 @@ func TestTheLastHourIsReadThoughTheDayHasManySeries(t *testing.T) {
 	}
 	ms, err := CompileMatchers(only("07-0001"))
 	b.must(err)
-	values, err := LabelValues([]*View{v}, ms, "i")
+	values, err := LabelValues([]*View{v}, ms, "i", 0)
 	b.must(err)
 	if len(values) != 1 {
 		t.Errorf("values of one series: %v", values)

@@ -80,7 +80,7 @@ func (b *bench) agrees(seed uint64, step int, model map[string]map[point.Nanos]f
 	if len(model) > 0 && !slices.Equal(got, lines) {
 		b.t.Fatalf("seed %d, step %d: read\n%s\nwant\n%s", seed, step, strings.Join(got, "\n"), strings.Join(lines, "\n"))
 	}
-	values, err := LabelValues([]*View{v}, nil, "i")
+	values, err := LabelValues([]*View{v}, nil, "i", 0)
 	b.must(err)
 	names, err := LabelNames([]*View{v}, nil)
 	b.must(err)

@@ -209,25 +209,9 @@ func (v *View) eachMatch(ms []*labels.Matcher, without *roaring.Bitmap, timed bo
 	if v.Indexed() {
 		return nil
 	}
-	// The quiet series, or all. One that returns just now is found in either.
-	found := make([]*roaring.Bitmap, len(v.segments))
-	many := uint64(0)
-	for i, g := range v.segments {
-		var err error
-		if found[i], err = g.reader.Match(ms); err != nil {
-			return v.failed(err, g)
-		}
-		found[i].AndNot(live)
-		found[i].AndNot(without)
-		many += found[i].GetCardinality()
-		if err := v.grow(0); err != nil {
-			return err
-		}
-	}
-	if timed && many >= narrowedMin {
-		if err := v.keepPresent(found); err != nil {
-			return err
-		}
+	found, _, err := v.matchSegments(ms, live, without, timed)
+	if err != nil {
+		return err
 	}
 	for i, g := range v.segments {
 		err := g.reader.EachLabels(found[i], func(id point.DenseID, l point.Labels) error { return f(Series{ID: id, Labels: l}) })
@@ -236,6 +220,28 @@ func (v *View) eachMatch(ms []*labels.Matcher, without *roaring.Bitmap, timed bo
 		}
 	}
 	return nil
+}
+
+// matchSegments gives the series of each segment that fulfil all matchers and are neither live nor in without: the quiet series, or all. One that returns just
+// now is found in either. timed: where they are many, only those that may have rows in the view's time; narrowed says that it was so.
+func (v *View) matchSegments(ms []*labels.Matcher, live, without *roaring.Bitmap, timed bool) (found []*roaring.Bitmap, narrowed bool, err error) {
+	found = make([]*roaring.Bitmap, len(v.segments))
+	many := uint64(0)
+	for i, g := range v.segments {
+		if found[i], err = g.reader.Match(ms); err != nil {
+			return nil, false, v.failed(err, g)
+		}
+		found[i].AndNot(live)
+		found[i].AndNot(without)
+		many += found[i].GetCardinality()
+		if err := v.grow(0); err != nil {
+			return nil, false, err
+		}
+	}
+	if !timed || many < narrowedMin {
+		return found, false, nil
+	}
+	return found, true, v.keepPresent(found)
 }
 
 // failed wraps the error of a read of segments. Files of a partition that was dropped meanwhile are gone, but for those that were open.

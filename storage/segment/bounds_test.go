@@ -55,7 +55,7 @@ func TestEverySegmentTheWriterMakesCanBeRead(t *testing.T) {
 	if want := []string{"__name__", "path", "zone"}; !slices.Equal(names, want) {
 		t.Errorf("label names %v, want %v", names, want)
 	}
-	values, err := r.Look(ValuesOf("path", nil), roaring.New())
+	values, err := r.Look(ValuesOf("path", nil, 0), roaring.New())
 	check(t, err)
 	if len(values) != n {
 		t.Errorf("%d values, want %d", len(values), n)

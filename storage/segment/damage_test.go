@@ -61,7 +61,7 @@ func readAll(fs vfs.FS, info Info, c *Cache, verify bool) error {
 	if _, err := r.SeriesIDs(); err != nil {
 		return err
 	}
-	_, err = r.Look(ValuesOf("host", nil), roaring.New())
+	_, err = r.Look(ValuesOf("host", nil, 0), roaring.New())
 	return err
 }
 

@@ -43,7 +43,7 @@ func BenchmarkFirstFind(b *testing.B) {
 			{"metric", find(metric("metric_007"))},
 			{"metric, definitions", definitions(metric("metric_007"))},
 			{"no such metric", find(metric("metric_other"))},
-			{"hosts", func(r *Reader) error { _, err := r.Look(ValuesOf("hostname", nil), roaring.New()); return err }},
+			{"hosts", func(r *Reader) error { _, err := r.Look(ValuesOf("hostname", nil, 0), roaring.New()); return err }},
 		} {
 			b.Run(fmt.Sprintf("hosts=%d/%s", hosts, q.name), func(b *testing.B) { benchFirst(b, fs, info, q.ask) })
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
@@ -87,6 +88,7 @@ const maxID = 1<<32 - 2
 type Lookup struct {
 	label string // "": names
 	ms    []*labels.Matcher
+	limit int    // so many of the answer are wanted, or more; 0: all
 	key   string // of answers in the Cache; "": too long
 }
 
@@ -94,13 +96,15 @@ type Lookup struct {
 const lookupKeyMax = 1 << 10
 
 // NamesOf asks for the names of labels of the series that fulfil all matchers.
-func NamesOf(ms []*labels.Matcher) *Lookup { return newLookup("", ms) }
+func NamesOf(ms []*labels.Matcher) *Lookup { return &Lookup{ms: ms, key: keyOf("", ms)} }
 
-// ValuesOf asks for the values of a label of the series that fulfil all matchers.
-func ValuesOf(label string, ms []*labels.Matcher) *Lookup { return newLookup(label, ms) }
-
-func newLookup(label string, ms []*labels.Matcher) *Lookup {
-	return &Lookup{label: label, ms: ms, key: keyOf(label, ms)}
+// ValuesOf asks for the values of a label of the series that fulfil all matchers, the first limit of them (0: all) or more.
+func ValuesOf(label string, ms []*labels.Matcher, limit int) *Lookup {
+	l := &Lookup{label: label, ms: ms, limit: limit, key: keyOf(label, ms)}
+	if limit > 0 && l.key != "" {
+		l.key += "," + strconv.Itoa(limit) // a matcher would begin with a quotation mark
+	}
+	return l
 }
 
 // Look answers a Lookup about the series defined here, but for those in without. The list is sorted and may be shared: read only. Segments with
@@ -146,12 +150,12 @@ func (r *Reader) look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
 	case n == nil:
 		return nil, nil
 	case without.IsEmpty():
-		return r.values(n)
+		return r.values(n, l.limit)
 	}
 	var out []string
 	err = r.eachUsed(n, without, func(value string) bool {
 		out = append(out, value)
-		return true
+		return len(out) != l.limit
 	})
 	return out, err
 }
@@ -173,11 +177,15 @@ func (r *Reader) namesWithout(names []labelName, without *roaring.Bitmap) ([]str
 	return out, nil
 }
 
-// values gives all values of a name. No ids are read.
-func (r *Reader) values(n *labelName) ([]string, error) {
+// values gives the values of a name: all (limit 0), or those of the first pages that have so many. No ids are read.
+func (r *Reader) values(n *labelName, limit int) ([]string, error) {
+	pages := len(n.firsts)
+	if limit > 0 {
+		pages = min(pages, limit)
+	}
 	// The number of values comes from the file: it is bounded by that of the pages.
-	out := make([]string, 0, min(n.values, pageValues*len(n.firsts)))
-	for page := range n.firsts {
+	out := make([]string, 0, min(n.values, pageValues*pages))
+	for page := 0; page < pages && (limit == 0 || len(out) < limit); page++ {
 		key := keyPosting(nil, n.number, uint32(page))
 		found, err := r.get(key, func(v []byte) (err error) {
 			out, err = valuesOfPage(out, v, r.cache.decoder)
@@ -262,7 +270,7 @@ func (r *Reader) valuesWithin(l *Lookup, within *roaring.Bitmap) (out []string, 
 	own := slices.DeleteFunc(slices.Clone(l.ms), func(m *labels.Matcher) bool { return m.Name != l.label })
 	err = r.eachMeeting(n, within.ToArray(), own, func(value string) bool {
 		out = append(out, value)
-		return true
+		return len(out) != l.limit
 	})
 	return out, err
 }

@@ -88,7 +88,10 @@ func TestLookUpsGiveWhatTheDefinitionsHave(t *testing.T) {
 			if rng.IntN(4) == 0 {
 				without.AddRange(uint64(rng.IntN(3000)), uint64(3000+rng.IntN(3000)))
 			}
-			l := newLookup(label, ms)
+			l := ValuesOf(label, ms, 0)
+			if label == "" {
+				l = NamesOf(ms)
+			}
 			for i := range rs {
 				want := lookModel(ss[i].defs, label, ms, without)
 				for range 2 {
@@ -121,7 +124,7 @@ func TestSegmentsShareEqualAnswers(t *testing.T) {
 		path := fmt.Sprint("seg", i)
 		rs = append(rs, openSegment(t, fs, path, s.write(t, fs, path), cache))
 	}
-	l := ValuesOf("host", nil)
+	l := ValuesOf("host", nil, 0)
 	var g sync.WaitGroup
 	for _, r := range slices.Concat(rs, rs) {
 		g.Go(func() {

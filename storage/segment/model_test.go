@@ -318,12 +318,12 @@ func TestLabelNamesAndValues(t *testing.T) {
 	if !slices.Equal(names, []string{"__name__", "host", "region"}) {
 		t.Errorf("names %v", names)
 	}
-	values, err := r.Look(ValuesOf("host", nil), roaring.New())
+	values, err := r.Look(ValuesOf("host", nil, 0), roaring.New())
 	check(t, err)
 	if !slices.Equal(values, []string{"inn", "isar", "lech"}) {
 		t.Errorf("values %v", values)
 	}
-	if values, err = r.Look(ValuesOf("none", nil), roaring.New()); err != nil || values != nil {
+	if values, err = r.Look(ValuesOf("none", nil, 0), roaring.New()); err != nil || values != nil {
 		t.Errorf("values of an unknown name: %v %v", values, err)
 	}
 	// Names and values that only excluded series have are excluded.
@@ -332,7 +332,7 @@ func TestLabelNamesAndValues(t *testing.T) {
 		check(t, err)
 		return ids
 	}
-	if values, err = r.Look(ValuesOf("host", nil), with("host", "isar")); err != nil || !slices.Equal(values, []string{"inn", "lech"}) {
+	if values, err = r.Look(ValuesOf("host", nil, 0), with("host", "isar")); err != nil || !slices.Equal(values, []string{"inn", "lech"}) {
 		t.Errorf("values without isar: %v %v", values, err)
 	}
 	if names, err = r.Look(NamesOf(nil), with("host", "isar")); err != nil || len(names) != 3 {

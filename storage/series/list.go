@@ -78,30 +78,50 @@ const (
 )
 
 // LabelValuesChecked gives the values that a label has among the series in within, or among all if it is nil; sorted, without
-// "" for the series that lack it. The refs must be held by references or by a Pin. check can end it.
-func (x *Index) LabelValuesChecked(label string, within *roaring.Bitmap, check Check) ([]string, error) {
+// "" for the series that lack it, the first limit of them (0: all). The refs must be held by references or by a Pin. check can end it.
+func (x *Index) LabelValuesChecked(label string, within *roaring.Bitmap, limit int, check Check) ([]string, error) {
 	x.catchUp()
 	list := x.values(label)
 	if within != nil && filterIsCheaper(within, len(list)) {
 		return x.valuesOf(label, within, check)
 	}
 	var out []string
+	last := "" // the last of the first limit so far; "": there are not so many yet
 	for section := range slices.Chunk(list, gatherSection) {
 		if err := check(gatherSection * listedBytes); err != nil {
 			return nil, err
 		}
-		out = x.appendTexts(out, section, within)
+		out = x.appendTexts(out, section, within, last)
+		if limit > 0 && len(out)-limit >= max(limit, gatherSection) {
+			before := len(out)
+			out = firstOf(out, limit)
+			if err := check(int64(len(out)-before) * listedBytes); err != nil {
+				return nil, err
+			}
+			if len(out) == limit {
+				last = out[limit-1]
+			}
+		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out), nil // a value that went and came while we looked is listed twice
+	return firstOf(out, limit), nil
 }
 
-// appendTexts appends the values of a section that series in within have, or any series if it is nil.
-func (x *Index) appendTexts(out []string, section []*value, within *roaring.Bitmap) []string {
+// firstOf sorts values and returns the first limit (0: all). A value that went and came while we looked is listed twice.
+func firstOf(values []string, limit int) []string {
+	slices.Sort(values)
+	values = slices.Compact(values)
+	if limit > 0 && len(values) > limit {
+		values = values[:limit]
+	}
+	return values
+}
+
+// appendTexts appends the values of a section that series in within have, or any series if it is nil; not those from last on, if it is not "".
+func (x *Index) appendTexts(out []string, section []*value, within *roaring.Bitmap, last string) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	for _, v := range section {
-		if v.len() > 0 && (within == nil || v.meets(within)) {
+		if v.len() > 0 && (last == "" || v.text < last) && (within == nil || v.meets(within)) {
 			out = append(out, v.text)
 		}
 	}

@@ -13,7 +13,7 @@ func (x *Index) LabelNames(within *roaring.Bitmap) []string {
 }
 
 func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
-	out, _ := x.LabelValuesChecked(label, within, unchecked)
+	out, _ := x.LabelValuesChecked(label, within, 0, unchecked)
 	return out
 }
 

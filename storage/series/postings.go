@@ -229,6 +229,20 @@ func (v *value) and(b *roaring.Bitmap) {
 	b.Or(kept)
 }
 
+// within gives the series that are in b.
+func (v *value) within(b *roaring.Bitmap) *roaring.Bitmap {
+	has := roaring.New()
+	if v.many != nil {
+		has = roaring.And(v.many, b)
+	}
+	for _, ref := range v.list {
+		if b.Contains(ref) {
+			has.Add(ref)
+		}
+	}
+	return has
+}
+
 // meets reports whether any of the series is in b.
 func (v *value) meets(b *roaring.Bitmap) bool {
 	return v.many != nil && v.many.Intersects(b) || slices.ContainsFunc(v.list, b.Contains)

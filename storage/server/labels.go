@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -39,9 +40,17 @@ func (s *Server) LabelValues(ctx context.Context, q *peer.Select, name string, l
 		return nil, false, err
 	}
 	defer sn.close()
-	values, err := partition.LabelValues(sn.views, sn.matchers, name)
+	values, err := partition.LabelValues(sn.views, sn.matchers, name, oneMore(limit))
 	values, truncated := atMost(values, limit)
 	return values, truncated, err
+}
+
+// oneMore is a limit by which is seen whether there are more.
+func oneMore(limit int) int {
+	if limit == 0 || limit == math.MaxInt {
+		return limit
+	}
+	return limit + 1
 }
 
 func atMost(all []string, limit int) ([]string, bool) {

@@ -39,6 +39,12 @@ var lookups = []struct {
 	{"values of hostname of one metric", valuesOf("hostname", peer.Matcher{Name: "__name__", Value: "node_metric_007_total"})},
 	{"values of hostname of one metric and region", valuesOf("hostname", peer.Matcher{Name: "__name__", Value: "node_metric_007_total"}, peer.Matcher{Name: "region", Value: "region-3"})},
 	{"values of __name__ of one host", valuesOf("__name__", peer.Matcher{Name: "hostname", Value: "host_33"})},
+	{"first 3 series", firstSeries(3)},
+	{"first 3 series, cut by the asker", firstSeries(0)},
+	{"first 3 series of a team", firstSeries(3, peer.Matcher{Name: "team", Value: "team-3"})},
+	{"first 3 series of a team, cut by the asker", firstSeries(0, peer.Matcher{Name: "team", Value: "team-3"})},
+	{"first 10000 series", firstSeries(10000)},
+	{"first 40000 series", firstSeries(40000)},
 	{"series of one host", seriesOf(peer.Matcher{Name: "hostname", Value: "host_33"})},
 	{"series of one metric and team", seriesOf(peer.Matcher{Name: "__name__", Value: "node_metric_007_total"}, peer.Matcher{Name: "team", Value: "team-3"})},
 }
@@ -59,6 +65,21 @@ func seriesOf(ms ...peer.Matcher) func(*server.Server, peer.Select) (int, error)
 			return 0, err
 		}
 		for set.Next() {
+			n++
+		}
+		return n, set.Close()
+	}
+}
+
+// firstSeries asks for the first series; limit 0: it reads three of all.
+func firstSeries(limit int, ms ...peer.Matcher) func(*server.Server, peer.Select) (int, error) {
+	return func(s *server.Server, q peer.Select) (n int, err error) {
+		q.Matchers, q.LabelsOnly, q.Limit = ms, true, limit
+		set, err := s.Select(context.Background(), &q)
+		if err != nil {
+			return 0, err
+		}
+		for (limit > 0 || n < 3) && set.Next() {
 			n++
 		}
 		return n, set.Close()

@@ -208,6 +208,34 @@ func (sn *snapshot) match(ctx context.Context, max int) ([]found, error) {
 	return m.all, nil
 }
 
+// labels gives the first series in label order, limit of them at most. More than max (0: any number) are TooLarge.
+func (sn *snapshot) labels(limit, max int) ([]peer.Series, error) {
+	if len(sn.views) == 0 {
+		return nil, nil
+	}
+	all, err := partition.First(sn.views, sn.matchers, sn.selector, limit, func(of []partition.Series) {
+		all := make([]found, len(of))
+		for i, s := range of {
+			all[i] = found{labels: s.Labels, ref: s.Ref, known: s.Known}
+		}
+		sn.table.order.sort(all, sn.table.index.Len())
+		for i, f := range all {
+			of[i].Labels = f.labels
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if max > 0 && len(all) > max {
+		return nil, tooManySeries(max)
+	}
+	out := make([]peer.Series, len(all))
+	for i, l := range all {
+		out[i].Labels = l
+	}
+	return out, nil
+}
+
 func tooManySeries(max int) error {
 	return fault.Errorf(fault.TooLarge, "the selector matches more than %d series; make it narrower or raise the limit on series of a query", max)
 }
@@ -224,6 +252,14 @@ func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return nil, err
+	}
+	if q.LabelsOnly && q.Limit > 0 {
+		defer sn.close()
+		all, err := sn.labels(q.Limit, q.SeriesMax)
+		if err != nil {
+			return nil, err
+		}
+		return &list{rest: all}, nil
 	}
 	all, err := sn.match(ctx, q.SeriesMax)
 	if err != nil {

@@ -146,6 +146,9 @@ func (s *Server) staged(ctx context.Context, q *peer.Select, labelsOnly bool) ([
 	if err != nil {
 		return nil, err
 	}
+	if q.LabelsOnly && q.Limit > 0 && len(all) > q.Limit { // they are in label order
+		all = all[:q.Limit]
+	}
 	samples := 0
 	for i := range all {
 		samples += len(all[i].Times) + len(all[i].Hists)

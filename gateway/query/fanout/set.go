@@ -116,7 +116,9 @@ func (s *set) start() {
 
 // Next implements peer.SeriesSet.
 func (s *set) Next() bool {
-	if s.err != nil || len(s.heads) == 0 {
+	// Behind the limit a server that has more is silent, so what others have there is not all.
+	limited := s.q.LabelsOnly && s.q.Limit > 0 && s.series == s.q.Limit
+	if s.err != nil || len(s.heads) == 0 || limited {
 		s.at = nil
 		return false
 	}

@@ -54,7 +54,7 @@ type storage struct {
 	freezes bool             // it has no answer to them until the caller ends the call
 	slow    time.Duration    // how long it needs to read them
 	refuses error            // its answer to a read of them
-	old     bool             // it knows no holds
+	old     bool             // it knows no holds, and no limit of series
 	books   int64            // the bytes of a list of values, booked as a connection books what comes
 	did     []string         // deletions, holds and releases
 }
@@ -230,6 +230,10 @@ func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, e
 	}
 	if stale {
 		return nil, fault.Errorf(fault.Stale, "%s does not lead %v", s.id, q.Partitions)
+	}
+	if mine := *q; s.old {
+		mine.Limit = 0
+		q = &mine
 	}
 	in, err := s.Store.Select(ctx, q)
 	if breaks != nil {

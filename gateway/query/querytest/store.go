@@ -177,7 +177,7 @@ func (s *Store) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, err
 		rows := found.within(q.Lo, q.Hi)
 		samples += len(rows)
 		switch {
-		case len(rows) == 0:
+		case len(rows) == 0 || q.LabelsOnly && q.Limit > 0 && len(set.series) == q.Limit:
 			return nil
 		case q.SeriesMax > 0 && len(set.series) >= q.SeriesMax:
 			return fault.Errorf(fault.TooLarge, "more than %d series match", q.SeriesMax)

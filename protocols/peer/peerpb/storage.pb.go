@@ -219,7 +219,7 @@ type Select struct {
 	Copies        uint32                 `protobuf:"varint,12,opt,name=copies,proto3" json:"copies,omitempty"`                  // which placements may answer: 0 the leader, 1 also sure copies, 2 also others
 	// For LabelNames and LabelValues.
 	Name  []byte `protobuf:"bytes,20,opt,name=name,proto3" json:"name,omitempty"`
-	Limit int64  `protobuf:"varint,21,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int64  `protobuf:"varint,21,opt,name=limit,proto3" json:"limit,omitempty"` // of a Select with labels_only: of series; 0: all
 	// For Select: the newest format of batches that the asker reads.
 	FormatMax     uint32 `protobuf:"varint,30,opt,name=format_max,json=formatMax,proto3" json:"format_max,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -40,6 +40,7 @@ func Run(t *testing.T, target func(t *testing.T) Target) {
 		"SelectRefuses":           selectRefuses,
 		"ClosingEarlyIsFine":      closingEarlyIsFine,
 		"NamesAndValues":          namesAndValues,
+		"LimitedSeries":           limitedSeries,
 		"Exemplars":               exemplars,
 		"Metadata":                metadata,
 		"DeletedRowsAreGone":      deletedRowsAreGone,
@@ -286,6 +287,28 @@ func namesAndValues(t *testing.T, s *suite) {
 	f(nil, false)(s.Storage.LabelValues(ctx, q, "nothing", 0))
 	q.Matchers = []peer.Matcher{{Name: "parity", Value: "odd"}}
 	f([]string{"h001", "h003"}, false)(s.Storage.LabelValues(ctx, q, "host", 0))
+}
+
+// limitedSeries asks for the first series in label order. A storage may return more.
+func limitedSeries(t *testing.T, s *suite) {
+	s.write(s.stream(), 9, 2)
+	for _, limit := range []int{0, 1, 4, 9, 10} {
+		q := s.all()
+		q.LabelsOnly, q.Limit = true, limit
+		set, err := s.Storage.Select(t.Context(), q)
+		s.must(err)
+		n := 0
+		for ; set.Next(); n++ {
+			if want := fmt.Sprintf("h%03d", n); set.At().Labels.Get("host") != want {
+				t.Errorf("limit %d: series %d is %v, want that of %s", limit, n, set.At().Labels, want)
+			}
+		}
+		s.must(set.Err())
+		s.must(set.Close())
+		if want := 9; limit == 0 && n != want || limit > 0 && n < min(limit, want) {
+			t.Errorf("limit %d: %d series", limit, n)
+		}
+	}
 }
 
 func exemplars(t *testing.T, s *suite) {

@@ -62,6 +62,7 @@ func toSelect(q *peer.Select) *peerpb.Select {
 	return &peerpb.Select{
 		Table: q.Table, AllPartitions: all, Partitions: partitions, Lo: q.Lo, Hi: q.Hi, Matchers: mapped(q.Matchers, toMatcher),
 		LabelsOnly: q.LabelsOnly, MapSeq: seq, MapNext: uint64(q.MapNext), Copies: uint32(q.Copies), SeriesMax: int64(q.SeriesMax), SamplesMax: int64(q.SamplesMax),
+		Limit: int64(q.Limit),
 	}
 }
 
@@ -91,6 +92,7 @@ func ofAnySelect(p *peerpb.Select) (*peer.Select, error) {
 		Table: p.GetTable(), Partitions: ofPartitions(p.GetAllPartitions(), p.GetPartitions()), Lo: p.GetLo(), Hi: p.GetHi(),
 		Matchers: matchers, LabelsOnly: p.GetLabelsOnly(), MapSeq: p.GetMapSeq(), MapNext: point.PartitionID(p.GetMapNext()),
 		Copies: peer.Copies(p.GetCopies()), SeriesMax: int(p.GetSeriesMax()), SamplesMax: int(p.GetSamplesMax()),
+		Limit: int(p.GetLimit()),
 	}, err
 }
 

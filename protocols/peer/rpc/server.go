@@ -336,6 +336,7 @@ func (s *Server) labelNames(ctx context.Context, p *peerpb.Select) (*peerpb.Name
 	if err != nil {
 		return nil, err
 	}
+	q.Limit = 0 // of series: this one is of names
 	names, truncated, err := s.deps.Storage.LabelNames(ctx, q, int(p.GetLimit()))
 	return &peerpb.Names{Names: names, Truncated: truncated}, err
 }
@@ -345,6 +346,7 @@ func (s *Server) labelValues(ctx context.Context, p *peerpb.Select) (*peerpb.Nam
 	if err != nil {
 		return nil, err
 	}
+	q.Limit = 0 // of series: this one is of values
 	values, truncated, err := s.deps.Storage.LabelValues(ctx, q, string(p.GetName()), int(p.GetLimit()))
 	return &peerpb.Names{Names: values, Truncated: truncated}, err
 }

@@ -1,0 +1,128 @@
+package labelorder
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/RoaringBitmap/roaring/v2"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// world is series with their postings, by name and value in order.
+type world struct {
+	series []point.Labels
+	names  []string
+	values map[string]map[string]*roaring.Bitmap
+	read   int // postings
+}
+
+func newWorld(series []point.Labels) *world {
+	w := &world{series: series, values: map[string]map[string]*roaring.Bitmap{}}
+	for i, l := range series {
+		l.Range(func(name, value string) bool {
+			if w.values[name] == nil {
+				w.values[name] = map[string]*roaring.Bitmap{}
+				w.names = append(w.names, name)
+			}
+			if w.values[name][value] == nil {
+				w.values[name][value] = roaring.New()
+			}
+			w.values[name][value].Add(uint32(i))
+			return true
+		})
+	}
+	slices.Sort(w.names)
+	return w
+}
+
+func (w *world) each(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
+	of := w.values[w.names[name]]
+	var values []string
+	for v := range of {
+		values = append(values, v)
+	}
+	slices.Sort(values)
+	for _, v := range values {
+		w.read++
+		if has := roaring.And(of[v], rest); !has.IsEmpty() && !f(has) {
+			break
+		}
+	}
+	return nil
+}
+
+func (w *world) first(of *roaring.Bitmap, n int) (first []point.Labels) {
+	for it := of.Iterator(); it.HasNext(); {
+		first = append(first, w.series[it.Next()])
+	}
+	slices.SortFunc(first, point.Labels.Compare)
+	return first[:min(n, len(first))]
+}
+
+// TestNarrowedSeriesHaveTheFirst compares with sorting all, for sets of labels of which some are the beginnings of others and names are missing in some.
+func TestNarrowedSeriesHaveTheFirst(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		seen := map[point.Labels]bool{}
+		names := []string{"A", "__name__", "host", "job", "z"}
+		values := 1 + r.IntN(40)
+		for range 2000 {
+			var pairs []string
+			for _, name := range names {
+				if name == point.MetricName || r.IntN(5) > 0 {
+					pairs = append(pairs, name, fmt.Sprint(r.IntN(values)))
+				}
+			}
+			seen[point.MakeLabels(pairs...)] = true
+		}
+		var series []point.Labels
+		for l := range seen {
+			series = append(series, l)
+		}
+		slices.SortFunc(series, point.Labels.Compare)
+		r.Shuffle(len(series), func(i, j int) { series[i], series[j] = series[j], series[i] })
+		w := newWorld(series)
+		within := roaring.New()
+		for i := range series {
+			if r.IntN(4) > 0 {
+				within.Add(uint32(i))
+			}
+		}
+		for _, n := range []int{0, 1, 7, 100, 5000} {
+			before := within.Clone()
+			got, err := Narrow(within, n, len(w.names), w.each)
+			if err != nil || !within.Equals(before) {
+				t.Fatal(err, "within changed")
+			}
+			if !roaring.And(got, within).Equals(got) {
+				t.Fatalf("seed %d, first %d: series that were not asked for", seed, n)
+			}
+			if !slices.Equal(w.first(got, n), w.first(within, n)) {
+				t.Fatalf("seed %d, first %d: others than by sorting", seed, n)
+			}
+			if most := n + (1+2*len(names))*Few; int(got.GetCardinality()) > most {
+				t.Errorf("seed %d, first %d: %d series", seed, n, got.GetCardinality())
+			}
+		}
+	}
+}
+
+// TestFewPostingsAreReadForTheFirst counts the postings that are read for three of thirty thousand series.
+func TestFewPostingsAreReadForTheFirst(t *testing.T) {
+	var series []point.Labels
+	for metric := range 100 {
+		for host := range 300 {
+			series = append(series, point.MakeLabels("__name__", fmt.Sprintf("m%03d", metric), "dc", fmt.Sprint(host%3), "host", fmt.Sprintf("h%03d", host)))
+		}
+	}
+	w := newWorld(series)
+	within := roaring.New()
+	within.AddRange(0, uint64(len(series)))
+	got, err := Narrow(within, 3, len(w.names), w.each)
+	if err != nil || got.GetCardinality() > Few+3 || w.read > 100+3 {
+		t.Fatalf("%d series, %d postings read, %v", got.GetCardinality(), w.read, err)
+	}
+}
