@@ -19,8 +19,8 @@ const Few = 256
 type Each func(name int, rest *roaring.Bitmap, f func(has *roaring.Bitmap) (more bool)) error
 
 // Narrow returns some of the series in within, which it does not change: among them the first n in label order, and not many more (Few at a label). names is how
-// many label names there are; each knows them by their places in their order. Errors are those of each.
-func Narrow(within *roaring.Bitmap, n, names int, each Each) (*roaring.Bitmap, error) {
+// many label names there are; each knows them by their places in their order. All series have the name at every (-1: none is known), so no set of labels ends before it. Errors are those of each.
+func Narrow(within *roaring.Bitmap, n, names, every int, each Each) (*roaring.Bitmap, error) {
 	out := roaring.New()
 	left := uint64(max(n, 0))
 	// Invariant: the series of group are equal in all names before the one that is looked at, out has those before them, and those behind them are not among the first n.
@@ -38,7 +38,7 @@ func Narrow(within *roaring.Bitmap, n, names int, each Each) (*roaring.Bitmap, e
 			default:
 				next = has
 			}
-			return !rest.IsEmpty()
+			return !rest.IsEmpty() && (next == nil || name > every)
 		})
 		if err != nil {
 			return nil, err
@@ -47,13 +47,16 @@ func Narrow(within *roaring.Bitmap, n, names int, each Each) (*roaring.Bitmap, e
 			group = rest
 			continue
 		}
-		// But one that has no further label at all comes before all others.
+		group = next
+		if name <= every {
+			continue
+		}
+		// One that has no further label at all comes before all others.
 		short, err := without(rest, name+1, names, each)
 		if err != nil {
 			return nil, err
 		}
 		out.Or(short)
-		group = next
 	}
 	out.Or(group)
 	return out, nil

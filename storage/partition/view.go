@@ -241,7 +241,8 @@ func (v *View) matchSegments(ms []*labels.Matcher, live, without *roaring.Bitmap
 	if !timed || many < narrowedMin {
 		return found, false, nil
 	}
-	return found, true, v.keepPresent(found)
+	err = v.keepPresent(found)
+	return found, v.present.ids != nil, err
 }
 
 // failed wraps the error of a read of segments. Files of a partition that was dropped meanwhile are gone, but for those that were open.

@@ -17,6 +17,11 @@ func (r *Reader) First(of *Selector, within *roaring.Bitmap, all bool, n int, gr
 	if !all || of.key == "" {
 		return r.first(of, within, n, grow)
 	}
+	if within.GetCardinality()/findPerFirst <= uint64(n) {
+		if found, err := r.Find(of); found != nil || err != nil {
+			return found.first(n), err
+		}
+	}
 	asked := strconv.Itoa(n) + of.key // which begins with a quotation mark, as that of a Lookup does
 	k := pageKey{reader: r, group: answersGroup, at: r.cache.hash(asked)}
 	if p, ok := r.cache.page(k); ok && p.asked == asked {
@@ -36,6 +41,16 @@ func (r *Reader) First(of *Selector, within *roaring.Bitmap, all bool, n int, gr
 	return r.cache.putAnswer(k, asked, found), nil
 }
 
+// findPerFirst is for how many series found, of each one that is wanted, all are put in order: that list is the one of queries, and stays in the Cache for both.
+const findPerFirst = 4
+
+func (f *Found) first(n int) []string {
+	if f == nil {
+		return nil
+	}
+	return f.labels[:min(n, len(f.labels))]
+}
+
 // firstBytes is the memory of a series until it is sorted, without its labels.
 const firstBytes = 32
 
@@ -47,7 +62,8 @@ func (r *Reader) first(of *Selector, within *roaring.Bitmap, n int, grow func(by
 	if err != nil {
 		return nil, err
 	}
-	some, err := labelorder.Narrow(within, n, len(names), func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
+	metric := slices.IndexFunc(names, func(n labelName) bool { return n.name == point.MetricName })
+	some, err := labelorder.Narrow(within, n, len(names), metric, func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
 		return r.eachWithin(&names[name], rest, grow, f)
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/RoaringBitmap/roaring/v2"
 
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/labelorder"
 )
 
@@ -20,7 +21,7 @@ func (x *Index) FirstChecked(within *roaring.Bitmap, n int, check Check) (*roari
 	x.mu.RLock()
 	names := slices.Sorted(maps.Keys(x.mu.names))
 	x.mu.RUnlock()
-	return labelorder.Narrow(within, n, len(names), func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
+	return labelorder.Narrow(within, n, len(names), slices.Index(names, point.MetricName), func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
 		return x.eachWithin(names[name], rest, check, f)
 	})
 }
