@@ -110,6 +110,25 @@ func TestNarrowedSeriesHaveTheFirst(t *testing.T) {
 	}
 }
 
+// TestASeriesWithoutFurtherLabelsIsFirst has one that is the beginning of all others, of which half lack the next name.
+func TestASeriesWithoutFurtherLabelsIsFirst(t *testing.T) {
+	shortest := point.MakeLabels("__name__", "m")
+	var series []point.Labels
+	for i := range 4 * Few {
+		series = append(series, point.MakeLabels("__name__", "m", "host", fmt.Sprint(i%3), "z", fmt.Sprint(i)), point.MakeLabels("__name__", "m", "job", fmt.Sprint(i)))
+	}
+	series = append(series, shortest)
+	w := newWorld(series)
+	within := roaring.New()
+	within.AddRange(0, uint64(len(series)))
+	for _, every := range []int{0, -1} {
+		got, err := Narrow(within, 1, len(w.names), every, w.each)
+		if first := w.first(got, 1); err != nil || first[0] != shortest || got.GetCardinality() > 4*Few {
+			t.Errorf("the first of %d is %v, %v", got.GetCardinality(), first, err)
+		}
+	}
+}
+
 // TestFewPostingsAreReadForTheFirst counts the postings that are read for three of thirty thousand series.
 func TestFewPostingsAreReadForTheFirst(t *testing.T) {
 	var series []point.Labels
