@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/query/fanout"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
@@ -39,12 +40,14 @@ func TestCopiesEvaluateWhatOneProcessDoes(t *testing.T) {
 	all.copyRows()
 	ring.copyRows()
 	onAll, onRing := failing(all), failing(ring)
+	alone := readerOf(t, one.parts["n1"].server)
+	readers := map[*failingServers]*query.Reader{onAll: readerOf(t, onAll.source), onRing: readerOf(t, onRing.source)}
 	for i := range 200 {
 		q := randomQuery(rng)
-		want := q.run(t, one.parts["n1"].server)
+		want := q.run(t, alone)
 		for name, s := range map[string]*failingServers{"three copies": onAll, "two copies and a cut ring": onRing} {
 			s.fail(rng, i%4 == 0)
-			got := q.run(t, s.source)
+			got := q.run(t, readers[s])
 			if d := querytest.Diff(want, got, 1e-12); d != "" {
 				t.Errorf("%s on %s, failures %v: %s", q, name, s.how, d)
 			}

@@ -41,22 +41,20 @@ func TestServersAnswerEveryKindOfQueryAsOneProcess(t *testing.T) {
 	}
 	clusters[1].copyRows()
 	copies := failing(clusters[1])
-	alone, queries := one.parts["n1"].server, everyKind()
+	alone, queries := readerOf(t, one.parts["n1"].server), everyKind()
+	clustered := []struct {
+		name   string
+		reader *query.Reader
+	}{{"three servers", readerOf(t, clusters[0].source)}, {"copies", readerOf(t, copies.source)}, {"staged rows", readerOf(t, staged.source)}}
 	for i, expr := range queries {
 		q := chainQuery{expr: expr, start: 700 * time.Second, end: 2600 * time.Second, step: []time.Duration{17, 60, 300}[i/3%3] * time.Second}
 		if i%5 == 4 {
 			q.step = 0
 		}
 		want := q.run(t, alone)
-		name, source := "three servers", query.Source(clusters[0].source)
-		switch i % 3 {
-		case 1:
-			name, source = "copies", copies.source
-		case 2:
-			name, source = "staged rows", staged.source
-		}
-		if d := querytest.Diff(want, q.run(t, source), 1e-12); d != "" {
-			t.Errorf("%s on %s: %s", q, name, d)
+		on := clustered[i%3]
+		if d := querytest.Diff(want, q.run(t, on.reader), 1e-12); d != "" {
+			t.Errorf("%s on %s: %s", q, on.name, d)
 		}
 	}
 	parts := []float64{plansOf(t, clusters[0].reg, "divided"), plansOf(t, copies.reg, "divided"), plansOf(t, staged.reg, "divided")}

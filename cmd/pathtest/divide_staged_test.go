@@ -151,7 +151,8 @@ func pure(b *point.Batch, lo, width time.Duration) *point.Batch {
 func TestServersEvaluateBesideStagedRows(t *testing.T) {
 	one, three, ring := openSpread(t, 1, true, 100*time.Second, 1), openSpread(t, 3, true, 400*time.Second, 1), openSpread(t, 3, true, 800*time.Second, 4)
 	defer func() { one.must(errors.Join(one.close(), three.close(), ring.close())) }()
-	alone, clusters := one.parts["n1"].server, []*waiting{stagedRows(three), stagedRows(ring)}
+	alone, clusters := readerOf(t, one.parts["n1"].server), []*waiting{stagedRows(three), stagedRows(ring)}
+	readers := []*query.Reader{readerOf(t, clusters[0].source), readerOf(t, clusters[1].source)}
 	rng := rand.New(rand.NewPCG(41, 42))
 	for range 30 {
 		b := pure(randomBatch(rng), 0, 2700*time.Second)
@@ -173,7 +174,7 @@ func TestServersEvaluateBesideStagedRows(t *testing.T) {
 			w.mu.Lock()
 			w.answered, w.rng = false, rand.New(rand.NewPCG(seed, uint64(n)))
 			w.mu.Unlock()
-			if d := querytest.Diff(want, q.run(t, w.source), 1e-12); d != "" {
+			if d := querytest.Diff(want, q.run(t, readers[n]), 1e-12); d != "" {
 				t.Errorf("%d: %s on cluster %d: %s", i, q, n, d)
 			}
 		}
