@@ -26,11 +26,7 @@ import (
 // TestWhatIsAckedAtABoundComesBack: all data that the decoders accept, at and around every bound, is read back unchanged:
 // from the head, after a flush, a compaction, a restart from the log and one from segments.
 func TestWhatIsAckedAtABoundComesBack(t *testing.T) {
-	seeds := 3
-	if testing.Short() {
-		seeds = 1
-	}
-	for seed := range uint64(seeds) {
+	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel() // each has one goroutine and its own store
 			e := edges{rng: rand.New(rand.NewPCG(seed, 22)), used: map[string]bool{}}
@@ -114,7 +110,7 @@ func (p *path) write(e *edges, truth *acked) {
 	}
 }
 
-// acked are the rows that were taken: values by time, by labels. Labels of 64 KiB with thousands of rows are copied once, not for each row.
+// acked are the accepted rows: values by time, by labels. Labels of 64 KiB with hundreds of rows are copied once, not for each row.
 type acked struct {
 	series map[point.Labels]map[point.Nanos]string
 	rows   int
