@@ -71,7 +71,7 @@ func TestRowsOlderThanTheRetentionAreRefusedWithTheirLine(t *testing.T) {
 	}
 }
 
-// TestRowsOfSendersWithARightClockAreKeptBeforeOursIsSet: after a boot in 1970 they were refused as too far ahead, and senders drop what is refused so.
+// TestRowsOfSendersWithARightClockAreKeptBeforeOursIsSet: after a boot in 1970 they were refused as too far ahead, and senders drop rows that are refused so.
 func TestRowsOfSendersWithARightClockAreKeptBeforeOursIsSet(t *testing.T) {
 	for boot, ahead := range map[point.Nanos]int{0: 0, int64(time.Minute): 0, point.ClockFirst - 1: 0, point.ClockFirst: 1} {
 		b := lines(t, []point.Nanos{noon})

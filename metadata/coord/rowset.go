@@ -109,7 +109,7 @@ func (r *Rows) Commit(ctx context.Context, conditions []Condition, writes []Writ
 	}
 	if drop := len(r.mu.history) - historyMax; drop > 0 {
 		r.mu.forgotten = r.mu.history[drop-1].Revision
-		clear(r.mu.history[:drop]) // their values can be freed; an append that needs room copies only what is left
+		clear(r.mu.history[:drop]) // their values can be freed; an append that needs room copies only the rest
 		r.mu.history = r.mu.history[drop:]
 	}
 	close(r.mu.changed)

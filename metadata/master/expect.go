@@ -21,7 +21,7 @@ type expected struct {
 	now     point.Nanos
 }
 
-// columnRate is what came to a column a second.
+// columnRate is a column's bytes a second.
 type columnRate struct {
 	column
 	bytes float64

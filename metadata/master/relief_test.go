@@ -327,7 +327,7 @@ func TestATargetThatWasNotFilledIsNotChosenAgain(t *testing.T) {
 	rows := NewRows(func() time.Duration { return now }, 4*time.Second)
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, x := range []struct {
-		noted, wall, seen time.Duration // after noon, when the move ended and what the clock shows; for how long this master has seen it
+		noted, wall, seen time.Duration // after noon, when the move ended and the time by the clock; for how long this master has seen it
 		rests             bool
 	}{
 		{0, time.Minute, 0, true},
@@ -340,7 +340,7 @@ func TestATargetThatWasNotFilledIsNotChosenAgain(t *testing.T) {
 		m := registry.Move{Table: "cpu", Partition: 1, Placement: 7, To: "s2", Note: lease.Note{Who: Fencer, When: noon.Add(x.noted)}}
 		s := State{Now: noon.Add(x.wall).UnixNano()}
 		servers := []registry.Server{{ID: "s1", Unfilled: []registry.Move{m}}}
-		rows.FillServers(&s, nil) // what was there before is forgotten
+		rows.FillServers(&s, nil) // earlier servers are forgotten
 		rows.FillServers(&s, servers)
 		for end := now + x.seen; now < end; {
 			now += time.Second

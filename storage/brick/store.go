@@ -216,7 +216,7 @@ func MakeDir(fs vfs.FS, dir string) error {
 // wayOut says what to do about a directory that cannot be made; "": that is not known.
 func wayOut(err error) string {
 	switch {
-	case errors.Is(err, os.ErrExist): // the name is there, and what it leads to is not
+	case errors.Is(err, os.ErrExist): // the name is there, and its target is not
 		return " (it, or a directory above it, is a symbolic link to what is not there: mount the disk that it leads to, or remove the link)"
 	case errors.Is(err, syscall.ENOTDIR):
 		return " (it, or what should be a directory above it, is a file: name another directory)"

@@ -111,7 +111,7 @@ func (r *Reader) eachWithin(n *labelName, rest *roaring.Bitmap, grow func(bytes 
 	return cmp.Or(err, ended)
 }
 
-// eachLabelsOf is EachLabels of some of what a selector matches, in the way that reads fewer pages.
+// eachLabelsOf is EachLabels of some series that a selector matches, in the way that reads fewer pages.
 func (r *Reader) eachLabelsOf(of *Selector, names []labelName, some *roaring.Bitmap, f func(l point.Labels) error) error {
 	if runBytes := assembles(names, some); runBytes > 0 {
 		all, _, err := r.assemble(names, some.ToArray(), of.ms, r.cache.pagesMax/foundLabelsPart, runBytes)

@@ -116,7 +116,7 @@ func (s *set) start() {
 
 // Next implements peer.SeriesSet.
 func (s *set) Next() bool {
-	// Behind the limit a server that has more is silent, so what others have there is not all.
+	// Behind the limit a server that has more is silent, so the others' rows there are not all.
 	limited := s.q.LabelsOnly && s.q.Limit > 0 && s.series == s.q.Limit
 	if s.err != nil || len(s.heads) == 0 || limited {
 		s.at = nil
