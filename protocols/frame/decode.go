@@ -17,6 +17,8 @@ type Decoder struct {
 	// KnownDefs leaves out the check that definitions are well formed, a third of decoding a frame of many series: what is decoded was encoded by this process, or
 	// decoded before. Checksums are verified all the same.
 	KnownDefs bool
+	// NoDefs refuses frames with definitions, before they are decoded: a few bytes may stand for 64 KiB of labels. Corrupt.
+	NoDefs bool
 
 	r reader
 }
@@ -62,6 +64,9 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame, known []point.Labels)
 	f.FirstDef = point.DenseID(r.count(1<<32-1, 0))
 	defs := r.count(RowsMax, 2)
 	exemplars := r.count(RowsMax, exemplarBytesMin)
+	if r.err == nil && defs > 0 && d.NoDefs {
+		r.fail("it defines series, and may define none")
+	}
 	if r.err == nil && (uint64(f.FirstDef)+uint64(defs) > 1<<32 || (h.Rows+1)/2 > r.left() || h.Hists*histBytesMin > r.left()) {
 		r.fail("counts do not fit the body")
 	}

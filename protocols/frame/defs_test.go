@@ -257,6 +257,15 @@ func definitionsDoNotExpand(t *testing.T, columns bool) {
 	}
 }
 
+// TestInsertsDoNotUnpackDefinitions: a thousand series of 64 KiB that share their labels are 65 KB, and were unpacked before an insert that may have none was refused.
+func TestInsertsDoNotUnpackDefinitions(t *testing.T) {
+	b := expanding(t, true, 1000, 0)
+	d, got := frame.Decoder{NoDefs: true}, frame.Frame{}
+	if err := d.Decode(b, &got); !fault.Is(err, fault.Corrupt) || cap(got.Defs) > 0 {
+		t.Errorf("%v, room for %d definitions", err, cap(got.Defs))
+	}
+}
+
 func TestHostileTailsAreCorrupt(t *testing.T) {
 	var d frame.Decoder
 	var into frame.Frame

@@ -58,8 +58,8 @@ type Head struct {
 // DecodedBytes is about the most memory that Decode needs for the frame, in bytes. A frame of a few kilobytes may hold a million rows.
 func (h *Head) DecodedBytes() int64 {
 	const row, hist = 4 + 8 + 8, 4 + 8 + 24
-	// An exemplar has at least 11 bytes of the body, and about as many times 5 once its labels are strings.
-	return 5*int64(h.bodyBytes) + row*int64(h.Rows) + 2*hist*int64(h.Hists)
+	// An exemplar has at least 11 bytes of the body, and needs 40 more here and 40 in package peer's form.
+	return 9*int64(h.bodyBytes) + row*int64(h.Rows) + 2*hist*int64(h.Hists)
 }
 
 // Header reads the header of an encoded frame and verifies it; the body is not looked at. Errors are Corrupt.

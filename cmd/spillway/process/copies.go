@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -181,6 +182,7 @@ func followServers(ctx context.Context, servers peers.Registry, connect func(all
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+			pause = redialFirst
 		case <-again:
 		}
 	}
@@ -209,6 +211,7 @@ func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc
 			delete(c.dialed, id)
 		}
 	}
+	maps.DeleteFunc(c.refused, func(id topology.ServerID, _ string) bool { return wanted[id] == "" })
 	whole = true
 	for id, addr := range wanted {
 		if _, ok := c.dialed[id]; ok {

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -14,11 +15,13 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/lead"
 	"github.com/spillwaydb/spillway/storage/metafile"
 )
 
@@ -65,6 +68,33 @@ func TestRowsAreNotAckedIntoTheStoreOfAStorageServer(t *testing.T) {
 	}
 }
 
+// TestRowsAreNotAckedIntoTheStoreOfAStorageServerWithoutMaps: a table's map is on three servers, and a standalone process opened the store of any other one.
+func TestRowsAreNotAckedIntoTheStoreOfAStorageServerWithoutMaps(t *testing.T) {
+	cfg := config{Config: settings.Default()}
+	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
+	if err := cfg.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	lived(t, &cfg)
+	for range 2 {
+		_, err := openStandalone(t.Context(), &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		wantRefused(t, err, "is the store of a storage server: it served a cluster;")
+	}
+}
+
+// lived makes the store one on which a storage server ran.
+func lived(t *testing.T, cfg *config) {
+	t.Helper()
+	b, err := brick.Open(brick.Deps{FS: disk(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Files: brick.FilesOf}, cfg.ForBrick())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _ := registry.Lives{}.Next(registry.Life{}, "a process")
+	if err := errors.Join(lead.SaveLives(b, l), b.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestRowsOfAStandaloneProcessAreNotHiddenInACluster: a storage server on its directory was ready, and no query read the rows there.
 func TestRowsOfAStandaloneProcessAreNotHiddenInACluster(t *testing.T) {
 	dir := t.TempDir()
@@ -80,16 +110,52 @@ func TestRowsOfAStandaloneProcessAreNotHiddenInACluster(t *testing.T) {
 	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	p := &storage{cfg: &cfg, log: slog.New(slog.DiscardHandler), registerer: prometheus.NewRegistry(), id: "s1"}
 	ctx, stop := context.WithCancel(t.Context())
 	stop() // it would wait for the coordination store
-	wantRefused(t, p.open(ctx, false, true), dir+" is the store of a standalone process")
-	if err := p.close(); err != nil {
-		t.Error(err)
+	open := func() error {
+		p := &storage{cfg: &cfg, log: slog.New(slog.DiscardHandler), registerer: prometheus.NewRegistry(), id: "s1"}
+		err := p.open(ctx, false, true)
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+		return err
+	}
+	wantRefused(t, open(), dir+" is the store of a standalone process")
+	away := t.TempDir()
+	if err := os.Rename(filepath.Join(dir, coordDir), filepath.Join(away, coordDir)); err != nil { // as after a restore, or where it was damaged
+		t.Fatal(err)
+	}
+	wantRefused(t, open(), dir+" is the store of a standalone process")
+	if err := os.Rename(filepath.Join(away, coordDir), filepath.Join(dir, coordDir)); err != nil {
+		t.Fatal(err)
 	}
 	t.Run("read", func(t *testing.T) {
 		if _, text := openWith(t, dir, config{Config: settings.Default()}).do(t, http.MethodGet, "/api/v1/query?query=cpu_usage", ""); !strings.Contains(text, `"1"`) {
 			t.Error(text)
 		}
 	})
+}
+
+// TestAServerGoesOnWhereAStandaloneProcessRanBefore: builds from before took such a directory, and rows of the cluster are in it since.
+func TestAServerGoesOnWhereAStandaloneProcessRanBefore(t *testing.T) {
+	dir := t.TempDir()
+	t.Run("written", func(t *testing.T) {
+		if code, text := openWith(t, dir, config{Config: settings.Default()}).do(t, http.MethodPost, "/write?db=default", "cpu usage=1"); code != http.StatusNoContent {
+			t.Fatal(code, text)
+		}
+	})
+	cfg := config{Config: settings.Default()}
+	cfg.DataDir = dir
+	if err := cfg.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	lived(t, &cfg)
+	b, err := brick.Open(brick.Deps{FS: disk(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Files: brick.FilesOf}, cfg.ForBrick())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := notOfStandalone(b, dir, "s1"); err != nil {
+		t.Error(err)
+	}
 }

@@ -313,9 +313,6 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	} else if full {
 		s.Problems = append(s.Problems, "This process takes no rows: "+why+".")
 	}
-	if text := clockProblem(time.Now()); text != "" {
-		s.Problems = append(s.Problems, text)
-	}
 	s.Problems = append(s.Problems, p.retention.problems()...)
 	if f := p.brick.LostFound(); f.Entries > 0 {
 		s.Problems = append(s.Problems, fmt.Sprintf("There are %s: files that no catalogue entry names were put aside. docs/runbooks/SpillwayLostAndFound.md says what to do with them.", f))

@@ -75,6 +75,9 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	if well, _ := d.reloads.last(); !well {
 		s.Problems = append(s.Problems, "The settings could not be read again: those in force stay, and the process would not start with its files as they are.")
 	}
+	if text := clockProblem(s.Now); text != "" {
+		s.Problems = append(s.Problems, text)
+	}
 	if d.behind.describe != nil {
 		d.behind.describe(ctx, &s)
 	}

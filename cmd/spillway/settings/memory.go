@@ -21,7 +21,7 @@ import (
 //	                      ├─ 1/16  intake.in_flight_bytes_max     bodies and batches under way
 //	                      └─ 1/2   intake.series_max × 700 B      names of series of all tables, their numbers and indexes
 //
-// Of a storage server inserts and requests of peers are bounded beside these (ForPeers): a quarter and two eighths at most.
+// Of a storage server inserts and requests of peers are bounded beside these (ForPeers): a quarter and two eighths at most, or 64 MiB each where that is more.
 //
 // Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Where rows are staged,
 // the share of rows that are not flushed leaves storage.staging_bytes_max to them: 1/16.

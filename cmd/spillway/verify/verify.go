@@ -218,7 +218,7 @@ func (v *Verification) list(dir string) error {
 			continue
 		}
 		err := filepath.WalkDir(under, func(below string, d fs.DirEntry, err error) error {
-			if below == under && e.Name() == "lost+found" && os.IsPermission(err) {
+			if filepath.Base(below) == "lost+found" && os.IsPermission(err) {
 				return fs.SkipDir // root's, of the disk that is mounted here: nothing of the store is in it
 			}
 			if err != nil || d.IsDir() {
@@ -302,6 +302,8 @@ func (v *Verification) file(path string) *File {
 func (v *Verification) kind(name string) string {
 	base := filepath.Base(name)
 	switch dir := filepath.Dir(v.path(name)); {
+	case slices.ContainsFunc([]string{"lost+found/", "lost+found.spillway/"}, func(at string) bool { return strings.HasPrefix(strings.TrimPrefix(name, "log/"), at) }):
+		return "put aside"
 	case base == "LOCK":
 		return "lock"
 	case base == "STORE":
@@ -334,8 +336,6 @@ func (v *Verification) kind(name string) string {
 		return "witness"
 	case name == "catalogue.mirror", name == "metadata.mirror":
 		return "mirror"
-	case strings.HasPrefix(name, "lost+found/"), strings.HasPrefix(name, "lost+found.spillway/"):
-		return "put aside"
 	}
 	return KindOther
 }

@@ -339,12 +339,23 @@ func (in *inserts) insertGroup(j job) error {
 	return err
 }
 
-// awaitRoom waits until rows of so many bytes may be decoded, and returns how many to give back. Those before them are done without any more, so that it waits for no
-// longer than they do.
+// roomWait is how long an insert waits for memory to be decoded. Those before it may wait for copies, for longer: then its sender is to come again.
+const roomWait = time.Second
+
+// awaitRoom waits until rows of so many bytes may be decoded, and returns how many to give back. Errors are Throttled and Canceled.
 func (in *inserts) awaitRoom(n int64) (int64, error) {
 	n = min(n, in.s.settings.DecodedBytesMax) // the longest are decoded alone
-	if err := in.s.decoded.Acquire(in.ss.Context(), n); err != nil {
-		return 0, fault.Wrap(err, fault.Canceled, "wait for memory to decode an insert")
+	if !in.s.decoded.TryAcquire(n) {
+		ctx, stop := context.WithTimeout(in.ss.Context(), roomWait)
+		defer stop()
+		switch err := in.s.decoded.Acquire(ctx, n); {
+		case err == nil:
+		case in.ss.Context().Err() != nil:
+			return 0, fault.Wrap(err, fault.Canceled, "wait for memory to decode an insert")
+		default:
+			in.s.metrics.throttled.Inc()
+			return 0, fault.Errorf(fault.Throttled, "decoded inserts of %d bytes are under way on the server, the most there may be; try again later", in.s.settings.DecodedBytesMax)
+		}
 	}
 	in.s.insertsHeld.Add(n)
 	return n, nil

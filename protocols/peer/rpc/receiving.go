@@ -14,7 +14,7 @@ import (
 )
 
 // receiving counts the bytes of requests from when they come until they are answered: Settings.RequestBytesMax bounds
-// them all, and Settings.shareMax those of each class but maps, so that maps, which keep a cluster running, always find room, and reads shut out no deletions.
+// them all, and Settings.shareMax those of each class but maps, so that maps, which keep a cluster running, have half at least, and reads shut out no deletions.
 // Requests of up to alwaysMax are counted, and never refused: pings, rows of administrators and most reads pass beside large ones.
 type receiving struct {
 	s     *Server
@@ -52,7 +52,7 @@ func (r *receiving) take(n int) error {
 	taken := r.taken
 	r.add(-int64(n))
 	if taken > most {
-		return fault.Errorf(fault.TooLarge, "a request that needs more than the %d bytes of memory that this server has for requests of its kind", most)
+		return fault.Errorf(fault.TooLarge, "a request that needs more than the %d bytes of memory that this server has for requests of its kind; a larger storage.memory_bytes of the server gives it more", most)
 	}
 	return fault.Errorf(fault.Throttled, "requests of %d bytes are being received, the most there may be; try again later", most)
 }

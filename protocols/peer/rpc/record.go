@@ -410,11 +410,9 @@ func (d *insertDecoder) cutHead(b []byte) (rest []byte, err error) {
 // decodeFrame reads the rows of an insert. Errors are Corrupt.
 func (d *insertDecoder) decodeFrame(b []byte) error {
 	in, f := &d.in, &d.frame
+	d.decoder.NoDefs = true
 	if err := d.decoder.Decode(b, f); err != nil {
 		return err
-	}
-	if len(f.Defs) > 0 {
-		return fault.Errorf(fault.Corrupt, "the frame of an insert defines %d series", len(f.Defs))
 	}
 	in.Stamp = f.Stamp
 	in.IDs = slices.Grow(in.IDs[:0], len(f.IDs))[:len(f.IDs)]
@@ -538,7 +536,9 @@ func (d *insertDecoder) put() {
 }
 
 // kept reports whether the decoder's memory is small enough to keep: one huge insert must not stay for ever.
-func (d *insertDecoder) kept() bool { return cap(d.in.IDs) <= 1<<17 && cap(d.in.Hists) <= 1<<14 }
+func (d *insertDecoder) kept() bool {
+	return cap(d.in.IDs) <= 1<<17 && cap(d.in.Hists) <= 1<<14 && cap(d.in.Exemplars) <= 1<<14
+}
 
 // kindCodes are the kinds on the wire; 0 is success. They never change.
 var kindCodes = [...]fault.Kind{

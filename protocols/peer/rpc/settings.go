@@ -74,7 +74,7 @@ func (s *Settings) setDefaults() {
 	setDefault(&s.SilenceMax, 10*time.Second)
 }
 
-// requestsLeast leaves maps room beside reads and orders.
+// requestsLeast leaves maps half beside reads and orders.
 const requestsLeast = 8 * smallMax
 
 func setDefault[T comparable](to *T, value T) {
