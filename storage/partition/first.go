@@ -17,14 +17,18 @@ import (
 // order sorts series of the index, of which it is given n and a few more.
 func First(views []*View, ms []*labels.Matcher, of *segment.Selector, n int, order func([]Series)) ([]point.Labels, error) {
 	u := union{compare: func(a, b string) int { return point.Labels(a).Compare(point.Labels(b)) }, limit: n}
-	if err := firstIndexed(views, ms, n, order, &u); err != nil {
+	live := make([]*roaring.Bitmap, len(views))
+	for i := range live {
+		live[i] = roaring.New()
+	}
+	if err := firstIndexed(views, live, ms, n, order, &u); err != nil {
 		return nil, err
 	}
-	for _, v := range views {
+	for i, v := range views {
 		if v.Indexed() {
 			continue
 		}
-		if err := v.first(ms, of, n, &u); err != nil {
+		if err := v.first(live[i], ms, of, n, &u); err != nil {
 			return nil, err
 		}
 	}
@@ -36,8 +40,8 @@ func First(views []*View, ms []*labels.Matcher, of *segment.Selector, n int, ord
 	return out, nil
 }
 
-// firstIndexed asks the index once for the series of all warm views.
-func firstIndexed(views []*View, ms []*labels.Matcher, n int, order func([]Series), u *union) error {
+// firstIndexed asks the index once for the series of all warm views. Into live, by view, it puts the dense ids of those that it found: segments are asked for the others.
+func firstIndexed(views []*View, live []*roaring.Bitmap, ms []*labels.Matcher, n int, order func([]Series), u *union) error {
 	first := slices.IndexFunc(views, func(v *View) bool { return v.warm })
 	if first < 0 {
 		return nil
@@ -49,9 +53,12 @@ func firstIndexed(views []*View, ms []*labels.Matcher, n int, order func([]Serie
 		return err
 	}
 	own := roaring.New()
-	for _, v := range views[first:] {
+	for i, v := range views {
 		if !v.warm {
 			continue
+		}
+		if !v.Indexed() {
+			live[i] = v.liveOf(found) // before own: a quiet series that returns now is found in its segment, or in both
 		}
 		refs, err := v.ownPresent(min(int(found.GetCardinality()), v.ids.len()))
 		if err != nil {
@@ -103,13 +110,9 @@ func (v *View) ownPresent(most int) (*roaring.Bitmap, error) {
 	return refs, nil
 }
 
-// first adds the first series of a view that are outside the index, or of all.
-func (v *View) first(ms []*labels.Matcher, of *segment.Selector, n int, u *union) error {
+// first adds the first series of a view that are not in live, which the index has.
+func (v *View) first(live *roaring.Bitmap, ms []*labels.Matcher, of *segment.Selector, n int, u *union) error {
 	rowless, err := v.rowlessSeries()
-	if err != nil {
-		return err
-	}
-	live, err := v.liveMatching(ms)
 	if err != nil {
 		return err
 	}
@@ -130,21 +133,13 @@ func (v *View) first(ms []*labels.Matcher, of *segment.Selector, n int, u *union
 	return nil
 }
 
-// liveMatching returns the dense ids of the series of the view that the index finds.
-func (v *View) liveMatching(ms []*labels.Matcher) (*roaring.Bitmap, error) {
+// liveOf returns the dense ids of the view's series among refs.
+func (v *View) liveOf(refs *roaring.Bitmap) *roaring.Bitmap {
 	live := roaring.New()
-	if !v.warm {
-		return live, nil
-	}
-	defer v.p.deps.Index.Pin().Unpin()
-	found, err := v.p.deps.Index.MatchChecked(ms, v.grow)
-	if err != nil {
-		return nil, err
-	}
-	for it := found.Iterator(); it.HasNext(); {
+	for it := refs.Iterator(); it.HasNext(); {
 		if id, ok := v.ids.dense.Get(series.Ref(it.Next())); ok {
 			live.Add(uint32(id))
 		}
 	}
-	return live, nil
+	return live
 }

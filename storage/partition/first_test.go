@@ -1,0 +1,54 @@
+package partition
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// TestASeriesThatReturnsDuringALimitedLookupIsFound: the index was asked before its row came, and again after it, so that it was looked for neither there nor in
+// segments, with its acked rows of before. Here the row comes at each moment at which the look-up can be interrupted.
+func TestASeriesThatReturnsDuringALimitedLookupIsFound(t *testing.T) {
+	moments := 1
+	for moment := 0; moment < moments; moment++ {
+		b := openBenchWith(t, vfs.NewMem(), 1, hushed)
+		for i := range 40 {
+			b.must(b.put(fmt.Sprint(i), 1, 1))
+		}
+		for at := range point.Nanos(3) {
+			b.must(b.Flush(context.Background(), ByAge))
+			b.must(b.put("20", 2+at, 1))
+		}
+		v, err := b.View()
+		b.must(err)
+		if !v.warm || v.Indexed() {
+			t.Fatal("no series is quiet")
+		}
+		at := 0
+		pass := func() {
+			if at == moment {
+				b.must(b.put("10", 9, 1))
+			}
+			at++
+		}
+		v.Watch(func(int64) error { pass(); return nil })
+		ms, err := CompileMatchers(only("10"))
+		b.must(err)
+		found, err := First([]*View{v}, ms, segment.NewSelector(ms), 3, func([]Series) { pass() })
+		b.must(err)
+		if len(found) != 1 || found[0] != labelsOf("10") {
+			t.Errorf("the row came at moment %d of %d: found %v", moment, at, found)
+		}
+		moments = at
+		v.Close()
+		b.close()
+	}
+	if moments < 3 {
+		t.Errorf("%d moments", moments)
+	}
+}
