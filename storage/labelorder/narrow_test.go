@@ -38,6 +38,14 @@ func newWorld(series []point.Labels) *world {
 	return w
 }
 
+// counts is how many values each name has.
+func (w *world) counts() (counts []int) {
+	for _, name := range w.names {
+		counts = append(counts, len(w.values[name]))
+	}
+	return counts
+}
+
 func (w *world) each(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
 	of := w.values[w.names[name]]
 	var values []string
@@ -93,7 +101,7 @@ func TestNarrowedSeriesHaveTheFirst(t *testing.T) {
 		}
 		for _, n := range []int{0, 1, 7, 100, 5000} {
 			before := within.Clone()
-			got, err := Narrow(within, n, len(w.names), []int{slices.Index(w.names, point.MetricName), -1}[seed%2], w.each)
+			got, err := Narrow(within, n, w.counts(), []int{slices.Index(w.names, point.MetricName), -1}[seed%2], w.each)
 			if err != nil || !within.Equals(before) {
 				t.Fatal(err, "within changed")
 			}
@@ -122,7 +130,7 @@ func TestASeriesWithoutFurtherLabelsIsFirst(t *testing.T) {
 	within := roaring.New()
 	within.AddRange(0, uint64(len(series)))
 	for _, every := range []int{0, -1} {
-		got, err := Narrow(within, 1, len(w.names), every, w.each)
+		got, err := Narrow(within, 1, w.counts(), every, w.each)
 		if first := w.first(got, 1); err != nil || first[0] != shortest || got.GetCardinality() > 4*Few {
 			t.Errorf("the first of %d is %v, %v", got.GetCardinality(), first, err)
 		}
@@ -140,8 +148,26 @@ func TestFewPostingsAreReadForTheFirst(t *testing.T) {
 	w := newWorld(series)
 	within := roaring.New()
 	within.AddRange(0, uint64(len(series)))
-	got, err := Narrow(within, 3, len(w.names), 0, w.each)
+	got, err := Narrow(within, 3, w.counts(), 0, w.each)
 	if err != nil || got.GetCardinality() > Few+3 || w.read > 1+3 {
 		t.Fatalf("%d series, %d postings read, %v", got.GetCardinality(), w.read, err)
+	}
+}
+
+// TestFewOfManyValuesAreRead asks for three of a thousand series that have few of the values of a label: reading their labels costs less than all its postings.
+func TestFewOfManyValuesAreRead(t *testing.T) {
+	var series []point.Labels
+	for pod := range 10_000 {
+		series = append(series, point.MakeLabels("__name__", "m", "dc", fmt.Sprint(pod%2), "pod", fmt.Sprintf("p%05d", pod)))
+	}
+	for i := range 1000 {
+		series = append(series, point.MakeLabels("__name__", "up", "dc", fmt.Sprint(i%2), "z", fmt.Sprint(i)))
+	}
+	w := newWorld(series)
+	within := roaring.New()
+	within.AddRange(10_000, 11_000)
+	got, err := Narrow(within, 3, w.counts(), 0, w.each)
+	if err != nil || !slices.Equal(w.first(got, 3), w.first(within, 3)) || w.read > 1000 {
+		t.Fatalf("%d postings were read for the first of %d, %v", w.read, got.GetCardinality(), err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/RoaringBitmap/roaring/v2"
 
@@ -11,15 +12,20 @@ import (
 	"github.com/spillwaydb/spillway/storage/labelorder"
 )
 
-// First returns the labels of the first n series, in label order, of those in within, which stays as it is. They are strings of labels, may be shared, and are read
-// only. all says that within is all that the selector matches here: then a short answer stays in the Cache. grow books the memory of labels before they are sorted, and can end it.
+// First returns the labels of the first n series, in label order, of those in within, which stays as it is; of more where a list of all is at hand. They are strings of
+// labels, may be shared, and are read only. all says that within is all that the selector matches here: then a short answer stays in the Cache. grow books the
+// memory of labels before they are sorted, and can end it.
 func (r *Reader) First(of *Selector, within *roaring.Bitmap, all bool, n int, grow func(bytes int64) error) ([]string, error) {
 	if !all || of.key == "" {
 		return r.first(of, within, n, grow)
 	}
 	if within.GetCardinality()/findPerFirst <= uint64(n) {
-		if found, err := r.Find(of); found != nil || err != nil {
-			return found.first(n), err
+		found, err := r.Find(of)
+		if err != nil {
+			return nil, err
+		}
+		if found != nil {
+			return found.labels, nil
 		}
 	}
 	asked := strconv.Itoa(n) + of.key // which begins with a quotation mark, as that of a Lookup does
@@ -44,13 +50,6 @@ func (r *Reader) First(of *Selector, within *roaring.Bitmap, all bool, n int, gr
 // findPerFirst is for how many series found, of each one that is wanted, all are put in order: that list is the one of queries, and stays in the Cache for both.
 const findPerFirst = 4
 
-func (f *Found) first(n int) []string {
-	if f == nil {
-		return nil
-	}
-	return f.labels[:min(n, len(f.labels))]
-}
-
 // firstBytes is the memory of a series until it is sorted, without its labels.
 const firstBytes = 32
 
@@ -62,8 +61,12 @@ func (r *Reader) first(of *Selector, within *roaring.Bitmap, n int, grow func(by
 	if err != nil {
 		return nil, err
 	}
+	values := make([]int, len(names))
+	for i := range names {
+		values[i] = names[i].values
+	}
 	metric := slices.IndexFunc(names, func(n labelName) bool { return n.name == point.MetricName })
-	some, err := labelorder.Narrow(within, n, len(names), metric, func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
+	some, err := labelorder.Narrow(within, n, values, metric, func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
 		return r.eachWithin(&names[name], rest, grow, f)
 	})
 	if err != nil {
@@ -81,7 +84,11 @@ func (r *Reader) first(of *Selector, within *roaring.Bitmap, n int, grow func(by
 	}
 	slices.SortFunc(found, func(a, b string) int { return point.Labels(a).Compare(point.Labels(b)) })
 	if len(found) > n {
+		// Parts of one string with all that were read, which would stay with them.
 		found = slices.Clone(found[:n])
+		for i, l := range found {
+			found[i] = strings.Clone(l)
+		}
 	}
 	for _, l := range found {
 		bytes -= firstBytes + int64(len(l))
@@ -89,21 +96,25 @@ func (r *Reader) first(of *Selector, within *roaring.Bitmap, n int, grow func(by
 	return found, grow(-bytes)
 }
 
+// checkEvery is how many values are read between two checks, some 100 µs.
+const checkEvery = 512
+
 // eachWithin is labelorder.Each.
 func (r *Reader) eachWithin(n *labelName, rest *roaring.Bitmap, grow func(bytes int64) error, f func(has *roaring.Bitmap) bool) error {
 	var bad, ended error
+	read := 0
 	err := r.eachValue(n, 0, len(n.firsts), func(_ string, runs cursor) bool {
 		var has *roaring.Bitmap
 		if has, bad = common(runs, rest); bad != nil {
 			return false
 		}
-		if has.IsEmpty() {
-			return true
+		read++
+		if !has.IsEmpty() || read%checkEvery == 0 {
+			if ended = grow(0); ended != nil {
+				return false
+			}
 		}
-		if ended = grow(0); ended != nil {
-			return false
-		}
-		return f(has)
+		return has.IsEmpty() || f(has)
 	})
 	if err == nil && bad != nil {
 		err = r.corrupt(keyPosting(nil, n.number, 0), bad)

@@ -2,7 +2,6 @@ package segment
 
 import (
 	"encoding/binary"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/labelorder"
 )
 
 // Look-ups of names and values cost what they return, not the number of series: lists of all values read no ids, those of some series read
@@ -229,9 +229,9 @@ func (r *Reader) namesWithin(within *roaring.Bitmap) ([]string, error) {
 	}
 	// A page of definitions costs about as much as a page of postings, and each name has one at least.
 	if pagesOf(within, len(names)) < len(names) {
-		return r.seen(within, func(l point.Labels, seen map[string]bool) {
+		return r.seen(within, 0, func(l point.Labels, seen *labelorder.Values) {
 			l.Range(func(name, _ string) bool {
-				seen[name] = true
+				seen.Add(name)
 				return true
 			})
 		})
@@ -260,9 +260,9 @@ func (r *Reader) valuesWithin(l *Lookup, within *roaring.Bitmap) (out []string, 
 		return nil, nil
 	}
 	if pagesOf(within, len(n.firsts)) < len(n.firsts) {
-		return r.seen(within, func(of point.Labels, seen map[string]bool) {
+		return r.seen(within, l.limit, func(of point.Labels, seen *labelorder.Values) {
 			if v := of.Get(l.label); v != "" {
-				seen[v] = true
+				seen.Add(v)
 			}
 		})
 	}
@@ -275,14 +275,14 @@ func (r *Reader) valuesWithin(l *Lookup, within *roaring.Bitmap) (out []string, 
 	return out, err
 }
 
-// seen reads the labels of series and returns what see puts into the set, sorted. Their pages would displace the answers of other segments from the Cache.
-func (r *Reader) seen(within *roaring.Bitmap, see func(l point.Labels, set map[string]bool)) ([]string, error) {
-	set := map[string]bool{}
+// seen reads the labels of series and returns what see puts into the set, sorted, the first limit (0: all). Their pages would displace the answers of other segments from the Cache.
+func (r *Reader) seen(within *roaring.Bitmap, limit int, see func(l point.Labels, set *labelorder.Values)) ([]string, error) {
+	set := labelorder.Values{Limit: limit}
 	err := r.visitLabels(within, false, func(_ point.DenseID, l point.Labels) error {
-		see(l, set)
+		see(l, &set)
 		return nil
 	})
-	return slices.Sorted(maps.Keys(set)), err
+	return set.Sorted(), err
 }
 
 // pagesOf guesses how many pages of definitions the series are in, up to most.

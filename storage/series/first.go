@@ -20,8 +20,12 @@ func (x *Index) FirstChecked(within *roaring.Bitmap, n int, check Check) (*roari
 	x.catchUp()
 	x.mu.RLock()
 	names := slices.Sorted(maps.Keys(x.mu.names))
+	values := make([]int, len(names))
+	for i, name := range names {
+		values[i] = len(x.mu.names[name].values)
+	}
 	x.mu.RUnlock()
-	return labelorder.Narrow(within, n, len(names), slices.Index(names, point.MetricName), func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
+	return labelorder.Narrow(within, n, values, slices.Index(names, point.MetricName), func(name int, rest *roaring.Bitmap, f func(*roaring.Bitmap) bool) error {
 		return x.eachWithin(names[name], rest, check, f)
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/labelorder"
 )
 
 // LabelNamesChecked gives the names of the labels of the series in within, or of all if it is nil; sorted. The refs must be held
@@ -83,15 +84,16 @@ func (x *Index) LabelValuesChecked(label string, within *roaring.Bitmap, limit i
 	x.catchUp()
 	list := x.values(label)
 	if within != nil && filterIsCheaper(within, len(list)) {
-		return x.valuesOf(label, within, check)
+		return x.valuesOf(label, within, limit, check)
 	}
 	var out []string
 	last := "" // the last of the first limit so far; "": there are not so many yet
 	for section := range slices.Chunk(list, gatherSection) {
-		if err := check(gatherSection * listedBytes); err != nil {
+		before := len(out)
+		out = x.appendTexts(out, section, within, last)
+		if err := check(int64(len(out)-before) * listedBytes); err != nil {
 			return nil, err
 		}
-		out = x.appendTexts(out, section, within, last)
 		if limit > 0 && len(out)-limit >= max(limit, gatherSection) {
 			before := len(out)
 			out = firstOf(out, limit)
@@ -129,20 +131,20 @@ func (x *Index) appendTexts(out []string, section []*value, within *roaring.Bitm
 }
 
 // valuesOf reads the labels of each series.
-func (x *Index) valuesOf(label string, within *roaring.Bitmap, check Check) ([]string, error) {
-	seen, n := make(map[string]bool), 0
+func (x *Index) valuesOf(label string, within *roaring.Bitmap, limit int, check Check) ([]string, error) {
+	seen, booked := labelorder.Values{Limit: limit}, 0
 	for it := within.Iterator(); it.HasNext(); {
 		if v := x.Labels(Ref(it.Next())).Get(label); v != "" {
-			seen[v] = true
+			seen.Add(v)
 		}
-		if len(seen)-n > gatherSection {
-			n = len(seen)
+		if seen.Len()-booked > gatherSection {
+			booked = seen.Len()
 			if err := check(gatherSection * seenBytes); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(seen)), check(0)
+	return seen.Sorted(), check(0)
 }
 
 // Stats fills the figures of peer.Stats that follow from labels: Series, LabelPairs and the top lists, topN lines each, the
