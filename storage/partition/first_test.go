@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -50,5 +51,29 @@ func TestASeriesThatReturnsDuringALimitedLookupIsFound(t *testing.T) {
 	}
 	if moments < 3 {
 		t.Errorf("%d moments", moments)
+	}
+}
+
+// TestAllThatALimitedLookupHoldsIsBooked asks for half of a segment's series: the list of all of them stays in memory with these.
+func TestAllThatALimitedLookupHoldsIsBooked(t *testing.T) {
+	b := openBenchWith(t, vfs.NewMem(), 1, Settings{})
+	defer b.close()
+	const series = 400
+	for i := range series {
+		b.must(b.put(fmt.Sprint(i), 1, 1))
+	}
+	b.must(b.Flush(context.Background(), ByAge))
+	b.Cool(time.Now(), 0)
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	if v.warm {
+		t.Fatal("the partition is warm")
+	}
+	booked := int64(0)
+	v.Watch(func(n int64) error { booked += n; return nil })
+	found, err := First([]*View{v}, nil, segment.NewSelector(nil), series/2, nil)
+	if err != nil || len(found) != series/2 || booked < series*listedBytes {
+		t.Errorf("%d bytes are booked for %d series of %d, %v", booked, len(found), series, err)
 	}
 }

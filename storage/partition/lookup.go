@@ -135,11 +135,12 @@ type union struct {
 const listedBytes = 100
 
 func (u *union) add(names []string, grow func(int64) error) error {
+	held := len(names) // all stay in memory with the first
 	names = u.cut(names)
 	if len(names) == 0 || u.seen[&names[0]] == len(names) {
 		return nil
 	}
-	if err := grow(int64(len(names)) * listedBytes); err != nil {
+	if err := grow(int64(held) * listedBytes); err != nil {
 		return err
 	}
 	if u.seen == nil {

@@ -45,10 +45,10 @@ func (s *Server) LabelValues(ctx context.Context, q *peer.Select, name string, l
 	return values, truncated, err
 }
 
-// oneMore is a limit by which is seen whether there are more.
+// oneMore is a limit by which is seen whether there are more; 0: all.
 func oneMore(limit int) int {
-	if limit == 0 || limit == math.MaxInt {
-		return limit
+	if limit <= 0 || limit == math.MaxInt {
+		return max(limit, 0)
 	}
 	return limit + 1
 }

@@ -3,13 +3,16 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/server"
@@ -230,5 +233,46 @@ func TestFewOfManySeriesAreListed(t *testing.T) {
 		}
 		p.stop(t)
 		p = start(t, fs, maps, 2)
+	}
+}
+
+// TestALimitBeyondTheBoundOfSeriesReadsNoMoreThanOneMore has too little memory for all that match: the bound of series is what is in the way, and is named.
+func TestALimitBeyondTheBoundOfSeriesReadsNoMoreThanOneMore(t *testing.T) {
+	var sets []point.Labels
+	for i := range 4000 {
+		sets = append(sets, point.MakeLabels("__name__", "m1", "host", fmt.Sprint(i%100), "pod", fmt.Sprint(i)))
+	}
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer func() { p.stop(t) }()
+	putAt(t, p.server, sets, 1, 10, 1)
+	for _, limit := range []int{4000, math.MaxInt} {
+		loan, err := budget.New("test", 64<<20).Borrow(t.Context(), 256<<10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.server.Select(budget.WithLoan(t.Context(), loan), &peer.Select{Table: "t", Lo: 0, Hi: 300e9, LabelsOnly: true, Limit: limit, SeriesMax: 10})
+		if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "more than 10 series") {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+		loan.Close()
+	}
+}
+
+// TestANegativeLimitIsNone asks segments for values, as a peer might: there were none, and none for all who asked without a limit later.
+func TestANegativeLimitIsNone(t *testing.T) {
+	fs, maps := vfs.NewMem(), newMap(t)
+	p := start(t, fs, maps, 1)
+	putAt(t, p.server, []point.Labels{point.MakeLabels("__name__", "a"), point.MakeLabels("__name__", "b")}, 1, 10, 1)
+	if err := p.server.FlushAll(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	p.stop(t)
+	p = start(t, fs, maps, 2)
+	defer p.stop(t)
+	for _, limit := range []int{-7, 0, -1, math.MinInt} {
+		values, more, err := p.server.LabelValues(t.Context(), &peer.Select{Table: "t", Lo: 0, Hi: 300e9}, "__name__", limit)
+		if err != nil || more || !slices.Equal(values, []string{"a", "b"}) {
+			t.Errorf("limit %d: %v, more %v, %v", limit, values, more, err)
+		}
 	}
 }

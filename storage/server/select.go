@@ -209,9 +209,12 @@ func (sn *snapshot) match(ctx context.Context, max int) ([]found, error) {
 }
 
 // labels gives the first series in label order, limit of them at most. More than max (0: any number) are TooLarge.
-func (sn *snapshot) labels(limit, max int) ([]peer.Series, error) {
+func (sn *snapshot) labels(limit, max int) ([]point.Labels, error) {
 	if len(sn.views) == 0 {
 		return nil, nil
+	}
+	if max > 0 && limit-1 > max { // one more than may be read shows that there are too many
+		limit = max + 1
 	}
 	all, err := partition.First(sn.views, sn.matchers, sn.selector, limit, func(of []partition.Series) {
 		all := make([]found, len(of))
@@ -229,11 +232,7 @@ func (sn *snapshot) labels(limit, max int) ([]peer.Series, error) {
 	if max > 0 && len(all) > max {
 		return nil, tooManySeries(max)
 	}
-	out := make([]peer.Series, len(all))
-	for i, l := range all {
-		out[i].Labels = l
-	}
-	return out, nil
+	return all, nil
 }
 
 func tooManySeries(max int) error {
@@ -259,7 +258,7 @@ func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 		if err != nil {
 			return nil, err
 		}
-		return &list{rest: all}, nil
+		return &labelsList{rest: all}, nil
 	}
 	all, err := sn.match(ctx, q.SeriesMax)
 	if err != nil {
