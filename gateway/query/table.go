@@ -100,6 +100,9 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 	if limit < math.MaxInt {
 		q.Limit = limit + min(limit, 1)
 	}
+	if q.Limit-1 == q.SeriesMax { // it shows that there are more, and is not kept
+		q.SeriesMax++
+	}
 	turn := lane.Of(ctx)
 	if err := t.reader.turnFor(ctx, turn); err != nil {
 		return nil, err
@@ -120,8 +123,10 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 				return nil, err
 			}
 		}
-		if _, err := u.keep(in.At(), 0); err != nil {
-			return nil, err
+		if limit == 0 || len(found) < limit {
+			if _, err := u.keep(in.At(), 0); err != nil {
+				return nil, err
+			}
 		}
 		found = append(found, in.At().Labels)
 	}

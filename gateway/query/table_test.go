@@ -199,6 +199,18 @@ func TestLookupsMergeTheirSets(t *testing.T) {
 	f([][]*labels.Matcher{boat("x"), boat("y")}, 2, false)
 }
 
+// TestALimitOfAllSeriesThatAQueryMayLoadIsServed asks for as many series as query.series_max, of more: the one that shows that there are more counted, and all was refused.
+func TestALimitOfAllSeriesThatAQueryMayLoadIsServed(t *testing.T) {
+	table := newReader(t, fleet(t), query.Settings{SeriesMax: 2}).Table("navy")
+	series, truncated, err := table.Series(context.Background(), 0, 9000, [][]*labels.Matcher{named("miles")}, 2)
+	if err != nil || !truncated || len(series) != 2 {
+		t.Errorf("%d series, truncated %v, %v", len(series), truncated, err)
+	}
+	if _, _, err := table.Series(context.Background(), 0, 9000, [][]*labels.Matcher{named("miles")}, 3); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("three series, where a query may load two: %v", err)
+	}
+}
+
 func TestLabelQuerierSaysWhatItCut(t *testing.T) {
 	q, _ := newReader(t, fleet(t), query.Settings{}).Table("navy").Querier(0, 9000)
 	defer q.Close()
