@@ -52,7 +52,7 @@ type planner struct {
 	touched map[lease.Partition]bool
 	heirs   map[point.PartitionID]bool // of the table that is being laid out
 	evens   map[placementOf]registry.Move
-	laid    map[string]bool // tables of which the partitions to come are laid out in this plan
+	laid    map[string]bool // tables for which this plan makes partitions to come
 	moves   int
 	// relieving: a copy is being moved for load.
 	relieving bool
@@ -225,6 +225,7 @@ func (p *planner) ahead() {
 			continue
 		}
 		p.takeIDs(m, len(create.Partitions))
+		p.laid[m.Table] = true
 		made += len(create.Partitions)
 		first, last := create.Partitions[0], create.Partitions[len(create.Partitions)-1]
 		what := fmt.Sprintf("create p%d [%s, %s) on %s", first.ID, stamp(first.TimeLo), stamp(first.TimeHi), list(servers[0]))

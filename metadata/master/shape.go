@@ -337,11 +337,14 @@ func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candid
 	return false
 }
 
-// apart reports whether the partitions before and after one in time are led by other servers than a server, or were not led so before either. Those that this plan changes in another way
-// are not known yet.
+// apart reports whether the partitions before and after one in time are led by other servers than a server, or were not led so before either. Those that this plan makes, or changes in another
+// way, are not known yet: then it reports false.
 func (p *planner) apart(c candidate, leads topology.ServerID, first map[lease.Partition]topology.ServerID) bool {
 	for _, at := range [...]point.Nanos{c.part.TimeLo - 1, c.part.TimeHi} {
 		next, ok := c.table.Find(c.part.PointLo, at)
+		if !ok && p.laid[c.table.Table] {
+			return false
+		}
 		if !ok || len(next.Placements) == 0 {
 			continue
 		}
