@@ -172,7 +172,7 @@ func (h *held) ripen() (filling int) {
 
 // join lets others join, until there will be enough.
 func (h *held) join(filling int) {
-	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true, bytes: h.Sizes[h.key].Bytes}
+	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true, bytes: h.Sizes[h.key].Bytes, past: h.past(h.part)}
 	missing := h.m.Config.Replicas - h.good() - filling
 	for _, s := range h.reliefs {
 		switch st := h.servers[s]; {

@@ -98,6 +98,38 @@ func TestQuietPartitionsGoWhereNoBusyOnesAre(t *testing.T) {
 	}
 }
 
+// TestOneServerDoesNotGetAllClosedPartitionsOfADeadOne: it had the least expected load, which closed partitions do not change. So it got them all, and they were copied a second time to
+// make the bytes on the servers even.
+func TestOneServerDoesNotGetAllClosedPartitionsOfADeadOne(t *testing.T) {
+	for _, sized := range []bool{true, false} {
+		w := newWorld()
+		w.lines(t, "now 2026-11-21T23:00:00Z\nserver s1 silent=11m\nserver s2\nserver s3\nserver s4\nserver s5")
+		for i, s := range []string{"s2", "s3", "s4", "s3", "s4"} {
+			w.lines(t, fmt.Sprintf("table busy%d width=24h\np1 [2026-11-21, 2026-11-22) %s | led by %s, in sync %s, 1 MiB to 2026-11-21T23:00:00Z", i, s, s, s))
+		}
+		w.lines(t, "table cpu width=1h replicas=2")
+		for i := range 16 {
+			w.lines(t, fmt.Sprintf("p%d [2026-11-21T%02d:00, 2026-11-21T%02d:00) s1 s2 | led by s2, in sync s1 s2, 64 MiB to 2026-11-21T%02d:59:00Z", i+1, i, i+1, i))
+		}
+		if !sized {
+			clear(w.Sizes)
+		}
+		steps := Plan(w.State, w.set, w.rng)
+		if err := w.apply(steps); err != nil {
+			t.Fatal(err)
+		}
+		came := map[topology.ServerID]int{}
+		for p := range w.Tables[len(w.Tables)-1].All() {
+			for _, pl := range p.Joining {
+				came[pl.Server]++
+			}
+		}
+		if came["s3"] < 4 || came["s4"] < 4 || came["s5"] < 4 || came["s5"] > 8 {
+			t.Errorf("sizes known: %v: they go to %v\n%s", sized, came, Format(steps))
+		}
+	}
+}
+
 // apart checks that successive partitions of a table are not led by one server.
 func apart(t *testing.T, w *world, table string) {
 	t.Helper()

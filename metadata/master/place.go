@@ -26,6 +26,8 @@ type where struct {
 	narrow bool
 	// weight is the load that the partition is expected to bring.
 	weight int64
+	// past: it brings none, so that only numbers of placements and bytes count. By load all past partitions of a dead server went to one server.
+	past bool
 	// settled demands servers that have been live for a while, copies those that keep copies and are being filled with few.
 	settled, copies bool
 	// bytes are the rows that are copied there.
@@ -49,7 +51,8 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 
 // choose returns the best server for one more placement: in a zone that the partition uses least, with the least expected load, with the fewest
 // placements that accept writes, not the one whose turn it was just now, with the fewest placements, the fewest bytes, then the one whose turn it is. The server that leads the partition before
-// counts as if it had half of this one already: so neighbours lie apart where loads differ by less. Narrow partitions go by turn alone. ok is false if no server is suitable.
+// counts as if it had half of this one already: so neighbours lie apart where loads differ by less. For past partitions loads and those that accept writes do not count. Narrow ones
+// go by turn alone. ok is false if no server is suitable.
 func (v *view) choose(w where) (best *standing, ok bool) {
 	hosts, zones := map[string]int{}, map[string]int{}
 	for _, id := range w.has {
@@ -63,13 +66,14 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 	}
 	better := func(a, b *standing) int {
 		apart := cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
-		if !w.narrow {
+		if !w.narrow && !w.past {
 			apart = cmp.Or(apart,
 				cmp.Compare(2*a.load+w.weight*int64(w.last(a.ID)), 2*b.load+w.weight*int64(w.last(b.ID))),
 				cmp.Compare(a.active, b.active),
-				cmp.Compare(w.last(a.ID), w.last(b.ID)),
-				cmp.Compare(a.all, b.all),
-				cmp.Compare(a.bytes, b.bytes))
+				cmp.Compare(w.last(a.ID), w.last(b.ID)))
+		}
+		if !w.narrow {
+			apart = cmp.Or(apart, cmp.Compare(a.all, b.all), cmp.Compare(a.bytes, b.bytes))
 		}
 		return cmp.Or(apart, cmp.Compare(w.wait(a.ID), w.wait(b.ID)), cmp.Compare(a.ID, b.ID))
 	}

@@ -146,7 +146,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	}
 	var ops []topology.Op
 	var came, went []topology.ServerID
-	w := where{part: key, not: append(on(part.Placements), on(part.Joining)...)}
+	w := where{part: key, not: append(on(part.Placements), on(part.Joining)...), past: p.past(part)}
 	for _, pl := range part.Joining { // there is nothing to fill them with: they are live, or of no use
 		if missing > 0 && !p.unfit(pl.Server) {
 			ops = append(ops, topology.JoinFinalize{Partition: part.ID, Placement: pl.ID})
