@@ -258,7 +258,7 @@ func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *rel
 	var leaves []topology.Placement
 	for _, pl := range x.part.Placements {
 		stay := slices.DeleteFunc(slices.Clone(w.has), func(s topology.ServerID) bool { return s == pl.Server })
-		if leader := pl.Server == from; len(l.servers[pl.Server].Moves) < registry.MovesMax && leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) {
+		if leader := pl.Server == from; leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) && l.rowTakes(from, x, pl, st) {
 			leaves = append(leaves, pl)
 		}
 	}
@@ -270,6 +270,25 @@ func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *rel
 	})}
 }
 
+// reliefMove is the move of a relief, as yet without a note.
+func reliefMove(x hotPart, leaves topology.Placement, to topology.ServerID) registry.Move {
+	return registry.Move{Table: x.key().Table, Partition: x.key().ID, Placement: leaves.ID, To: to}
+}
+
+// whyRelief is the reason of a relief, which its move has in its note.
+func (l *leading) whyRelief(from topology.ServerID, x hotPart, to *standing) string {
+	return fmt.Sprintf("%s accepts %d rows/s, %s %d, and the mean of %d servers is %d; p%d has %d, and no server with a copy of it is less busy",
+		from, l.rows[from], to.ID, l.rows[to.ID], len(l.rows), l.mean, x.part.ID, x.rows)
+}
+
+// rowTakes reports whether the row of the server that a copy is to leave takes the move: one that does not fit would be refused, planned anew in each round, and hold up all others.
+func (l *leading) rowTakes(from topology.ServerID, x hotPart, leaves topology.Placement, to *standing) bool {
+	row, m := l.servers[leaves.Server].Server.Server, reliefMove(x, leaves, to.ID)
+	longest := time.Date(2026, 12, 31, 23, 59, 59, 999_999_999, time.FixedZone("", 3600)) // no time has a longer form in a row
+	m.Note = lease.Note{Who: Fencer, When: longest, Reason: l.whyRelief(from, x, to)}
+	return row.Add(m, func(registry.Move) bool { return true }) == nil
+}
+
 func (l *leading) begin(from topology.ServerID, r *reliefOf) {
 	key, all := r.key(), []topology.ServerID{}
 	for _, st := range l.order {
@@ -278,8 +297,7 @@ func (l *leading) begin(from topology.ServerID, r *reliefOf) {
 	l.moves++
 	l.touched[key] = true
 	l.add(Step{Kind: Balance, Table: key.Table, Partition: key.ID,
-		Relief: &Relief{From: r.leaves.Server, Servers: all, Move: registry.Move{Table: key.Table, Partition: key.ID, Placement: r.leaves.ID, To: r.to.ID}},
+		Relief: &Relief{From: r.leaves.Server, Servers: all, Move: reliefMove(r.hotPart, r.leaves, r.to.ID)},
 		What:   fmt.Sprintf("have p%d move from %s to %s", key.ID, r.leaves.Server, r.to.ID),
-		Why: fmt.Sprintf("%s accepts %d rows/s, %s %d, and the mean of %d servers is %d; p%d has %d, and no server with a copy of it is less busy",
-			from, l.rows[from], r.to.ID, r.before, len(l.rows), l.mean, key.ID, r.rows)})
+		Why:    l.whyRelief(from, r.hotPart, r.to)})
 }

@@ -355,3 +355,47 @@ func TestATargetThatWasNotFilledIsNotChosenAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestAServerWithManyMovesDoesNotHoldUpThoseOfOthers: the row of s2 is full of persons' moves with long reasons. A copy was to leave it for load, too, which was refused and planned anew
+// in each round, and no other copy moved meanwhile.
+func TestAServerWithManyMovesDoesNotHoldUpThoseOfOthers(t *testing.T) {
+	w := newWorld()
+	w.set.BalanceRows, w.set.SplitBytes = 500, -1
+	w.lines(t, `now 2026-11-21T12:00:00Z
+server s1 rows=cpu/1:2000,net/1:2000
+server s2 rest=1900
+server s3 rest=1900
+server s4 rest=10
+table cpu width=24h replicas=2
+p1 [2026-11-21, 2026-11-22) s1 s2 | led by s1, in sync s1 s2, 16 MiB to 2026-11-21T11:59
+table net width=24h replicas=2
+p1 [2026-11-21, 2026-11-22) s1 s3 | led by s1, in sync s1 s3, 16 MiB to 2026-11-21T11:59`)
+	begun := func() (step Step, ok bool) {
+		steps := slices.DeleteFunc(Plan(w.State, w.set, w.rng), func(s Step) bool { return s.Relief == nil })
+		if len(steps) == 0 {
+			return step, false
+		}
+		return steps[0], true
+	}
+	if step, ok := begun(); !ok || step.Relief.From != "s2" {
+		t.Fatalf("with room in all rows: %+v", step)
+	}
+	fill := func(srv *registry.Server) {
+		for _, n := range []int{500, 50, 1} {
+			for {
+				m := registry.Move{Table: "old", Partition: 1, Placement: point.PlacementID(len(srv.Moves) + 1), To: "s4", Note: lease.Note{Who: "ann", Reason: strings.Repeat("r", 2*n)}}
+				if srv.Add(m, func(registry.Move) bool { return true }) != nil {
+					break
+				}
+			}
+		}
+	}
+	fill(&w.Servers[1].Server)
+	if step, ok := begun(); !ok || step.Relief.From != "s3" {
+		t.Errorf("the row of s2 is full: %+v", step)
+	}
+	fill(&w.Servers[2].Server)
+	if step, ok := begun(); ok {
+		t.Errorf("the rows of s2 and s3 are full: %+v", step)
+	}
+}

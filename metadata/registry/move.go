@@ -28,7 +28,7 @@ const MovesMax = 64
 const moveSpare = 8 << 10
 
 // Add adds a move, in the place of one of the same placement, after it has left out those that ended. Errors are Throttled (there are MovesMax already) and TooLarge
-// (the row would be too long); then the server has the moves that it had.
+// (the row would be too long, and longer than it is); then the server has the moves that it had.
 func (s *Server) Add(m Move, stands func(Move) bool) error {
 	next := *s
 	next.Moves = slices.DeleteFunc(slices.Clone(s.Moves), func(old Move) bool {
@@ -38,7 +38,9 @@ func (s *Server) Add(m Move, stands func(Move) bool) error {
 		return fault.Errorf(fault.Throttled, "%d partitions are being moved away from %s, and more at a time are not taken: wait, or use `spillway server drain %s`", len(next.Moves), s.ID, s.ID)
 	}
 	next.Moves, next.Staging = append(next.Moves, m), ""
-	if n, most := len(next.Encode()), RowMax-stagingBytesMax-moveSpare; n > most {
+	before := *s
+	before.Staging = ""
+	if n, most := len(next.Encode()), RowMax-stagingBytesMax-moveSpare; n > most && n > len(before.Encode()) {
 		return fault.Errorf(fault.TooLarge, "with this move the row of server %s would have %d bytes beside its staged tables, and at most %d are taken, with the reasons of all moves: wait until some have ended, or give shorter reasons", s.ID, n, most)
 	}
 	s.Moves = next.Moves

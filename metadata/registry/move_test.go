@@ -47,6 +47,28 @@ func TestMovesWithLongReasonsLeaveAServerRoomForItsOwn(t *testing.T) {
 	}
 }
 
+// TestAMoveOfALongRowIsReplacedByAShorterOne: a build before filled the row beyond what moves are to leave free. A move there was refused also where it made the row shorter.
+func TestAMoveOfALongRowIsReplacedByAShorterOne(t *testing.T) {
+	s, stands := s1, func(registry.Move) bool { return true }
+	for id := point.PlacementID(1); id <= 60; id++ {
+		s.Moves = append(s.Moves, registry.Move{Table: "cpu", Partition: 1, Placement: id, To: "s2", Note: lease.Note{Who: "ann", Reason: strings.Repeat("r", 900)}})
+	}
+	to := func(server topology.ServerID, reason int) registry.Move {
+		return registry.Move{Table: "cpu", Partition: 1, Placement: 7, To: server, Note: lease.Note{Who: "ann", Reason: strings.Repeat("r", reason)}}
+	}
+	for _, reason := range []int{900, 10} {
+		if err := s.Add(to("s3", reason), stands); err != nil {
+			t.Errorf("a reason of %d bytes: %v", reason, err)
+		}
+	}
+	if err := s.Add(to("s3", 11), stands); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a longer one: %v", err)
+	}
+	if m, _ := s.MoveOf("cpu", 7); m.To != "s3" || len(m.Note.Reason) != 10 {
+		t.Errorf("it has %v", m)
+	}
+}
+
 // TestARowRemembersTargetsThatWereNotFilled: the newest few, one for each target, also when the server registers again. Rows of builds before have none.
 func TestARowRemembersTargetsThatWereNotFilled(t *testing.T) {
 	store, ctx := mem.New(), t.Context()
