@@ -33,10 +33,13 @@ func Format(steps []Step) string {
 type MoveByLoad struct {
 	registry.Move
 	From topology.ServerID
-	// For is the time since it began or, where Ended, since it was given up because the target did not get every row; by the wall clock.
+	// For is the time since it began or, where Ended, since it was given up because the target did not get every row; by the wall clock, and 0 where ClockAhead.
 	For   time.Duration
 	Ended bool
-	// Rests is for how long neither the partition nor the target has part in another one; 0 while it is under way.
+	// ClockAhead: it began, or was given up, later than now, by the clock of the master of that time.
+	ClockAhead bool
+	// Rests is for how long neither the partition nor the target has part in another one; 0 while it is under way, and where ClockAhead: then only the master knows, which counts from
+	// when it saw the note first.
 	Rests time.Duration
 }
 
@@ -45,11 +48,12 @@ func MovesByLoad(s *State, set Settings) (out []MoveByLoad) {
 	set.SetDefaults()
 	list := func(moves []registry.Move, from topology.ServerID, ended bool) {
 		for _, m := range moves {
-			x := MoveByLoad{Move: m, From: from, Ended: ended, For: max(time.Duration(s.Now-m.Note.When.UnixNano()), 0)}
-			if ended {
+			age := time.Duration(s.Now - m.Note.When.UnixNano())
+			x := MoveByLoad{Move: m, From: from, Ended: ended, For: max(age, 0), ClockAhead: age < 0}
+			if ended && !x.ClockAhead {
 				x.Rests = set.MovedFor - x.For
 			}
-			if isRelief(m) && (!ended || x.Rests > 0) {
+			if isRelief(m) && (!ended || x.ClockAhead || x.Rests > 0) {
 				out = append(out, x)
 			}
 		}

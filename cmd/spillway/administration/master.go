@@ -60,7 +60,7 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 	moves := []planMove{}
 	for _, m := range master.MovesByLoad(&s, cfg.ForMaster()) {
 		if !c.Alarms {
-			moves = append(moves, planMove{Table: m.Table, Partition: m.Partition, From: m.From, To: m.To, Seconds: int64(m.For.Seconds()), GivenUp: m.Ended, Rests: int64(m.Rests.Seconds()), Why: m.Note.Reason})
+			moves = append(moves, planMove{Table: m.Table, Partition: m.Partition, From: m.From, To: m.To, Seconds: int64(m.For.Seconds()), GivenUp: m.Ended, ClockAhead: m.ClockAhead, Rests: int64(m.Rests.Seconds()), Why: m.Note.Reason})
 		}
 	}
 	holder, err := a.master(ctx)
@@ -84,17 +84,23 @@ type planMove struct {
 	Partition point.PartitionID `json:"partition"`
 	From      topology.ServerID `json:"from"`
 	To        topology.ServerID `json:"to"`
-	// Seconds have passed since it began, or was given up.
-	Seconds int64 `json:"seconds"`
-	GivenUp bool  `json:"given_up,omitempty"`
-	// Rests is for how many seconds neither the partition nor the target has part in another one.
+	// Seconds have passed since it began, or was given up; 0 where that is later than now, by a clock that was ahead.
+	Seconds    int64 `json:"seconds"`
+	GivenUp    bool  `json:"given_up,omitempty"`
+	ClockAhead bool  `json:"clock_ahead,omitempty"`
+	// Rests is for how many seconds neither the partition nor the target has part in another one; 0 where that is not known, for a clock that was ahead.
 	Rests int64  `json:"rests_seconds,omitempty"`
 	Why   string `json:"why"`
 }
 
 func (m planMove) state() string {
 	ago := since(time.Duration(m.Seconds) * time.Second)
-	if m.GivenUp {
+	switch {
+	case m.GivenUp && m.ClockAhead:
+		return "given up, by a clock that is ahead"
+	case m.ClockAhead:
+		return "under way, by a clock that is ahead"
+	case m.GivenUp:
 		return fmt.Sprintf("given up %s ago; no other of it or to %s for %s", ago, m.To, since(time.Duration(m.Rests)*time.Second))
 	}
 	return "under way for " + ago
