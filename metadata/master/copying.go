@@ -28,7 +28,7 @@ type underWay struct {
 
 // look records a state.
 func (c *copying) look(s *State, set Settings) (all underWay) {
-	v, now := newView(*s, set), map[copyOf]point.Nanos{}
+	v, now := newIndex(*s, set), map[copyOf]point.Nanos{}
 	all.Oldest = s.Now
 	for _, m := range v.Tables {
 		for p := range m.All() {

@@ -27,7 +27,7 @@ type Force struct {
 // ForceJoin plans how a partition goes on with one server alone. fresh is the id of its placement, if it has none that it keeps.
 // Errors are NotFound, Invalid and Unavailable: a server that has every acked row is live, or may be.
 func ForceJoin(s State, table string, id point.PartitionID, to topology.ServerID, fresh point.PlacementID, by, reason string) (Force, error) {
-	v := newView(s, Settings{})
+	v := newIndex(s, Settings{})
 	key := lease.Partition{Table: table, ID: id}
 	i := slices.IndexFunc(v.Tables, func(m *topology.Map) bool { return m.Table == table })
 	if i < 0 {

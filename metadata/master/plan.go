@@ -160,11 +160,12 @@ func (p *planner) retention() {
 
 // leave notes that a partition lies nowhere any more.
 func (p *planner) leave(table string, part *topology.Partition) {
+	one := p.share(table, part)
 	for _, pl := range part.Placements {
-		p.count(table, part, pl.Server, -1)
+		p.put(pl.Server, one, -1)
 	}
 	for _, pl := range part.Joining {
-		p.count(table, part, pl.Server, -1)
+		p.put(pl.Server, one, -1)
 	}
 }
 

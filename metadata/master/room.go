@@ -31,7 +31,7 @@ func withSpare(bytes int64) int64 { return bytes + bytes/4 }
 
 // LacksRoom returns why a server has no room for a partition's rows; "": it has, or it is not known.
 func LacksRoom(s *State, key lease.Partition, to topology.ServerID) string {
-	return newView(*s, Settings{}).lacksRoom(to, s.Sizes[key].Bytes)
+	return newIndex(*s, Settings{}).lacksRoom(to, s.Sizes[key].Bytes)
 }
 
 // lacksRoom returns why a server that a person chose has no room for so many bytes; "": it has, or there is none.

@@ -167,7 +167,8 @@ type standing struct {
 	coming int64
 }
 
-func newView(s State, set Settings) *view {
+// newIndex makes a view that counts nothing on servers and expects no load.
+func newIndex(s State, set Settings) *view {
 	v := &view{State: s, set: set, servers: map[topology.ServerID]*standing{}, ending: map[placementOf]bool{}}
 	v.Tables = slices.SortedFunc(slices.Values(s.Tables), func(a, b *topology.Map) int { return strings.Compare(a.Table, b.Table) })
 	for _, srv := range s.Servers {
@@ -176,18 +177,24 @@ func newView(s State, set Settings) *view {
 		v.order = append(v.order, st)
 	}
 	slices.SortFunc(v.order, func(a, b *standing) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	return v
+}
+
+func newView(s State, set Settings) *view {
+	v := newIndex(s, set)
 	v.expected = newExpected(&s, set)
 	v.learn()
 	for _, m := range v.Tables {
 		for p := range m.All() {
+			one := v.share(m.Table, p)
 			for _, pl := range p.Placements {
-				v.count(m.Table, p, pl.Server, 1)
+				v.put(pl.Server, one, 1)
 			}
 			for _, pl := range p.Joining {
-				v.count(m.Table, p, pl.Server, 1)
+				v.put(pl.Server, one, 1)
 				if st := v.servers[pl.Server]; st != nil && !v.lists(lease.Partition{Table: m.Table, ID: p.ID}, pl) {
 					st.filling++
-					st.coming += v.Sizes[lease.Partition{Table: m.Table, ID: p.ID}].Bytes
+					st.coming += one.bytes
 				}
 			}
 			for _, c := range p.Children() {
@@ -200,18 +207,33 @@ func newView(s State, set Settings) *view {
 	return v
 }
 
+// share is what a placement of a partition adds to a server.
+type share struct {
+	active      int
+	load, bytes int64
+}
+
+func (v *view) share(table string, p *topology.Partition) (one share) {
+	one.bytes = v.Sizes[lease.Partition{Table: table, ID: p.ID}].Bytes
+	if !v.past(p) {
+		one.active, one.load = 1, v.weight(table, p)
+	}
+	return one
+}
+
+// put notes that so many more placements of a partition lie on a server.
+func (v *view) put(s topology.ServerID, one share, by int) {
+	if st := v.servers[s]; st != nil {
+		st.all += by
+		st.active += by * one.active
+		st.load += int64(by) * one.load
+		st.bytes += int64(by) * one.bytes
+	}
+}
+
 // count notes that a partition lies on a server, or does no longer (by = -1).
 func (v *view) count(table string, p *topology.Partition, s topology.ServerID, by int) {
-	st := v.servers[s]
-	if st == nil {
-		return
-	}
-	st.all += by
-	if !v.past(p) {
-		st.active += by
-		st.load += int64(by) * v.weight(table, p)
-	}
-	st.bytes += int64(by) * v.Sizes[lease.Partition{Table: table, ID: p.ID}].Bytes
+	v.put(s, v.share(table, p), by)
 }
 
 // busier compares servers by the load that is expected of what lies on them, and by the number of partitions that bring it.
