@@ -91,10 +91,45 @@ func TestQuietPartitionsGoWhereNoBusyOnesAre(t *testing.T) {
 		w.lines(t, fmt.Sprintf("table %s width=24h\np1 [2026-11-21, 2026-11-22) s2 | led by s2, in sync s2, 1 MiB to 2026-11-21T23:55:00Z\ngrows %s 1 rows/s of 100 B for 1h", name, name))
 	}
 	w.settle(t)
+	p1, _ := w.Tables[0].ByID(1) // it would be too large: it is split, and almost all comes to the second half
+	busy := p1.Children()[1].Placements[0].Server
 	for _, m := range w.Tables[1:] {
-		if p, ok := m.Find(0, w.Now+int64(time.Hour)); !ok || p.Placements[0].Server != "s2" {
-			t.Errorf("%s: %s", m.Table, p)
+		if p, ok := m.Find(0, w.Now+int64(time.Hour)); !ok || p.Placements[0].Server == busy {
+			t.Errorf("%s has the busy one, and %s: %s", busy, m.Table, p)
 		}
+	}
+}
+
+// TestTheLargeHalfOfASplitDoesNotGoWhereMuchIsExpected: p1 is full in eight minutes, and what follows for two hours goes to the second half. Both counted as much as the whole, so that the
+// second one went to s2, which had work already, and s3 had little to do.
+func TestTheLargeHalfOfASplitDoesNotGoWhereMuchIsExpected(t *testing.T) {
+	w := newWorld()
+	w.lines(t, `now 2026-11-21T12:00:00Z
+server s1
+server s2
+server s3
+table busy width=24h
+p1 [2026-11-21, 2026-11-22) s1 | led by s1, in sync s1, 512 MiB to 2026-11-21T12:00:00Z
+grows busy 1000 rows/s of 1048 B for 1h
+table other width=24h
+p1 [2026-11-21, 2026-11-22) s2 | led by s2, in sync s2, 512 MiB to 2026-11-21T12:00:00Z
+grows other 200 rows/s of 100 B for 1h`)
+	steps := Plan(w.State, w.set, w.rng)
+	if len(steps) != 1 || steps[0].Kind != Split {
+		t.Fatalf("planned:\n%s", Format(steps))
+	}
+	if split := steps[0].Ops[0].(topology.SplitBegin).Split; split.High.Placements[0].Server == "s2" || split.Low.Placements[0].Server == split.High.Placements[0].Server {
+		t.Errorf("planned:\n%s", Format(steps))
+	}
+	if err := w.apply(steps); err != nil {
+		t.Fatal(err)
+	}
+	sum := int64(0)
+	for _, st := range newView(w.State, w.set).servers {
+		sum += st.load
+	}
+	if sum > 600 { // 512 and 32, and a few of the other table
+		t.Errorf("while it is being split, %d are expected in all", sum)
 	}
 }
 

@@ -131,7 +131,7 @@ func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Par
 	if p := before(m, part, made); p != nil {
 		return v.after(m, part, p)
 	}
-	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part), weight: v.weight(m.Table, part)}
+	w := v.where(m, part)
 	// The first of a column: columns of a moment lie on servers that are far apart.
 	circle := make([]uint64, 0, len(v.order))
 	for _, st := range v.order {
@@ -145,9 +145,14 @@ func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Par
 	return w
 }
 
+// where is where a new partition goes, at any point of the circle.
+func (v *view) where(m *topology.Map, part *topology.Partition) where {
+	return where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part), weight: v.weight(m.Table, part), past: v.past(part)}
+}
+
 // after is where a partition goes to which writes move on from another one.
 func (v *view) after(m *topology.Map, part, before *topology.Partition) where {
-	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part), weight: v.weight(m.Table, part)}
+	w := v.where(m, part)
 	if len(before.Placements) > 0 { // where no server is usable there is none
 		w.turn = rendezvous(before.Placements[0].Server, m.Table) + 1
 	}

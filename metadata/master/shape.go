@@ -131,13 +131,20 @@ func (p *planner) laysOut(m *topology.Map) bool {
 func (p *planner) split(m *topology.Map, part *topology.Partition, at topology.Cut) (Step, bool) {
 	low := p.takeIDs(m, 2)
 	split := topology.Split{At: at, Low: topology.Child{ID: low}, High: topology.Child{ID: low + 1}}
-	half := *part
-	half.ID = low
-	split.Low.Placements = p.placed(m, &half, p.at(m, &half, nil))
-	lower := half
-	lower.Placements = split.Low.Placements
-	half.ID = low + 1
-	split.High.Placements = p.placed(m, &half, p.after(m, &half, &lower))
+	whole := *part
+	whole.Split, whole.State = &split, topology.Splitting
+	p.leave(m.Table, part)
+	for _, pl := range part.Placements {
+		p.count(m.Table, &whole, pl.Server, 1)
+	}
+	halves := whole.Children()
+	place := func(half *topology.Partition, w where) []topology.Placement {
+		w.narrow = narrow(part) // else a narrow half would go by turn, wherever the load of the other one goes
+		half.Placements = p.placed(m, half, w)
+		return half.Placements
+	}
+	split.Low.Placements = place(halves[0], p.at(m, halves[0], nil))
+	split.High.Placements = place(halves[1], p.after(m, halves[1], halves[0]))
 	return Step{Kind: Split, Table: m.Table, Partition: part.ID, Ops: []topology.Op{topology.SplitBegin{Partition: part.ID, Split: split}},
 		What: fmt.Sprintf("split p%d at %s into p%d on %s and p%d on %s", part.ID, at, low, list(on(split.Low.Placements)), low+1, list(on(split.High.Placements)))}, len(split.Low.Placements) > 0 && len(split.High.Placements) > 0
 }

@@ -216,7 +216,10 @@ type share struct {
 func (v *view) share(table string, p *topology.Partition) (one share) {
 	one.bytes = v.Sizes[lease.Partition{Table: table, ID: p.ID}].Bytes
 	if !v.past(p) {
-		one.active, one.load = 1, v.weight(table, p)
+		one.active = 1
+		if p.Split == nil { // else its children bring the load
+			one.load = v.weight(table, p)
+		}
 	}
 	return one
 }
