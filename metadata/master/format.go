@@ -43,13 +43,16 @@ type MoveByLoad struct {
 	Rests time.Duration
 }
 
+// clockSlack is how far the clocks of a master and of the machine that runs the command may differ without being named.
+const clockSlack = time.Minute
+
 // MovesByLoad lists the moves by load that are under way, then those after which partitions and targets rest, as the rows of servers in a state have them.
 func MovesByLoad(s *State, set Settings) (out []MoveByLoad) {
 	set.SetDefaults()
 	list := func(moves []registry.Move, from topology.ServerID, ended bool) {
 		for _, m := range moves {
 			age := time.Duration(s.Now - m.Note.When.UnixNano())
-			x := MoveByLoad{Move: m, From: from, Ended: ended, For: max(age, 0), ClockAhead: age < 0}
+			x := MoveByLoad{Move: m, From: from, Ended: ended, For: max(age, 0), ClockAhead: age < -clockSlack}
 			if ended && !x.ClockAhead {
 				x.Rests = set.MovedFor - x.For
 			}

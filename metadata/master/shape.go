@@ -345,7 +345,7 @@ func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candid
 }
 
 // apart reports whether the partitions before and after one in time are led by other servers than a server, or were not led so before either. Those that this plan makes, or changes in another
-// way, are not known yet: then it reports false.
+// way, and halves of a split that has not ended are not known yet: then it reports false.
 func (p *planner) apart(c candidate, leads topology.ServerID, first map[lease.Partition]topology.ServerID) bool {
 	for _, at := range [...]point.Nanos{c.part.TimeLo - 1, c.part.TimeHi} {
 		next, ok := c.table.Find(c.part.PointLo, at)
@@ -360,7 +360,7 @@ func (p *planner) apart(c candidate, leads topology.ServerID, first map[lease.Pa
 		if !moved {
 			server = next.Placements[0].Server
 		}
-		if p.touched[key] && !moved || server == leads && server != c.part.Placements[0].Server {
+		if next.State == topology.Splitting || p.touched[key] && !moved || server == leads && server != c.part.Placements[0].Server {
 			return false
 		}
 	}

@@ -362,6 +362,9 @@ func (c *PartitionSplit) run(ctx context.Context, a *admin) error {
 	if err != nil {
 		return err
 	}
+	if s.Growth, err = a.growth(ctx); err != nil { // the halves go where the least load is expected
+		return err
+	}
 	step, err := master.SplitAt(s, master.Settings{}, a.rng, c.Table, p.ID, cut)
 	if err != nil {
 		return err
