@@ -61,6 +61,26 @@ func TestAnswersOfFewSeriesKeepOnlyThose(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
+// TestAnswersOfFewValuesKeepOnlyThose: a value stayed in the cache together with the page of definitions in which it was read.
+func TestAnswersOfFewValuesKeepOnlyThose(t *testing.T) {
+	const metrics, hosts, long = 64, 256, 500
+	r, cache := noted(t, hosts, metrics, long)
+	before := heapBytes()
+	for h := range metrics {
+		ms := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "note", fmt.Sprintf("%05d%s", h, strings.Repeat("x", long)))}
+		found, err := r.Look(ValuesOf("note", ms, 3), roaring.New())
+		check(t, err)
+		if len(found) != 1 {
+			t.Fatal(len(found))
+		}
+	}
+	grown := int64(heapBytes()) - int64(before)
+	if len(cache.mu.answers) < metrics || grown > cache.mu.bytes+metrics*hosts*long/4 {
+		t.Errorf("%d answers take %d bytes, of which %d are counted", len(cache.mu.answers), grown, cache.mu.bytes)
+	}
+	runtime.KeepAlive(r)
+}
+
 // TestALookupThatWasLeftEndsAmongValuesOfOthers has many values of a label before the first that a series in question has.
 func TestALookupThatWasLeftEndsAmongValuesOfOthers(t *testing.T) {
 	r, _ := noted(t, 3000, 1, 0)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
@@ -121,7 +122,28 @@ func (r *Reader) Look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.cache.putAnswer(k, l.key, found), nil
+	return r.cache.putAnswer(k, l.key, joined(found)), nil
+}
+
+// joined returns the values as parts of one string of their own. Those of pages are parts of the pages' strings, which would stay with them, uncounted.
+func joined(values []string) []string {
+	if len(values) == 0 {
+		return nil
+	}
+	size := 0
+	for _, v := range values {
+		size += len(v)
+	}
+	var b strings.Builder
+	b.Grow(size)
+	for _, v := range values {
+		b.WriteString(v)
+	}
+	all, out := b.String(), make([]string, len(values))
+	for i, v := range values {
+		out[i], all = all[:len(v)], all[len(v):]
+	}
+	return out
 }
 
 // look chooses the way: without matchers the postings say all, with matchers the series that fulfil them are found first. without are the

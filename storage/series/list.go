@@ -133,7 +133,12 @@ func (x *Index) appendTexts(out []string, section []*value, within *roaring.Bitm
 // valuesOf reads the labels of each series.
 func (x *Index) valuesOf(label string, within *roaring.Bitmap, limit int, check Check) ([]string, error) {
 	seen, booked := labelorder.Values{Limit: limit}, 0
-	for it := within.Iterator(); it.HasNext(); {
+	for n, it := 1, within.Iterator(); it.HasNext(); n++ {
+		if n%checkEvery == 0 {
+			if err := check(0); err != nil {
+				return nil, err
+			}
+		}
 		if v := x.Labels(Ref(it.Next())).Get(label); v != "" {
 			seen.Add(v)
 		}
