@@ -250,7 +250,16 @@ func TestPrometheusReadsWhatItSent(t *testing.T) {
 	targets := []string{freeAddr(t), freeAddr(t)}
 	config := promConfig(true, targets, []remote{{s.url + "/t/rw1", message1}, {s.url + "/t/rw2", message2}})
 	prom, p := startPrometheus(t, binary, config, modernFeatures)
-	// The targets come after Prometheus: it does not send samples older than itself, such as zeros at created timestamps.
+	// The targets come after its senders, which begin after it is ready: they send no older samples, such as zeros at created timestamps. That targets are down is sent, too.
+	for _, table := range []string{"rw1", "rw2"} {
+		eventually(t, time.Minute, func() error {
+			up, err := s.of(table).get("/api/v1/query", "query", "up")
+			if err == nil && len(elements(up.Data)) < 1+len(targets) {
+				err = fmt.Errorf("table %s has no rows yet: %s", table, up.Data)
+			}
+			return err
+		})
+	}
 	begin := time.Now()
 	startExporter(t, targets[0], 1)
 	leaves := startExporter(t, targets[1], 2)
