@@ -61,7 +61,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// branchSeeds are seeds whose runs met all marks together on 2026-11-29, when 100 runs from seed 1000 on were needed for that. A passing test prints those that would do now.
+// branchSeeds are seeds whose runs together met all marks on 2026-11-29; from seed 1000 on that needed 100 runs. A passing test prints the seeds that suffice now.
 var branchSeeds = []uint64{1019, 1000, 1059, 1001, 1008, 1014, 1024, 1045, 1033, 1075, 1099}
 
 // TestEveryBranchIsMet: a branch that no run comes through is not tested. Runs go on until every mark was met.

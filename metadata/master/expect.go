@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// expected are the bytes a second that columns of tables got lately. They tell what partitions that accept writes now or soon will bring, so that these are shared out by load: one
+// expected are the bytes a second that columns of tables got lately. They give the load that partitions which accept writes now or soon will bring, by which these are shared out: one
 // that gets a gigabyte in a quarter of an hour counts as much as some dozens that get a few megabytes in two hours.
 //
 //	bytes in the next 2 h of a partition, by the mean of the last 3 h ─▶ the nearest power of two of SplitBytes/64, at least 1: its weight

@@ -49,10 +49,17 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && (!st.copies() || !st.fits(w.bytes) || v.full(st.ID, w.part) != "")
 }
 
-// choose returns the best server for one more placement: in a zone that the partition uses least, with the least expected load, with the fewest
-// placements that accept writes, not the one whose turn it was just now, with the fewest placements, the fewest bytes, then the one whose turn it is. The server that leads the partition before
-// counts as if it had half of this one already: so neighbours lie apart where loads differ by less. For past partitions loads and those that accept writes do not count. Narrow ones
-// go by turn alone. ok is false if no server is suitable.
+// choose returns the best server for one more placement; ok is false if none is suitable. Servers are compared, in this order, by
+//
+//	how often the partition uses their zone
+//	expected load                             not for past partitions
+//	placements that accept writes             not for past partitions
+//	whether it was their turn just now        not for past partitions
+//	all placements, then bytes
+//	turn
+//
+// For narrow partitions only zone and turn count. The server that leads the partition before counts as if it had half of this one's load already, so that neighbours lie apart where
+// loads differ by less.
 func (v *view) choose(w where) (best *standing, ok bool) {
 	hosts, zones := map[string]int{}, map[string]int{}
 	for _, id := range w.has {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/RoaringBitmap/roaring/v2"
 
@@ -84,11 +83,7 @@ func (r *Reader) first(of *Selector, within *roaring.Bitmap, n int, grow func(by
 	}
 	slices.SortFunc(found, func(a, b string) int { return point.Labels(a).Compare(point.Labels(b)) })
 	if len(found) > n {
-		// Parts of one string with all that were read, which would stay with them.
-		found = slices.Clone(found[:n])
-		for i, l := range found {
-			found[i] = strings.Clone(l)
-		}
+		found = joined(found[:n]) // they may be parts of one string with all that were read
 	}
 	for _, l := range found {
 		bytes -= firstBytes + int64(len(l))

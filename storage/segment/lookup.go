@@ -125,7 +125,7 @@ func (r *Reader) Look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
 	return r.cache.putAnswer(k, l.key, joined(found)), nil
 }
 
-// joined returns the values as parts of one string of their own. Those of pages are parts of the pages' strings, which would stay with them, uncounted.
+// joined returns copies, parts of one string: what was read of pages is parts of the pages' strings, which would stay in memory with it, uncounted.
 func joined(values []string) []string {
 	if len(values) == 0 {
 		return nil

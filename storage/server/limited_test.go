@@ -236,7 +236,8 @@ func TestFewOfManySeriesAreListed(t *testing.T) {
 	}
 }
 
-// TestALimitBeyondTheBoundOfSeriesReadsNoMoreThanOneMore has too little memory for all that match: the bound of series is what is in the way, and is named.
+// TestALimitBeyondTheBoundOfSeriesReadsNoMoreThanOneMore has too little memory for all series that match. The look-up must be refused because of
+// the bound of series, not for memory.
 func TestALimitBeyondTheBoundOfSeriesReadsNoMoreThanOneMore(t *testing.T) {
 	var sets []point.Labels
 	for i := range 4000 {
@@ -258,7 +259,7 @@ func TestALimitBeyondTheBoundOfSeriesReadsNoMoreThanOneMore(t *testing.T) {
 	}
 }
 
-// TestANegativeLimitIsNone asks segments for values, as a peer might: there were none, and none for all who asked without a limit later.
+// TestANegativeLimitIsNone asks segments for values with a negative limit, as a peer might. The answer was empty, and stayed in the cache for questions without a limit.
 func TestANegativeLimitIsNone(t *testing.T) {
 	fs, maps := vfs.NewMem(), newMap(t)
 	p := start(t, fs, maps, 1)

@@ -15,8 +15,7 @@ import (
 )
 
 // TestThePlanShowsMovesByLoad: one that would begin, one that is under way, and one that was given up, after which its partition and target rest. The last two were not shown, so that
-// nobody saw why nothing more was moved. Of one that a clock which was ahead noted only the master knows for how long they rest: half an hour was shown, for as long as the clock was
-// ahead.
+// it was not clear why nothing more was moved. Where the clock was ahead when a move was given up, only the master knows how long they rest: half an hour was shown until that time.
 func TestThePlanShowsMovesByLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)))

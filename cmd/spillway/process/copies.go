@@ -172,9 +172,7 @@ func followServers(ctx context.Context, servers peers.Registry, connect func(all
 	for {
 		changed := servers.Changed() // fetched before looking
 		var again <-chan time.Time
-		if connect(servers.All()) {
-			pause = redialFirst
-		} else {
+		if !connect(servers.All()) {
 			again = time.After(pause/2 + rand.N(pause))
 			pause = min(2*pause, redialMost)
 		}

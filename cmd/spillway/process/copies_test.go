@@ -23,8 +23,8 @@ type unchanging []registry.Server
 func (u unchanging) All() []registry.Server   { return u }
 func (u unchanging) Changed() <-chan struct{} { return nil }
 
-// TestAServerThatCouldNotBeDialledIsLinkedToLater: one whose dial failed, as a certificate was being replaced, was dialled again only when another server came or left.
-// Copies there got no rows until then.
+// TestAServerThatCouldNotBeDialledIsLinkedToLater: a dial fails while a certificate is being replaced. The server was dialled again only when another
+// one came or left, and its copies got no rows until then.
 func TestAServerThatCouldNotBeDialledIsLinkedToLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())

@@ -40,10 +40,7 @@ func TestRowsAreNotAckedIntoTheStoreOfAStorageServer(t *testing.T) {
 	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	b, err := brick.Open(brick.Deps{FS: disk(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Files: brick.FilesOf}, cfg.ForBrick())
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := storeOf(t, &cfg)
 	m, err := topology.New("hosts", topology.Config{PartitionWidth: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -82,13 +79,20 @@ func TestRowsAreNotAckedIntoTheStoreOfAStorageServerWithoutMaps(t *testing.T) {
 	}
 }
 
-// lived makes the store one on which a storage server ran.
-func lived(t *testing.T, cfg *config) {
+// storeOf opens the store in the data directory.
+func storeOf(t *testing.T, cfg *config) *brick.Brick {
 	t.Helper()
 	b, err := brick.Open(brick.Deps{FS: disk(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Files: brick.FilesOf}, cfg.ForBrick())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return b
+}
+
+// lived makes the store one on which a storage server ran.
+func lived(t *testing.T, cfg *config) {
+	t.Helper()
+	b := storeOf(t, cfg)
 	l, _ := registry.Lives{}.Next(registry.Life{}, "a process")
 	if err := errors.Join(lead.SaveLives(b, l), b.Close()); err != nil {
 		t.Fatal(err)
@@ -150,10 +154,7 @@ func TestAServerGoesOnWhereAStandaloneProcessRanBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	lived(t, &cfg)
-	b, err := brick.Open(brick.Deps{FS: disk(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Files: brick.FilesOf}, cfg.ForBrick())
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := storeOf(t, &cfg)
 	defer b.Close()
 	if err := notOfStandalone(b, dir, "s1"); err != nil {
 		t.Error(err)

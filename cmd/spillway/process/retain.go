@@ -84,7 +84,7 @@ func clockProblem(now time.Time) string {
 	if now.UnixNano() >= point.ClockFirst {
 		return ""
 	}
-	return fmt.Sprintf("The clock of this machine says %s: it was never set. Rows without a time get that one, and queries for now find none of others: set it, by NTP or by hand.", now.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("The clock of this machine says %s: it was never set. Rows without a time get this one, and queries of the last hours miss the rows of senders whose clock is right: set it, by NTP or by hand.", now.UTC().Format(time.RFC3339))
 }
 
 // noteRetention warns that tables which exist do not get the retention that the process was started with: a shorter one would

@@ -301,7 +301,7 @@ func TestHalfARequestIsNotWaitedForForEver(t *testing.T) {
 }
 
 // serving serves on a loopback port until the test ends.
-func serving(t *testing.T, srv *Server) (addr string) {
+func serving(t testing.TB, srv *Server) (addr string) {
 	t.Helper()
 	l, done := listen(t), make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()

@@ -36,18 +36,7 @@ func serve(t testing.TB, m *memory, s Settings) (addr string, srv *Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := listen(t)
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = srv.Shutdown(ctx)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return l.Addr().String(), srv
+	return serving(t, srv), srv
 }
 
 // A server that is stopped before it serves, or while it begins to, ends; the race detector looks on.

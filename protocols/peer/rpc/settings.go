@@ -54,8 +54,8 @@ type Settings struct {
 	InsertsMax int
 	// InsertBytesMax bounds the inserts under way of all streams, encoded. Default 256 MiB. Beyond it they are Throttled.
 	InsertBytesMax int64
-	// DecodedBytesMax bounds the memory of the decoded rows of inserts under way of all streams. Default 512 MiB; at least 1 MiB. Beyond it inserts wait for those before
-	// them; the longest are decoded alone.
+	// DecodedBytesMax bounds the memory of the decoded rows of inserts under way of all streams. Default 512 MiB; at least 1 MiB. Beyond it inserts wait for a
+	// second, and are Throttled then; the longest are decoded alone.
 	DecodedBytesMax int64
 	// RequestBytesMax bounds the memory of the other requests until they are answered, maps among them. Default 2 × peer.MapBytesMax; at least 64 MiB. An eighth of
 	// it, and at least 16 MiB, is for reads, and as much for deletions and other orders. Smaller: the longest maps are refused (TooLarge).
