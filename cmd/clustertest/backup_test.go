@@ -69,7 +69,7 @@ func TestClusterBackupIsRestoredIntoAnother(t *testing.T) {
 	w2 := *w
 	w2.crowd = c2
 	w2.check("restored")
-	status, text := processtest.AskAt(c2.doors[0], "beside", fmt.Sprintf("count_over_time(m_v[2h]) >= %d and last_over_time(m_v[2h]) >= %d", before, before-1), from.Add(time.Hour))
+	status, text := processtest.Ask(c2.doors[0], "beside", fmt.Sprintf("count_over_time(m_v[2h]) >= %d and last_over_time(m_v[2h]) >= %d", before, before-1), from.Add(time.Hour))
 	if status != http.StatusOK || !strings.Contains(text, `"value"`) {
 		t.Errorf("%d rows were acked beside before the backup began, restored are: %d %s", before, status, text)
 	}

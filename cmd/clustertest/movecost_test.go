@@ -276,7 +276,7 @@ func (l *movesLoad) check(over time.Duration) {
 	l.c.t.Helper()
 	got := 0.0
 	for f := range 10 { // each within the bound of samples that a query may read
-		status, text := processtest.AskAt(l.c.doors[0], l.table, fmt.Sprintf("sum(count_over_time(load_f%d[%dms]))", f, over.Milliseconds()), time.Now())
+		status, text := processtest.Ask(l.c.doors[0], l.table, fmt.Sprintf("sum(count_over_time(load_f%d[%dms]))", f, over.Milliseconds()), time.Now())
 		i, j := strings.LastIndex(text, `,"`), strings.LastIndex(text, `"]`)
 		if status != http.StatusOK || i < 0 || j < i {
 			l.c.t.Errorf("rows are not counted: %d %.300s", status, text)

@@ -368,7 +368,7 @@ func TestClusterRetentionEndsAMove(t *testing.T) {
 		left.check(s.Name + " started again")
 	}
 	for _, d := range c.doors {
-		status, text := processtest.AskAt(d, "aged", "count(m_v)", from.Add(time.Hour))
+		status, text := processtest.Ask(d, "aged", "count(m_v)", from.Add(time.Hour))
 		if status != http.StatusOK || strings.Contains(text, `"metric"`) {
 			t.Errorf("rows that were dropped are there again: %d %s", status, text)
 		}

@@ -346,7 +346,7 @@ func (l *seasonal) fill(parts []*topology.Partition, target float64) {
 func (l *seasonal) check(until time.Time) {
 	l.c.t.Helper()
 	for _, door := range l.c.doors {
-		status, text := processtest.AskAt(door, l.table, "sum(count_over_time(seasonal_v[1h]))", until)
+		status, text := processtest.Ask(door, l.table, "sum(count_over_time(seasonal_v[1h]))", until)
 		if want := fmt.Sprintf(`,"%d"]`, l.acked.Load()); status != http.StatusOK || !strings.Contains(text, want) {
 			l.c.t.Errorf("%d rows were acked: %d %.300s", l.acked.Load(), status, text)
 		}

@@ -187,7 +187,7 @@ func (tr *trickle) check() {
 		tr.c.t.Errorf("%s: %d writes failed, the last one %s", tr.table, tr.failed.Load(), *why)
 	}
 	query, want := "sum(count_over_time(hot_v[2h]))", fmt.Sprintf("\"%d\"", n)
-	if status, text := processtest.AskAt(tr.c.doors[0], tr.table, query, tr.from.Add(time.Hour)); status != http.StatusOK || !strings.Contains(text, want) {
+	if status, text := processtest.Ask(tr.c.doors[0], tr.table, query, tr.from.Add(time.Hour)); status != http.StatusOK || !strings.Contains(text, want) {
 		tr.c.t.Errorf("%s: %d rows were acked: %d %.300s", tr.table, n, status, text)
 	}
 }

@@ -387,7 +387,7 @@ func TestClusterCopiesAreRefilledThroughKills(t *testing.T) {
 	}
 	w.check()
 	at := w.from.Add(time.Minute)
-	if status, text := processtest.AskAt(c.doors[0], "copied", "sum(count_over_time(noise_v[5m]))", at); status != http.StatusOK || !strings.Contains(text, `"80000"`) {
+	if status, text := processtest.Ask(c.doors[0], "copied", "sum(count_over_time(noise_v[5m]))", at); status != http.StatusOK || !strings.Contains(text, `"80000"`) {
 		t.Errorf("80000 rows were acked: %d %.300s", status, text)
 	}
 }

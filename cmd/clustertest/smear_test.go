@@ -159,6 +159,9 @@ func (l *flow) ask(i int) {
 		return // a gateway need not know the table yet
 	}
 	got, text := l.count(i)
+	for end := time.Now().Add(30 * time.Second); got < 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		got, text = l.count(i) // a server that is needed may stand still for some seconds
+	}
 	if most := l.sent.Load(); got < 0 || got < least || got > most {
 		l.mu.Lock()
 		defer l.mu.Unlock()

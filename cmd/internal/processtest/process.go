@@ -188,14 +188,18 @@ func (p *Process) Rows(metric, over string, at time.Time) map[string][]Sample {
 	return p.RowsOf("default", metric, over, at)
 }
 
-// RowsOf is Rows of any table.
+// RowsOf is Rows of any table. Answers that fail are tried again, as those of Ask.
 func (p *Process) RowsOf(table, metric, over string, at time.Time) map[string][]Sample {
 	p.T.Helper()
-	got, err := p.TryRowsOf(table, metric, over, at)
-	if err != nil {
-		p.T.Fatalf("%v\n%s", err, &p.Log)
+	for end := time.Now().Add(askPatience); ; time.Sleep(100 * time.Millisecond) {
+		got, err := p.TryRowsOf(table, metric, over, at)
+		if err == nil {
+			return got
+		}
+		if time.Now().After(end) {
+			p.T.Fatalf("%v\n%s", err, &p.Log)
+		}
 	}
-	return got
 }
 
 // TryRowsOf is RowsOf where an answer may fail.
