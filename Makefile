@@ -145,7 +145,7 @@ fuzz: ## every fuzz target for a while; T=10s
 bench: ## benchmarks; NAME=Merge COUNT=6 PKG=./storage/rows
 	go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG)
 
-bench-smear: build etcd ## CPU of rows that wait against rows that do not, in turns in one cluster of three servers; 8 min; SMEAR_WINDOW=20s (a third table with this window), SMEAR_RATE=80000 (rows a second), SMEAR_RUN=10s (how long rows are written), SMEAR_TAGS=,os=linux (more tags of each row), SMEAR_PROFILE=DIR (profiles of all processes in the first round)
+bench-smear: build etcd ## CPU of rows that wait against rows that do not, in turns in one cluster of three servers; 8 min; SMEAR_COPIES=3, SMEAR_WINDOW=20s (a third table with this window), SMEAR_RATE=80000 (rows a second), SMEAR_RUN=10s (how long rows are written), SMEAR_TAGS=,os=linux (more tags of each row), SMEAR_PROFILE=DIR (profiles of all processes in the first round)
 	@$(call has,./cmd/clustertest,TestClusterSmearCost$$)
 	SMEAR_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=30m -run 'TestClusterSmearCost$$' ./cmd/clustertest
 

@@ -25,6 +25,7 @@ import (
 // gateway, and others through another gateway at once; the others still have no lease rows. CLUSTER_HEAP names a directory for heap profiles of the servers with all partitions.
 func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	future, steady := processtest.EnvInt(t, "CLUSTER_FUTURE", 5000), processtest.EnvDuration(t, "CLUSTER_STEADY", 6*time.Second)
 	const n = 1000
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{unmerged}})
@@ -47,19 +48,19 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	}
 	t.Logf("%d partitions of the future made within %v", future, time.Since(began).Round(time.Millisecond))
 	time.Sleep(12 * time.Second) // the effects of that are over
-	both := c.cost(steady)
-	t.Logf("%d partitions, %d of them of the future: %v", n+future, future, both)
+	inTime(t, "partitions of the future cost little", func() bool {
+		both := c.cost(steady)
+		t.Logf("%d partitions, %d of them of the future: %v", n+future, future, both)
+		t.Logf("ratios: servers' CPU %.2f, etcd's CPU %.2f, transactions %.2f, bytes sent by etcd %.2f, memory %.2f",
+			both.servers/alone.servers, both.etcd/alone.etcd, both.writes/alone.writes, both.sent/alone.sent, both.memory/alone.memory)
+		return both.writes <= 2*alone.writes && both.servers <= 2*alone.servers+3 // the goal is 1.2 times, on an otherwise idle machine
+	})
 	c.heapProfiles(os.Getenv("CLUSTER_HEAP"))
-	t.Logf("ratios: servers' CPU %.2f, etcd's CPU %.2f, transactions %.2f, bytes sent by etcd %.2f, memory %.2f",
-		both.servers/alone.servers, both.etcd/alone.etcd, both.writes/alone.writes, both.sent/alone.sent, both.memory/alone.memory)
 	if rows := c.leaseRows("many"); rows != n {
 		t.Errorf("%d lease rows, want %d", rows, n)
 	}
 	if ahead, text := c.shownAhead("many"); ahead != future {
 		t.Errorf("the page shows %d partitions as ahead of their time, want %d: %.2000s", ahead, future, text)
-	}
-	if both.writes > 2*alone.writes || both.servers > 2*alone.servers+3 { // the goal is 1.2 times, on an otherwise idle machine
-		t.Errorf("a table of %d partitions costs %v, with those of the future %v", n, alone, both)
 	}
 
 	began = time.Now()
