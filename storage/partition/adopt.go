@@ -11,7 +11,7 @@ import (
 )
 
 // AdoptVerified makes a segment of the leader part of the placement: it moves the file at path, on the store's file system, of which info is
-// what Verified returned. A minor goes on top of its base and replaces minors of an earlier leader if it holds their frames
+// what Verified returned. A minor goes on top of its base and replaces those above it, minors that the leader folded into it or an earlier leader's, if it holds their frames
 // (C66); a major replaces all segments. Heads with all frames in the segment are released, and so is the log they came from.
 //
 //	verified → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
@@ -104,7 +104,7 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	switch {
 	case p.mu.dropped:
 		return nil, st, p.gone()
-	case p.mu.beyond, p.mu.damaged != nil && !info.Major: // without its heads only a major makes it whole
+	case p.mu.beyond, p.mu.damaged != nil && !p.replacesBrokenLocked(&info): // without its heads only what makes it whole is taken
 		return nil, st, fault.Wrap(p.damagedLocked(), fault.Unavailable, "no segment is taken")
 	case !p.mu.follows || sender != p.mu.leader:
 		return nil, st, p.notLed(sender, max(p.mu.epoch, p.mu.leader))
@@ -148,6 +148,15 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	}
 	p.mu.nextSeg = max(p.mu.nextSeg, info.ID.Seq+1)
 	return &next, next.Segments[len(next.Segments)-1], next.check()
+}
+
+// replacesBrokenLocked reports whether no damaged file is left with a segment: a major replaces all, a minor those above its base.
+func (p *Partition) replacesBrokenLocked(info *segment.Info) bool {
+	if info.Major {
+		return true
+	}
+	below := baseOf(p.mu.state.Segments, info.Base) + 1
+	return !slices.ContainsFunc(p.mu.broken, func(id point.SegmentID) bool { return baseOf(p.mu.state.Segments[:below], id) >= 0 })
 }
 
 // unopened lists the segments of the catalogue that readers do not have, because their files are damaged.
@@ -235,17 +244,15 @@ func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.La
 		x.put(refs...)
 		refs = nil
 	}
-	var old []*segmentRef
+	below := slices.IndexFunc(p.mu.segments, func(o *segmentRef) bool { return o.info.ID == g.info.Base }) + 1
 	if g.info.Major {
-		old, p.mu.segments, p.mu.defined = p.mu.segments, []*segmentRef{g}, int(g.info.Definitions)
-	} else {
-		below := slices.IndexFunc(p.mu.segments, func(o *segmentRef) bool { return o.info.ID == g.info.Base }) + 1
-		for _, o := range p.mu.segments[below:] { // an earlier leader made them, and died before other servers had them
-			old = append(old, o)
-			p.mu.defined -= int(o.info.Definitions)
-		}
-		p.mu.segments = append(slices.Clone(p.mu.segments[:below]), g)
-		p.mu.defined += int(g.info.Definitions)
+		below = 0
+	}
+	old := p.mu.segments[below:] // a compaction of the leader replaced them, or an earlier leader made them, and died before other servers had them
+	p.mu.segments = append(slices.Clone(p.mu.segments[:below]), g)
+	p.mu.defined = 0
+	for i := range next.Segments { // the catalogue's: some may be damaged, and not among the readers'
+		p.mu.defined += int(next.Segments[i].Definitions)
 	}
 	p.mu.held = max(p.mu.held, g.info.ID.Epoch, next.Flushed.Epoch)
 	p.mu.ranks.Observe(g.info.StampHi)

@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -16,16 +17,17 @@ import (
 // compactBatch is how many series are folded at a time, where their rows fit (majorWriter.fitting): enough that each block is read about once.
 const compactBatch = 256
 
-// CompactIfDue folds the segments into one major when the policy says so. One compaction of a partition runs at a time.
+// CompactIfDue folds segments when the policy says so: all into one major, or the newest into one minor. One compaction of a partition runs at a time.
 func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 	chain, wait := p.chain(now)
 	if wait || p.Damaged() != nil || p.Follows() {
 		return nil
 	}
-	if why := p.settings.CompactDue(&chain); why != NotDue {
-		return p.Compact(ctx, why)
+	why, first := p.settings.CompactDue(&chain)
+	if why == NotDue {
+		return nil
 	}
-	return nil
+	return p.compact(ctx, why, chain.Segments[first].ID)
 }
 
 // CleanTombstones makes the next CompactIfDue leave out the rows that are deleted by now.
@@ -57,12 +59,16 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 	return c, now.Before(p.mu.compact.until)
 }
 
-// Compact folds every segment into one major. Rows are written while flushes go on; minors that were flushed meanwhile
-// are folded in as well, at last under the flush lock, so that the chain never forks (C50). Deleted rows and
-// the losers of equal timestamps are left out.
+// Compact folds every segment into one major. Rows are written while flushes go on; minors that were flushed meanwhile are based on the
+// major, so that the chain never forks (C50). Deleted rows and the losers of equal timestamps are left out.
 //
 // A damaged partition is left as it is: its rows are not lost as long as the catalogue lists them (I6). The error is Corrupt.
 func (p *Partition) Compact(ctx context.Context, why Reason) error {
+	return p.compact(ctx, why, point.SegmentID{})
+}
+
+// compact is Compact of the segments from one on; the zero id, or that of the major: of all. The result is a minor then, with the frames of those it was made of.
+func (p *Partition) compact(ctx context.Context, why Reason, first point.SegmentID) error {
 	if err := p.Damaged(); err != nil {
 		return err
 	}
@@ -75,118 +81,244 @@ func (p *Partition) Compact(ctx context.Context, why Reason) error {
 	defer p.compactMu.Unlock()
 	p.compacting.Store(true)
 	defer p.compacting.Store(false)
-	err := p.compactNow(ctx, why)
+	err := p.compactNow(ctx, why, first)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.compact.note(time.Now(), err)
 	return err
 }
 
-// compactNow holds compactMu for all of it, and flushMu only for the last fold and the commit. A crash before the commit leaves an unlisted
-// major: Tidy removes it, as the listed segments hold its frames. One behind it leaves the old segments, unlisted: removed in the same way.
-func (p *Partition) compactNow(ctx context.Context, why Reason) error {
+// folding is one compaction under way. The results replace the segments from one on:
+//
+//	before       major  a  b  c  d        from = 2: b, c and d are folded
+//	meanwhile    major  a  b  c  d  e  f  two flushes
+//	after        major  a  X  Y           X of b, c and d, based on a; Y of e and f, based on X
+//
+// e and f are based on d, which is gone, so they are written anew with the base X. They are small beside X. Followers get neither before the compaction ends (Offered): one that had e
+// would refuse X, which does not have the frames of e.
+type folding struct {
+	p    *Partition
+	st   *State         // of the segments that are in the results, or below them
+	from int            // of these, those below stay
+	made []segment.Info // the results, oldest first
+	turn *lane.Turn     // nil: under the flush lock, which waits for no turn, since the flushes behind it make room for rows
+}
+
+// compactNow holds compactMu for all of it, and flushMu only for the last fold and the commit. A crash before the commit leaves unlisted
+// segments: Tidy removes them, as the listed ones hold their frames. One behind it leaves the old segments, unlisted: removed in the same way.
+func (p *Partition) compactNow(ctx context.Context, why Reason, first point.SegmentID) error {
 	start := time.Now()
 	// A flush or deletion that is in the catalogue but not yet in the readers' list would be seen in only one of them.
 	p.flushMu.Lock()
 	v, st := p.viewSegments()
+	p.offerUpTo(st)
 	p.flushMu.Unlock()
-	if v == nil || len(st.Segments) == 0 || len(st.Segments) == 1 && len(st.Segments[0].Tombstones) == 0 && why != ByRanks {
-		if v != nil {
-			v.Close()
-		}
+	defer p.offerUpTo(nil)
+	if v == nil {
 		return nil
 	}
-	if err := p.deps.Brick.RoomFor(foldedBytes(st.Segments)); err != nil {
-		v.Close()
-		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
+	f := &folding{p: p, turn: p.deps.Lane.Turn(lane.Background())}
+	from, worth := v.foldable(st, why, first)
+	var err error
+	if worth {
+		if err = p.deps.Brick.RoomFor(foldedBytes(st.Segments[from:])); err == nil {
+			err = f.fold(ctx, v, st, from)
+		}
 	}
-	// 1. Fold the present segments, without blocking flushes.
-	turn := p.deps.Lane.Turn(lane.Background())
-	info, err := p.fold(ctx, v, st.Segments, turn)
 	v.Close()
 	if err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	// 2. Fold what was flushed meanwhile. Without the flush lock, since that rewrites the major and lasts as long again, which flushes
-	// and deletions would wait for; the last time under it: from then on the list of segments stands still. Then it waits for no turn either: the
-	// flushes behind it make room for rows.
-	folded := len(st.Segments)
-	for range lateFolds {
-		var more bool
-		if info, st, more, err = p.foldUnlocked(ctx, info, st, turn); err != nil {
-			return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
-		}
-		if !more {
-			break
-		}
+	if !worth {
+		return nil
 	}
-	p.flushMu.Lock()
-	defer p.flushMu.Unlock()
-	late, now := p.viewSegments()
-	info, err = p.foldLate(ctx, info, st, late, now, nil)
-	if err != nil {
+	folded := len(st.Segments) - from
+	if err := f.finish(ctx); err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	// 3. Commit to the catalogue, durably; then readers switch and the old files are removed.
-	if err := p.stillLeads(info.ID); err != nil {
-		return err
+	var rows, bytes uint64
+	for _, info := range f.made {
+		rows, bytes = rows+info.Rows, bytes+uint64(info.Size)
 	}
-	if err := p.commitMajor(info); err != nil {
-		return err
+	if len(f.made) == 0 { // a deletion came
+		return nil
 	}
-	p.deps.Metrics.compacted(why, info.Rows, uint64(info.Size), time.Since(start))
-	p.log.Info("segments compacted", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "from", folded, "reason", why, "took", time.Since(start).Round(time.Millisecond))
+	p.deps.Metrics.compacted(why, rows, bytes, time.Since(start))
+	p.log.Info("segments compacted", "segment", f.made[0].ID, "rows", rows, "bytes", bytes, "from", folded, "kept", f.from, "later", len(f.made)-1, "reason", why, "took", time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
-// lateFolds bounds how often a compaction folds again, without the flush lock, what was flushed meanwhile. Under a load that flushes
-// while one fold runs, no number of them would be enough.
-const lateFolds = 2
-
-// foldUnlocked is foldLate without the flush lock. It returns the state that is folded now, and whether it folded anything.
-func (p *Partition) foldUnlocked(ctx context.Context, info segment.Info, st *State, turn *lane.Turn) (segment.Info, *State, bool, error) {
-	p.flushMu.Lock()
-	late, now := p.viewSegments()
-	p.flushMu.Unlock()
-	more := now == nil || !sameSegments(st, now)
-	info, err := p.foldLate(ctx, info, st, late, now, turn)
-	return info, now, more, err
+// foldable returns from which of the segments on a compaction folds, and whether that changes anything. Where there are deletions it folds all: only a major may define series
+// that have no rows left (rowless.go), and lists the deletions that were carried out.
+func (v *View) foldable(st *State, why Reason, first point.SegmentID) (from int, worth bool) {
+	if first != (point.SegmentID{}) {
+		if from = baseOf(st.Segments, first); from < 0 { // another compaction was faster
+			return 0, false
+		}
+	}
+	if v.deletes(0) {
+		return 0, true
+	}
+	n := len(st.Segments) - from
+	return from, n > 1 || n == 1 && from == 0 && why == ByRanks
 }
 
-// foldLate folds minors flushed, or deletions made, since st into the major just written; it closes v, the view of them, which has the
-// state cur. The id of the first result is given up: a new one is written. After an error the first result is removed.
-func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State, v *View, cur *State, turn *lane.Turn) (segment.Info, error) {
-	if v == nil { // closed just now
-		return info, errors.Join(p.stopReason(ctx), p.removeSegmentFile(info.ID))
+// deletes reports whether deletions hide rows of the segments from one on, or are listed by them.
+func (v *View) deletes(from int) bool {
+	return slices.ContainsFunc(v.segments[from:], func(g *segmentRef) bool {
+		return len(*g.tombstones.Load()) > 0 || !g.info.Major && len(g.reader.Info().Deletions) > 0
+	})
+}
+
+// fold folds all segments of a view from one on; st lists them. The results before are dropped.
+func (f *folding) fold(ctx context.Context, v *View, st *State, from int) error {
+	if err := f.drop(); err != nil {
+		return err
 	}
-	defer v.Close()
-	if sameSegments(st, cur) {
-		return info, nil
+	f.from = from
+	base := st.Segments[len(st.Segments)-1].ID // of a major: the newest in it
+	if from > 0 {
+		base = st.Segments[from-1].ID
 	}
-	if !onlyAppended(st, cur) {
-		// A deletion touched the folded segments: start from the sources again.
-		if err := p.removeSegmentFile(info.ID); err != nil {
-			return info, err
+	return f.add(ctx, v, st, from, base)
+}
+
+// add folds the segments of a view from one on into one more result.
+func (f *folding) add(ctx context.Context, v *View, st *State, from int, base point.SegmentID) error {
+	info, err := f.p.fold(ctx, v, st.Segments, from, base, f.turn)
+	if err == nil {
+		f.made, f.st = append(f.made, info), st
+	}
+	return err
+}
+
+// drop removes the results.
+func (f *folding) drop() error {
+	var errs []error
+	for _, info := range f.made {
+		errs = append(errs, f.p.removeSegmentFile(info.ID))
+	}
+	f.made = nil
+	return errors.Join(errs...)
+}
+
+// lateFolds bounds how often minors flushed meanwhile are folded without the flush lock. What came during the last of these is folded under it: from then on the list of segments stands still.
+const lateFolds = 2
+
+// finish folds what was flushed meanwhile, and commits the results to the catalogue, durably; then readers switch and the old files are removed. After an error the
+// results are removed. None and no error: a deletion came, and the next compaction folds all.
+func (f *folding) finish(ctx context.Context) error {
+	for range lateFolds {
+		f.p.flushMu.Lock()
+		late, cur := f.p.viewSegments()
+		if late == nil || sameSegments(f.st, cur) {
+			err := f.end(ctx, late, cur)
+			f.p.flushMu.Unlock()
+			return err
 		}
-		return p.fold(ctx, v, cur.Segments, turn)
+		f.p.flushMu.Unlock()
+		if err := f.late(ctx, late, cur); err != nil || len(f.made) == 0 {
+			return err
+		}
 	}
-	b := p.deps.Brick
-	file := b.SegmentPath(p.ident.Placement, info.ID)
-	r, err := segment.Open(b.FS(), file, info, p.deps.Cache)
+	f.p.flushMu.Lock()
+	defer f.p.flushMu.Unlock()
+	f.turn = nil
+	late, cur := f.p.viewSegments()
+	return f.end(ctx, late, cur)
+}
+
+// end is late and the commit; the flush lock is held.
+func (f *folding) end(ctx context.Context, late *View, cur *State) error {
+	if late == nil { // closed just now
+		return errors.Join(f.p.stopReason(ctx), f.drop())
+	}
+	if err := f.late(ctx, late, cur); err != nil || len(f.made) == 0 {
+		return err
+	}
+	if f.p.Follows() {
+		// Under these ids the next leader may make other bytes.
+		return errors.Join(f.drop(), f.p.notHere("makes the segments"))
+	}
+	return f.commit()
+}
+
+// late folds the minors that were flushed since; it closes late, the view of the present segments, which cur lists.
+func (f *folding) late(ctx context.Context, late *View, cur *State) error {
+	defer late.Close()
+	n := len(f.st.Segments)
+	var err error
+	switch {
+	case sameSegments(f.st, cur):
+		return nil
+	case onlyAppended(f.st, cur) && !late.deletes(n):
+		err = f.add(ctx, late, cur, n, f.made[len(f.made)-1].ID)
+	case f.from > 0:
+		return f.drop()
+	default: // a deletion touched the folded segments: start from the sources again
+		err = f.fold(ctx, late, cur, 0)
+	}
 	if err != nil {
-		return info, errors.Join(err, p.removeSegmentFile(info.ID))
+		return errors.Join(err, f.drop())
 	}
-	first := newSegmentRef(r, SegmentState{Info: info}, file, b.FS())
-	first.gone.Store(true) // its file is removed with the last reference
-	defer first.release()
-	late := v.segments[len(st.Segments):]
-	states := append([]SegmentState{{Info: info}}, cur.Segments[len(st.Segments):]...)
-	both := &View{p: p, segments: []*segmentRef{first.retain()}}
-	defer both.Close()
-	for _, g := range late {
-		both.segments = append(both.segments, g.retain())
+	return nil
+}
+
+// commit replaces the folded segments by the results; the flush lock is held. The results have no tombstones: their rows are those that no tombstone hides.
+func (f *folding) commit() error {
+	p := f.p
+	p.mu.Lock()
+	next := *p.mu.state
+	p.mu.Unlock()
+	next.Segments = slices.Clone(next.Segments[:f.from])
+	var refs []*segmentRef
+	var err error
+	for _, info := range f.made {
+		st := SegmentState{Info: info}
+		var g *segmentRef
+		if g, err = p.openChecked(st, (*segment.Reader).Check); err != nil {
+			break
+		}
+		refs, next.Segments = append(refs, g), append(next.Segments, st)
 	}
-	return p.fold(ctx, both, states, turn)
+	if err != nil {
+		for _, g := range refs {
+			g.release()
+		}
+		return errors.Join(err, f.drop())
+	}
+	if err := p.commit(&next); err != nil {
+		for _, g := range refs {
+			g.release() // the files stay: it is uncertain whether the catalogue names them
+		}
+		return err
+	}
+	p.mu.Lock()
+	old := p.mu.segments[f.from:]
+	p.mu.segments = append(slices.Clone(p.mu.segments[:f.from]), refs...)
+	p.mu.Unlock()
+	for _, o := range old {
+		o.gone.Store(true)
+		o.release()
+	}
+	return nil
+}
+
+// offerUpTo makes a state the one that followers are offered while a compaction runs; nil: none, it is over.
+func (p *Partition) offerUpTo(st *State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.offered = st
+}
+
+// Offered is the State with the segments that followers may get. While a compaction runs these are the ones from before it: a follower with a later one would refuse the result.
+func (p *Partition) Offered() *State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.offered != nil {
+		return p.mu.offered
+	}
+	return p.mu.state
 }
 
 func sameSegments(a, b *State) bool {
@@ -242,15 +374,15 @@ func (p *Partition) viewSegments() (*View, *State) {
 	return v, p.mu.state
 }
 
-// fold writes one major of the view's segments, in turns.
-func (p *Partition) fold(ctx context.Context, v *View, from []SegmentState, turn *lane.Turn) (segment.Info, error) {
-	m := p.majorMeta(from)
+// fold writes one segment of the view's segments from one on, in turns: a major of all, or a minor.
+func (p *Partition) fold(ctx context.Context, v *View, all []SegmentState, from int, base point.SegmentID, turn *lane.Turn) (segment.Info, error) {
+	m := p.foldedMeta(all, from, base)
 	w, err := p.createSegment(m)
 	if err != nil {
 		return segment.Info{}, err
 	}
 	excess := p.newExcess(v.labels)
-	err = p.newMajorWriter(w, v, excess, turn).write(ctx)
+	err = p.newMajorWriter(w, v, from, excess, turn).write(ctx)
 	turn.End() // what is left is waiting for the disk
 	if err != nil {
 		return segment.Info{}, errors.Join(err, w.Abort())
@@ -262,13 +394,16 @@ func (p *Partition) fold(ctx context.Context, v *View, from []SegmentState, turn
 	return info, err
 }
 
-func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
+func (p *Partition) foldedMeta(all []SegmentState, from int, base point.SegmentID) segment.Meta {
 	m := segment.Meta{
 		Table: p.ident.Table, Partition: p.ident.Partition,
-		ID: p.takeSegmentID(), Base: from[len(from)-1].ID, Major: true,
-		Range: p.ident.segmentRange(), Remembered: p.remembered(),
+		ID: p.takeSegmentID(), Base: base, Major: from == 0,
+		Range: p.ident.segmentRange(),
 	}
-	for _, g := range from {
+	if m.Major {
+		m.Remembered = p.remembered()
+	}
+	for _, g := range all[from:] {
 		m.Ends = raise(m.Ends, g.Ends...)
 	}
 	return m
@@ -296,28 +431,6 @@ func (p *Partition) stopReason(ctx context.Context) error {
 	defer p.mu.Unlock()
 	if p.mu.dropped {
 		return fault.Errorf(fault.Canceled, "partition %s/%d is being closed", p.ident.Table, p.ident.Partition)
-	}
-	return nil
-}
-
-// commitMajor replaces all segments by the major; the flush lock is held.
-func (p *Partition) commitMajor(info segment.Info) error {
-	p.mu.Lock()
-	next := *p.mu.state
-	p.mu.Unlock()
-	// The major has no tombstones: its rows are those that no tombstone hides. Deletions since the fold began made it start anew (foldLate).
-	next.Segments = []SegmentState{{Info: info}}
-	g, err := p.checkAndCommit(&next, SegmentState{Info: info})
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	old := p.mu.segments
-	p.mu.segments = []*segmentRef{g}
-	p.mu.Unlock()
-	for _, o := range old {
-		o.gone.Store(true)
-		o.release()
 	}
 	return nil
 }

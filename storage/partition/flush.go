@@ -323,6 +323,19 @@ func (p *Partition) checkAndCommit(next *State, st SegmentState) (*segmentRef, e
 
 // commitSegment makes a finished segment part of the placement: it opens the segment, has it checked, and commits to the catalogue.
 func (p *Partition) commitSegment(next *State, st SegmentState, check func(*segment.Reader) error) (*segmentRef, error) {
+	g, err := p.openChecked(st, check)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.commit(next); err != nil {
+		g.release() // the file stays: it is uncertain whether the catalogue names it
+		return nil, err
+	}
+	return g, nil
+}
+
+// openChecked opens a finished segment and has it checked. After an error its file is removed.
+func (p *Partition) openChecked(st SegmentState, check func(*segment.Reader) error) (*segmentRef, error) {
 	b, info := p.deps.Brick, st.Info
 	file := b.SegmentPath(p.ident.Placement, info.ID)
 	r, err := segment.Open(b.FS(), file, info, p.deps.Cache)
@@ -331,9 +344,6 @@ func (p *Partition) commitSegment(next *State, st SegmentState, check func(*segm
 	}
 	if err := check(r); err != nil {
 		return nil, errors.Join(err, r.Close(), p.removeSegmentFile(info.ID))
-	}
-	if err := p.commit(next); err != nil {
-		return nil, errors.Join(err, r.Close()) // the file stays: it is uncertain whether the catalogue names it
 	}
 	return newSegmentRef(r, st, file, b.FS()), nil
 }

@@ -103,9 +103,15 @@ func (c *copiesOf) step() {
 	case n < 62:
 		c.say("flush")
 		l.must(l.Flush(c.t.Context(), ByAge))
-	case n < 66:
+	case n < 64:
 		c.say("compact")
 		l.must(l.Compact(c.t.Context(), ByRequest))
+	case n < 66:
+		if n := len(l.Segments()); n > 1 {
+			first := c.rng.IntN(n)
+			c.say("fold from %d of %d on", first, n)
+			l.foldFrom(first)
+		}
 	case n < 76:
 		i := c.rng.IntN(copiesCount)
 		c.say("catch up %d", i)
@@ -215,7 +221,7 @@ func (c *copiesOf) catchUp(i int) {
 	}
 }
 
-// fetch copies segments: those that go on top of the chain, or else the leader's major and the minors on it.
+// fetch copies segments: those that go on top of the chain or of a segment in it, or else the leader's major and the minors on it.
 func (c *copiesOf) fetch(i int) {
 	if i == c.lead {
 		return
@@ -227,10 +233,11 @@ func (c *copiesOf) fetch(i int) {
 		if slices.ContainsFunc(have, func(x segment.Info) bool { return x.ID == info.ID }) {
 			continue
 		}
-		if n := len(have); !info.Major && (n == 0 || have[n-1].ID != info.Base) {
-			continue
+		below := 0
+		if !info.Major {
+			below = slices.IndexFunc(have, func(x segment.Info) bool { return x.ID == info.Base }) + 1
 		}
-		if info.Major && len(have) > 0 && !covers(info.Ends, endsOf(have)) {
+		if !info.Major && below == 0 || !covers(raise(endsOf(have[:below]), info.Ends...), endsOf(have)) {
 			continue
 		}
 		b.must(b.Adopt(c.epoch, info, copySegment(c.t, l, b, info.ID)))

@@ -27,6 +27,9 @@ import (
 //
 // A walk over a million definitions needs half a second, so there are at most walksMax stretches, of more series if need be.
 //
+// A minor of some minors is written in the same way. It has the definitions of these alone, and rows of series that older segments define: so the walks are over all segments, and pass over the series
+// without rows in the minors.
+//
 // The rows of compactBatch series are read together, as far as they fit into Settings.CompactBytes, too: of a week of one row a second 256 series are gigabytes.
 
 const (
@@ -35,11 +38,14 @@ const (
 	walksMax     = 8
 )
 
-// majorWriter writes one major of a view.
+// majorWriter writes one major of a view, or one minor of its newest segments.
 type majorWriter struct {
 	p      *Partition
 	w      *segment.Writer
-	v      *View
+	all    *View           // whose segments define the series
+	v      *View           // of the segments that are folded; they are retained by all
+	first  point.DenseID   // those below are defined in segments that stay
+	having *roaring.Bitmap // series with rows; nil: perhaps all
 	excess *excess
 	turn   *lane.Turn
 	bytes  int         // of a stretch's labels
@@ -49,13 +55,18 @@ type majorWriter struct {
 	weights []uint32
 }
 
-func (p *Partition) newMajorWriter(w *segment.Writer, v *View, x *excess, turn *lane.Turn) *majorWriter {
-	m := &majorWriter{p: p, w: w, v: v, excess: x, turn: turn, bytes: p.settings.CompactBytes, ranks: p.settings.ranksFrom(time.Now())}
+// newMajorWriter makes the writer of the view's segments from one on.
+func (p *Partition) newMajorWriter(w *segment.Writer, v *View, from int, x *excess, turn *lane.Turn) *majorWriter {
+	m := &majorWriter{p: p, w: w, all: v, v: &View{p: p, segments: v.segments[from:]}, excess: x, turn: turn, bytes: p.settings.CompactBytes, ranks: p.settings.ranksFrom(time.Now())}
+	m.first = point.DenseID(definitions(v.segments[:from]))
 	w.RanksFrom(m.ranks)
 	return m
 }
 
 func (m *majorWriter) write(ctx context.Context) error {
+	if err := m.findSeries(); err != nil {
+		return err
+	}
 	total, edges, err := m.define(ctx)
 	if err != nil {
 		return err
@@ -89,21 +100,42 @@ func (m *majorWriter) goOn(ctx context.Context) error {
 	return m.p.stopReason(ctx)
 }
 
-// define writes all definitions and returns their number and where all stretches but the first begin.
-func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labels, err error) {
-	every := max(1, m.v.definitions()/samplesMax)
-	var samples []point.Labels
-	size := 0
-	err = m.v.eachDefinition(func(id point.DenseID, l point.Labels) error {
-		if total%every == 0 {
-			samples = append(samples, point.Labels(strings.Clone(string(l))))
+// findSeries finds the series with rows, where not all are folded.
+func (m *majorWriter) findSeries() error {
+	if len(m.v.segments) == len(m.all.segments) {
+		return nil
+	}
+	m.having = roaring.New()
+	for _, g := range m.v.segments {
+		ids, err := g.reader.SeriesIDs()
+		if err != nil {
+			return m.v.failed(err, g)
 		}
-		total++
-		size += len(l) + stretchSlack
-		if total%compactBatch == 0 {
+		m.having.Or(ids)
+	}
+	return nil
+}
+
+// define writes the definitions, and returns how many series there are and where all stretches but the first begin.
+func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labels, err error) {
+	every := max(1, m.all.definitions()/samplesMax)
+	var samples []point.Labels
+	size, rows := 0, 0
+	err = m.all.eachDefinition(func(id point.DenseID, l point.Labels) error {
+		if m.having == nil || m.having.Contains(uint32(id)) {
+			if rows%every == 0 {
+				samples = append(samples, point.Labels(strings.Clone(string(l))))
+			}
+			rows++
+			size += len(l) + stretchSlack
+		}
+		if total++; total%compactBatch == 0 {
 			if err := m.goOn(ctx); err != nil {
 				return err
 			}
+		}
+		if id < m.first {
+			return nil
 		}
 		return m.w.Define(id, l)
 	})
@@ -181,11 +213,14 @@ func (m *majorWriter) fitting(batch []Series) (n int, bytes int64) {
 func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to bool) error {
 	var within []Series
 	var text textArena
-	err := m.v.eachDefinition(func(id point.DenseID, l point.Labels) error {
+	err := m.all.eachDefinition(func(id point.DenseID, l point.Labels) error {
 		if id%giveUpEvery == 0 {
 			if err := m.goOn(ctx); err != nil {
 				return err
 			}
+		}
+		if m.having != nil && !m.having.Contains(uint32(id)) {
+			return nil
 		}
 		if from && l.Compare(lo) < 0 || to && l.Compare(hi) >= 0 {
 			return nil

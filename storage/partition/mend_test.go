@@ -74,9 +74,15 @@ func TestAFlippedBitAtAFollowerIsMendedByItsLeadersSegment(t *testing.T) {
 		}
 		same(t, l, f)
 	}
-	// Or a major replaces all.
-	id := f.breakSegment(1)
+	// Or a minor replaces two, or a major all.
+	id := f.breakSegment(2)
 	_, err := f.CheckSegment(t.Context(), id, func(int) error { return nil })
+	f.must(err)
+	l.foldFrom(1)
+	f.must(f.fetch(l, 1))
+	same(t, l, f)
+	id = f.breakSegment(1)
+	_, err = f.CheckSegment(t.Context(), id, func(int) error { return nil })
 	f.must(err)
 	l.must(l.Compact(t.Context(), ByRequest))
 	f.must(f.fetch(l, 1))
@@ -88,7 +94,7 @@ func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
 	for _, c := range []struct {
 		by   string
 		lost bool // the file is missing, not damaged
-	}{{"segment", true}, {"segment", false}, {"major", true}, {"major", false}} {
+	}{{"segment", true}, {"segment", false}, {"major", true}, {"major", false}, {"minor", true}, {"minor", false}} {
 		t.Run(fmt.Sprintf("by=%s,lost=%t", c.by, c.lost), func(t *testing.T) {
 			fs := vfs.NewMem()
 			l, f := copied(t, fs)
@@ -109,10 +115,14 @@ func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
 			if f.Last() != l.Last() || f.Damaged() == nil {
 				t.Fatalf("the log ends with %v, the leader's with %v; %v", f.Last(), l.Last(), f.Damaged())
 			}
-			if c.by == "major" {
+			switch c.by {
+			case "major":
 				l.must(l.Compact(t.Context(), ByRequest))
 				f.must(f.fetch(l, 1))
-			} else {
+			case "minor": // of the damaged one and another
+				l.foldFrom(1)
+				f.must(f.fetch(l, 1))
+			default:
 				f.must(f.refetch(l, 1))
 			}
 			if f.Damaged() != nil {

@@ -19,7 +19,7 @@ type Settings struct {
 	// FlushIdle is how long a head without new rows waits before it is flushed. Default 10 min. That of a partition of at most ten
 	// minutes with a time range that has passed waits for a thirtieth of it.
 	FlushIdle time.Duration
-	// MinorsMax is how many minors may lie above a major before they are folded into a new one. Default 12.
+	// MinorsMax is how many minors may lie above a major before some are folded into one, or all into a new major. Default 12.
 	// Larger: less written, slower reads.
 	MinorsMax int
 	// SeriesMax bounds the series of one partition. Default 20,000,000.
@@ -143,7 +143,7 @@ func (s *Settings) headLimit(h HeadShape) int64 {
 }
 
 // FlushDue returns why the head should be flushed now. While a compaction runs, a flush waits until the head is half as large
-// again, or four times as old: segments flushed meanwhile have to be folded once more, and no flush can begin until they are.
+// again, or four times as old: segments flushed meanwhile have to be written once more, the last of them while no flush can begin.
 func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason {
 	limit := s.headLimit(h)
 	patience := time.Duration(1)
@@ -200,14 +200,13 @@ type Chain struct {
 	OldRanks int64
 }
 
-// CompactDue returns why the segments should be folded into one major.
+// CompactDue returns why segments should be folded, and the index of the first of them: all newer ones are folded with it. 0: all, into one major.
 //
-// Minors are folded when together they weigh half of the major, so that each byte is rewritten a bounded number of
-// times (the sizes form a geometric row: about 2 bytes written per byte kept), or when there are too many to read. From some
-// 24 flushes on the number decides, and a byte is rewritten about once more for each 24 flushes (DESIGN.md, Bytes written).
+// In a small partition minors are folded when together they weigh half of the major, so that there are few to read. Else they are folded when there are too many to
+// read, from the one on where it costs least (cheapest): each byte is rewritten three or four times then, however many flushes there are (DESIGN.md, Bytes written).
 // A partition that gets no more rows is folded once for good. Late rows start this again, so it waits for a day without any, unless
 // they weigh enough to pay for the rewriting.
-func (s *Settings) CompactDue(c *Chain) Reason {
+func (s *Settings) CompactDue(c *Chain) (why Reason, first int) {
 	var major, minors int64
 	n := 0
 	for _, g := range c.Segments {
@@ -221,26 +220,43 @@ func (s *Settings) CompactDue(c *Chain) Reason {
 	closing := c.Closed && c.Idle >= s.FlushIdle && (closingShare*minors >= major || c.Idle >= closingIdle)
 	switch {
 	case c.Deletions > 0 && c.Clean:
-		return ByRequest
+		return ByRequest, 0
 	case c.Deletions >= deletionsWorth, c.DeletionBytes >= deletionsBytesMax/2:
-		return ByDeletions
-	case n >= s.MinorsMax:
-		return ByCount
-	case n >= minorsWorth && 2*minors >= major:
-		return BySize
+		return ByDeletions, 0
 	case closing && n > 0:
-		return ByClosing
+		return ByClosing, 0
+	case n >= s.MinorsMax:
+		return ByCount, c.cheapest()
+	case n >= minorsWorth && 2*minors >= major && major < smallMajor:
+		return BySize, 0
 	case closing && c.Deletions > 0:
-		return ByDeletions
+		return ByDeletions, 0
 	case closing && c.Idle >= closingIdle && c.OldRanks > 0 && ranksShare*c.OldRanks >= major+minors:
-		return ByRanks
+		return ByRanks, 0
 	}
-	return NotDue
+	return NotDue, 0
+}
+
+// cheapest returns the index of the segment from which on folding is worth most: that with the fewest bytes for the cube of the number of segments that folding saves. Of flushes of one size it makes
+// larger minors of a few, then of a dozen, and so on, each from several of the size below. With the square or the fourth power it costs the same, with the number itself twice as much, since the newest two or three are then
+// folded too often.
+func (c *Chain) cheapest() (first int) {
+	var bytes, least float64
+	for i := len(c.Segments) - 1; i >= 0; i-- {
+		bytes += float64(c.Segments[i].Size)
+		saved := float64(len(c.Segments) - 1 - i)
+		if cost := bytes / (saved * saved * saved); saved == 1 || saved > 1 && cost <= least {
+			first, least = i, cost
+		}
+	}
+	return first
 }
 
 const (
-	// minorsWorth is the least number of minors worth folding while rows still come in.
+	// minorsWorth is the least number of minors worth folding while rows still come in, and smallMajor the size of a major up to which all is
+	// folded then: larger ones are rewritten less often.
 	minorsWorth = 4
+	smallMajor  = 16 << 20
 	// closingShare of the major is the weight that minors of a closed partition need to be folded before closingIdle.
 	closingShare = 16
 	closingIdle  = 24 * time.Hour

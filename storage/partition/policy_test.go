@@ -71,23 +71,32 @@ func TestCompactDue(t *testing.T) {
 	}
 	closed := func(c Chain, idle time.Duration) Chain { c.Closed, c.Idle = true, idle; return c }
 	deleted := func(c Chain, n int) Chain { c.Deletions = n; return c }
+	from := func(what string, c Chain, want Reason, first int) {
+		t.Helper()
+		if got, i := set.CompactDue(&c); got != want || i != first {
+			t.Errorf("%s: %q from segment %d on, want %q from %d", what, got, i, want, first)
+		}
+	}
 	f := func(what string, c Chain, want Reason) {
 		t.Helper()
-		if got := set.CompactDue(&c); got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
-		}
+		from(what, c, want, 0)
 	}
 	f("nothing was ever flushed", Chain{}, NotDue)
 	f("a major alone is as good as it gets", chain(major(100), nil), NotDue)
 	f("four minors that weigh half of the major are folded", chain(major(80), minors(4, 10)), BySize)
 	f("three are not worth it", chain(major(60), minors(3, 10)), NotDue)
 	f("nor are four light ones", chain(major(81), minors(4, 10)), NotDue)
-	f("twelve are too many to read, however light", chain(major(1<<40), minors(12, 1)), ByCount)
+	f("nor are heavy ones above a major that takes long to write", chain(major(smallMajor), minors(4, smallMajor)), NotDue)
+	f("twelve are too many to read", chain(major(1), minors(12, 1)), ByCount)
+	from("where the major is heavy it stays", chain(major(1<<40), minors(12, 1)), ByCount, 1)
+	from("and so do the heavier ones above it", chain(major(1<<40), append(minors(4, 100), minors(8, 1)...)), ByCount, 5)
+	from("until they are many", chain(major(1<<40), append(minors(10, 100), minors(2, 90)...)), ByCount, 1)
 	f("eleven are not", chain(major(1<<40), minors(11, 1)), NotDue)
 
 	f("a partition that is written to no more is folded for good", closed(chain(major(100), minors(1, 10)), 10*time.Minute), ByClosing)
 	f("when it has rested", closed(chain(major(100), minors(1, 10)), 10*time.Minute-1), NotDue)
 	f("a few late rows do not rewrite it", closed(chain(major(161), minors(1, 10)), 23*time.Hour), NotDue)
+	f("nor do twelve minors stay apart then", closed(chain(major(1<<40), minors(12, 1<<39)), 10*time.Minute), ByClosing)
 	f("before a day without any has passed", closed(chain(major(161), minors(1, 10)), 24*time.Hour), ByClosing)
 	f("then there is nothing left to do", closed(chain(major(100), nil), 48*time.Hour), NotDue)
 

@@ -21,7 +21,7 @@ func TestModel(t *testing.T) {
 		w.loses, w.doubles = chance("lose", rapid.SampledFrom([]int{0, 5, 40}).Draw(t, "losses")), chance("double", 5)
 		for range rapid.IntRange(10, 120).Draw(t, "events") {
 			n := w.nodes[rapid.IntRange(0, 2).Draw(t, "node")]
-			switch rapid.IntRange(0, 14).Draw(t, "event") {
+			switch rapid.IntRange(0, 16).Draw(t, "event") {
 			case 0:
 				w.write(uint64(rapid.IntRange(1, 5).Draw(t, "frames")))
 			case 1, 2:
@@ -33,6 +33,10 @@ func TestModel(t *testing.T) {
 				w.flush()
 			case 4:
 				w.compact()
+			case 11:
+				w.beginFold(rapid.IntRange(0, 3).Draw(t, "from"))
+			case 12:
+				w.endFold()
 			case 5:
 				// With a damaged file it would need the same segment elsewhere, which the leader before may have compacted (DESIGN.md, Not built yet).
 				if !n.down && n != w.leader && len(n.broken) == 0 && covers(n.log, allFlushed(w)) {
@@ -93,6 +97,7 @@ func (w *world) breaks(n *node, i int) {
 // heal ends all faults and gives every machine time.
 func (w *world) heal() {
 	w.loses, w.doubles, w.corrupt, w.wire = never, never, 0, nil
+	w.endFold()
 	for _, n := range w.nodes {
 		if n.down {
 			n.restart()

@@ -16,6 +16,7 @@ import (
 //	write 3            the leader's log grows; follow: the others' logs as well, and they promise its epoch
 //	follow [M]
 //	flush | compact    the leader makes a segment of the frames that all have; folds its chain into a major
+//	fold 2 | folded    the leader begins to fold its segments from the third on into one; it is done
 //	take M             M leads the next epoch
 //	down M | up M      its process; unfinished files are gone
 //	lose on|off        all messages are lost
@@ -67,6 +68,10 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string) {
 		w.flush()
 	case "compact":
 		w.compact()
+	case "fold":
+		w.beginFold(number())
+	case "folded":
+		w.endFold()
 	case "take":
 		w.take(w.named(args[0]))
 	case "down":

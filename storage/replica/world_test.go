@@ -25,7 +25,11 @@ type world struct {
 	loses   func() bool
 	doubles func() bool
 	free    uint64
+	folding *fold // the leader's; nil: none
 }
+
+// fold is a compaction under way: of the leader's segments from one on and below another.
+type fold struct{ from, upto int }
 
 type node struct {
 	name     string
@@ -116,7 +120,7 @@ func (w *world) take(n *node) {
 	}
 	n.moving = map[uint64]Transit{}
 	n.epoch, n.leads, n.sender, n.nextSeq = epoch, true, NewSender(Settings{}), 1
-	w.leader = n
+	w.leader, w.folding = n, nil
 	w.chainChanged()
 	w.write(1)
 }
@@ -146,7 +150,11 @@ func (w *world) chainChanged() {
 			others = append(others, n.member)
 		}
 	}
-	w.perform(l, l.sender.Step(w.now, Chain{l.chain}, nil))
+	offered := l.chain
+	if w.folding != nil { // later ones will be based on the result
+		offered = offered[:w.folding.upto]
+	}
+	w.perform(l, l.sender.Step(w.now, Chain{offered}, nil))
 	w.perform(l, l.sender.Step(w.now, Members{others}, nil))
 }
 
@@ -170,24 +178,55 @@ func (w *world) flush() {
 
 // compact folds the leader's chain into a major.
 func (w *world) compact() {
-	if l := w.leader; len(l.chain) > 1 && len(l.broken) == 0 {
-		g := Segment{Major: true, Base: l.chain[len(l.chain)-1].ID, Ends: l.ends()}
-		l.chain = nil
-		w.add(g)
+	if w.beginFold(0) {
+		w.endFold()
 	}
+}
+
+// beginFold begins to fold the leader's segments from one on.
+func (w *world) beginFold(from int) bool {
+	l := w.leader
+	if w.folding != nil || len(l.chain) < from+2 || len(l.broken) > 0 {
+		return false
+	}
+	w.folding = &fold{from, len(l.chain)}
+	return true
+}
+
+// endFold replaces them by one segment, and those made meanwhile by one on top of it.
+func (w *world) endFold() {
+	l, f := w.leader, w.folding
+	if f == nil || len(l.broken) > 0 {
+		return
+	}
+	late := l.chain[f.upto:]
+	g := Segment{Major: f.from == 0, Base: l.chain[f.upto-1].ID, Ends: l.chain[f.upto-1].Ends}
+	if !g.Major {
+		g.Base = l.chain[f.from-1].ID
+	}
+	made := []Segment{w.make(g)}
+	if n := len(late); n > 0 {
+		made = append(made, w.make(Segment{Base: made[0].ID, Ends: late[n-1].Ends}))
+	}
+	l.chain, w.folding = append(slices.Clone(l.chain[:f.from]), made...), nil
+	w.chainChanged()
 }
 
 func (w *world) add(g Segment) {
 	l := w.leader
+	g.Ends = slices.Clone(l.log)
+	l.chain = append(slices.Clone(l.chain), w.make(g))
+	w.chainChanged()
+}
+
+// make gives a segment its id.
+func (w *world) make(g Segment) Segment {
+	l := w.leader
 	g.ID = point.SegmentID{Epoch: l.epoch, Seq: l.nextSeq}
 	l.nextSeq++
-	if g.Ends == nil {
-		g.Ends = slices.Clone(l.log)
-	}
 	g.Size, g.Checksum = w.size, uint64(len(w.made)+1)
 	w.made[g.ID] = g
-	l.chain = append(l.chain, g)
-	w.chainChanged()
+	return g
 }
 
 func (w *world) say(format string, args ...any) {

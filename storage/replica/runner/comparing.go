@@ -61,7 +61,7 @@ func (c *Copier) nextToCompare(now replica.Time) (next *sending) {
 		return behind, p
 	}
 	for _, s := range c.senders {
-		if s.state == nil || !s.comparer.Due(now) || now-s.rests < c.settings.CompareAfter || len(c.comparable(s)) == 0 || s.machine.Owing() > 0 || s.copy.At.Damaged() != nil || len(segmentsOf(s.state)) < len(s.state.Segments) {
+		if s.state == nil || !s.comparer.Due(now) || now-s.rests < c.settings.CompareAfter || len(c.comparable(s)) == 0 || s.machine.Owing() > 0 || s.copy.At.State() != s.state || s.copy.At.Damaged() != nil || len(segmentsOf(s.state)) < len(s.state.Segments) {
 			continue
 		}
 		if next != nil {

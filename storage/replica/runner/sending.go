@@ -125,7 +125,7 @@ func (c *Copier) renew(s *sending, others []lease.Member) {
 		s.members = members
 		c.step(s, replica.Members{All: members})
 	}
-	if st := s.copy.At.State(); st != s.state && s.copy.At.Damaged() == nil {
+	if st := s.copy.At.Offered(); st != s.state && s.copy.At.Damaged() == nil {
 		s.state = st
 		c.step(s, replica.Chain{Segments: segmentsOf(st)})
 	}

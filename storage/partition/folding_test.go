@@ -1,0 +1,238 @@
+package partition
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// foldFrom folds the segments from one on, as the policy may want it.
+func (b *bench) foldFrom(first int) {
+	b.t.Helper()
+	b.must(b.compact(b.t.Context(), ByCount, b.Segments()[first].ID))
+}
+
+// folds is a file system that runs a step each time that a segment is begun.
+type folds struct {
+	vfs.FS
+	steps []func()
+	busy  bool // a step is running: it may write segments, too
+}
+
+func newFolds(fs vfs.FS) *folds {
+	f := &folds{}
+	f.FS = errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.Contains(op.Path, ".seg") && !f.busy && len(f.steps) > 0 {
+			next := f.steps[0]
+			f.steps = f.steps[1:]
+			f.busy = true
+			next()
+			f.busy = false
+		}
+		return nil
+	}))
+	return f
+}
+
+// TestCompactionsCommitBelowWhatWasFlushedMeanwhile covers minors and deletions that come while segments are written: of all into a major, and of the newest into a minor.
+func TestCompactionsCommitBelowWhatWasFlushedMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		first    int      // segment that is folded
+		during   []string // the first fold, and those after it
+		segments int      // then
+	}{
+		{0, nil, 1},
+		{0, []string{"flush"}, 2},
+		{0, []string{"flush flush", "flush"}, 3},
+		{0, []string{"delete"}, 1},
+		{0, []string{"delete flush", "flush"}, 2},
+		{0, []string{"flush", "delete"}, 1},
+		{0, []string{"flush delete flush"}, 1},
+		{1, nil, 2},
+		{1, []string{"flush"}, 3},
+		{1, []string{"flush flush", "flush"}, 4},
+		{1, []string{"delete"}, 4}, // given up
+		{1, []string{"flush", "delete"}, 5},
+		{2, []string{"flush"}, 4},
+		{3, nil, 4}, // one alone stays as it is
+	} {
+		t.Run(fmt.Sprint(c.first, c.during), func(t *testing.T) {
+			mem := vfs.NewMem()
+			fs := newFolds(mem)
+			b := openBench(t, fs, 1)
+			for i := range 4 {
+				b.must(b.put("a", int64(i), float64(i)))
+				b.must(b.put(fmt.Sprint("b", i), 1, 1))
+				b.must(b.put(fmt.Sprint("b", i/2), 2, float64(i)))
+				b.must(b.Flush(t.Context(), ByAge))
+			}
+			want := map[string]string{"a": "0:0 1:1 2:2 3:3", "b0": "1:1 2:1", "b1": "1:1 2:3", "b2": "1:1", "b3": "1:1"}
+			had, at := b.State(), 10
+			for _, commands := range c.during {
+				fs.steps = append(fs.steps, func() {
+					if !b.flushMu.TryLock() {
+						t.Fatal("a flush waits for the fold")
+					}
+					b.flushMu.Unlock()
+					for _, x := range strings.Fields(commands) {
+						if x == "delete" {
+							b.must(b.Delete(t.Context(), 0, only("a"), 1, 1))
+							want["a"] = strings.Replace(want["a"], "1:1 ", "", 1)
+							continue
+						}
+						b.must(b.put("a", int64(at), 1))
+						b.must(b.put("c", int64(at), 1))
+						b.must(b.Flush(t.Context(), ByAge))
+						want["a"] += fmt.Sprintf(" %d:1", at)
+						want["c"] = strings.TrimSpace(fmt.Sprintf("%s %d:1", want["c"], at))
+						at++
+					}
+					if b.Offered() != had {
+						t.Error("followers are offered segments that the compaction replaces")
+					}
+				})
+			}
+			b.foldFrom(c.first)
+			if len(fs.steps) > 0 {
+				t.Errorf("%d folds did not happen", len(fs.steps))
+			}
+			var all []string
+			for _, name := range []string{"a", "b0", "b1", "b2", "b3", "c"} {
+				if want[name] != "" {
+					all = append(all, name+" "+want[name])
+				}
+			}
+			check := func() {
+				t.Helper()
+				b.want(strings.Join(all, "; "))
+				if n := len(b.Segments()); n != c.segments || len(b.files()) != n {
+					t.Errorf("%d segments, want %d; files %v", n, c.segments, b.files())
+				}
+				b.must(b.State().check())
+			}
+			check()
+			if b.Offered() != b.State() {
+				t.Error("followers are not offered the result")
+			}
+			b.close()
+			b = openBench(t, mem, 2)
+			b.must(b.Tidy(true))
+			check()
+			b.must(b.put("d", 1, 1))
+			all = append(all, "d 1:1")
+			b.must(b.Flush(t.Context(), ByAge))
+			b.must(b.Compact(t.Context(), ByRequest))
+			b.want(strings.Join(all, "; "))
+			b.close()
+		})
+	}
+}
+
+// TestAFoldThatCrashesAnywhereLosesNothing: the disk of a leader stops at every operation of a compaction of its newest segments, with a flush meanwhile.
+func TestAFoldThatCrashesAnywhereLosesNothing(t *testing.T) {
+	steps := 0
+	for at := 1; ; at++ {
+		mem := vfs.NewCrashableMem()
+		var n atomic.Int64
+		var on atomic.Bool
+		var taken atomic.Pointer[vfs.MemFS]
+		fs := newFolds(errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if on.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && n.Add(1) == int64(at) {
+				taken.Store(mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: at % 2 * 100, RNG: rand.New(rand.NewPCG(1, 1))}))
+			}
+			return nil
+		})))
+		b := openBench(t, fs, 1)
+		put := func(i int64) {
+			b.must(b.put("a", i, float64(i)))
+			b.must(b.put(fmt.Sprint("b", i), 1, 1))
+			b.must(b.Flush(t.Context(), ByAge))
+		}
+		for i := range int64(4) {
+			put(i)
+		}
+		had := "a 0:0 1:1 2:2 3:3; b0 1:1; b1 1:1; b2 1:1; b3 1:1"
+		on.Store(true)
+		fs.steps = append(fs.steps, func() {
+			on.Store(false)
+			if taken.Load() == nil {
+				had = "a 0:0 1:1 2:2 3:3 4:4; b0 1:1; b1 1:1; b2 1:1; b3 1:1; b4 1:1"
+			}
+			put(4)
+			on.Store(true)
+		})
+		b.foldFrom(2)
+		on.Store(false)
+		if n := len(b.Segments()); n != 4 {
+			t.Fatalf("%d segments", n)
+		}
+		b.close()
+		image := taken.Load()
+		if image == nil {
+			break
+		}
+		steps++
+		b = openBench(t, image, 2)
+		b.must(b.Tidy(true))
+		b.must(b.Damaged())
+		b.want(had)
+		if len(b.files()) != len(b.Segments()) {
+			t.Errorf("files %v of %d segments", b.files(), len(b.Segments()))
+		}
+		b.foldFrom(1)
+		b.want(had)
+		b.close()
+	}
+	if steps < 10 {
+		t.Errorf("only %d operations", steps)
+	}
+}
+
+// TestCopiesTakeAMinorOfSeveralMinors: a follower that has them, one that has some, and one that has none, by the rules of the build before (C66): a minor takes the place of others on its base.
+func TestCopiesTakeAMinorOfSeveralMinors(t *testing.T) {
+	l, c := leading(t, vfs.NewMem(), 1)
+	defer l.close()
+	var fs []*bench
+	for range 3 {
+		f := following(t, vfs.NewMem(), 1)
+		defer f.close()
+		fs = append(fs, f)
+	}
+	c.await = func(point.Serial) (err error) {
+		for _, f := range fs {
+			err = errors.Join(err, f.catchUp(l, 1))
+		}
+		return err
+	}
+	for i := range int64(6) {
+		l.must(l.put("a", i, float64(i)))
+		l.must(l.put(fmt.Sprint("b", i), 1, 1))
+		l.must(l.Flush(t.Context(), ByAge))
+		for n, f := range fs {
+			if n == 0 || n == 1 && i < 4 {
+				f.must(f.fetch(l, 1))
+			}
+		}
+	}
+	for _, first := range []int{3, 1, 0} {
+		l.foldFrom(first)
+		l.must(l.put("c", int64(first), 1))
+		for _, f := range fs {
+			f.must(f.catchUp(l, 1))
+			f.must(f.fetch(l, 1))
+			same(t, l, f)
+			if len(f.files()) != len(l.Segments()) {
+				t.Errorf("files %v of %d segments", f.files(), len(l.Segments()))
+			}
+		}
+		l.must(l.Flush(t.Context(), ByAge))
+	}
+}
