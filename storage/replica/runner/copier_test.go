@@ -23,6 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -57,6 +58,7 @@ type node struct {
 	links  *rpc.Links
 	copier *Copier
 	stamp  point.Stamp
+	lane   *lane.Lane // of the compactions
 	copy   chains.Copy
 	joined atomic.Bool
 	stop   func()
@@ -105,14 +107,14 @@ func (n *node) Adopt(_ context.Context, _ lease.Partition, _ point.PlacementID, 
 
 func openNode(t *testing.T, name string, id point.PlacementID, set Settings) *node {
 	t.Helper()
-	n := &node{t: t, name: name, fs: vfs.NewMem(), cache: segment.NewCache(1 << 14), index: series.New(), stamp: 1 << 40}
+	n := &node{t: t, name: name, fs: vfs.NewMem(), cache: segment.NewCache(1 << 14), index: series.New(), stamp: 1 << 40, lane: lane.New(func() bool { return true }, 1)}
 	log := slog.New(slog.DiscardHandler)
 	var err error
 	n.brick, err = brick.Open(brick.Deps{FS: n.fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
 	n.must(err)
 	n.must(n.brick.Recover(func(point.PlacementID) point.Serial { return point.Serial{} }, func(point.PlacementID, point.Serial, []byte) error { return nil }))
 	deps := partition.Deps{Brick: n.brick, Index: n.index, Cache: n.cache, Log: log, Metrics: partition.NewMetrics(prometheus.NewRegistry()),
-		HeadBytes: noBytes{}, Compacting: new(budget.Held)}
+		HeadBytes: noBytes{}, Compacting: new(budget.Held), Lane: n.lane}
 	n.Partition, err = partition.Create(deps, partition.Settings{}, partition.Identity{Table: "t", Partition: 1, Placement: id, TimeHi: 1 << 60}, 0)
 	n.must(err)
 	handler := &Handler{Next: chains.Handler{Wire: &chains.LinkWire{}}}
@@ -270,6 +272,31 @@ func TestAnEmptyFollowerGetsTheChainOfSegments(t *testing.T) {
 	}
 	if a, b := p.leader.Flushed(), p.follows.Last(); a != b {
 		t.Errorf("the leader's segments end with %v, the follower with %v", a, b)
+	}
+}
+
+// TestAFollowerGetsAFoldedMinorAndNothingTwice: twelve small minors become one above the major. What is flushed meanwhile is sent once, as the minor that is based on the result.
+func TestAFollowerGetsAFoldedMinorAndNothingTwice(t *testing.T) {
+	p := newPair(t, Settings{})
+	p.leader.write(5000, noise)
+	for range 12 {
+		p.leader.write(10, ramp)
+	}
+	p.within("the follower has all segments", p.same)
+	query := p.leader.lane.Turn(&lane.Share{})
+	p.leader.must(query.Next(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- p.leader.CompactIfDue(t.Context(), time.Now()) }()
+	p.within("the compaction waits for its turn", func() bool { _, waiting := p.leader.lane.InUse(); return waiting > 0 })
+	p.leader.write(10, ramp)
+	query.End()
+	p.leader.must(<-done)
+	if n := len(p.leader.State().Segments); n != 3 {
+		t.Fatalf("%d segments, want the major, the twelve as one, and the last", n)
+	}
+	p.within("the follower has them", p.same)
+	if n := testutil.ToFloat64(p.follows.copier.metrics.adopted); n != 15 {
+		t.Errorf("%v segments were fetched, want 15", n)
 	}
 }
 
