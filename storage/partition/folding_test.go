@@ -236,3 +236,29 @@ func TestCopiesTakeAMinorOfSeveralMinors(t *testing.T) {
 		l.must(l.Flush(t.Context(), ByAge))
 	}
 }
+
+// TestAFoldOfTheNewestTakesAllWhereRowsAreDeleted: a minor's header lists a deletion of rows below it, or tombstones hide rows of some segment. Only a major lists what was deleted before, and may define series without rows.
+func TestAFoldOfTheNewestTakesAllWhereRowsAreDeleted(t *testing.T) {
+	for _, folded := range []bool{false, true} { // before the deletion is in a header
+		b := openBench(t, vfs.NewMem(), 1)
+		for i := range 3 {
+			b.must(b.put("a", int64(i), 1))
+			b.must(b.put("b", int64(i), 1))
+			b.must(b.Flush(t.Context(), ByAge))
+		}
+		b.must(b.Delete(t.Context(), 0, only("a"), 0, 9))
+		if folded {
+			b.must(b.Compact(t.Context(), ByRequest))
+		}
+		for i := range 3 {
+			b.must(b.put("b", int64(10+i), 1))
+			b.must(b.Flush(t.Context(), ByAge))
+		}
+		b.foldFrom(1)
+		b.want("b 0:1 1:1 2:1 10:1 11:1 12:1")
+		if n := len(b.Segments()); n != 1 {
+			t.Errorf("folded %t: %d segments", folded, n)
+		}
+		b.close()
+	}
+}
