@@ -36,7 +36,9 @@ type link struct {
 	gone    bool     // the placement was removed
 	blocked bool     // nothing is accepted while an epoch is raised that this placement is to lead, or a segment adopted
 
-	making      bool // a segment
+	making      bool           // a flush is under way
+	folding     []*segmentFile // the segments as they were when the compaction under way began; nil: none is
+	folds       point.Epoch    // of that compaction
 	nextSegment uint64
 	placed      lease.Time
 }

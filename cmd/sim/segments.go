@@ -16,7 +16,7 @@ import (
 // segmentFile is a segment: a set of frames that never changes. All placements that have it share it.
 type segmentFile struct {
 	replicas.Segment
-	frames []*frame // a minor's own; a major's all
+	frames []*frame // its own; a major's are all
 }
 
 func idsOf(segments []*segmentFile) (ids []point.SegmentID) {
@@ -136,10 +136,10 @@ func (y *sending) renew() {
 		y.step(replicas.Members{All: same})
 		y.step(replicas.Members{All: members})
 	}
-	if j := y.x.r.log; !slices.Equal(j.segments, y.chain) {
-		y.chain = j.segments
+	if offered := y.x.offered(); !slices.Equal(offered, y.chain) {
+		y.chain = offered
 		var list []replicas.Segment
-		for _, g := range j.segments {
+		for _, g := range offered {
 			list = append(list, g.Segment)
 		}
 		y.step(replicas.Chain{Segments: list})
@@ -160,7 +160,7 @@ func (y *sending) step(in replicas.SenderInput) {
 		case replicas.Flush:
 			x.flush()
 		case replicas.Compact:
-			x.compact()
+			x.compact(0)
 		case replicas.Suspect:
 			s.w.mark(segmentSuspect)
 		case replicas.Level:
@@ -211,7 +211,7 @@ func (x *link) maintain() {
 	j, w := x.r.log, x.s.w
 	switch {
 	case len(j.segments) > w.segmentsMax && w.chance(30):
-		x.compact()
+		x.compact(w.rng.IntN(len(j.segments)))
 	case len(j.records) > w.flushFrom && w.chance(30),
 		w.healed && len(j.records) > 0 && w.chance(100): // by age; a follower may have the segment of a leader before
 		x.flush()
@@ -245,32 +245,66 @@ func (x *link) flush() {
 		} else {
 			g.Major = true
 		}
-		x.commit(g, append(slices.Clone(j.segments), g), epoch)
+		x.name(g, epoch)
+		s.disk.commitSegments(s.proc, x.r, append(slices.Clone(j.segments), g), func() {})
 		s.w.mark(segmentFlushed)
 	})
 }
 
-// compact folds all segments into a major.
-func (x *link) compact() {
+// compact folds the segments from one on: all into a major, or the newest into a minor.
+func (x *link) compact(from int) {
 	j, epoch, s := x.r.log, x.takes, x.s
-	if x.making || epoch == 0 || len(j.segments) < 2 {
+	if x.folding != nil || epoch == 0 || len(j.segments) < from+2 {
 		return
 	}
-	x.making = true
+	n := len(j.segments)
+	x.folding, x.folds = j.segments, epoch
 	s.after(time.Duration(s.w.rng.Int64N(int64(time.Second))), "compact", func() {
-		x.making = false
-		if !x.leadsStill(epoch) || len(j.segments) < 2 {
+		had := x.folding
+		x.folding = nil
+		if !x.leadsStill(epoch) || len(j.segments) < n || !slices.Equal(j.segments[:n], had) {
 			return
 		}
-		g := &segmentFile{frames: slices.Clone(j.all[:j.upto.Seq])}
-		g.Major, g.Ends, g.Base = true, slices.Clone(j.segmentEnds()), j.segments[len(j.segments)-1].ID
-		x.commit(g, []*segmentFile{g}, epoch)
-		s.w.mark(segmentCompacted)
+		g := &segmentFile{frames: slices.Concat(framesOf(j.segments[from:n])...)}
+		g.Major, g.Ends, g.Base = from == 0, slices.Clone(j.segments[n-1].Ends), j.segments[n-1].ID
+		if !g.Major {
+			g.Base = j.segments[from-1].ID
+		}
+		made := append(slices.Clone(j.segments[:from]), g)
+		x.name(g, epoch)
+		if late := j.segments[n:]; len(late) > 0 { // flushed meanwhile: it gets the result as its base
+			l := &segmentFile{frames: slices.Concat(framesOf(late)...)}
+			l.Ends, l.Base = slices.Clone(late[len(late)-1].Ends), g.ID
+			x.name(l, epoch)
+			made = append(made, l)
+			s.w.mark(segmentsBelow)
+		}
+		s.disk.commitSegments(s.proc, x.r, made, func() {})
+		if g.Major {
+			s.w.mark(segmentCompacted)
+		} else {
+			s.w.mark(segmentsFolded)
+		}
 	})
 }
 
-// commit gives a new segment its name, and makes it part of the placement.
-func (x *link) commit(g *segmentFile, segments []*segmentFile, epoch point.Epoch) {
+func framesOf(segments []*segmentFile) (all [][]*frame) {
+	for _, g := range segments {
+		all = append(all, g.frames)
+	}
+	return all
+}
+
+// offered are the segments that the others may get: while a compaction runs, those from before it.
+func (x *link) offered() []*segmentFile {
+	if x.folding != nil && x.folds == x.takes {
+		return x.folding
+	}
+	return x.r.log.segments
+}
+
+// name gives a new segment its id.
+func (x *link) name(g *segmentFile, epoch point.Epoch) {
 	x.nextSegment = max(x.nextSegment, 1)
 	for _, old := range x.r.log.segments {
 		x.nextSegment = max(x.nextSegment, old.ID.Seq+1)
@@ -281,7 +315,6 @@ func (x *link) commit(g *segmentFile, segments []*segmentFile, epoch point.Epoch
 	x.s.w.n.made++
 	g.Checksum = uint64(x.s.w.n.made)
 	x.s.w.check.madeSegment(x, g)
-	x.s.disk.commitSegments(x.s.proc, x.r, segments, func() {})
 }
 
 // Receiving.
