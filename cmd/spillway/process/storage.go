@@ -271,13 +271,10 @@ func (p *storage) follows() []followed {
 	later := func(func(int64)) {}
 	return []followed{
 		p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
-		ahead(p.accounts.bodies, requestCopies, p.rpc.RequestBytes, p.rpc.OnRequestGrowth), ahead(p.accounts.bodies, 1, p.rpc.InsertBytes, p.rpc.OnInsertGrowth), ahead(p.accounts.bodies, 1, p.copies.linkBytes, p.copies.onLinkGrowth),
+		ahead(p.accounts.bodies, 1, p.rpc.RequestBytes, p.rpc.OnRequestGrowth), ahead(p.accounts.bodies, 1, p.rpc.InsertBytes, p.rpc.OnInsertGrowth), ahead(p.accounts.bodies, 1, p.copies.linkBytes, p.copies.onLinkGrowth),
 		ahead(p.accounts.queries, 1, p.rpc.AnswerBytes, p.rpc.OnAnswerGrowth), ahead(p.accounts.compactions, 1, p.copies.heldBytes, later), ahead(p.accounts.heads, 1, p.stagedBytes, later), ahead(p.accounts.series, settings.KeptBytes, p.server.Series, later),
 	}
 }
-
-// requestCopies is how many times a request is in memory: as it came, and as it is used.
-const requestCopies = 2
 
 // byHand reports whether administrators may write a row. The other rows keep the cluster running: heartbeats, and the
 // master's. In the place of a heartbeat that is missing they write a row that says so, which a server that lives replaces.

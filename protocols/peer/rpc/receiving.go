@@ -17,9 +17,10 @@ import (
 // them all, and Settings.shareMax those of each class but maps, so that maps, which keep a cluster running, have half at least, and reads shut out no deletions.
 // Requests of up to alwaysMax are counted, and never refused: pings, rows of administrators and most reads pass beside large ones.
 type receiving struct {
-	s     *Server
-	class requestClass
-	taken int64
+	s      *Server
+	class  requestClass
+	taken  int64 // what bounds count
+	copied int64 // copies of the bytes as they came, which decode made: booked beside
 }
 
 // requestClass is the purpose of a request.
@@ -61,6 +62,7 @@ func (r *receiving) take(n int) error {
 func (r *receiving) add(n int64) {
 	r.taken += n
 	r.s.requestBytes.Add(n)
+	r.s.requestsHeld.Add(n)
 	if r.class != maps {
 		r.s.classBytes[r.class].Add(n)
 	}
@@ -119,11 +121,13 @@ func (r *receiving) chunks(from receiver, most int, m proto.Message) (got int, e
 }
 
 // decode decodes a protobuf message, of which the bytes are counted. The memory of its parts beside them is counted first: two bytes stand for an empty matcher, which
-// needs a hundred times as many.
+// needs a hundred times as many. The texts are copied out of b, which stays as it came until the request ends: the copy is booked here.
 func (r *receiving) decode(b []byte, m proto.Message) error {
 	if err := r.take(partsBytes(b, m.ProtoReflect().Descriptor())); err != nil {
 		return err
 	}
+	r.copied += int64(len(b))
+	r.s.requestsHeld.Add(int64(len(b)))
 	return unmarshal(b, m)
 }
 
@@ -174,11 +178,15 @@ func varints(b []byte) (n int) {
 	return n
 }
 
-// end releases all that take counted.
-func (r *receiving) end() { r.add(-r.taken) }
+// end releases all that take and decode counted.
+func (r *receiving) end() {
+	r.add(-r.taken)
+	r.s.requestsHeld.Add(-r.copied)
+	r.copied = 0
+}
 
-// RequestBytes is how many bytes of requests, other than inserts, are held now.
-func (s *Server) RequestBytes() int64 { return s.requestBytes.Load() }
+// RequestBytes is the memory of requests, other than inserts: as they came, and as they are decoded.
+func (s *Server) RequestBytes() int64 { return s.requestsHeld.Load() }
 
 // AnswerBytes is the memory of answers that are being sent, but those of selects and evaluations.
 func (s *Server) AnswerBytes() int64 { return s.answerBytes.Load() }
@@ -187,4 +195,4 @@ func (s *Server) AnswerBytes() int64 { return s.answerBytes.Load() }
 func (s *Server) OnAnswerGrowth(f func(to int64)) { s.answerBytes.OnGrowth(f) }
 
 // OnRequestGrowth has f called with the coming value of RequestBytes each time before it grows.
-func (s *Server) OnRequestGrowth(f func(to int64)) { s.requestBytes.OnGrowth(f) }
+func (s *Server) OnRequestGrowth(f func(to int64)) { s.requestsHeld.OnGrowth(f) }

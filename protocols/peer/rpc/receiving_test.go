@@ -62,6 +62,31 @@ func TestReadsOfManyPeersLeaveRoomForMaps(t *testing.T) {
 	begin("a file that is longer than all requests may be", maps, 2*peer.MapBytesMax+1, fault.Errorf(fault.TooLarge, "large"))
 }
 
+// TestARequestIsBookedOnceAsItCameAndOnceAsItIsDecoded: a storage server booked all of it twice, so that 60 KiB of matchers whose parts need 8 MiB took 16 MiB
+// from inserts and queries.
+func TestARequestIsBookedOnceAsItCameAndOnceAsItIsDecoded(t *testing.T) {
+	s := &Server{}
+	s.settings.setDefaults()
+	b, err := proto.Marshal(&peerpb.Select{Table: "t", Matchers: make([]*peerpb.Matcher, 10)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	booked := int64(0)
+	s.OnRequestGrowth(func(to int64) { booked = to })
+	r := &receiving{s: s, class: reads}
+	if err := r.take(len(b)); err != nil || booked != int64(len(b)) {
+		t.Errorf("%d bytes are booked with %d that came: %v", booked, len(b), err)
+	}
+	parts := partsBytes(b, (&peerpb.Select{}).ProtoReflect().Descriptor())
+	if err := r.decode(b, &peerpb.Select{}); err != nil || booked != int64(2*len(b)+parts) {
+		t.Errorf("%d bytes are booked, want %d as they came, as many copied, and %d of their parts: %v", booked, len(b), parts, err)
+	}
+	r.end()
+	if n := s.RequestBytes(); n != 0 || s.requestBytes.Load() != 0 {
+		t.Errorf("%d bytes stay booked, %d counted", n, s.requestBytes.Load())
+	}
+}
+
 // TestAReadOfManyPartsIsRefusedBeforeItIsDecoded: two bytes make an empty matcher of some hundred, so that one read of 8 MiB needed half a gigabyte, of which 8 MiB were
 // counted.
 func TestAReadOfManyPartsIsRefusedBeforeItIsDecoded(t *testing.T) {

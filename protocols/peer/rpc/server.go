@@ -58,7 +58,8 @@ type Server struct {
 	insertBytes  atomic.Int64           // of inserts under way
 	decoded      *semaphore.Weighted    // room for their rows, of Settings.DecodedBytesMax
 	insertsHeld  budget.Held            // both
-	requestBytes budget.Held            // of other requests, until they are answered
+	requestBytes atomic.Int64           // of other requests, until they are answered, as Settings.RequestBytesMax bounds them
+	requestsHeld budget.Held            // the same, and the copies that decoding makes
 	answerBytes  budget.Held            // of answers that are being sent, but those of selects and evaluations, which are sent as they are made
 	classBytes   [classMax]atomic.Int64 // of requestBytes, by class
 }

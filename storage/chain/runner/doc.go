@@ -9,5 +9,5 @@
 // disk or for room on a link run beside it, and their results come back as inputs.
 //
 // Invariants kept here: I1 (Await returns nil only for frames that all have, by the machine), I5 (frames in memory are bounded by
-// cacheBytesMax a partition; incoming data is bounded by the links' windows).
+// cacheBytesMax a partition; incoming frames are bounded by the links' windows, and of messages without one the newest of each kind waits).
 package runner

@@ -22,6 +22,7 @@ import (
 // placement is a chain's part at one placement: the machine, and the work beside it.
 //
 //	link, writer, fsync, tick ──post──▶ events ──▶ drain: one goroutine at a time, that of the first that posted
+//	                                     └─ news: one of each kind and member
 //	                                                 └─ a slow event: in a goroutine of its own, and all later ones
 //
 // An event seldom costs more than a goroutine's wake-up, so the goroutine that brings it handles it, unless another is at work.
@@ -51,8 +52,9 @@ type placement struct {
 		sync.Mutex // acquired under the partition's lock by Pass: no other is acquired while it is held
 		machine    *chain.Machine
 		events     []event
-		draining   bool // a goroutine handles events
-		ended      bool // no event is handled any more
+		news       []*news // those of events
+		draining   bool    // a goroutine handles events
+		ended      bool    // no event is handled any more
 		recent     recent
 		unsynced   []appended  // frames in the log that are not known to be fsynced
 		enlisted   bool        // in Chains.unsynced
@@ -79,6 +81,7 @@ var _ partition.Followers = (*placement)(nil)
 // event is an input, a request to lead or to adopt a segment, the end of an adoption, or that time went by.
 type event struct {
 	in      chain.Input
+	news    *news  // in the queue, in place of in
 	rec     []byte // of a Pass
 	release func()
 	lead    *Led
@@ -125,7 +128,7 @@ func (x *placement) post(e event) {
 		x.refuse(e)
 		return
 	}
-	x.mu.events = append(x.mu.events, e)
+	x.queueLocked(e)
 	x.mu.Unlock()
 	x.drain()
 }
@@ -168,6 +171,7 @@ func (x *placement) handleAll(maySlow bool) {
 		} else {
 			x.mu.events = x.mu.events[1:]
 		}
+		x.unqueuedLocked(&e)
 		x.mu.Unlock()
 		x.handle(e)
 	}
@@ -699,7 +703,7 @@ func (x *placement) end() {
 		x.idle.Wait()
 	}
 	left := x.mu.events
-	x.mu.events = nil
+	x.mu.events, x.mu.news = nil, nil
 	x.mu.Unlock()
 	for _, e := range left {
 		x.refuse(e)

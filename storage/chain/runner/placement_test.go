@@ -94,9 +94,13 @@ func (n *node) LeadCopies(ctx context.Context, p lease.Partition, epoch point.Ep
 }
 
 func openNode(t *testing.T, i int, set chain.Settings) *node {
+	return openNodeOn(t, i, vfs.NewMem(), set)
+}
+
+func openNodeOn(t *testing.T, i int, fs vfs.FS, set chain.Settings) *node {
 	n := &node{t: t, index: series.New()}
 	var err error
-	n.brick, err = brick.Open(brick.Deps{FS: vfs.NewMem()}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
+	n.brick, err = brick.Open(brick.Deps{FS: fs}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
 	n.must(err)
 	n.must(n.brick.Recover(func(point.PlacementID) point.Serial { return point.Serial{} }, func(point.PlacementID, point.Serial, []byte) error { return nil }))
 	log := slog.New(slog.DiscardHandler)
