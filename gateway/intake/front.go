@@ -144,6 +144,12 @@ func (f *Front) InFlightBytes() int64 { return f.inFlight.used.Load() }
 // disk, use no processor.
 func (f *Front) Writing() bool { return f.turns.taken() }
 
+// DeltaBytes is the memory of the sums of delta samples.
+func (f *Front) DeltaBytes() int64 { return f.deltas.Bytes() }
+
+// OnDeltaGrowth has g called with DeltaBytes, from any goroutine, before they grow. g is quick.
+func (f *Front) OnDeltaGrowth(g func(to int64)) { f.deltas.OnGrowth(g) }
+
 // OnInFlightGrowth has g called with InFlightBytes, from any goroutine, before requests hold more. g is quick.
 func (f *Front) OnInFlightGrowth(g func(to int64)) { f.inFlight.grows.Store(&g) }
 

@@ -403,6 +403,60 @@ func TestDeltasRememberTheSeriesThatLive(t *testing.T) {
 	}
 }
 
+// TestSumsOfDeltasStayWithinTheirMemory: they were in no account, and bounded by their number alone, so that series with long labels took all of a gateway's memory.
+// Each kept the 8 KiB of labels of the Dict that it came from, too, long after that had dropped them.
+func TestSumsOfDeltasStayWithinTheirMemory(t *testing.T) {
+	const most, label = 100, 8 << 10
+	d := otlp.NewDeltas(most)
+	booked := int64(0)
+	d.OnGrowth(func(to int64) { booked = max(booked, to) })
+	text := strings.Repeat("x", label)
+	for i := range 5 * most {
+		var b point.LabelsBuilder
+		b.Add([]byte("__name__"), fmt.Appendf(nil, "m%d", i))
+		b.Add([]byte("text"), []byte(text))
+		l, err := b.Labels()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := d.Bytes()
+		if _, err := d.Add(l, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		if now := d.Bytes(); now == before || now > most*otlp.DeltaReckoned+2*label {
+			t.Fatalf("%d bytes after %d series, %d before the last", now, i+1, before)
+		}
+	}
+	if booked < d.Bytes() || int64(d.Len())*label > d.Bytes() {
+		t.Errorf("%d bytes were booked; %d series hold %d", booked, d.Len(), d.Bytes())
+	}
+}
+
+// TestSumsOfDeltasKeepNoMemoryOfADict: each series had the piece of memory that its labels lay in.
+func TestSumsOfDeltasKeepNoMemoryOfADict(t *testing.T) {
+	const series, piece = 1000, 64 << 10
+	d := otlp.NewDeltas(2 * series)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	began := heap()
+	for i := range series {
+		l := point.MakeLabels("__name__", fmt.Sprint("m", i))
+		within := make([]byte, piece)
+		n := copy(within, l)
+		if _, err := d.Add(point.Labels(string(within)[:n]), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := heap() - began; n > series*piece/4 {
+		t.Errorf("%d series keep %d bytes", series, n)
+	}
+	runtime.KeepAlive(d)
+}
+
 func TestSettings(t *testing.T) {
 	if err := (otlp.Settings{}).Validate(); err != nil {
 		t.Error(err)

@@ -2,16 +2,23 @@ package otlp
 
 import (
 	"cmp"
+	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// deltasMax bounds the series that a Deltas remembers: two generations of half as many, up to 270 bytes each beside the
-// labels, which a Dict usually holds too.
-const deltasMax = 1 << 20
+const (
+	// deltasMax bounds the series that a Deltas remembers, in two generations of half as many.
+	deltasMax = 1 << 20
+	// deltaBytes is the memory of a series beside its names, maps and allocations with their slack included.
+	deltaBytes = 350
+	// deltaReckoned is the memory that a series is reckoned with: a generation of longer ones has fewer.
+	deltaReckoned = deltaBytes + 250
+)
 
 // deltaTimes is how many of the newest times of a series are remembered. More: an export may come again after more newer ones; 16 bytes each.
 const deltaTimes = 4
@@ -29,11 +36,18 @@ type Deltas struct {
 	Max int
 
 	late atomic.Int64
+	held budget.Held
 
 	mu struct {
 		sync.Mutex
-		young, old map[deltaSeries]deltaState // a series is in one map; old is dropped when young is full
+		young, old deltaGeneration // a series is in one; old is dropped when young is full
 	}
+}
+
+// deltaGeneration are series with the memory that they need.
+type deltaGeneration struct {
+	series map[deltaSeries]*deltaState
+	bytes  int64
 }
 
 // deltaSeries names a series by its labels, because its number ends with its Dict.
@@ -43,8 +57,14 @@ type deltaSeries struct {
 	labels  point.Labels
 }
 
+// bytes is the memory of a series.
+func (s *deltaSeries) bytes() int64 {
+	return deltaBytes + int64(len(s.table)+len(s.replica)+len(s.labels))
+}
+
 // deltaState is the sum of all deltas of a series, and its newest times.
 type deltaState struct {
+	named deltaSeries // in memory of its own: a part of a Dict's would keep all of that
 	sum   float64
 	len   int
 	times [deltaTimes]deltaTime // the first len, rising
@@ -55,6 +75,12 @@ type deltaTime struct {
 	at  point.Nanos
 	sum float64
 }
+
+// Bytes is the memory of the sums and of the names of their series.
+func (d *Deltas) Bytes() int64 { return d.held.Load() }
+
+// OnGrowth has f called with the coming value of Bytes each time before it grows.
+func (d *Deltas) OnGrowth(f func(to int64)) { d.held.OnGrowth(f) }
 
 // Late returns how many samples came after newer ones of their series and count from the next sum on.
 func (d *Deltas) Late() int64 { return d.late.Load() }
@@ -87,19 +113,33 @@ func (d *Deltas) add(series deltaSeries, t point.Nanos, v float64) (float64, err
 		state.len++
 	}
 	state.times[i] = row
-	d.mu.young[series] = state
 	return row.sum, nil
 }
 
-func (d *Deltas) findLocked(series deltaSeries) deltaState {
-	if len(d.mu.young) >= min(cmp.Or(d.Max, deltasMax), deltasMax)/2 {
-		d.mu.old, d.mu.young = d.mu.young, nil
-	}
-	if d.mu.young == nil {
-		d.mu.young = make(map[deltaSeries]deltaState)
-	}
-	if state, ok := d.mu.young[series]; ok {
+// findLocked gives the state of a series, in the young generation.
+func (d *Deltas) findLocked(series deltaSeries) *deltaState {
+	young := &d.mu.young
+	if state := young.series[series]; state != nil {
 		return state
 	}
-	return d.mu.old[series]
+	most := min(cmp.Or(d.Max, deltasMax), deltasMax) / 2
+	if len(young.series) >= most || young.bytes+series.bytes() > int64(most)*deltaReckoned {
+		d.held.Add(-d.mu.old.bytes)
+		d.mu.old, d.mu.young = d.mu.young, deltaGeneration{}
+	}
+	if young.series == nil {
+		young.series = map[deltaSeries]*deltaState{}
+	}
+	cost := series.bytes()
+	state := d.mu.old.series[series]
+	if state != nil {
+		delete(d.mu.old.series, series)
+		d.mu.old.bytes -= cost
+	} else {
+		d.held.Add(cost)
+		state = &deltaState{named: deltaSeries{strings.Clone(series.table), strings.Clone(series.replica), point.Labels(strings.Clone(string(series.labels)))}}
+	}
+	young.series[state.named] = state
+	young.bytes += cost
+	return state
 }

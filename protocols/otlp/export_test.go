@@ -5,6 +5,9 @@ import "github.com/spillwaydb/spillway/protocols/point"
 // FromJSON lets tests make protobuf of their JSON.
 var FromJSON = fromJSON
 
+// DeltaReckoned is the memory that a series is reckoned with.
+const DeltaReckoned = deltaReckoned
+
 // NewDeltas gives one of another bound.
 func NewDeltas(max int) *Deltas { return &Deltas{Max: max} }
 
@@ -14,4 +17,4 @@ func (d *Deltas) Add(series point.Labels, t point.Nanos, v float64) (float64, er
 }
 
 // Len is the number of series remembered.
-func (d *Deltas) Len() int { return len(d.mu.young) + len(d.mu.old) }
+func (d *Deltas) Len() int { return len(d.mu.young.series) + len(d.mu.old.series) }

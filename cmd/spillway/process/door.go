@@ -210,7 +210,8 @@ func (d *door) actors(ctx context.Context, g *run.Group, others ...func(context.
 	front.Add(actor(ctx, d.limits.Run))
 	front.Add(actor(ctx, d.replicas.Run))
 	front.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(d.accounts.series, settings.SeriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth))
+		return follow(ctx, ahead(d.accounts.series, settings.SeriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth),
+			ahead(d.accounts.series, 1, d.front.DeltaBytes, d.front.OnDeltaGrowth))
 	}))
 	front.Add(actor(ctx, d.guard.Run))
 	front.Add(actor(ctx, d.reloader().onHangup))
