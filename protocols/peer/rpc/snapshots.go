@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -14,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A snapshot lasts as long as the stream that carries it. FORMAT.md draws its messages.
+// A snapshot lasts as long as the stream that carries it, and until nothing of it was asked for or taken for snapshotIdleMax. FORMAT.md draws its messages.
 //
 //	asker   version, what, partition, table ─▶          segment ─▶           segment ─▶         end of the stream: the snapshot is closed
 //	server                                  ◀─ entry             ◀─ file              ◀─ file
@@ -91,6 +93,15 @@ func (s *Server) snapshots(ss grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
+	w := &watchedStream{ServerStream: ss}
+	w.moved()
+	ended := make(chan error, 1)
+	s.running.Go(func() { ended <- s.snapshot(w, storage, what, table, id) }) // until the handler returns, at the latest
+	return w.wait(ended)
+}
+
+// snapshot serves a snapshot, or staged frames.
+func (s *Server) snapshot(ss grpc.ServerStream, storage peer.Snapshots, what byte, table string, id point.PartitionID) error {
 	counter := s.metrics.sent.WithLabelValues(methodSnapshots)
 	sent := func(n int) { counter.Add(float64(n)) }
 	if what == ofStaging {
@@ -103,6 +114,50 @@ func (s *Server) snapshots(ss grpc.ServerStream) error {
 		return err
 	}
 	return errors.Join(received(ss.Context(), serveSnapshot(ss, snap, sent)), snap.Close())
+}
+
+// snapshotIdleMax is how long a snapshot stays open although its asker asks for no file and takes no piece: its segments are not deleted meanwhile, and a backup whose
+// place hangs would fill the disk. Longer than a backup waits for its own bound of bytes a second, or for a segment that another partition has, too, and copies.
+const snapshotIdleMax = 30 * time.Minute
+
+// watchedStream notes when a message was last received or sent.
+type watchedStream struct {
+	grpc.ServerStream
+	last atomic.Pointer[time.Time]
+}
+
+func (w *watchedStream) moved() {
+	now := time.Now()
+	w.last.Store(&now)
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (w *watchedStream) RecvMsg(m any) error {
+	defer w.moved()
+	return w.ServerStream.RecvMsg(m)
+}
+
+// SendMsg implements grpc.ServerStream.
+func (w *watchedStream) SendMsg(m any) error {
+	defer w.moved()
+	return w.ServerStream.SendMsg(m)
+}
+
+// wait returns what ended has, or an Unavailable once nothing has moved for snapshotIdleMax. The handler returns then, and with it the stream and all waits on it end.
+func (w *watchedStream) wait(ended <-chan error) error {
+	for {
+		left := snapshotIdleMax - time.Since(*w.last.Load())
+		if left <= 0 {
+			return fault.Errorf(fault.Unavailable, "nothing of a snapshot was asked for or taken for %v: it is closed, so that its segments can be deleted; see whether the place of the backup hangs, and back up again", snapshotIdleMax)
+		}
+		timer := time.NewTimer(left)
+		select {
+		case err := <-ended:
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
 }
 
 // serveSnapshot sends the entry, then each segment that is asked for.
