@@ -44,17 +44,19 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // whole returns the message as one buffer, to be freed by the caller; the message is consumed.
 func (m *message) whole() mem.Buffer {
-	b := m.data.MaterializeToBuffer(mem.DefaultBufferPool())
+	b := m.data.MaterializeToBuffer(bufferPool)
 	m.data.Free()
 	m.data = nil
 	return b
 }
 
+// bufferPool has sizes for messages of links and chunks: a message of 40 KiB has a whole MiB in gRPC's own pool, and a frame in it keeps all of that.
+var bufferPool = mem.NewTieredBufferPool(256, 1<<10, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10+4<<10, linkMessageBytes+linkMessageBytes/2, chunkBytesMax+4<<10, 512<<10, 1<<20+4<<10, 2<<20, 4<<20, 8<<20, 16<<20, messageBytesMax)
+
 // poolBuffer gets a buffer of n bytes from the pool. data are its bytes: to be written until the buffer is passed on.
 func poolBuffer(n int) (buf mem.Buffer, data []byte) {
-	pool := mem.DefaultBufferPool()
-	p := pool.Get(n)
-	return mem.NewBuffer(p, pool), *p
+	p := bufferPool.Get(n)
+	return mem.NewBuffer(p, bufferPool), *p
 }
 
 // pooled copies b into a buffer of the pool.

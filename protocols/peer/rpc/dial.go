@@ -312,6 +312,16 @@ func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Mes
 	return got, err
 }
 
+// answerMessageMax bounds a message of an answer: gRPC keeps it, uncounted, until it is whole. Answers of calls and snapshots come in chunks; rows, results and changes of rows
+// have messages of their own, links frames.
+func answerMessageMax(method string) int {
+	switch method {
+	case methodSelect, methodEvaluate, methodEvaluations, methodEvaluationsKept, methodWatchRows, methodLink:
+		return messageBytesMax
+	}
+	return requestMessageMax
+}
+
 // open begins a gRPC stream that ends with ctx, with the line, or with cancel, which must be called.
 func (p *Peer) open(ctx context.Context, l *line, method string) (grpc.ClientStream, context.CancelCauseFunc, error) {
 	return p.openAs(ctx, l, both(method))
@@ -326,7 +336,7 @@ func (p *Peer) openAs(ctx context.Context, l *line, desc grpc.StreamDesc) (grpc.
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
-	cs, err := l.conn.NewStream(ctx, &desc, fullMethod(desc.StreamName))
+	cs, err := l.conn.NewStream(ctx, &desc, fullMethod(desc.StreamName), grpc.MaxCallRecvMsgSize(answerMessageMax(desc.StreamName)))
 	end := func(cause error) {
 		stop()
 		cancel(cause)

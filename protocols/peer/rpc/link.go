@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -493,8 +494,8 @@ func (l *link) receive() error {
 	}
 }
 
-// Heads are decoded into memory of their own. A body shares the message's memory: each holds a reference (Ref), and the
-// message goes back to gRPC's pool when the last body is released.
+// Heads are decoded into memory of their own. A large body shares the message's memory: each holds a reference (Ref), and the
+// message goes back to the pool when the last one is released. Small ones are copied (held).
 func (l *link) takeMessage(buf mem.Buffer) error {
 	for b := buf.ReadOnlyData(); len(b) > 0; {
 		r, rest, err := cutLinkRecord(b)
@@ -589,8 +590,7 @@ func (l *link) takeFrame(r linkRecord, buf mem.Buffer) error {
 		return err
 	}
 	if uint64(len(r.body)) == total {
-		buf.Ref()
-		l.ls.handler.Frame(l, &route, &heldBody{l, &l.frames, buf, r.body, cost})
+		l.ls.handler.Frame(l, &route, l.held(&l.frames, buf, r.body, cost))
 		return nil
 	}
 	whole, data := poolBuffer(int(total)) // within the window
@@ -624,9 +624,22 @@ func (l *link) takePiece(r linkRecord, buf mem.Buffer) error {
 	if err := l.pieces.begin(cost); err != nil {
 		return err
 	}
-	buf.Ref()
-	l.ls.handler.Piece(l, &route, at, &heldBody{l, &l.pieces, buf, r.body, cost})
+	l.ls.handler.Piece(l, &route, at, l.held(&l.pieces, buf, r.body, cost))
 	return nil
+}
+
+// copiedPart is the part of a message below which a body is copied out of it: the whole message stays in memory with a body that waits, and windows count its own bytes alone.
+const copiedPart = 4
+
+// held is a body that lies in a message, with a reference to it or, where it is a small part, to a copy.
+func (l *link) held(of *flow, buf mem.Buffer, body []byte, cost int64) *heldBody {
+	if len(body)+bodyCost < buf.Len()/copiedPart {
+		body = bytes.Clone(body)
+		buf = mem.SliceBuffer(body)
+	} else {
+		buf.Ref()
+	}
+	return &heldBody{l, of, buf, body, cost}
 }
 
 // begin counts a received body against the window.

@@ -1,11 +1,9 @@
 package rpc
 
 import (
-	"net"
-	"time"
+	"context"
 
 	"google.golang.org/grpc"
-	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -75,27 +73,16 @@ const requestShare = 6
 // those of eight callers keep all others out. gRPC ends a wait only with its handler or its connection, so the connection is closed.
 type awaited struct {
 	receiver
-	s    *Server
-	conn net.Conn
+	s   *Server
+	ctx context.Context
 }
 
 // awaited limits the waits for the messages of a call's request.
-func (s *Server) awaited(ss grpc.ServerStream) receiver {
-	if p, ok := grpcpeer.FromContext(ss.Context()); ok {
-		if info, ok := p.AuthInfo.(pacedInfo); ok {
-			return awaited{ss, s, info.conn}
-		}
-	}
-	return ss
-}
+func (s *Server) awaited(ss grpc.ServerStream) receiver { return awaited{ss, s, ss.Context()} }
 
 // RecvMsg implements receiver.
 func (a awaited) RecvMsg(m any) error {
-	late := time.AfterFunc(a.s.requestMax, func() {
-		a.s.deps.Log.Info("connection closed, a request on it did not come", "peer", a.conn.RemoteAddr().String(), "waited", a.s.requestMax)
-		_ = a.conn.Close()
-	})
-	defer late.Stop()
+	defer a.s.closeLater(a.ctx)()
 	return a.receiver.RecvMsg(m)
 }
 

@@ -62,6 +62,7 @@ type Server struct {
 	requestsHeld budget.Held            // the same, and the copies that decoding makes
 	answerBytes  budget.Held            // of answers that are being sent, but those of selects and evaluations, which are sent as they are made
 	classBytes   [classMax]atomic.Int64 // of requestBytes, by class
+	arrivals     arrivals               // messages that are not whole yet
 }
 
 // Bounds of one request and of one answer that is no select.
@@ -73,7 +74,7 @@ const (
 // HTTP/2 windows: how much a sender may send before the receiver has read it. Their size is fixed, because one that grows
 // with measurements would be memory without a bound.
 const (
-	serverStreamWindow = 4 << 20
+	serverStreamWindow = 1 << 20
 	clientStreamWindow = 1 << 20
 	connectionWindow   = 16 << 20
 )
@@ -101,7 +102,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 	if c, ok := creds.(*certificates); ok {
 		c.gate = handshake.New(handshake.Deps{Processors: d.Processors, Registerer: d.Registerer})
 	}
-	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{}), decoded: semaphore.NewWeighted(s.DecodedBytesMax), requestMax: requestShare * s.SilenceMax}
+	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{}), decoded: semaphore.NewWeighted(s.DecodedBytesMax), arrivals: newArrivals(&s), requestMax: requestShare * s.SilenceMax}
 	srv.metrics = newServerMetrics(d.Registerer, srv)
 	srv.grpc = grpc.NewServer(
 		grpc.Creds(newPacedCredentials(creds, &s.TLS)),
@@ -179,7 +180,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	d := &grpc.ServiceDesc{ServiceName: service}
 	add := func(name string, f func(grpc.ServerStream) error) {
 		desc := both(name)
-		desc.Handler = func(_ any, ss grpc.ServerStream) error { return toStatus(s.handle(name, ss, f)) }
+		desc.Handler = func(_ any, ss grpc.ServerStream) error { return toStatus(s.handle(name, s.arriving(name, ss), f)) }
 		d.Streams = append(d.Streams, desc)
 	}
 	add(methodInserts, s.inserts)
