@@ -246,7 +246,7 @@ func TestAPrunedBackupThatMayComeBackKeepsItsSegments(t *testing.T) {
 	if _, err := Verify(t.Context(), at, names[0], Settings{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("verified: %v", err)
 	}
-	if _, _, err := Load(t.Context(), at, names[0]); !fault.Is(err, fault.Invalid) {
+	if _, _, err := Load(t.Context(), at, names[0], Settings{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("loaded: %v", err)
 	}
 	if removed, err := Prune(t.Context(), at, "s", names[1], 1); err != nil || len(removed) != 1 || removed[0] != names[0] {

@@ -221,9 +221,10 @@ func sumLine(sum uint64) []byte { return fmt.Appendf(nil, sumForm, sum) }
 
 // manifestReader reads a manifest's file, and keeps of its long lists what the functions do.
 type manifestReader struct {
-	entry   func(*Entry)
-	segment func(*Segment)
-	table   func(*Table)
+	entry   func(*Entry) error
+	segment func(*Segment) error
+	table   func(*Table) error
+	ended   error // by one of them
 }
 
 // read reads a file of so many bytes. The functions may be called before an error is met. Errors: Corrupt, Invalid (a later version), and those of r.
@@ -242,6 +243,8 @@ func (p *manifestReader) read(r io.Reader, size int64) (*manifestHead, error) {
 	_, _ = io.Copy(io.Discard, body) // src has the error
 	_, _ = io.ReadFull(src, end)
 	switch {
+	case p.ended != nil:
+		return nil, p.ended
 	case src.err != nil && src.err != io.EOF:
 		return nil, src.err
 	case !bytes.Equal(end, sumLine(sum.Sum64())):
@@ -291,12 +294,12 @@ func (p *manifestReader) object(d *json.Decoder, head *manifestHead) error {
 		case "removed":
 			err = d.Decode(&head.Removed)
 		case "entries":
-			err = each(d, p.entry)
+			err = each(p, d, p.entry)
 		case "segments":
-			err = each(d, func(g *Segment) { p.segment(g); head.negative = head.negative || g.Size < 0 })
+			err = each(p, d, func(g *Segment) error { head.negative = head.negative || g.Size < 0; return p.segment(g) })
 		case "tables":
 			head.cluster = true
-			err = each(d, p.table)
+			err = each(p, d, p.table)
 		default:
 			err = d.Decode(&json.RawMessage{})
 		}
@@ -311,7 +314,7 @@ func (p *manifestReader) object(d *json.Decoder, head *manifestHead) error {
 }
 
 // each reads a list, or null.
-func each[T any](d *json.Decoder, f func(*T)) error {
+func each[T any](p *manifestReader, d *json.Decoder, f func(*T) error) error {
 	t, err := d.Token()
 	if err != nil || t == nil {
 		return err
@@ -324,7 +327,9 @@ func each[T any](d *json.Decoder, f func(*T)) error {
 		if err := d.Decode(&one); err != nil {
 			return err
 		}
-		f(&one)
+		if p.ended = f(&one); p.ended != nil {
+			return p.ended
+		}
 	}
 	return delim(d, ']')
 }
@@ -337,13 +342,41 @@ func delim(d *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// decode reads a manifest. Errors: as of read.
-func decode(r io.Reader, size int64) (*Manifest, error) {
+// The memory of what a backup lists, with the slack of lists that grow.
+const (
+	entryBytes   = 96
+	segmentBytes = 112
+	partBytes    = 160
+	familyBytes  = 200
+)
+
+// Bytes is the memory of an entry.
+func (e *Entry) Bytes() int64 { return entryBytes + int64(len(e.Key)+len(e.Value)) }
+
+// SegmentsBytes is the memory of n segments.
+func SegmentsBytes(n int) int64 { return segmentBytes * int64(n) }
+
+// Bytes is the memory of a table, twice that of its map, which is decoded.
+func (t *Table) Bytes() int64 {
+	return entryBytes + 2*int64(len(t.Map)) + partBytes*int64(len(t.Partitions)) + familyBytes*int64(len(t.Families))
+}
+
+// Bytes is the memory of the lists.
+func (c *Content) Bytes() int64 {
+	n := SegmentsBytes(len(c.Segments))
+	for i := range c.Entries {
+		n += c.Entries[i].Bytes()
+	}
+	return n
+}
+
+// decode reads a manifest, of which it books the memory by hold. Errors: as of read, and those of hold.
+func decode(r io.Reader, size int64, hold func(bytes int64) error) (*Manifest, error) {
 	var m Manifest
 	p := manifestReader{
-		entry:   func(e *Entry) { m.Entries = append(m.Entries, *e) },
-		segment: func(g *Segment) { m.Segments = append(m.Segments, *g) },
-		table:   func(t *Table) { m.Tables = append(m.Tables, *t) },
+		entry:   func(e *Entry) error { m.Entries = append(m.Entries, *e); return hold(e.Bytes()) },
+		segment: func(g *Segment) error { m.Segments = append(m.Segments, *g); return hold(segmentBytes) },
+		table:   func(t *Table) error { m.Tables = append(m.Tables, *t); return hold(t.Bytes()) },
 	}
 	head, err := p.read(r, size)
 	if err != nil {
@@ -378,9 +411,9 @@ func List(ctx context.Context, at Place) ([]Listed, error) {
 	for _, name := range names {
 		l := Listed{Name: name}
 		p := manifestReader{
-			entry:   func(*Entry) {},
-			segment: func(g *Segment) { l.Segments++; l.Bytes += g.Size },
-			table:   func(*Table) { l.Tables++ },
+			entry:   func(*Entry) error { return nil },
+			segment: func(g *Segment) error { l.Segments++; l.Bytes += g.Size; return nil },
+			table:   func(*Table) error { l.Tables++; return nil },
 		}
 		head, err := read(ctx, at, name, p.read)
 		if err != nil {
@@ -406,8 +439,8 @@ func names(ctx context.Context, at Place) (names []string, _ error) {
 }
 
 // load reads a backup's manifest.
-func load(ctx context.Context, at Place, name string) (*Manifest, error) {
-	return read(ctx, at, name, decode)
+func load(ctx context.Context, at Place, name string, hold func(bytes int64) error) (*Manifest, error) {
+	return read(ctx, at, name, func(r io.Reader, size int64) (*Manifest, error) { return decode(r, size, hold) })
 }
 
 // read has a function read the file of a backup, and returns what it does.
@@ -425,9 +458,9 @@ func read[T any](ctx context.Context, at Place, name string, with func(r io.Read
 }
 
 // Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version, a backup that was removed, or the newest is
-// dated in the future), Unavailable.
-func Load(ctx context.Context, at Place, name string) (string, *Manifest, error) {
-	return pick(ctx, at, name)
+// dated in the future), Unavailable, and those of Settings.Memory.
+func Load(ctx context.Context, at Place, name string, set Settings) (string, *Manifest, error) {
+	return pick(ctx, at, name, set)
 }
 
 // aheadMax is how far the clocks of hosts that make and restore backups may differ.
@@ -435,7 +468,7 @@ const aheadMax = time.Hour
 
 // pick loads the named backup. Without a name it loads the newest: of the backups whose names are times if there are some, else of all. If the newest is dated in the
 // future, a clock was wrong, the order is not known, and the error asks for a name.
-func pick(ctx context.Context, at Place, name string) (string, *Manifest, error) {
+func pick(ctx context.Context, at Place, name string, set Settings) (string, *Manifest, error) {
 	if name == "" {
 		names, err := at.List(ctx, "")
 		if err != nil {
@@ -459,7 +492,7 @@ func pick(ctx context.Context, at Place, name string) (string, *Manifest, error)
 				"name one with --backup, `spillway restore --list` shows them", at, name)
 		}
 	}
-	m, err := load(ctx, at, name)
+	m, err := load(ctx, at, name, set.Hold)
 	if err == nil && m.Removed {
 		return "", nil, fault.Errorf(fault.Invalid, "backup %q in %s was removed, and there is nothing to restore: name another one with --backup, `spillway restore --list` shows them", name, at)
 	}

@@ -3,6 +3,7 @@ package backup
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"reflect"
 	"testing"
@@ -37,7 +38,9 @@ func encoded(m *Manifest) (all []byte, err error) {
 	return all, nil
 }
 
-func decoded(b []byte) (*Manifest, error) { return decode(bytes.NewReader(b), int64(len(b))) }
+func decoded(b []byte) (*Manifest, error) {
+	return decode(bytes.NewReader(b), int64(len(b)), new(Settings).Hold)
+}
 
 func TestGolden(t *testing.T) {
 	b, err := encoded(example())
@@ -63,6 +66,35 @@ func TestGolden(t *testing.T) {
 	}
 	if m.name() != "20261122T070552.335Z" || m.Segments[0].name() != "fffffffffffffffe-1229.seg" {
 		t.Errorf("names %s %s", m.name(), m.Segments[0].name())
+	}
+}
+
+// TestTheContentOfABackupIsBookedAsItIsRead: it was in no account, some gigabytes of a large cluster, in a process that serves beside the restore.
+func TestTheContentOfABackupIsBookedAsItIsRead(t *testing.T) {
+	m := example()
+	for i := range 1000 {
+		m.Entries = append(m.Entries, Entry{Key: fmt.Appendf(nil, "k%d", i), Value: make([]byte, 1000)})
+		m.Segments = append(m.Segments, Segment{Placement: 1, Epoch: 1, Seq: uint64(i)})
+	}
+	b, err := encoded(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, most := int64(0), int64(1<<30)
+	set := Settings{Memory: func(n int64) error {
+		if held+n > most {
+			return fault.Errorf(fault.Throttled, "full")
+		}
+		held += n
+		return nil
+	}}
+	read := func() error { _, err := decode(bytes.NewReader(b), int64(len(b)), set.Hold); return err }
+	if err := read(); err != nil || held < 1000*(1000+56) || held > int64(2*len(b)) {
+		t.Errorf("%d bytes are booked for a file of %d: %v", held, len(b), err)
+	}
+	held, most = 0, 100_000
+	if err := read(); !fault.Is(err, fault.Throttled) || held > most {
+		t.Errorf("beside %d booked bytes: %v", held, err)
 	}
 }
 

@@ -125,14 +125,14 @@ func TestABackupDatedInTheFutureIsNotTakenForTheNewest(t *testing.T) {
 	}
 	write(time.Now().Add(-time.Hour))
 	newest := write(time.Now().Add(time.Minute)) // clocks differ
-	if name, _, err := Load(t.Context(), at, ""); err != nil || name != newest {
+	if name, _, err := Load(t.Context(), at, "", Settings{}); err != nil || name != newest {
 		t.Errorf("the newest is %q, not %q: %v", name, newest, err)
 	}
 	ahead := write(time.Now().AddDate(10, 0, 0))
-	if name, _, err := Load(t.Context(), at, ""); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), ahead) {
+	if name, _, err := Load(t.Context(), at, "", Settings{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), ahead) {
 		t.Errorf("%q is taken for the newest: %v", name, err)
 	}
-	if name, _, err := Load(t.Context(), at, ahead); err != nil || name != ahead {
+	if name, _, err := Load(t.Context(), at, ahead, Settings{}); err != nil || name != ahead {
 		t.Errorf("a backup that is named is loaded: %q, %v", name, err)
 	}
 }

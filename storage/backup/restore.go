@@ -22,7 +22,7 @@ import (
 // those missing from the beginning. Errors: NotFound, Invalid (the backup was removed), Corrupt (the backup's own file), Unavailable,
 // Canceled.
 func Verify(ctx context.Context, at Place, name string, set Settings) (Result, error) {
-	name, m, err := pick(ctx, at, name)
+	name, m, err := pick(ctx, at, name, set)
 	if err != nil {
 		return Result{}, err
 	}
@@ -60,7 +60,7 @@ func namesSegment(missing []string, s *Segment) bool {
 // are in the result's Missing: the start of the store reports them, and queries that touch them fail. Errors: NotFound, Invalid
 // (the directory is not empty, or the backup was removed), Corrupt, Unavailable, Canceled.
 func Restore(ctx context.Context, at Place, name string, d brick.Deps, s brick.Settings, set Settings) (_ Result, err error) {
-	name, m, err := pick(ctx, at, name)
+	name, m, err := pick(ctx, at, name, set)
 	if err != nil {
 		return Result{}, err
 	}

@@ -26,6 +26,16 @@ type Settings struct {
 	Program string
 	// Progress, if not nil, is called after every segment.
 	Progress func(Progress)
+	// Memory, if not nil, is called before lists of a backup's content, which are held until it ends, grow by so many bytes. Its error ends the backup or the restore.
+	Memory func(bytes int64) error
+}
+
+// Hold books memory of the content's lists. Errors are those of Memory.
+func (s *Settings) Hold(bytes int64) error {
+	if s.Memory == nil {
+		return nil
+	}
+	return fault.Annotate(s.Memory(bytes), "the lists of a backup's content")
 }
 
 // Progress is the progress of a backup, a check or a restore.
@@ -132,7 +142,7 @@ func unreadable(err error) bool { return fault.Is(err, fault.Corrupt) || fault.I
 
 // readFiles passes the files of a backup's segments to a function, also before it returns an error, and returns what else the backup says.
 func readFiles(ctx context.Context, at Place, name string, file func(segmentFile)) (*manifestHead, error) {
-	p := manifestReader{entry: func(*Entry) {}, table: func(*Table) {}, segment: func(g *Segment) { file(segmentFile{g.Checksum, g.Size}) }}
+	p := manifestReader{entry: func(*Entry) error { return nil }, table: func(*Table) error { return nil }, segment: func(g *Segment) error { file(segmentFile{g.Checksum, g.Size}); return nil }}
 	return read(ctx, at, name, p.read)
 }
 

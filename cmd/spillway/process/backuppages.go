@@ -93,12 +93,20 @@ func (d *door) backUp(ctx context.Context, o *backups.Order, to backup.Place, pr
 	if d.behind.snapshot == nil {
 		return d.backUpCluster(ctx, o, to, progress)
 	}
+	loan, err := d.borrow(ctx)
+	if err != nil {
+		return news, err
+	}
+	defer loan.Close()
 	made := time.Now()
 	snap, err := d.behind.snapshot(ctx)
 	if err != nil {
 		return news, err
 	}
 	defer snap.Close()
+	if err := loan.Take(snap.Bytes()); err != nil {
+		return news, err
+	}
 	res, err := backup.Write(ctx, vfs.Default, to, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: d.cfg.Build.Version, Progress: progress})
 	if err != nil {
 		return news, err

@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -100,13 +101,23 @@ func (d *door) holder() string {
 	return d.role + " on " + host + ", " + d.cfg.DataDir
 }
 
+// borrow begins the loan of a backup or a restore, for what the backup lists. Errors are Throttled and Canceled.
+func (d *door) borrow(ctx context.Context) (*budget.Loan, error) {
+	return d.accounts.queries.BorrowWithin(ctx, lendTimeMax, 0)
+}
+
 // backUpCluster makes a backup of all servers.
 func (d *door) backUpCluster(ctx context.Context, o *backups.Order, to backup.Place, progress func(backup.Progress)) (news backups.News, err error) {
 	if o.Link {
 		return news, fault.Errorf(fault.Invalid, "the files of a cluster are on other hosts: there are no hard links to them")
 	}
+	loan, err := d.borrow(ctx)
+	if err != nil {
+		return news, err
+	}
+	defer loan.Close()
 	res, err := cluster.Write(ctx, d.behind.cluster, to, cluster.Settings{Holder: d.holder(), Log: d.log,
-		Settings: backup.Settings{BytesPerSecond: o.BytesPerSecond, Program: d.cfg.Build.Version, Progress: progress}})
+		Settings: backup.Settings{Memory: loan.Take, BytesPerSecond: o.BytesPerSecond, Program: d.cfg.Build.Version, Progress: progress}})
 	if err != nil {
 		return news, err
 	}
@@ -155,8 +166,13 @@ func (d *door) restorePage(w http.ResponseWriter, r *http.Request) {
 const scratchDir = "restore"
 
 func (d *door) restore(ctx context.Context, o *backups.RestoreOrder, from backup.Place, progress func(backup.Progress)) (backups.News, error) {
+	loan, err := d.borrow(ctx)
+	if err != nil {
+		return backups.News{}, err
+	}
+	defer loan.Close()
 	res, err := cluster.Restore(ctx, from, o.Backup, restoreTarget{d.behind.tables, d}, cluster.RestoreSettings{
-		Settings: backup.Settings{BytesPerSecond: o.BytesPerSecond, Progress: progress}, Merge: o.Merge,
+		Settings: backup.Settings{Memory: loan.Take, BytesPerSecond: o.BytesPerSecond, Progress: progress}, Merge: o.Merge,
 		FS: vfs.Default, Scratch: filepath.Join(d.cfg.DataDir, scratchDir), Log: d.log})
 	return backups.News{Name: res.Name, Missing: res.Missing, Progress: &res.Progress, Tables: res.Tables, Rows: res.Rows, Expired: res.Expired}, err
 }

@@ -173,7 +173,7 @@ func TestABackupIsMadeInMinutesWhileAServerIsFrozen(t *testing.T) {
 		if staged != tables || missing != tables*partitions/2 || len(res.Missing) != staged+missing {
 			t.Errorf("missing are %d tables' staged rows and %d partitions, want %d and %d: %.300q", staged, missing, tables, tables*partitions/2, res.Missing)
 		}
-		_, m, err := backup.Load(t.Context(), place, res.Name)
+		_, m, err := backup.Load(t.Context(), place, res.Name, backup.Settings{})
 		if err != nil || len(m.Tables) != tables || len(m.Segments) != tables*partitions/2+tables {
 			t.Fatalf("%d tables and %d segments, %v", len(m.Tables), len(m.Segments), err)
 		}

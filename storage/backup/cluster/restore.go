@@ -68,7 +68,7 @@ const restoresAtOnce = 2
 // the result's Missing; all else is restored. Running it again, with Merge, changes nothing that is there already. Errors: NotFound, Invalid (the target has rows
 // of a table, and Merge is not set; it is a backup of one store), Corrupt (the backup's own file), Unavailable, Canceled.
 func Restore(ctx context.Context, at backup.Place, name string, to Target, set RestoreSettings) (out Restored, err error) {
-	name, m, err := backup.Load(ctx, at, name)
+	name, m, err := backup.Load(ctx, at, name, set.Settings)
 	if err != nil {
 		return out, err
 	}

@@ -88,7 +88,7 @@ func splitDuringABackup(t *testing.T, moment string) {
 	if err != nil || len(res.Missing) > 0 {
 		t.Fatalf("missing: %q, %v", res.Missing, err)
 	}
-	_, m, err := backup.Load(t.Context(), place, res.Name)
+	_, m, err := backup.Load(t.Context(), place, res.Name, backup.Settings{})
 	if err != nil || len(m.Tables) != 2 {
 		t.Fatalf("%d tables, %v", len(m.Tables), err)
 	}

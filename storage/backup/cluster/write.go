@@ -121,7 +121,11 @@ func (w *writer) all(ctx context.Context) (*backup.Manifest, error) {
 	m := &backup.Manifest{}
 	for _, t := range passes {
 		if !t.dropped {
-			m.Tables = append(m.Tables, t.enter(m, staged[t.m.Table]))
+			table := t.enter(m, staged[t.m.Table])
+			if err := w.set.Hold(table.Bytes()); err != nil {
+				return nil, err
+			}
+			m.Tables = append(m.Tables, table)
 		}
 	}
 	m.Missing = w.mu.missing
@@ -389,7 +393,7 @@ func (w *writer) round(ctx context.Context, todo iter.Seq[*turn]) (failed []*tur
 			switch {
 			case gctx.Err() != nil:
 				return cmp.Or(err, gctx.Err())
-			case errors.Is(err, errPlace):
+			case errors.Is(err, errPlace), errors.Is(err, errMemory):
 				return err
 			}
 			mu.Lock()
@@ -465,6 +469,9 @@ func (w *writer) again(ctx context.Context, failed []*turn) (todo []*turn, err e
 // errPlace marks an error of the place: another try of the partition does not help.
 var errPlace = errors.New("the place with backups")
 
+// errMemory marks that there is no memory for what the backup lists.
+var errMemory = errors.New("the backup is not made")
+
 // snapshot copies what a leader has.
 func (t *tablePass) snapshot(ctx context.Context, p *topology.Partition, try int) (*part, error) {
 	leader, err := t.w.src.Leader(t.m.Table, p, try)
@@ -496,7 +503,14 @@ func (t *tablePass) snapshot(ctx context.Context, p *topology.Partition, try int
 	out.Placement = st.Placement
 	k, v := st.Entry()
 	out.entries = []backup.Entry{{Key: k, Value: v}}
-	return out, t.copy(ctx, snap, st, out)
+	held := out.entries[0].Bytes() + backup.SegmentsBytes(len(st.Segments))
+	if err := t.w.set.Hold(held); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMemory, err)
+	}
+	if err := t.copy(ctx, snap, st, out); err != nil {
+		return nil, errors.Join(err, t.w.set.Hold(-held)) // it is tried again, or missing
+	}
+	return out, nil
 }
 
 // copy keeps the segments of a snapshot.

@@ -3,7 +3,10 @@ package cluster_test
 import (
 	"context"
 	"log/slog"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -55,7 +58,7 @@ func TestEveryPartitionOfATableIsInItsBackup(t *testing.T) {
 	if len(res.Missing) != partitions/2 {
 		t.Errorf("%d partitions are named as missing, want %d: %.200q", len(res.Missing), partitions/2, res.Missing)
 	}
-	_, got, err := backup.Load(t.Context(), place, res.Name)
+	_, got, err := backup.Load(t.Context(), place, res.Name, backup.Settings{})
 	if err != nil || len(got.Tables) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -67,4 +70,31 @@ func TestEveryPartitionOfATableIsInItsBackup(t *testing.T) {
 			t.Fatalf("partition %d is number %d of the manifest", p.ID, i)
 		}
 	}
+}
+
+// TestABackupThatHasNoMemoryEndsAndSaysSo: what a backup lists of its partitions was in no account of the gateway that makes it. One for which there is no memory is not made, and
+// does not name its partitions as missing.
+func TestABackupThatHasNoMemoryEndsAndSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := several{maps: tablesOf(t, 1, 20, "well")}
+		var mu sync.Mutex
+		held, most := int64(0), int64(1<<20)
+		set := cluster.Settings{Holder: "test", Log: slog.New(slog.DiscardHandler), Settings: backup.Settings{Memory: func(n int64) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if held+n > most {
+				return fault.Errorf(fault.Throttled, "no memory is left")
+			}
+			held += n
+			return nil
+		}}}
+		place := backup.Dir{FS: vfs.NewMem(), Path: "backups"}
+		if _, err := cluster.Write(t.Context(), s, place, set); err != nil || held < backup.SegmentsBytes(20) {
+			t.Errorf("%d bytes are booked for 20 partitions: %v", held, err)
+		}
+		most, held = held/2, 0
+		if res, err := cluster.Write(t.Context(), s, place, set); !fault.Is(err, fault.Throttled) || !strings.Contains(err.Error(), "no memory is left") {
+			t.Errorf("missing: %q, %v", res.Missing, err)
+		}
+	})
 }
