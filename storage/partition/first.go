@@ -32,7 +32,13 @@ func First(views []*View, ms []*labels.Matcher, of *segment.Selector, n int, ord
 			return nil, err
 		}
 	}
-	list := u.sorted()
+	if len(views) == 0 {
+		return nil, nil
+	}
+	list, err := u.sorted(views[0].grow)
+	if err != nil {
+		return nil, err
+	}
 	out := make([]point.Labels, len(list))
 	for i, l := range list {
 		out[i] = point.Labels(l)

@@ -47,7 +47,10 @@ func list(views []*View, l *lookup) ([]string, error) {
 			return nil, err
 		}
 	}
-	return u.sorted(), nil
+	if len(views) == 0 {
+		return nil, nil
+	}
+	return u.sorted(views[0].grow)
 }
 
 // askIndex asks the index once for the series of all warm views.
@@ -121,72 +124,154 @@ func (l *lookup) askSegments(v *View, u *union) error {
 	return nil
 }
 
-// union joins sorted lists. Each list on the stack is at least as long as the next ones together, so a list is merged few times.
+// union joins sorted lists. Each list on the stack is at least as long as the next ones together, so that a list is merged few times. With a limit lists that are merged are of copies: thousands of segments
+// are asked, and a few values of a list would keep all of it.
+//
+//	lists that came ─▶ recent: narrow partitions share lists ─▶ stack: merged, the longest first
+//
+// What is booked is what these two have.
 type union struct {
 	// Constant.
 	compare func(a, b string) int
 	limit   int // the first so many are wanted, of each list and of all; 0: all
 
-	stack [][]string
-	seen  map[*string]int // first elements of lists that were added, and how long these are: narrow partitions share lists
+	stack  []*listed
+	recent []*listed // those that came last, oldest first
 }
 
-// listedBytes is the memory of a value in the lists here and in the answer.
-const listedBytes = 100
+// listed is a list with its memory.
+type listed struct {
+	values []string
+	bytes  int64
+	uses   int  // by stack and recent
+	own    bool // values are in no other list's memory
+}
+
+const (
+	// listedBytes is the memory of a value in the lists here and in the answer.
+	listedBytes = 100
+	// recentMax and recentBytesMax bound the lists that are remembered because they may come again.
+	recentMax      = 16
+	recentBytesMax = 4 << 20
+)
 
 func (u *union) add(names []string, grow func(int64) error) error {
-	held := len(names) // all stay in memory with the first
-	names = u.cut(names)
-	if len(names) == 0 || u.seen[&names[0]] == len(names) {
+	if len(names) == 0 || u.cameBefore(names) {
 		return nil
 	}
-	if err := grow(int64(held) * listedBytes); err != nil {
+	l := &listed{values: names, bytes: int64(len(names)) * listedBytes} // all stay in memory with the first
+	if err := grow(l.bytes); err != nil {
 		return err
 	}
-	if u.seen == nil {
-		u.seen = map[*string]int{}
+	if err := u.remember(l, grow); err != nil {
+		return err
 	}
-	u.seen[&names[0]] = len(names)
-	u.stack = append(u.stack, names)
-	for n := len(u.stack); n > 1 && len(u.stack[n-2]) < 2*len(u.stack[n-1]); n-- {
-		u.stack = append(u.stack[:n-2], u.merged(u.stack[n-2], u.stack[n-1]))
+	l.uses++
+	u.stack = append(u.stack, l)
+	for n := len(u.stack); n > 1 && len(u.stack[n-2].values) < 2*len(u.stack[n-1].values); n-- {
+		if err := u.mergeLast(grow); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (u *union) cut(list []string) []string {
-	if u.limit > 0 && len(list) > u.limit {
-		return list[:u.limit]
-	}
-	return list
+func (u *union) cameBefore(names []string) bool {
+	return slices.ContainsFunc(u.recent, func(l *listed) bool { return &l.values[0] == &names[0] && len(l.values) == len(names) })
 }
 
-func (u *union) sorted() []string {
-	for n := len(u.stack); n > 1; n-- {
-		u.stack = append(u.stack[:n-2], u.merged(u.stack[n-2], u.stack[n-1]))
+// remember keeps a list as the newest of those that came.
+func (u *union) remember(l *listed, grow func(int64) error) error {
+	l.uses++
+	u.recent = append(u.recent, l)
+	most := recentMax
+	if u.limit > 0 {
+		most = 1
 	}
-	if len(u.stack) == 0 {
-		return nil
+	bytes := int64(0)
+	for _, l := range u.recent {
+		bytes += l.bytes
 	}
-	return slices.Clone(u.stack[0]) // it may be a shared one
+	for len(u.recent) > most || len(u.recent) > 1 && bytes > recentBytesMax {
+		oldest := u.recent[0]
+		bytes -= oldest.bytes
+		u.recent = slices.Delete(u.recent, 0, 1)
+		if err := grow(-oldest.leave()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// merged returns the elements of two sorted lists, each once.
-func (u *union) merged(a, b []string) []string {
+// leave ends a use, and returns the memory that is free then.
+func (l *listed) leave() int64 {
+	if l.uses--; l.uses > 0 {
+		return 0
+	}
+	return l.bytes
+}
+
+// mergeLast merges the last two lists of the stack.
+func (u *union) mergeLast(grow func(int64) error) error {
+	n := len(u.stack)
+	a, b := u.stack[n-2], u.stack[n-1]
+	out := &listed{values: u.merged(a, b), uses: 1, own: u.limit > 0}
+	out.bytes = int64(len(out.values)) * listedBytes
+	u.stack = append(u.stack[:n-2], out)
+	return grow(out.bytes - a.leave() - b.leave())
+}
+
+// sorted returns the elements of all lists, and gives back the memory of what is no part of it.
+func (u *union) sorted(grow func(int64) error) ([]string, error) {
+	for len(u.stack) > 1 {
+		if err := u.mergeLast(grow); err != nil {
+			return nil, err
+		}
+	}
+	if u.limit > 0 && len(u.stack) == 1 && !u.stack[0].own {
+		u.stack = append(u.stack, &listed{})
+		if err := u.mergeLast(grow); err != nil {
+			return nil, err
+		}
+	}
+	left := int64(0)
+	for _, l := range u.recent {
+		left += l.leave()
+	}
+	u.recent = nil
+	if err := grow(-left); err != nil || len(u.stack) == 0 {
+		return nil, err
+	}
+	return slices.Clone(u.stack[0].values), nil // it may be a shared one
+}
+
+// merged returns the elements of two sorted lists, each once: with a limit the first, copied where they are parts of other lists.
+func (u *union) merged(x, y *listed) []string {
+	a, b := x.values, y.values
 	most := len(a) + len(b)
 	if u.limit > 0 {
 		most = min(most, u.limit)
 	}
-	out := make([]string, 0, max(len(a), len(b)))
-	for len(a) > 0 && len(b) > 0 && len(out) < most {
-		switch c := u.compare(a[0], b[0]); {
-		case c < 0:
-			out, a = append(out, a[0]), a[1:]
-		case c > 0:
-			out, b = append(out, b[0]), b[1:]
-		default:
-			out, a, b = append(out, a[0]), a[1:], b[1:]
+	copied := func(of *listed, s string) string {
+		if u.limit > 0 && !of.own {
+			return strings.Clone(s)
+		}
+		return s
+	}
+	out := make([]string, 0, min(most, max(len(a), len(b))))
+	for len(a)+len(b) > 0 && len(out) < most {
+		c := len(b) - len(a) // of two that one is empty
+		if len(a) > 0 && len(b) > 0 {
+			c = u.compare(a[0], b[0])
+		}
+		if c > 0 {
+			out, b = append(out, copied(y, b[0])), b[1:]
+			continue
+		}
+		out, a = append(out, copied(x, a[0])), a[1:]
+		if c == 0 {
+			b = b[1:]
 		}
 	}
-	return u.cut(append(append(out, a...), b...))
+	return out
 }

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 
@@ -26,6 +27,26 @@ type assembly struct {
 	sizes  []int // of the labels of each series
 	bytes  int64 // of all
 	room   int64 // bytes of runs that may still be read
+
+	grow   func(bytes int64) error // books memory; nil: it is the Cache's
+	booked int64
+}
+
+// assemblyStep is how much memory an assembly books at a time.
+const assemblyStep = 64 << 10
+
+// book books the memory that the assembly needs by now: the labels once more in the end, and what has them until then.
+func (a *assembly) book() error {
+	need := a.bytes + 8*int64(len(a.has)) + 64*int64(len(a.labels)) + 24*int64(len(a.sizes))
+	if a.grow == nil || need-a.booked < assemblyStep {
+		return nil
+	}
+	more := need + assemblyStep - a.booked
+	if err := a.grow(more); err != nil {
+		return err
+	}
+	a.booked += more
+	return nil
 }
 
 // runBytesPerDefinition is how many bytes of runs are read rather than a definition, which has some ten labels: a run has about two bytes.
@@ -45,9 +66,14 @@ func assembles(names []labelName, ids *roaring.Bitmap) (runBytes int64) {
 }
 
 // assemble returns the labels of series that are defined here and fulfil ms, in the order of their ids, which rise; nil: all together have more than so many bytes. They
-// are parts of one string. Short is that it would read more bytes of runs than that.
-func (r *Reader) assemble(names []labelName, ids []uint32, ms []*labels.Matcher, most, runBytes int64) (_ []point.Labels, short bool, _ error) {
-	a := assembly{ids: ids, sizes: make([]int, len(ids)), room: runBytes}
+// are parts of one string. Short is that it would read more bytes of runs than that. grow books the memory while they are put together, and gives it back then; its error ends it; nil: it is not booked.
+func (r *Reader) assemble(names []labelName, ids []uint32, ms []*labels.Matcher, most, runBytes int64, grow func(bytes int64) error) (_ []point.Labels, short bool, err error) {
+	a := assembly{ids: ids, sizes: make([]int, len(ids)), room: runBytes, grow: grow}
+	defer func() {
+		if a.booked > 0 {
+			err = cmp.Or(err, grow(-a.booked))
+		}
+	}()
 	for i := range names {
 		if err := r.assembleName(&a, &names[i], onlyValue(ms, names[i].name), most); err != nil {
 			return nil, false, err
@@ -72,17 +98,21 @@ func (r *Reader) assembleName(a *assembly, n *labelName, only string, most int64
 		for i := range a.ids {
 			a.add(i)
 		}
-		return nil
+		return a.book()
 	}
-	var bad error
+	var bad, refused error
 	err = r.eachValue(n, 0, len(n.firsts), func(value string, runs cursor) bool {
 		if a.room -= int64(len(runs.b)); a.room < 0 {
 			return false
 		}
 		a.begin(n.name, value)
 		bad = eachCommon(runs, a.ids, a.add)
-		return bad == nil && a.bytes <= most
+		refused = a.book()
+		return bad == nil && refused == nil && a.bytes <= most
 	})
+	if err == nil {
+		err = refused
+	}
 	if err == nil && bad != nil {
 		err = r.corrupt(keyPosting(nil, n.number, 0), bad)
 	}

@@ -82,7 +82,7 @@ func TestAssembledLabelsAreTheDefinedOnes(t *testing.T) {
 			ids, err := r.Match(ms)
 			check(t, err)
 			list := ids.ToArray()
-			got, _, err := r.assemble(names, list, ms, math.MaxInt64, math.MaxInt64)
+			got, _, err := r.assemble(names, list, ms, math.MaxInt64, math.MaxInt64, nil)
 			check(t, err)
 			bytes := int64(0)
 			for i, id := range list {
@@ -90,10 +90,48 @@ func TestAssembledLabelsAreTheDefinedOnes(t *testing.T) {
 					t.Fatalf("seed %d, series %d of %v: %s, want %s", seed, id, ms, got[i], all[id])
 				}
 			}
-			if got, short, err := r.assemble(names, list, ms, bytes-1, math.MaxInt64); got != nil && bytes > 0 || short || err != nil {
+			if got, short, err := r.assemble(names, list, ms, bytes-1, math.MaxInt64, nil); got != nil && bytes > 0 || short || err != nil {
 				t.Errorf("seed %d: %d series of more bytes than wanted: %v", seed, len(got), err)
 			}
 		}
+	}
+}
+
+// TestLabelsAreBookedWhileTheyArePutTogether: a look-up of the first series put up to 65,536 together before it booked any, so that several at once took memory that the
+// process did not have.
+func TestLabelsAreBookedWhileTheyArePutTogether(t *testing.T) {
+	const series = 20_000
+	fs, cache := vfs.NewMem(), openCache(t, 0)
+	s := &source{meta: Meta{Table: "t", Partition: 1, ID: point.SegmentID{Epoch: 1, Seq: 1}, Major: true}}
+	ids, bytes := make([]uint32, series), int64(0)
+	for i := range ids {
+		l := point.MakeLabels("__name__", "m", "host", fmt.Sprintf("h%06d", i/100), "text", strings.Repeat("x", 100))
+		ids[i], bytes = uint32(i), bytes+int64(len(l))
+		s.defs = append(s.defs, definition{point.DenseID(i), l})
+	}
+	r := openSegment(t, fs, "s", s.write(t, fs, "s"), cache)
+	names, err := r.names()
+	check(t, err)
+	booked, peak, steps := int64(0), int64(0), 0
+	got, _, err := r.assemble(names, ids, nil, math.MaxInt64, math.MaxInt64, func(n int64) error {
+		booked += n
+		peak, steps = max(peak, booked), steps+1
+		return nil
+	})
+	check(t, err)
+	if peak < bytes || booked != 0 || steps < 5 || len(got) != series {
+		t.Errorf("%d series of %d bytes: at most %d were booked in %d steps, %d stay", len(got), bytes, peak, steps, booked)
+	}
+	full := fault.Errorf(fault.Throttled, "full")
+	booked = 0
+	if _, _, err = r.assemble(names, ids, nil, math.MaxInt64, math.MaxInt64, func(n int64) error {
+		if booked+n > bytes/4 {
+			return full
+		}
+		booked += n
+		return nil
+	}); !fault.Is(err, fault.Throttled) || booked != 0 {
+		t.Errorf("where there is memory for a quarter: %v, and %d bytes stay booked", err, booked)
 	}
 }
 

@@ -73,7 +73,7 @@ func (r *Reader) first(of *Selector, within *roaring.Bitmap, n int, grow func(by
 	}
 	found := make([]string, 0, some.GetCardinality())
 	bytes := int64(0)
-	err = r.eachLabelsOf(of, names, some, func(l point.Labels) error {
+	err = r.eachLabelsOf(of, names, some, grow, func(l point.Labels) error {
 		found = append(found, string(l))
 		bytes += firstBytes + int64(len(l))
 		return grow(firstBytes + int64(len(l)))
@@ -118,9 +118,9 @@ func (r *Reader) eachWithin(n *labelName, rest *roaring.Bitmap, grow func(bytes 
 }
 
 // eachLabelsOf is EachLabels of some series that a selector matches, in the way that reads fewer pages.
-func (r *Reader) eachLabelsOf(of *Selector, names []labelName, some *roaring.Bitmap, f func(l point.Labels) error) error {
+func (r *Reader) eachLabelsOf(of *Selector, names []labelName, some *roaring.Bitmap, grow func(bytes int64) error, f func(l point.Labels) error) error {
 	if runBytes := assembles(names, some); runBytes > 0 {
-		all, _, err := r.assemble(names, some.ToArray(), of.ms, r.cache.pagesMax/foundLabelsPart, runBytes)
+		all, _, err := r.assemble(names, some.ToArray(), of.ms, r.cache.pagesMax/foundLabelsPart, runBytes, grow)
 		for i := range all {
 			err = cmp.Or(err, f(all[i]))
 		}

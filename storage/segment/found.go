@@ -128,7 +128,7 @@ func (r *Reader) labelsOf(of *Selector, ids *roaring.Bitmap, f func(id point.Den
 		return r.EachLabels(ids, f)
 	}
 	list := ids.ToArray()
-	all, short, err := r.assemble(names, list, of.ms, r.cache.pagesMax/foundLabelsPart, runBytes)
+	all, short, err := r.assemble(names, list, of.ms, r.cache.pagesMax/foundLabelsPart, runBytes, nil)
 	if short {
 		return r.EachLabels(ids, f)
 	}
