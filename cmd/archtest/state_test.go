@@ -23,6 +23,7 @@ var variables = map[string]string{
 	"cmd/spillway/diagram.glyphText": "letters as they are embedded: never written",
 	"gateway/ui.dist":                "the page as it is embedded: never written",
 	"docs.files":                     "the OpenAPI document as it is embedded: never written",
+	"protocols/peer/rpc.bufferPool":  "a pool with several sizes, as gRPC makes them",
 	"protocols/columns.LastValue":    "a row of the table of functions that has no name of its own, never written",
 }
 

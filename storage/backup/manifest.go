@@ -342,7 +342,7 @@ func delim(d *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// The memory of what a backup lists, with the slack of lists that grow.
+// The memory of the items of a backup's lists, with the slack of lists that grow.
 const (
 	entryBytes   = 96
 	segmentBytes = 112

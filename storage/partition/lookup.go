@@ -129,7 +129,7 @@ func (l *lookup) askSegments(v *View, u *union) error {
 //
 //	lists that came ─▶ recent: narrow partitions share lists ─▶ stack: merged, the longest first
 //
-// What is booked is what these two have.
+// The lists in these two are booked.
 type union struct {
 	// Constant.
 	compare func(a, b string) int
@@ -221,7 +221,7 @@ func (u *union) mergeLast(grow func(int64) error) error {
 	return grow(out.bytes - a.leave() - b.leave())
 }
 
-// sorted returns the elements of all lists, and gives back the memory of what is no part of it.
+// sorted returns the elements of all lists, and gives back the memory of the others.
 func (u *union) sorted(grow func(int64) error) ([]string, error) {
 	for len(u.stack) > 1 {
 		if err := u.mergeLast(grow); err != nil {

@@ -35,7 +35,7 @@ type assembly struct {
 // assemblyStep is how much memory an assembly books at a time.
 const assemblyStep = 64 << 10
 
-// book books the memory that the assembly needs by now: the labels once more in the end, and what has them until then.
+// book books the memory that the assembly needs by now: the labels once more in the end, and the parts that hold them until then.
 func (a *assembly) book() error {
 	need := a.bytes + 8*int64(len(a.has)) + 64*int64(len(a.labels)) + 24*int64(len(a.sizes))
 	if a.grow == nil || need-a.booked < assemblyStep {

@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// gRPC gathers a message until it is whole, of up to 33 MiB in each of 1,024 streams of a connection, and asks nobody. So the messages of requests are read here,
+// gRPC gathers a message until it is whole, of up to 33 MiB in each of 1,024 streams of a connection, and asks for no permission. So the messages of requests are read here,
 // from gRPC's transport: the length comes first, is held against the bound of its method, and is counted; a long insert waits for room before its bytes are asked for, and
 // another long message is refused where there is none.
 //
@@ -26,7 +26,7 @@ import (
 // Links are read by gRPC itself: a server has one link to each other, which must never wait.
 
 const (
-	// requestMessageMax bounds a message of a call, other than inserts and links: what it has to say comes in chunks of chunkBytesMax, and a plan has evaluateMax.
+	// requestMessageMax bounds a message of a call, other than inserts and links: longer requests come in chunks of chunkBytesMax, and a plan has evaluateMax.
 	requestMessageMax = evaluateMax
 	// shortMessage is the length up to which a message needs no room.
 	shortMessage = chunkBytesMax + 4<<10
@@ -102,7 +102,7 @@ func (a *arrivingStream) RecvMsg(m any) error {
 	return nil
 }
 
-// enter takes room for a long message. Errors are Canceled and Throttled.
+// enter acquires room for a long message. Errors are Canceled and Throttled.
 func (a *arrivingStream) enter(n int64) error {
 	switch room := a.s.arrivals.room; {
 	case a.waits:

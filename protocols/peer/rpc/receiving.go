@@ -17,7 +17,7 @@ import (
 type receiving struct {
 	s      *Server
 	class  requestClass
-	taken  int64 // what bounds count
+	taken  int64 // counted against bounds
 	copied int64 // copies of the bytes as they came, which decode made: booked beside
 }
 
@@ -165,7 +165,7 @@ func varints(b []byte) (n int) {
 	return n
 }
 
-// end releases all that take and decode counted.
+// end releases all bytes of the request.
 func (r *receiving) end() {
 	r.add(-r.taken)
 	r.s.requestsHeld.Add(-r.copied)

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// slowAsker is the stream of a backup: requests come by in, and pieces are taken by out. It ends with its context.
+// slowAsker is the stream of a backup: requests come by in, and out acknowledges pieces. It ends with its context.
 type slowAsker struct {
 	grpc.ServerStream
 	ctx context.Context

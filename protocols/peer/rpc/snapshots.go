@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A snapshot lasts as long as the stream that carries it, and until nothing of it was asked for or taken for snapshotIdleMax. FORMAT.md draws its messages.
+// A snapshot lasts as long as the stream that carries it, but not longer than snapshotIdleMax without a request or a piece. FORMAT.md draws its messages.
 //
 //	asker   version, what, partition, table ─▶          segment ─▶           segment ─▶         end of the stream: the snapshot is closed
 //	server                                  ◀─ entry             ◀─ file              ◀─ file
@@ -116,7 +116,7 @@ func (s *Server) snapshot(ss grpc.ServerStream, storage peer.Snapshots, what byt
 	return errors.Join(received(ss.Context(), serveSnapshot(ss, snap, sent)), snap.Close())
 }
 
-// snapshotIdleMax is how long a snapshot stays open although its asker asks for no file and takes no piece: its segments are not deleted meanwhile, and a backup whose
+// snapshotIdleMax is how long a snapshot stays open although its asker requests no file and reads no piece: its segments are not deleted meanwhile, and a backup whose
 // place hangs would fill the disk. Longer than a backup waits for its own bound of bytes a second, or for a segment that another partition has, too, and copies.
 const snapshotIdleMax = 30 * time.Minute
 

@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/chain"
 )
 
-// news is what an event says where the newest one alone counts: a message without a frame, or that time went by. A newer one takes the place of one
+// news is the content of an event of which the newest one alone counts: a message without a frame, or that time went by. A newer one replaces one
 // that waits, so that the queue stays short while a disk hangs. To the machine the older one is a message that was lost, and the newer one overtook frames:
 // it allows both. It is not moved to the end of the queue, or pings that come faster than frames are handled would never be answered.
 type news struct {

@@ -110,7 +110,7 @@ func TestAServerWhoseDiskHangsKeepsItsMemory(t *testing.T) {
 	n.must(n.brick.Close())
 }
 
-// TestAPingThatComesOftenIsAnswered: the newest of several takes the place of the oldest one, and not the end of a queue that is never empty.
+// TestAPingThatComesOftenIsAnswered: the newest of several is handled in place of the oldest one, and not at the end of a queue that is never empty.
 func TestAPingThatComesOftenIsAnswered(t *testing.T) {
 	n := openNode(t, 1, chain.Settings{})
 	x := n.chains.of(theKey, n.Partition)
