@@ -91,6 +91,18 @@ func TestMessagesThatArriveStayWithinTheMemoryForInserts(t *testing.T) {
 	})
 }
 
+// TestAGatewayReadsAllAcksThatAServerSendsAtOnce: a bound for answers of calls would end its stream after a pause in which many inserts were refused.
+func TestAGatewayReadsAllAcksThatAServerSendsAtOnce(t *testing.T) {
+	if n := answerMessageMax(methodInserts); n < 2*acksUnreadMax {
+		t.Errorf("a message of acks has at most %d bytes, and %d and those of a message of records wait", n, acksUnreadMax)
+	}
+	for _, method := range []string{methodLabelValues, methodFetch, methodListRows, methodSnapshots} {
+		if n := answerMessageMax(method); n < 1+chunkBytesMax {
+			t.Errorf("%s: a message has at most %d bytes, a chunk %d", method, n, chunkBytesMax)
+		}
+	}
+}
+
 // TestTheTransportOfRequestsIsReadHere: another version of gRPC may have none that can be read, and messages would arrive uncounted.
 func TestTheTransportOfRequestsIsReadHere(t *testing.T) {
 	p, srv := serveStorage(t, newMemory())

@@ -313,10 +313,10 @@ func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Mes
 }
 
 // answerMessageMax bounds a message of an answer: gRPC keeps it, uncounted, until it is whole. Answers of calls and snapshots come in chunks; rows, results and changes of rows
-// have messages of their own, links frames.
+// have messages of their own, inserts acks of up to acksUnreadMax and more, links frames.
 func answerMessageMax(method string) int {
 	switch method {
-	case methodSelect, methodEvaluate, methodEvaluations, methodEvaluationsKept, methodWatchRows, methodLink:
+	case methodInserts, methodSelect, methodEvaluate, methodEvaluations, methodEvaluationsKept, methodWatchRows, methodLink:
 		return messageBytesMax
 	}
 	return requestMessageMax
