@@ -8,3 +8,7 @@ import "errors"
 //
 //	if errors.Is(err, peer.ErrStreamBroken) { close it, forget it and its definitions; OpenStream; define; insert again }
 var ErrStreamBroken = errors.New("the stream is broken: open another one and define its series again")
+
+// ErrSilent is in the chain of the error of every call that ended because its server sent nothing at all for too long: the connection is given up, and the next call goes
+// over a new one. The Kind is Unavailable. A server that only stood still for a moment answers there.
+var ErrSilent = errors.New("its connection is given up")

@@ -239,7 +239,7 @@ func (p *Peer) replace(l *line, silence time.Duration) {
 		p.mu.line = next
 	}
 	p.mu.Unlock()
-	l.cut(fault.Errorf(fault.Unavailable, "peer %s sent nothing for %v; its connection is given up", p.addr, silence.Round(time.Millisecond)))
+	l.cut(fault.Wrap(peer.ErrSilent, fault.Unavailable, "peer %s sent nothing for %v", p.addr, silence.Round(time.Millisecond)))
 	_ = l.conn.Close()
 	p.settings.Metrics.silent.Inc()
 	p.settings.Log.Info("peer connection given up", "peer", p.addr, "silence", silence.Round(time.Millisecond))
