@@ -469,6 +469,7 @@ func (e *examination) keeps(ctx context.Context, s topology.ServerID, table stri
 // once.
 func (e *examination) partitions() {
 	for _, m := range e.s.Tables {
+		lack := map[topology.ServerID]bool{} // servers whose copies lack rows
 		few, copies, want := []point.PartitionID{}, []point.PartitionID{}, min(m.Config.Replicas, max(e.hosts(), 1))
 		for p := range m.All() {
 			key := lease.Partition{Table: m.Table, ID: p.ID}
@@ -480,6 +481,7 @@ func (e *examination) partitions() {
 			}
 			if ok && l.State != "" && !l.Empty && len(l.InSync) < want {
 				copies = append(copies, p.ID)
+				lacking(p, l, lack)
 			}
 			if p.Incomplete {
 				e.degraded("incomplete", key.String(), "rows may be missing for good: a person had it go on without the servers that held them", "restore them from a backup, or accept it")
@@ -489,9 +491,43 @@ func (e *examination) partitions() {
 			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), want, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` shows what is coming")
 		}
 		if len(copies) > 0 {
-			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), want, partitionNames(copies)), "wait until the others have caught up")
+			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), want, partitionNames(copies))+copiesOn(lack), fewCopiesDo(lack))
 		}
 	}
+}
+
+// fewCopiesDo is the remedy where copies on these servers lack rows.
+func fewCopiesDo(lack map[topology.ServerID]bool) string {
+	do := "wait until the others have caught up"
+	if len(lack) > 0 {
+		do += "; a server that runs and stays here has a slow disk or link: look at its spillway_brick_fsync_seconds, and for its name in the log of the leader"
+	}
+	return do
+}
+
+// lacking adds the servers on which the map has a copy that is not in sync.
+func lacking(p *topology.Partition, l lease.Lease, to map[topology.ServerID]bool) {
+	for _, at := range p.Placements {
+		if !slices.ContainsFunc(l.InSync, func(x lease.Member) bool { return x.Placement == at.ID }) {
+			to[at.Server] = true
+		}
+	}
+}
+
+// copiesOn names servers whose copies lack rows; none: where too few copies are placed.
+func copiesOn(lack map[topology.ServerID]bool) string {
+	if len(lack) == 0 {
+		return ""
+	}
+	var names []string
+	for _, s := range slices.Sorted(maps.Keys(lack)) {
+		names = append(names, string(s))
+	}
+	const shown = 5
+	if more := len(names) - shown; more > 0 {
+		names = append(names[:shown], fmt.Sprintf("and %d more", more))
+	}
+	return "; not in sync: the copies on " + strings.Join(names, " ")
 }
 
 func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.Lease, ok bool) {
