@@ -133,6 +133,77 @@ grows other 200 rows/s of 100 B for 1h`)
 	}
 }
 
+// TestCopiesOfADeadServerDoNotGoToTheFullestOne: s4 has few partitions, with most of the bytes, and s3 many small ones. All large copies of s1 went to s4, by number, until it had as many as s3, and
+// were moved on afterwards. Where bytes differ by less than balance_bytes numbers decide: the small ones do not all go to s3.
+func TestCopiesOfADeadServerDoNotGoToTheFullestOne(t *testing.T) {
+	w := newWorld()
+	w.lines(t, "now 2026-11-21T23:30:00Z\nserver s1 silent=11m\nserver s2\nserver s3\nserver s4\ntable old width=1h")
+	for i := range 20 {
+		w.lines(t, fmt.Sprintf("p%d [2026-11-20T%02d:00, 2026-11-20T%02d:00) s3 | led by s3, in sync s3, 1 MiB to 2026-11-20T%02d:59:00Z", i+1, i, i+1, i))
+	}
+	for i := range 4 {
+		w.lines(t, fmt.Sprintf("p%d [2026-11-19T%02d:00, 2026-11-19T%02d:00) s4 | led by s4, in sync s4, 2000 MiB to 2026-11-19T%02d:59:00Z", i+31, i, i+1, i))
+	}
+	w.lines(t, "table large width=1h replicas=2")
+	for i := range 8 {
+		w.lines(t, fmt.Sprintf("p%d [2026-11-21T%02d:00, 2026-11-21T%02d:00) s1 s2 | led by s2, in sync s1 s2, 1000 MiB to 2026-11-21T%02d:59:00Z", i+1, i, i+1, i))
+	}
+	w.lines(t, "table small width=1h replicas=2")
+	for i := range 8 {
+		w.lines(t, fmt.Sprintf("p%d [2026-11-21T%02d:00, 2026-11-21T%02d:00) s1 s2 | led by s2, in sync s1 s2, 1 MiB to 2026-11-21T%02d:59:00Z", i+1, i, i+1, i))
+	}
+	steps := Plan(w.State, w.set, w.rng)
+	if err := w.apply(steps); err != nil {
+		t.Fatal(err)
+	}
+	came := map[string]map[topology.ServerID]int{}
+	for _, m := range w.Tables {
+		came[m.Table] = map[topology.ServerID]int{}
+		for p := range m.All() {
+			for _, pl := range p.Joining {
+				came[m.Table][pl.Server]++
+			}
+		}
+	}
+	if came["large"]["s3"] < 7 || came["small"]["s4"] < 7 {
+		t.Errorf("they go to %v\n%s", came, Format(steps))
+	}
+}
+
+// TestAPartitionBesideOneThatIsBeingSplitLiesApart: the first half of p1 is led by s2, the second one by s3, and p2 follows that. The leader of the whole, which is on its way out, counted as the
+// server before, so that p2 began on s3 as well.
+func TestAPartitionBesideOneThatIsBeingSplitLiesApart(t *testing.T) {
+	w := newWorld()
+	w.lines(t, `now 2026-11-21T12:00:00Z
+server s1
+server s2
+server s3
+table cpu width=24h
+p1 [2026-11-21, 2026-11-22) s1 | led by s1, in sync s1, 512 MiB to 2026-11-21T12:00:00Z`)
+	m, err := w.Tables[0].Apply(topology.SplitBegin{Partition: 1, Split: topology.Split{At: topology.AtTime(w.Now + int64(time.Hour)),
+		Low:  topology.Child{ID: 2, Placements: []topology.Placement{{ID: 201, Server: "s2"}}},
+		High: topology.Child{ID: 3, Placements: []topology.Placement{{ID: 301, Server: "s3"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := topology.Partition{ID: 4, TimeLo: when(t, "2026-11-22"), TimeHi: when(t, "2026-11-23")}
+	if got := before(m, &part, nil); got == nil || got.Placements[0].Server != "s3" {
+		t.Errorf("before it lies %v", got)
+	}
+	ring, err := w.Tables[0].Apply(topology.SplitBegin{Partition: 1, Split: topology.Split{At: topology.AtRing(1 << 63),
+		Low:  topology.Child{ID: 2, Placements: []topology.Placement{{ID: 201, Server: "s2"}}},
+		High: topology.Child{ID: 3, Placements: []topology.Placement{{ID: 301, Server: "s3"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lo, want := range map[uint64]topology.ServerID{0: "s2", 1 << 63: "s3"} {
+		part.PointLo = lo
+		if got := before(ring, &part, nil); got == nil || got.Placements[0].Server != want {
+			t.Errorf("from %#x on there lies before it %v", lo, got)
+		}
+	}
+}
+
 // TestOneServerDoesNotGetAllClosedPartitionsOfADeadOne: it had the least expected load, which closed partitions do not change. So it got them all, and they were copied a second time to
 // make the bytes on the servers even.
 func TestOneServerDoesNotGetAllClosedPartitionsOfADeadOne(t *testing.T) {

@@ -2,6 +2,8 @@ package master
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -38,9 +40,22 @@ type MoveByLoad struct {
 	Ended bool
 	// ClockAhead: it began, or was given up, later than now, by the clock of the master of that time.
 	ClockAhead bool
+	// PassedOver is why a move that would make loads more even does not begin, in words; "": it has begun.
+	PassedOver string
 	// Rests is for how long neither the partition nor the target has part in another one; 0 while it is under way, and where ClockAhead: then only the master knows, which counts from
 	// when it saw the note first.
 	Rests time.Duration
+}
+
+// PassedOver lists the moves by load that would begin if the registry rows of the servers that copies are to leave took them, with what is to be done; each copy once. There are none where
+// another move begins in their place.
+func PassedOver(s State, set Settings, rng *rand.Rand) (out []MoveByLoad) {
+	for _, m := range plan(s, set, rng).passed {
+		if !slices.ContainsFunc(out, func(x MoveByLoad) bool { return x.Table == m.Table && x.Placement == m.Placement }) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // clockSlack is how far the clocks of a master and of the machine that runs the command may differ without being named.

@@ -26,7 +26,7 @@ type where struct {
 	narrow bool
 	// weight is the load that the partition is expected to bring.
 	weight int64
-	// past: it brings none, so that only numbers of placements and bytes count. By load all past partitions of a dead server went to one server.
+	// past: it brings none, so that only bytes and numbers of placements count. By load all past partitions of a dead server went to one server.
 	past bool
 	// settled demands servers that have been live for a while, copies those that keep copies and are being filled with few.
 	settled, copies bool
@@ -55,6 +55,7 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 //	expected load                             not for past partitions
 //	placements that accept writes             not for past partitions
 //	whether it was their turn just now        not for past partitions
+//	bytes, in steps of BalanceBytes           only for copies of past partitions
 //	all placements, then bytes
 //	turn
 //
@@ -71,6 +72,7 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 	if st := v.servers[w.to]; st != nil && !v.unsuitable(&w, st) {
 		return st, !w.copies || st.filling < v.set.FillsMax && st.takes(w.bytes)
 	}
+	step := max(v.set.BalanceBytes, 1) // copies that differ by less are not moved for it afterwards either
 	better := func(a, b *standing) int {
 		apart := cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
 		if !w.narrow && !w.past {
@@ -78,6 +80,9 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 				cmp.Compare(2*a.load+w.weight*int64(w.last(a.ID)), 2*b.load+w.weight*int64(w.last(b.ID))),
 				cmp.Compare(a.active, b.active),
 				cmp.Compare(w.last(a.ID), w.last(b.ID)))
+		}
+		if w.past && w.copies {
+			apart = cmp.Or(apart, cmp.Compare(a.bytes/step, b.bytes/step))
 		}
 		if !w.narrow {
 			apart = cmp.Or(apart, cmp.Compare(a.all, b.all), cmp.Compare(a.bytes, b.bytes))
@@ -166,14 +171,22 @@ func (v *view) after(m *topology.Map, part, before *topology.Partition) where {
 	return w
 }
 
-// before gives the partition that lies before another one in time, or nil.
+// before gives the partition that lies before another one in time, or nil; of one that is being split the half.
 func before(m *topology.Map, part *topology.Partition, made []topology.Partition) *topology.Partition {
 	for i := len(made) - 1; i >= 0; i-- {
 		if made[i].TimeHi == part.TimeLo && made[i].PointLo == part.PointLo {
 			return &made[i]
 		}
 	}
-	old, _ := m.Find(part.PointLo, part.TimeLo-1)
+	old, ok := m.Find(part.PointLo, part.TimeLo-1)
+	if !ok {
+		return nil
+	}
+	for _, half := range old.Children() {
+		if half.Contains(part.PointLo, part.TimeLo-1) {
+			return half
+		}
+	}
 	return old
 }
 

@@ -21,6 +21,11 @@ import (
 //
 // Carried out, a plan leads to a state for which Plan gives no more steps, but for alarms, and joins that wait for a leader.
 func Plan(s State, set Settings, rng *rand.Rand) []Step {
+	p := plan(s, set, rng)
+	return append(p.alarms, p.steps...)
+}
+
+func plan(s State, set Settings, rng *rand.Rand) *planner {
 	set.SetDefaults()
 	p := &planner{view: newView(s, set), rng: rng, touched: map[lease.Partition]bool{}, laid: map[string]bool{}}
 	p.all = p.Tables
@@ -38,7 +43,7 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	p.spreadLeads()
 	p.metadata()
 	p.sweep()
-	return append(p.alarms, p.steps...)
+	return p
 }
 
 // planner makes one plan. Each decision counts for the next ones: a chosen server has one more
@@ -56,6 +61,8 @@ type planner struct {
 	moves   int
 	// relieving: a copy is being moved for load.
 	relieving bool
+	// passed are the moves by load that would begin if the rows of servers took them.
+	passed []MoveByLoad
 	// uncopied are the partitions that should be copied, by the server that has their rows and keeps no copies.
 	uncopied map[topology.ServerID][]lease.Partition
 	// unplaced are those with rows for which no server has room.

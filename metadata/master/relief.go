@@ -23,6 +23,8 @@ type Relief struct {
 	// From is the server whose registry row has the move.
 	From topology.ServerID
 	Move registry.Move
+	// Over are moves in the row that ended: the row is written without them when the relief begins.
+	Over []registry.Move
 	// End deletes the move from the row: the copy has left, or is not to leave any more. Unfilled has the row remember that its target did not get every row.
 	End, Unfilled bool
 	// Servers are all registered servers: none of their rows may have a relief when another begins.
@@ -40,6 +42,8 @@ const (
 	reliefMaxTimes = 10
 	// reliefMaxUnknown is its limit while the size of the partition is not known.
 	reliefMaxUnknown = 24 * time.Hour
+	// overAfter is how old a move must be, by the wall clock, before its end follows from the map at hand: a person may have seen a newer one.
+	overAfter = 10 * time.Minute
 )
 
 // isRelief reports whether a master moves the placement for load.
@@ -186,6 +190,7 @@ func (l *leading) relieveByCopy(busiest []topology.ServerID, parts map[topology.
 			}
 		}
 		if best != nil {
+			l.passed = nil
 			l.begin(from, best)
 			return
 		}
@@ -256,13 +261,19 @@ func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *rel
 		return nil
 	}
 	var leaves []topology.Placement
+	var full []MoveByLoad
 	for _, pl := range x.part.Placements {
 		stay := slices.DeleteFunc(slices.Clone(w.has), func(s topology.ServerID) bool { return s == pl.Server })
-		if leader := pl.Server == from; leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) && l.rowTakes(from, x, pl, st) {
-			leaves = append(leaves, pl)
+		if leader := pl.Server == from; leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) {
+			if m, err := l.rowTakes(from, x, pl, st); err != nil {
+				full = append(full, MoveByLoad{Move: m, From: pl.Server, PassedOver: err.Error()})
+			} else {
+				leaves = append(leaves, pl)
+			}
 		}
 	}
 	if len(leaves) == 0 {
+		l.passed = append(l.passed, full...)
 		return nil
 	}
 	return &reliefOf{hotPart: x, bytes: bytes, to: st, before: rows, after: max(here, there), leaves: slices.MaxFunc(leaves, func(a, b topology.Placement) int {
@@ -281,12 +292,29 @@ func (l *leading) whyRelief(from topology.ServerID, x hotPart, to *standing) str
 		from, l.rows[from], to.ID, l.rows[to.ID], len(l.rows), l.mean, x.part.ID, x.rows)
 }
 
-// rowTakes reports whether the row of the server that a copy is to leave takes the move: one that does not fit would be refused, planned anew in each round, and hold up all others.
-func (l *leading) rowTakes(from topology.ServerID, x hotPart, leaves topology.Placement, to *standing) bool {
+// rowTakes returns the move that the row of the server which a copy is to leave would get, and why the row does not take it; nil: it does. One that does not fit would be refused, planned
+// anew in each round, and hold up all others. Moves that ended make room for it.
+func (l *leading) rowTakes(from topology.ServerID, x hotPart, leaves topology.Placement, to *standing) (registry.Move, error) {
 	row, m := l.servers[leaves.Server].Server.Server, reliefMove(x, leaves, to.ID)
 	longest := time.Date(2026, 12, 31, 23, 59, 59, 999_999_999, time.FixedZone("", 3600)) // no time has a longer form in a row
 	m.Note = lease.Note{Who: Fencer, When: longest, Reason: l.whyRelief(from, x, to)}
-	return row.Add(m, func(registry.Move) bool { return true }) == nil
+	return m, row.Add(m, func(old registry.Move) bool { return !l.over(leaves.Server, old) })
+}
+
+// over reports whether a move away from a server has certainly ended: the table was dropped, or the map has the placement no more. A move that was noted a moment ago may be of a newer map.
+func (p *planner) over(from topology.ServerID, m registry.Move) bool {
+	if time.Duration(p.Now-m.Note.When.UnixNano()) < overAfter {
+		return false
+	}
+	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
+	if i < 0 {
+		return p.Dropped[m.Table] // else its map is not known now
+	}
+	part, ok := p.all[i].ByID(m.Partition)
+	if !ok {
+		return m.Partition < p.all[i].NextID && !children(p.all[i])[m.Partition]
+	}
+	return !slices.Contains(slices.Concat(part.Placements, part.Joining), topology.Placement{ID: m.Placement, Server: from})
 }
 
 func (l *leading) begin(from topology.ServerID, r *reliefOf) {
@@ -294,10 +322,11 @@ func (l *leading) begin(from topology.ServerID, r *reliefOf) {
 	for _, st := range l.order {
 		all = append(all, st.ID)
 	}
+	over := slices.DeleteFunc(slices.Clone(l.servers[r.leaves.Server].Moves), func(m registry.Move) bool { return !l.over(r.leaves.Server, m) })
 	l.moves++
 	l.touched[key] = true
 	l.add(Step{Kind: Balance, Table: key.Table, Partition: key.ID,
-		Relief: &Relief{From: r.leaves.Server, Servers: all, Move: reliefMove(r.hotPart, r.leaves, r.to.ID)},
+		Relief: &Relief{From: r.leaves.Server, Servers: all, Move: reliefMove(r.hotPart, r.leaves, r.to.ID), Over: over},
 		What:   fmt.Sprintf("have p%d move from %s to %s", key.ID, r.leaves.Server, r.to.ID),
 		Why:    l.whyRelief(from, r.hotPart, r.to)})
 }

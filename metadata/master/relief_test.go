@@ -398,4 +398,81 @@ p1 [2026-11-21, 2026-11-22) s1 s3 | led by s1, in sync s1 s3, 16 MiB to 2026-11-
 	if step, ok := begun(); ok {
 		t.Errorf("the rows of s2 and s3 are full: %+v", step)
 	}
+	passed := map[topology.ServerID]string{}
+	for _, m := range PassedOver(w.State, w.set, w.rng) {
+		passed[m.From] = m.PassedOver
+	}
+	if len(passed) != 2 || !strings.Contains(passed["s2"], "with this move the row of server s2 would have") || !strings.Contains(passed["s3"], "s3") {
+		t.Errorf("passed over: %q", passed)
+	}
+}
+
+// TestMovesThatEndedDoNotKeepCopiesFromMoving: persons moved 64 partitions away from s2 some time ago. All had left, but nothing takes such moves out of its row but another move by a person, so that
+// none by load began there, without a word.
+func TestMovesThatEndedDoNotKeepCopiesFromMoving(t *testing.T) {
+	w := newWorld()
+	w.set.BalanceRows, w.set.SplitBytes = 500, -1
+	w.lines(t, `now 2026-11-21T12:00:00Z
+server s1 rows=cpu/1:2000 rest=2000
+server s2 rest=1900
+server s4 rest=10
+table cpu width=12h replicas=2
+p1 [2026-11-21T12:00, 2026-11-22) s1 s2 | led by s1, in sync s1 s2, 16 MiB to 2026-11-21T12:00`)
+	w.Now += int64(time.Minute)
+	begun := func() (relief *Relief) {
+		for _, s := range Plan(w.State, w.set, w.rng) {
+			if s.Relief != nil && !s.Relief.End {
+				relief = s.Relief
+			}
+		}
+		return relief
+	}
+	s2 := &w.Servers[1].Server
+	move := func(table string, p point.PartitionID, pl point.PlacementID, ago time.Duration) registry.Move {
+		return registry.Move{Table: table, Partition: p, Placement: pl, To: "s4", Note: lease.Note{Who: "ann", When: time.Unix(0, w.Now).Add(-ago), Reason: "hot"}}
+	}
+	fill := func(move func(i int) registry.Move) {
+		s2.Moves = nil
+		for i := range registry.MovesMax {
+			s2.Moves = append(s2.Moves, move(i))
+		}
+	}
+	w.Dropped["gone"] = true
+	s1 := func(i int) point.PlacementID { return point.PlacementID(1000 + i) }
+	for _, x := range []struct {
+		what  string
+		moves func(i int) registry.Move
+		over  bool
+	}{
+		{"placements that left", func(i int) registry.Move { return move("cpu", 1, s1(i), time.Hour) }, true},
+		{"tables that were dropped", func(i int) registry.Move { return move("gone", 1, s1(i), time.Hour) }, true},
+		{"one that stands among them", func(i int) registry.Move {
+			if i == 7 {
+				return move("mem", 1, s1(i), time.Hour)
+			}
+			return move("cpu", 1, s1(i), time.Hour)
+		}, true},
+		{"tables of which no map is at hand", func(i int) registry.Move { return move("mem", 1, s1(i), time.Hour) }, false},
+		{"partitions that a newer map may have", func(i int) registry.Move { return move("cpu", 99, s1(i), time.Hour) }, false},
+		{"placements that a newer map may have", func(i int) registry.Move { return move("cpu", 1, s1(i), time.Minute) }, false},
+	} {
+		fill(x.moves)
+		relief, passed := begun(), PassedOver(w.State, w.set, w.rng)
+		switch {
+		case !x.over && (relief != nil || len(passed) != 1 || !strings.Contains(passed[0].PassedOver, "64 partitions are being moved away from s2")):
+			t.Errorf("%s: begun %+v, passed over %+v", x.what, relief, passed)
+		case x.over && (relief == nil || relief.From != "s2" || len(passed) > 0):
+			t.Errorf("%s: begun %+v, passed over %+v", x.what, relief, passed)
+		case x.over:
+			rows := []coord.Row{{Key: registry.Key("s2"), Revision: 1, Value: s2.Encode()}, {Key: registry.Key("s4"), Revision: 1, Value: w.Servers[2].Encode()}}
+			next, why := relief.in(rows, lease.Note{Who: Fencer, When: time.Unix(0, w.Now), Reason: "load"})
+			want := 1
+			if x.what == "one that stands among them" {
+				want++
+			}
+			if why != "" || len(next.Moves) != want {
+				t.Errorf("%s: %d moves in the row, refused: %q", x.what, len(next.Moves), why)
+			}
+		}
+	}
 }

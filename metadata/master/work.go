@@ -390,7 +390,10 @@ func (r *Relief) in(rows []coord.Row, note lease.Note) (next registry.Server, wh
 	default:
 		m := r.Move
 		m.Note = note
-		if err := next.Add(m, func(registry.Move) bool { return true }); err != nil {
+		stands := func(old registry.Move) bool {
+			return !slices.ContainsFunc(r.Over, func(x registry.Move) bool { return x.Table == old.Table && x.Placement == old.Placement })
+		}
+		if err := next.Add(m, stands); err != nil {
 			return next, err.Error()
 		}
 	}

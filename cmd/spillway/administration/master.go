@@ -63,6 +63,11 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 			moves = append(moves, planMove{Table: m.Table, Partition: m.Partition, From: m.From, To: m.To, Seconds: int64(m.For.Seconds()), GivenUp: m.Ended, ClockAhead: m.ClockAhead, Rests: int64(m.Rests.Seconds()), Why: m.Note.Reason})
 		}
 	}
+	for _, m := range master.PassedOver(s, cfg.ForMaster(), a.rng) {
+		if !c.Alarms {
+			moves = append(moves, planMove{Table: m.Table, Partition: m.Partition, From: m.From, To: m.To, PassedOver: m.PassedOver, Why: m.Note.Reason})
+		}
+	}
 	holder, err := a.master(ctx)
 	if err != nil {
 		return err
@@ -89,13 +94,17 @@ type planMove struct {
 	GivenUp    bool  `json:"given_up,omitempty"`
 	ClockAhead bool  `json:"clock_ahead,omitempty"`
 	// Rests is for how many seconds neither the partition nor the target has part in another one; 0 where that is not known, for a clock that was ahead.
-	Rests int64  `json:"rests_seconds,omitempty"`
-	Why   string `json:"why"`
+	Rests int64 `json:"rests_seconds,omitempty"`
+	// PassedOver is why it does not begin, where it would make loads more even.
+	PassedOver string `json:"passed_over,omitempty"`
+	Why        string `json:"why"`
 }
 
 func (m planMove) state() string {
 	ago := since(time.Duration(m.Seconds) * time.Second)
 	switch {
+	case m.PassedOver != "":
+		return "passed over: " + m.PassedOver
 	case m.GivenUp && m.ClockAhead:
 		return "given up, by a clock that is ahead"
 	case m.ClockAhead:

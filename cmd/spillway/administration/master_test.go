@@ -62,6 +62,14 @@ func TestThePlanShowsMovesByLoad(t *testing.T) {
 		shows("net/1         s1    s2  given up, by a clock that is ahead  of net")
 		change(func(s *registry.Server) { s.Moves, s.Unfilled = []registry.Move{move("cpu", 7, -2*time.Hour)}, nil })
 		shows("cpu/1         s1    s2  under way, by a clock that is ahead  of cpu")
+		change(func(s *registry.Server) {
+			s.Moves = nil
+			for i := range registry.MovesMax {
+				s.Moves = append(s.Moves, registry.Move{Table: "mem", Partition: 1, Placement: point.PlacementID(i + 1), To: "s2", Note: lease.Note{Who: "ann", Reason: "hot"}})
+			}
+		})
+		shows("cpu/1         s1    s2  passed over: 64 partitions are being moved away from s1", "s1 accepts 18000 rows/s")
+		change(func(s *registry.Server) { s.Moves = []registry.Move{move("cpu", 7, -2*time.Hour)} })
 		if text := tw.command([]string{"master", "plan", "--alarms"}); strings.Contains(text, "MOVE") {
 			t.Errorf("besides alarms:\n%s", text)
 		}
