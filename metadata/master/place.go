@@ -49,7 +49,8 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && (!st.copies() || !st.fits(w.bytes) || v.full(st.ID, w.part) != "")
 }
 
-// choose returns the best server for one more placement; ok is false if none is suitable. Servers are compared, in this order, by
+// choose returns the best server for one more placement; ok is false if none is suitable, or one whose zone the partition uses less has to be waited for, since others are being copied to it.
+// Servers are compared, in this order, by
 //
 //	how often the partition uses their zone
 //	expected load                             not for past partitions
@@ -73,8 +74,11 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 		return st, !w.copies || st.filling < v.set.FillsMax && st.takes(w.bytes)
 	}
 	step := max(v.set.BalanceBytes, 1) // copies that differ by less are not moved for it afterwards either
+	further := func(a, b *standing) int {
+		return cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
+	}
 	better := func(a, b *standing) int {
-		apart := cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
+		apart := further(a, b)
 		if !w.narrow && !w.past {
 			apart = cmp.Or(apart,
 				cmp.Compare(2*a.load+w.weight*int64(w.last(a.ID)), 2*b.load+w.weight*int64(w.last(b.ID))),
@@ -89,15 +93,22 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 		}
 		return cmp.Or(apart, cmp.Compare(w.wait(a.ID), w.wait(b.ID)), cmp.Compare(a.ID, b.ID))
 	}
+	var busy *standing
 	for _, st := range v.order {
 		switch {
 		case v.unsuitable(&w, st):
 		case hosts[st.Host] > 0 && !v.set.ShareHosts:
 		case w.settled && st.For < v.set.SettleAfter:
 		case w.copies && (st.filling >= v.set.FillsMax || !st.takes(w.bytes)):
+			if busy == nil || further(st, busy) < 0 {
+				busy = st
+			}
 		case best == nil || better(st, best) < 0:
 			best = st
 		}
+	}
+	if busy != nil && best != nil && further(busy, best) < 0 {
+		return nil, false // nothing would move a copy out of a zone that it shares later
 	}
 	return best, best != nil
 }
