@@ -17,7 +17,7 @@ import (
 func TestClusterObeysAdministratorsAlone(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 2, Certs: true})
+	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 1, Gateways: 2, Certs: true})
 	dir := filepath.Dir(c.peer.CA)
 	run := func(cert string, args ...string) (string, error) {
 		args = append(args, "--servers="+strings.Join(c.Peers, ","), "--timeout=10s", "--peer.tls.ca="+c.peer.CA,

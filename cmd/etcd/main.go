@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
@@ -154,9 +154,14 @@ func (e *member) users(ctx context.Context, server *embed.Etcd) error {
 		func() error { _, err := client.AuthEnable(ctx); return err },
 	}
 	for _, step := range steps {
-		if err := step(); err != nil && !errors.Is(err, auth.ErrUserAlreadyExist) && !errors.Is(err, auth.ErrRoleAlreadyExist) {
-			return fault.Wrap(err, fault.Unavailable, "users of etcd")
+		err := step()
+		if err == nil || errors.Is(err, rpctypes.ErrUserAlreadyExist) || errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
+			continue
 		}
+		if status, failed := client.AuthStatus(ctx); failed == nil && status.Enabled {
+			return nil // by another member, which did all steps
+		}
+		return fault.Wrap(err, fault.Unavailable, "users of etcd")
 	}
 	return nil
 }
