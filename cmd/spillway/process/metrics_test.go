@@ -263,14 +263,17 @@ func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 
 func metricsPage(metrics map[string]*metricRow) string {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\nEvery process serves these at `/metrics`: a gateway and a process that is alone at their HTTP address, a storage server at its admin address. " +
-		"Beside them are those of the Go runtime and of the process (`go_…`, `process_…`).\nThe label `table` has `limits.metrics_tables_max` values at most; the rest is counted as `(other)`.\n\n" +
-		"Every process also writes them into the table `_spillway`, every `self.scrape_interval`, for `self.retention` (15 s and 7 days unless they are set; `--self.scrape-interval=0` ends it for that process). " +
-		"The page's explorer plots them there, and the dashboards in `grafana/` show them with the data source `http://127.0.0.1:8428/t/_spillway` (in a cluster the address of any gateway), without another server. " +
-		"The series are those that a Prometheus has that scrapes the process, with `job=\"spillway\"` and the process's address as `instance`; " +
-		"in a cluster with the host's name in place of an address such as 127.0.0.1 or 0.0.0.0, so that processes can be distinguished. " +
-		"A process writes at most 10,000 of them at a time; what it cannot write is left out, and `spillway_scrape_failures_total` counts it. " +
-		"Their rows count towards no limit of a sender's rate and show in no `spillway_intake_…`.\n")
+	b.WriteString("# Metrics\n\n" +
+		"Every process serves these at `/metrics`: a gateway and a process that is alone at their HTTP address, a storage server at its admin\n" +
+		"address. Beside them are those of the Go runtime and of the process (`go_…`, `process_…`).\n" +
+		"The label `table` has `limits.metrics_tables_max` values at most; the rest is counted as `(other)`.\n\n" +
+		"Every process also writes them into the table `_spillway`, every `self.scrape_interval`, for `self.retention` (15 s and 7 days unless they\n" +
+		"are set; `--self.scrape-interval=0` ends it for that process). The page's explorer plots them there, and the dashboards in `grafana/` show\n" +
+		"them with the data source `http://127.0.0.1:8428/t/_spillway` (in a cluster the address of any gateway), without another server. The series\n" +
+		"are those that a Prometheus has that scrapes the process, with `job=\"spillway\"` and the process's address as `instance`; in a cluster with\n" +
+		"the host's name in place of an address such as 127.0.0.1 or 0.0.0.0, so that processes can be distinguished. A process writes at most 10,000\n" +
+		"of them at a time; what it cannot write is left out, and `spillway_scrape_failures_total` counts it. Their rows count towards no limit of a\n" +
+		"sender's rate and show in no `spillway_intake_…`.\n")
 	part := ""
 	for _, name := range slices.Sorted(maps.Keys(metrics)) {
 		m := metrics[name]
