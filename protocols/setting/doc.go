@@ -15,6 +15,7 @@
 //	help     one sentence or more: its meaning
 //	price    the cost of more, or less, of it
 //	flag     the name of a flag that --help shows; without it the flag has the key's name and --help does not show it
+//	name     the same, where the field is a flag of commands, too; env is then the setting's variable
 //	reload   on a struct or a field, "yes": read again by a running process
 //	for      on a struct or a field: the processes that have it; without it all
 //

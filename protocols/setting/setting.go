@@ -2,6 +2,7 @@ package setting
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ func walk(v reflect.Value, out []Setting, path string, roles []string, reload bo
 		s := Setting{
 			Key: key, Help: f.Tag.Get("help"), Price: f.Tag.Get("price"), Default: f.Tag.Get("default"), Auto: f.Tag.Get("auto"),
 			Min: f.Tag.Get("min"), Max: f.Tag.Get("max"), OneOf: strings.Fields(f.Tag.Get("one_of")),
-			Flag: f.Tag.Get("flag"), Reload: again, For: of, value: v.Field(i),
+			Flag: cmp.Or(f.Tag.Get("flag"), f.Tag.Get("name")), Reload: again, For: of, value: v.Field(i),
 		}
 		if s.Shown = s.Flag != ""; !s.Shown {
 			s.Flag = strings.ReplaceAll(key, "_", "-")

@@ -34,12 +34,12 @@ import (
 // Flags are the flags of every command for people: the way to the cluster, the author of the action, the form of the
 // answer.
 type Flags struct {
-	Servers []string           `name:"servers" help:"Storage servers by the addresses they listen for peers at; any one that runs is enough, and it checks the certificate. Without it commands need --coord." placeholder:"HOST:PORT,..." env:"SPILLWAY_SERVERS"`
-	Coord   connect.CoordFlags `embed:""`
-	Peer    connect.PeerFlags  `embed:""`
-	Output  string             `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
-	By      string             `name:"by" help:"Who does it, for the audit (default the user and the host)."`
-	Timeout time.Duration      `name:"timeout" help:"How long everything may take." default:"30s"`
+	Servers []string      `name:"servers" help:"Storage servers by the addresses they listen for peers at; any one that runs is enough, and it checks the certificate. Without it commands need --coord." placeholder:"HOST:PORT,..." env:"SPILLWAY_SERVERS"`
+	Coord   connect.Coord `embed:""`
+	Peer    connect.Peer  `embed:""`
+	Output  string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
+	By      string        `name:"by" help:"Who does it, for the audit (default the user and the host)."`
+	Timeout time.Duration `name:"timeout" help:"How long everything may take." default:"30s"`
 }
 
 // admin is a cluster as a person at a terminal sees it: the coordination store, the servers' rows and the tables' maps.
@@ -73,16 +73,14 @@ func (f *Flags) with(do func(ctx context.Context, a *admin) error) (err error) {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
-	var p connect.Peer
-	f.Peer.Over(&p)
-	store, err := f.open(ctx, p)
+	store, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	own := rpc.Identity{} // any: on a server's or gateway's host its certificate serves, for the calls that it is allowed
 	dial := func(id topology.ServerID, addr string) (peers.Peer, error) {
-		return rpc.Dial(addr, rpc.DialSettings{TLS: p.TLS(own), Server: string(id), Log: log})
+		return rpc.Dial(addr, rpc.DialSettings{TLS: f.Peer.TLS(own), Server: string(id), Log: log})
 	}
 	a, err := openAdmin(ctx, store, dial, log)
 	if err != nil {
@@ -96,16 +94,14 @@ func (f *Flags) with(do func(ctx context.Context, a *admin) error) (err error) {
 }
 
 // open opens the coordination store: through a storage server if any is named, else itself.
-func (f *Flags) open(ctx context.Context, p connect.Peer) (coord.Store, error) {
+func (f *Flags) open(ctx context.Context) (coord.Store, error) {
 	if len(f.Servers) > 0 {
-		return throughServers(ctx, f.Servers, p)
+		return throughServers(ctx, f.Servers, f.Peer)
 	}
-	var c connect.Coord
-	f.Coord.Over(&c)
-	if c.URL == "" {
+	if f.Coord.URL == "" {
 		return nil, fault.Errorf(fault.Invalid, "where is the cluster? --servers HOST:PORT names a storage server (or SPILLWAY_SERVERS), --coord the coordination store. `table`, `partition`, `audit` and `doctor` also ask a standalone process or a gateway, by --url")
 	}
-	return c.Open(ctx)
+	return f.Coord.Open(ctx)
 }
 
 // throughServers opens the coordination store through the first storage server that answers. Errors are those of the last

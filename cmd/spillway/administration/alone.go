@@ -31,7 +31,7 @@ type StatusFlags struct {
 }
 
 // alone reports whether no cluster is named.
-func (f *StatusFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == nil }
+func (f *StatusFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == "" }
 
 // status asks the process at URL for its status, with the partitions of one table, or of all ("").
 func (f *StatusFlags) status(table string) (*ui.Status, error) {

@@ -141,7 +141,7 @@ func (e *examination) dead() {
 		case !srv.Live:
 			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
 		case srv.Beat.ClockAhead != 0:
-			e.degraded("clock off", string(srv.ID), fmt.Sprintf("its clock is %v ahead of the median of the servers' clocks: it gives away what others can lead, and takes nothing", srv.Beat.ClockAhead.Round(time.Millisecond)), "set the clock right, and look at its time service")
+			e.degraded("clock off", string(srv.ID), fmt.Sprintf("its clock is %v ahead of the median of the servers' clocks: it releases the partitions that others can lead, and acquires none", srv.Beat.ClockAhead.Round(time.Millisecond)), "set the clock right, and look at its time service")
 		case srv.Beat.ReadOnly != "":
 			e.broken("read-only server", string(srv.ID), srv.Beat.ReadOnly, "make room on its disk; until then its partitions are read, and writes to them are refused")
 		case srv.Drain != nil:
@@ -546,7 +546,7 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 	case l.State == lease.Free:
 		e.broken("unowned", key.String(), "no server leads it", e.mayTake(p, l))
 	case !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return pl.Server == l.Holder }):
-		e.degraded("stale lease", key.String(), fmt.Sprintf("led by %s, where it has no placement any more", l.Holder), "wait; it lets go when it sees the map")
+		e.degraded("stale lease", key.String(), fmt.Sprintf("led by %s, where it has no placement any more", l.Holder), "wait; it releases the lease when it has the map")
 	}
 }
 

@@ -74,7 +74,7 @@ func (a *admin) onServer(ctx context.Context, id topology.ServerID) (o onServer,
 // awaitDrained shows how far a drained server is, until it has nothing. Errors are Unavailable (it still had something when the time was over) and those of onServer.
 func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 	if err := a.incomplete(); err != nil { // its rows cannot be counted, and there may be no tables to follow
-		return fault.Annotate(err, "the drain of server %s goes on, and how far it is cannot be seen", id)
+		return fault.Annotate(err, "the drain of server %s continues; its progress cannot be read", id)
 	}
 	following, stop := context.WithCancel(ctx)
 	var g errgroup.Group

@@ -228,7 +228,7 @@ func (c *PartitionMove) await(ctx context.Context, a *admin, from topology.Place
 			return err
 		}
 		if ctx.Err() != nil || pause(ctx, drainLookEvery) != nil {
-			return fault.Errorf(fault.Unavailable, "the move of %s has not ended: %s; it goes on, and `spillway master plan` says what comes next", c.key(), at)
+			return fault.Errorf(fault.Unavailable, "the move of %s has not ended: %s; it continues, and `spillway master plan` says what comes next", c.key(), at)
 		}
 		b.Draw(-1, false, func(float64) string { return at })
 	}

@@ -17,7 +17,7 @@ import (
 // TestADrainWithoutMapsIsReported: to wait for it ended the command with a panic where no metadata server had answered.
 func TestADrainWithoutMapsIsReported(t *testing.T) {
 	a := &admin{lacking: map[string]error{"": fault.Errorf(fault.Unavailable, "no metadata server answers")}}
-	if err := a.awaitDrained(t.Context(), "s1"); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "goes on") {
+	if err := a.awaitDrained(t.Context(), "s1"); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "continues") {
 		t.Error(err)
 	}
 }

@@ -28,7 +28,7 @@ type Partition struct {
 	Show      PartitionShow        `cmd:"" help:"Show all that is known of a partition."`
 	Split     PartitionSplit       `cmd:"" help:"Cut a partition in two."`
 	Merge     partitionMergeCmd    `cmd:"" help:"Make one of neighbours whose time has passed, with their rows."`
-	Bump      partitionBumpCmd     `cmd:"" help:"Have its leader let go at once, so that it is loaded again."`
+	Bump      partitionBumpCmd     `cmd:"" help:"Have its leader release the lease at once, so that it is loaded again."`
 	Move      PartitionMove        `cmd:"" help:"Have it moved from a server to another, with its rows."`
 	Prohibit  partitionProhibitCmd `cmd:"" help:"Keep a partition off a server."`
 	Allow     partitionAllowCmd    `cmd:"" help:"Take a prohibition back."`
@@ -264,7 +264,7 @@ func (c *PartitionShow) run(ctx context.Context, a *admin) error {
 		case "unreadable":
 			fmt.Fprintf(w, "lease\tthe row cannot be read: %v\n", rows.Unreadable()[lease.RowKey(c.key())])
 		default:
-			fmt.Fprintf(w, "lease\t%s, last led by %s, boot %s, epoch %d\n", r.Lease, cmp.Or(string(l.Holder), "nobody"), cmp.Or(string(l.Boot), "-"), l.Epoch)
+			fmt.Fprintf(w, "lease\t%s, last led by %s, boot %s, epoch %d\n", r.Lease, cmp.Or(string(l.Holder), "no server"), cmp.Or(string(l.Boot), "-"), l.Epoch)
 		}
 		if l.Empty {
 			fmt.Fprintln(w, "rows\tnone was ever acked")
@@ -526,7 +526,7 @@ func (c *partitionBumpCmd) run(ctx context.Context, a *admin) error {
 		if err != nil {
 			return err
 		}
-		return a.done("%s is let go by its leader, and taken again", c.key())
+		return a.done("%s is released by its leader, and acquired again", c.key())
 	})
 }
 

@@ -560,7 +560,7 @@ func (a *admin) untilFree(ctx context.Context, table string) error {
 		}
 		s, _, err := a.look(ctx)
 		if err != nil {
-			return fault.Annotate(err, "the partitions are dropped, and not all servers have let go of them yet: nothing is written to the table until the command is run again, and ends")
+			return fault.Annotate(err, "the partitions are dropped, and not all servers have released them yet: nothing is written to the table until the command is run again, and ends")
 		}
 		held := ""
 		for p, l := range s.Leases {

@@ -86,7 +86,7 @@ type TableFlags struct {
 }
 
 // alone reports whether no cluster is named: then the command asks the process at URL.
-func (f *TableFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == nil }
+func (f *TableFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == "" }
 
 // ask sends a request to a standalone process or a gateway, and reads its answer's data into v. A body of nil is none.
 func (f *TableFlags) ask(method, path string, query url.Values, body any, v any) error {

@@ -28,7 +28,7 @@ type TableRepair struct {
 //
 // No gateway carries it out: one that ran before the restore goes by servers and maps that it read then.
 func (c *TableRepair) Run() error {
-	if len(c.Servers) == 0 && c.Coord.URL == nil {
+	if len(c.Servers) == 0 && c.Coord.URL == "" {
 		return fault.Errorf(fault.Invalid, "`table repair` has no --url: gateways that ran before the restore go by what they read then. Name a storage server with --servers HOST:PORT (SPILLWAY_SERVERS), or the coordination store with --coord")
 	}
 	return c.with(c.run)

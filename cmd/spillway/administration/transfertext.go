@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
-// transferText is a transfer in a line: where from and to, how far, how fast and how long yet.
+// transferText describes a transfer in one line: source, target, progress, rate and the time left.
 func transferText(x ui.Transfer) string {
 	to := x.To
 	if to == "" {

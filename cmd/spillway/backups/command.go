@@ -148,7 +148,7 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 		return news, client.NoURL(at)
 	}
 	rq.Header.Set("Content-Type", "application/json")
-	heard, stop := awaitNews(os.Stderr, at)
+	received, stop := awaitNews(os.Stderr, at)
 	defer stop()
 	resp, err := by.Send(rq, 0)
 	if err != nil {
@@ -159,14 +159,14 @@ func sendOrder(ctx context.Context, by client.Flags, at, path string, o any, bar
 		why, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		return news, fault.Errorf(fault.Unavailable, "%s answered %s: %s", at, resp.Status, strings.TrimSpace(string(why)))
 	}
-	return readNews(resp.Body, bar, heard)
+	return readNews(resp.Body, bar, received)
 }
 
-// newsWithin is how long no news of an order is usual: a partition without a leader is waited for so long.
+// newsWithin is how long an order may be without news before a line says so: a partition without a leader is waited for so long.
 const newsWithin = 90 * time.Second
 
 // awaitNews writes a line to w each time that nothing came from the process for a while: a process that is frozen, or waits for its disk, keeps its connection open.
-func awaitNews(w io.Writer, at string) (heard, stop func()) {
+func awaitNews(w io.Writer, at string) (received, stop func()) {
 	began := time.Now()
 	var mu sync.Mutex
 	var t *time.Timer
@@ -178,13 +178,13 @@ func awaitNews(w io.Writer, at string) (heard, stop func()) {
 		fmt.Fprintf(w, "\nno news of %s for %v: it, or a server that it waits for, may be stopped, or a disk may hang. It is waited for; Ctrl-C gives the order up\n", at, time.Since(began).Round(time.Second))
 		t.Reset(newsWithin)
 	})
-	heard = func() {
+	received = func() {
 		mu.Lock()
 		defer mu.Unlock()
 		began = time.Now()
 		t.Reset(newsWithin)
 	}
-	return heard, func() {
+	return received, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		t.Stop()
@@ -192,7 +192,7 @@ func awaitNews(w io.Writer, at string) (heard, stop func()) {
 }
 
 // readNews reads the lines of the answer up to the last one.
-func readNews(r io.Reader, bar *terminal.Bar, heard func()) (news News, err error) {
+func readNews(r io.Reader, bar *terminal.Bar, received func()) (news News, err error) {
 	d := json.NewDecoder(r)
 	for {
 		var line News
@@ -200,7 +200,7 @@ func readNews(r io.Reader, bar *terminal.Bar, heard func()) (news News, err erro
 			bar.End()
 			return news, fault.Errorf(fault.Unavailable, "the process went away before the %s was done (%v)", bar.What, err)
 		}
-		heard()
+		received()
 		switch {
 		case line.Error != "":
 			bar.End()

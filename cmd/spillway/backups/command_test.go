@@ -92,9 +92,9 @@ func (s *screen) after(d time.Duration) string {
 func TestAnOrderThatHangsIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s screen
-		heard, stop := awaitNews(&s, "http://s1:8429")
+		received, stop := awaitNews(&s, "http://s1:8429")
 		s.after(newsWithin - time.Second)
-		heard()
+		received()
 		if got := s.after(newsWithin - time.Second); got != "" {
 			t.Errorf("there were news: %s", got)
 		}

@@ -9,40 +9,19 @@ import (
 	"os"
 	"strings"
 
-	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/etcd"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Coord is the way to the coordination store of a cluster.
+// Coord is the way to the coordination store of a cluster. Fields with name and env are also flags of commands, which read no file.
 type Coord struct {
-	URL          string `yaml:"url" flag:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS. The prefix, spillway unless it is given, keeps several clusters apart in one etcd."`
-	Username     string `yaml:"username" flag:"coord.username" help:"User name for the coordination store."`
-	PasswordFile string `yaml:"password_file" flag:"coord.password-file" help:"File with the password."`
-	CA           string `yaml:"ca" flag:"coord.ca" help:"File with the authority that signed the store's certificate. Without it: those of the system."`
-	Cert         string `yaml:"cert" flag:"coord.cert" help:"File with this client's certificate, if the store wants one."`
-	Key          string `yaml:"key" flag:"coord.key" help:"File with its key."`
-}
-
-// CoordFlags are Coord for commands, which read no file.
-type CoordFlags struct {
-	URL          *string `name:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS." env:"SPILLWAY_COORD_URL" placeholder:"URL"`
-	Username     *string `name:"coord.username" help:"User name for the coordination store." placeholder:"NAME" env:"SPILLWAY_COORD_USERNAME"`
-	PasswordFile *string `name:"coord.password-file" help:"File with the password." placeholder:"FILE" env:"SPILLWAY_COORD_PASSWORD_FILE"`
-	CA           *string `name:"coord.ca" help:"File with the authority that signed the store's certificate." placeholder:"FILE" env:"SPILLWAY_COORD_CA"`
-	Cert         *string `name:"coord.cert" help:"File with this client's certificate." placeholder:"FILE" env:"SPILLWAY_COORD_CERT"`
-	Key          *string `name:"coord.key" help:"File with its key." placeholder:"FILE" env:"SPILLWAY_COORD_KEY"`
-}
-
-// Over sets in c what flags were given.
-func (f *CoordFlags) Over(c *Coord) {
-	terminal.Over(&c.URL, f.URL)
-	terminal.Over(&c.Username, f.Username)
-	terminal.Over(&c.PasswordFile, f.PasswordFile)
-	terminal.Over(&c.CA, f.CA)
-	terminal.Over(&c.Cert, f.Cert)
-	terminal.Over(&c.Key, f.Key)
+	URL          string `yaml:"url" name:"coord" env:"SPILLWAY_COORD_URL" placeholder:"URL" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS. The prefix, spillway unless it is given, keeps several clusters apart in one etcd."`
+	Username     string `yaml:"username" name:"coord.username" env:"SPILLWAY_COORD_USERNAME" placeholder:"NAME" help:"User name for the coordination store."`
+	PasswordFile string `yaml:"password_file" name:"coord.password-file" env:"SPILLWAY_COORD_PASSWORD_FILE" placeholder:"FILE" help:"File with the password."`
+	CA           string `yaml:"ca" name:"coord.ca" env:"SPILLWAY_COORD_CA" placeholder:"FILE" help:"File with the authority that signed the store's certificate. Without it: those of the system."`
+	Cert         string `yaml:"cert" name:"coord.cert" env:"SPILLWAY_COORD_CERT" placeholder:"FILE" help:"File with this client's certificate, if the store wants one."`
+	Key          string `yaml:"key" name:"coord.key" env:"SPILLWAY_COORD_KEY" placeholder:"FILE" help:"File with its key."`
 }
 
 // Check reports mistakes, without a connection. Errors are Invalid and describe valid settings.

@@ -18,7 +18,7 @@ const forecastStep = 10 * time.Minute
 // Forecaster makes the forecast of a column as people see it.
 type Forecaster struct {
 	Map    *topology.Map
-	Sizes  func(point.PartitionID) (s master.Size, known bool) // of what lies in a partition
+	Sizes  func(point.PartitionID) (s master.Size, known bool) // of the rows of a partition
 	Now    point.Nanos
 	Ahead  time.Duration // how far the forecast reaches
 	Past   int           // how many partitions that ended are shown

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
-// config are the settings of a process, and what it found or started itself: processors, the heap's limit, signals.
+// config are the settings of a process and its own state: processors, the heap's limit, signals.
 type config struct {
 	settings.Config
 	processors int            // of the machine; set by spread

@@ -377,18 +377,18 @@ func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 		leases, cancel := context.WithTimeout(ctx, p.patience(LeaveTimeout))
 		defer cancel()
 		if err := p.lead.Leave(leases); err != nil {
-			p.log.Warn("not every lease was let go; others take them when they have run out", "error", err)
+			p.log.Warn("not every lease was released; others acquire them when they have expired", "error", err)
 		}
 		p.copies.leave(ctx, p)
 	}
 }
 
-// patience returns how long something may last while the process stops.
-func (p *storage) patience(usually time.Duration) time.Duration {
+// patience returns how long something may last while the process stops: longest, or less on a fenced store.
+func (p *storage) patience(longest time.Duration) time.Duration {
 	if p.brick.Err() != nil {
 		return fencedDrain
 	}
-	return usually
+	return longest
 }
 
 // hangUp lets calls under way finish and accepts no new ones.

@@ -108,23 +108,23 @@ func TestVerifyTellsWhatIsWrong(t *testing.T) {
 			if c.code == 4 {
 				return
 			}
-			var told struct{ Findings []verify.File }
+			var report struct{ Findings []verify.File }
 			text, _, _ := verified(t, p, "-o", "json")
-			if err := json.Unmarshal([]byte(text), &told); err != nil {
+			if err := json.Unmarshal([]byte(text), &report); err != nil {
 				t.Fatalf("%v: %s", err, text)
 			}
-			if (len(told.Findings) > 0) != (c.code > 0) {
-				t.Errorf("findings %+v", told.Findings)
+			if (len(report.Findings) > 0) != (c.code > 0) {
+				t.Errorf("findings %+v", report.Findings)
 			}
-			for _, f := range told.Findings {
+			for _, f := range report.Findings {
 				if f.What == "" || f.Do == "" {
 					t.Errorf("%+v does not say what to do", f)
 				}
 			}
-			if c.state != "" && !slices.ContainsFunc(told.Findings, func(f verify.File) bool {
+			if c.state != "" && !slices.ContainsFunc(report.Findings, func(f verify.File) bool {
 				return filepath.Join(data, f.File) == c.file && f.State == c.state
 			}) {
-				t.Errorf("%+v, want %s %s", told.Findings, c.file, c.state)
+				t.Errorf("%+v, want %s %s", report.Findings, c.file, c.state)
 			}
 		})
 	}

@@ -119,29 +119,29 @@ func TestVerifyReadsRowsOutsideOfTheLog(t *testing.T) {
 			}
 			defer os.Remove(path)
 			text, said, code := verified(t, p, "-o", "json", "--all")
-			var told struct {
+			var report struct {
 				Findings []verify.File
 				Staged   int `json:"staged_rows"`
 				Surplus  int `json:"surplus_rows"`
 			}
-			if err := json.Unmarshal([]byte(text), &told); err != nil {
+			if err := json.Unmarshal([]byte(text), &report); err != nil {
 				t.Fatalf("%v: %s%s", err, text, said)
 			}
 			if want := map[string]int{"ok": 0, "unused": 1, "suspect": 1, "damaged": 2}[c.state]; code != want {
 				t.Errorf("exit code %d, want %d\n%s", code, want, text)
 			}
 			found := false
-			for _, f := range told.Findings {
+			for _, f := range report.Findings {
 				if f.File == c.file {
 					found = f.Kind == c.kind && f.State == c.state && strings.Contains(f.What, c.what) && strings.Contains(f.Do, c.do) && (f.Do == "") == (f.State == "ok")
 					t.Logf("%+v", f)
 				}
 			}
 			if !found {
-				t.Errorf("%s is not told of as it should be", c.file)
+				t.Errorf("%s is not reported as it should be", c.file)
 			}
-			if c.name == "staged rows" && told.Staged != 2 || c.name == "surplus rows" && told.Surplus != 3 {
-				t.Errorf("%d rows staged, %d set aside", told.Staged, told.Surplus)
+			if c.name == "staged rows" && report.Staged != 2 || c.name == "surplus rows" && report.Surplus != 3 {
+				t.Errorf("%d rows staged, %d set aside", report.Staged, report.Surplus)
 			}
 		})
 	}

@@ -5,18 +5,43 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/spillwaydb/spillway/cmd/spillway/connect"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 var updateReference = flag.Bool("update-reference", false, "write docs/configuration.md anew")
+
+// TestCommandsReadTheVariablesOfProcesses: a field that is a flag of commands too names its variable, which is that of the setting.
+func TestCommandsReadTheVariablesOfProcesses(t *testing.T) {
+	c, variables := Default(), map[string]bool{}
+	for _, s := range setting.List(&c) {
+		variables[s.Variable()] = true
+	}
+	seen := 0
+	for _, v := range []any{connect.Coord{}, connect.Peer{}} {
+		for f := range reflect.TypeOf(v).NumField() {
+			tag := reflect.TypeOf(v).Field(f).Tag
+			if tag.Get("name") == "" {
+				continue
+			}
+			if seen++; !variables[tag.Get("env")] {
+				t.Errorf("--%s: no setting has the variable %q", tag.Get("name"), tag.Get("env"))
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d flags seen", seen)
+	}
+}
 
 // TestTheReferenceOfSettingsIsCurrent: docs/configuration.md equals the output of `spillway config reference`.
 func TestTheReferenceOfSettingsIsCurrent(t *testing.T) {

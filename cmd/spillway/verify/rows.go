@@ -146,7 +146,7 @@ func (v *Verification) letters(path string) {
 	v.tell(path, what)
 }
 
-// tell notes the content of a whole file.
+// tell records the content of a whole file.
 func (v *Verification) tell(path, what string) {
 	f := v.file(path)
 	v.mu.Lock()
