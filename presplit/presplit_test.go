@@ -90,7 +90,7 @@ func departures(t *testing.T) Trace {
 	return trace
 }
 
-// TestPartitionsOfARecordedLoadCloseNearTheTarget: nobody made its season and its noise for this forecast. At night nearly nothing comes, so that the last partition of
+// TestPartitionsOfARecordedLoadCloseNearTheTarget: its season and its noise are those of a real service. At night nearly nothing comes, so that the last partition of
 // a day closes too small, or reaches into the morning.
 func TestPartitionsOfARecordedLoadCloseNearTheTarget(t *testing.T) {
 	trace := departures(t)

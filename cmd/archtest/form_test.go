@@ -250,7 +250,7 @@ func unproven(p pkg, golden bool) []string {
 			}
 		}
 	}
-	return append(out, p.path+": FORMAT.md draws a format that nobody fuzzes")
+	return append(out, p.path+": FORMAT.md draws a format that no fuzz target tries")
 }
 
 func TestUnprovenIsSeen(t *testing.T) {

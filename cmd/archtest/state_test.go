@@ -73,7 +73,7 @@ func keeps(p pkg, known map[string]string, met map[string]bool) []string {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
 				if d.Name.Name == "init" && d.Recv == nil {
-					say(d.Pos(), "init", "runs before anybody asked for it: call it where it is needed")
+					say(d.Pos(), "init", "runs before it is needed: call it where it is needed")
 				}
 			case *ast.GenDecl:
 				for _, s := range d.Specs {

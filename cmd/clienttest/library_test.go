@@ -168,7 +168,7 @@ func TestOpenTelemetryLibrariesSendWhatTheyCount(t *testing.T) {
 	}
 }
 
-// TestPagesOfPrometheusLibrariesAreWritten: what they expose to scrapers is what `spillway write` takes.
+// TestPagesOfPrometheusLibrariesAreWritten: `spillway write` accepts the pages that they expose to scrapers.
 func TestPagesOfPrometheusLibrariesAreWritten(t *testing.T) {
 	for _, c := range []struct{ language, library string }{{"python", "prometheus-client"}, {"npm", "prom-client"}} {
 		t.Run(c.language+"/"+c.library, func(t *testing.T) {

@@ -285,9 +285,7 @@ func TestPrometheusReadsWhatItSent(t *testing.T) {
 	s.start()
 	for _, table := range []string{"rw1", "rw2"} {
 		a := s.of(table)
-		if err := w.agrees(prom, a); err != nil {
-			t.Errorf("after a restart: %v", err)
-		}
+		eventually(t, 30*time.Second, func() error { return w.agrees(prom, a) })
 		checkExemplars(t, w, prom, a)
 	}
 	p.stop()
@@ -374,9 +372,7 @@ func checkRemoteRead(t *testing.T, binary string, w window, want, got api) {
 	config := fmt.Sprintf("remote_read:\n- url: %s/api/v1/read\n  read_recent: true\n", got.url)
 	reader, p := startPrometheus(t, binary, config, "exemplar-storage")
 	reader.name = "prometheus that reads from " + got.name
-	if err := w.agrees(want, reader); err != nil {
-		t.Errorf("remote read: %v", err)
-	}
+	eventually(t, 30*time.Second, func() error { return w.agrees(want, reader) })
 	p.stop()
 }
 

@@ -48,7 +48,7 @@ func (r result) String() string {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1fms", float64(d.Microseconds())/1e3) }
 
-// touched is more memory than any server uses in the first scrapes of the usual loads.
+// touched is more memory than any server uses in the first scrapes of common loads.
 const touched = 1 << 30
 
 // measure starts a server, sends the warm scrapes, then the measured ones.

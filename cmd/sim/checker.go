@@ -338,7 +338,7 @@ func coversOnce(before, after *topology.Map, ops []topology.Op) string {
 		}
 		want := float64(a.timeHi-a.timeLo) * (float64(a.pointLa-a.pointLo) + 1)
 		if have < want*(1-1e-9) {
-			return "keys of " + a.p.String() + " are accepted by nobody any more"
+			return "keys of " + a.p.String() + " are accepted by no server any more"
 		}
 	}
 	return ""
@@ -494,7 +494,7 @@ func (c *checker) notLate(txn peer.TxnID) {
 	}
 }
 
-func (c *checker) toldNot(txn peer.TxnID) {
+func (c *checker) reportedAborted(txn peer.TxnID) {
 	c.w.n.resolved++
 	if seq, ok := c.history[txn]; ok {
 		c.w.fail("I1: a proposer was notified that its transaction is not committed, and it is, as %d", seq)

@@ -258,7 +258,7 @@ func (s *server) handOver(e rules.Propose) {
 				end(true)
 				return
 			case ok && fault.Is(a.err, fault.Stale):
-				s.w.check.toldNot(c.Txn)
+				s.w.check.reportedAborted(c.Txn)
 			}
 			h.refresh()
 			again()

@@ -245,7 +245,7 @@ func (w *writing) try() {
 		lead.Server = at.Placements[g.w.rng.IntN(len(at.Placements))].Server
 	}
 	if lead.Server == "" {
-		g.tried("nobody to ask for %s", at)
+		g.tried("no server to ask for %s", at)
 		w.fails(seq, leaderless(at))
 		return
 	}

@@ -177,12 +177,12 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 		case ok && fault.Is(a.err, fault.Stale):
 			g.w.n.stale++
 			g.w.mark(answeredStale)
-			g.w.check.toldNot(c.Txn)
+			g.w.check.reportedAborted(c.Txn)
 		case ok && fault.Is(a.err, fault.NotFound): // the table was dropped: the row's result does not matter
 		case ok && fault.Is(a.err, fault.Invalid):
 			g.w.n.invalid++
 			g.w.mark(answeredInvalid)
-			g.w.check.toldNot(c.Txn)
+			g.w.check.reportedAborted(c.Txn)
 		case v.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && v.row.Txn != c.Base:
 			err = errSilent
 			g.w.n.unresolved++ // its result is lost for good: look at the newest map
@@ -443,7 +443,7 @@ func (g *gateway) meddle(id lease.Partition) {
 
 // deleteBeats deletes the heartbeat row of a server, and again after its process may have written it anew.
 func (g *gateway) deleteBeats(s topology.ServerID, times int) {
-	g.w.say("somebody deletes the heartbeat row of %s", s)
+	g.w.say("a person deletes the heartbeat row of %s", s)
 	g.w.mark(beatGone)
 	g.commit(nil, []coord.Write{{Key: lease.BeatKey(s), Delete: true}}, storeTimeout, func(committed, bool) {})
 	if times > 1 {

@@ -2,7 +2,7 @@ package main
 
 import "time"
 
-// timer is one thing that will happen. A stopped one is passed over, and counts for nothing.
+// timer is a pending event. A stopped one is skipped.
 type timer struct {
 	what    string
 	f       func()
@@ -19,7 +19,7 @@ func (t *timer) stop() {
 // moment is when a timer fires. It lies in the heap itself, so that comparing two reads no timer.
 type moment struct {
 	at  time.Duration
-	seq uint64 // of two at one moment the one that was set first fires first
+	seq uint64 // events of one moment fire in the order in which they were set
 	t   *timer
 }
 

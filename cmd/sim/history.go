@@ -136,7 +136,7 @@ func (h *history) saw(r *read, k keyID, value uint64) {
 	var got *written
 	if value != 0 {
 		if got = h.find(k, value); got == nil {
-			h.w.fail("H: %s reads value %x of key %d, which nobody wrote, or which was overwritten long ago", r.by, value, k)
+			h.w.fail("H: %s reads value %x of key %d, which no client wrote, or which was overwritten long ago", r.by, value, k)
 			return
 		}
 	}

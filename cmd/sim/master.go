@@ -458,14 +458,14 @@ func (x *working) change(e master.Change) {
 				end(a.changed.Seq, nil)
 				return
 			case ok && fault.Is(a.err, fault.Invalid):
-				x.w.check.toldNot(c.Txn)
+				x.w.check.reportedAborted(c.Txn)
 				end(0, a.err)
 				return
 			case ok && fault.Is(a.err, fault.NotFound):
 				end(0, a.err)
 				return
 			case ok && fault.Is(a.err, fault.Stale):
-				x.w.check.toldNot(c.Txn)
+				x.w.check.reportedAborted(c.Txn)
 			}
 			again()
 		})

@@ -41,7 +41,7 @@ func (s *server) post(to topology.ServerID, p parcel) {
 	s.posted[i] = append(s.posted[i], p)
 }
 
-// receive gives what came to the chains.
+// receive passes received messages to the chains.
 func (s *server) receive(all []parcel) {
 	for _, p := range all {
 		if p.store != s.disk.id {

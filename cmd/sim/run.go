@@ -320,7 +320,7 @@ func (w *world) remembersTooMuch() string {
 func (w *world) tableNotWhole(t *truth) string {
 	c := w.check
 	if t.row.Dropped || t.row.Dropping {
-		return fmt.Sprintf("not whole: %s is dropped, or about to be, and nobody goes on with it", t.name)
+		return fmt.Sprintf("not whole: %s is dropped, or about to be, and no process ends the drop", t.name)
 	}
 	for _, id := range t.row.Servers {
 		if id != w.without && c.has[id][t.row.Txn] == nil {
@@ -340,7 +340,7 @@ func (w *world) tableNotWhole(t *truth) string {
 		leader := w.leader(id)
 		if leader != nil {
 			if r := leader.disk.copies[id]; r != nil && r.closed {
-				return fmt.Sprintf("not whole: %s is damaged on %s, and nobody repaired it", id, leader.id)
+				return fmt.Sprintf("not whole: %s is damaged on %s, and it was not repaired", id, leader.id)
 			}
 			continue
 		}
@@ -348,11 +348,11 @@ func (w *world) tableNotWhole(t *truth) string {
 			continue // its time has not come
 		}
 		if w.canLead(id, p) {
-			return fmt.Sprintf("not whole: nobody leads %s %s; its row: %+v", id, p, c.listed[id])
+			return fmt.Sprintf("not whole: no server leads %s %s; its row: %+v", id, p, c.listed[id])
 		}
 		w.n.stuck++
 		if c.hasLiving(id) && w.without == "" {
-			return fmt.Sprintf("I1: nobody can lead %s, which has acked rows", id)
+			return fmt.Sprintf("I1: no server can lead %s, which has acked rows", id)
 		}
 	}
 	return ""
@@ -417,14 +417,14 @@ func (w *world) rowsAreThere() {
 	for _, id := range w.check.ids() {
 		if _, ok := w.check.at(id.Table).m.ByID(id.ID); !ok {
 			if w.check.hasLiving(id) {
-				w.fail("I1: %s is gone from the map with acked rows, and nobody dropped it", id)
+				w.fail("I1: %s is gone from the map with acked rows, and it was not dropped", id)
 			}
 			continue
 		}
 		leader := w.leader(id)
 		if leader == nil {
 			if w.check.hasLiving(id) {
-				w.fail("I1: nobody leads %s, which has acked rows", id)
+				w.fail("I1: no server leads %s, which has acked rows", id)
 			}
 			continue
 		}

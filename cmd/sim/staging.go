@@ -476,7 +476,7 @@ func (x *stager) retract() {
 			next()
 			return
 		}
-		x.disk.sync(x.proc, nil, write) // what was forgotten is durable before
+		x.disk.sync(x.proc, nil, write) // the forgotten frames are durable before
 	})
 }
 

@@ -17,7 +17,7 @@ const (
 	handOverRows  = 4 // at a time
 )
 
-// handsOver begins to hand over what is set aside here of a partition, or goes on.
+// handsOver begins, or continues, to hand over the surplus rows of a partition that are set aside here.
 func (s *server) handsOver(id lease.Partition) {
 	if s.handing[id] {
 		return

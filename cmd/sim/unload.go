@@ -209,7 +209,7 @@ func (x *moving) send(id uint64) {
 	}
 }
 
-// inherits prepares a row of a partition that unloads: what is here with a rank as high stays. false: what is here is damaged.
+// inherits prepares a row of a partition that unloads: a row here with a rank as high stays. false: the row here is damaged.
 func (s *server) inherits(id lease.Partition, r *replica, in *insertion) bool {
 	old, had := r.rows[in.key]
 	switch {

@@ -28,7 +28,7 @@ func TestFullDiskRefusesWritesAndGoesOnReading(t *testing.T) {
 	}
 	disk.Use(t, 8<<20)
 	if text := p.Until(http.StatusServiceUnavailable); !strings.Contains(text, "read-only") || !strings.Contains(text, "make room") {
-		t.Errorf("writers are told %q", text)
+		t.Errorf("writers are answered %q", text)
 	}
 	kept := func() {
 		t.Helper()
@@ -192,7 +192,7 @@ func TestAStoreOutlivesTheLastFileOfItsDisk(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		if text := p.Until(http.StatusServiceUnavailable); !strings.Contains(text, "remove files there") {
-			t.Errorf("writers are told %q", text)
+			t.Errorf("writers are answered %q", text)
 		}
 		kept()
 	}

@@ -365,7 +365,7 @@ func (f *front) listen(t testing.TB, secure bool) {
 	go func() { served <- f.Serve(ln) }()
 	t.Cleanup(func() {
 		f.client.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := f.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Headers and parameters of the URL by which a request of any protocol says what it wants.
+// Headers and parameters of the URL that are options of a request of any protocol.
 const (
 	// AckHeader says when a write is answered.
 	AckHeader = "X-Spillway-Ack"

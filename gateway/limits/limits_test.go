@@ -87,7 +87,7 @@ func TestARequestIsTakenWholeAndDelaysTheNext(t *testing.T) {
 		}
 		time.Sleep(limits.RetryAfter(err, 0))
 		if err := write(r, "x", 1, 1); err != nil {
-			t.Errorf("came again when it was told to: %v", err)
+			t.Errorf("came again when it was asked to: %v", err)
 		}
 	})
 }

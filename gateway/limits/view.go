@@ -113,7 +113,7 @@ func (r *Registry) isGoneLocked(t *Table) bool {
 	return was && t.view.gone
 }
 
-// freeLocked removes a table's state. What it counted without a label of its own stays counted.
+// freeLocked removes a table's state. Its counts without a label of their own stay.
 func (r *Registry) freeLocked(t *Table) {
 	if !t.view.shown.own {
 		is := t.counts.read()

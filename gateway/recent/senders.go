@@ -31,7 +31,7 @@ type Sender struct {
 	Network  string `json:"network"`  // where it is: the network around its address
 }
 
-// SenderUse is a sender with what it wrote into a table.
+// SenderUse is a sender with its writes to a table.
 type SenderUse struct {
 	Sender
 	Requests  int64     `json:"requests"`
@@ -120,7 +120,7 @@ type nameUse struct {
 	pace   pace
 }
 
-// pace counts what came in the present minute of the clock and in the one before.
+// pace counts the rows of the present minute of the clock and of the one before.
 type pace struct {
 	minute      int64 // since 1970
 	now, before int64

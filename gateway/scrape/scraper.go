@@ -99,7 +99,7 @@ func (s *Scraper) note(ctx context.Context, err error) {
 	case err != nil:
 		s.metrics.failed.Inc()
 		if s.failed++; s.failed == failuresMin {
-			s.deps.Log.Warn("the process cannot write its own metrics; it goes on trying", "table", Table, "error", err)
+			s.deps.Log.Warn("the process cannot write its own metrics; it retries", "table", Table, "error", err)
 		}
 	default:
 		if s.failed >= failuresMin {

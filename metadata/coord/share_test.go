@@ -145,7 +145,7 @@ func TestSharedTellsEachReaderEverything(t *testing.T) {
 		if seen < writes {
 			t.Errorf("%d changes seen: this proves nothing", seen)
 		}
-		t.Logf("%d changes told by %d watches", seen, inner.all.Load())
+		t.Logf("%d changes reported by %d watches", seen, inner.all.Load())
 	})
 }
 

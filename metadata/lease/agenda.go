@@ -10,7 +10,7 @@ import (
 //
 //	touched by an input ──▶ todo ──planEntry──▶ wakes      look again at a time
 //	                         ▲                  waiting    has a request to send, but all requests are in flight
-//	                         │                  unheard    needs one more answer of the store to be sure
+//	                         │                  unanswered    needs one more answer of the store to be sure
 //	                         │                  waiters    of a server: until it is silent (planSilent)
 //	                         └──────────────── waits      of a table: until there is a newer map
 //
@@ -21,19 +21,19 @@ type agenda struct {
 	order    []*entry // all, sorted when asked for
 	unsorted bool
 	// forgotten counts the entries in order that must leave it.
-	forgotten int
-	todo      []*entry
-	planning  *entry // the one being planned
-	wakes     wakes
-	waiting   []*entry
-	unheard   []*entry
-	unproved  []*entry // ours by their rows, but no request since the last lapse has shown it
-	over      []*entry // perhaps to be forgotten
-	allowed   []string // keys of prohibitions that were withdrawn
-	batch     []item
-	wake      Time
-	guarding  bool // every process that changes maps writes into lease rows (Beat.Guards)
-	news      EverLed
+	forgotten  int
+	todo       []*entry
+	planning   *entry // the one being planned
+	wakes      wakes
+	waiting    []*entry
+	unanswered []*entry
+	unproved   []*entry // ours by their rows, but no request since the last lapse has shown it
+	over       []*entry // perhaps to be forgotten
+	allowed    []string // keys of prohibitions that were withdrawn
+	batch      []item
+	wake       Time
+	guarding   bool // every process that changes maps writes into lease rows (Beat.Guards)
+	news       EverLed
 }
 
 // touch adds a partition to this step's list.

@@ -227,7 +227,7 @@ type EverLed struct{ Led, Forgotten []Partition }
 type Left struct{}
 
 // SetBack says that the store was set back to an older state, from a backup: our heartbeat row has an older revision than it had before. The process
-// must end, since what it knows of leases, maps and servers may never have been, by the store as it is now.
+// must end, since its leases, maps and servers may differ from all that the restored store ever had.
 type SetBack struct{}
 
 func (Commit) effect()    {}

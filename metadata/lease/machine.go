@@ -376,10 +376,10 @@ func (m *Machine) answer(a Answer) {
 // answered records an answer of the store. Entries that needed one to be sure that a holder is silent look again.
 func (m *Machine) answered() {
 	m.reachable.answer(m.now, m.gapMax())
-	for _, e := range m.unheard {
+	for _, e := range m.unanswered {
 		m.touch(e)
 	}
-	m.unheard = m.unheard[:0]
+	m.unanswered = m.unanswered[:0]
 }
 
 // planScan reads all rows: at first, and rarely afterwards in case the watch missed a change.

@@ -153,7 +153,7 @@ func (m *Machine) silentFor(e *entry, b *beatRow) bool {
 	case missing > 0:
 		m.at(m.now + missing)
 	default:
-		m.unheard = append(m.unheard, e)
+		m.unanswered = append(m.unanswered, e)
 		if !m.beat.probing && m.lists == 0 {
 			m.beat.probing = true
 			m.list(Acquire, request{job: jobProbe, prefix: beatPrefix})

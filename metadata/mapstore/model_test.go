@@ -188,7 +188,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 					w.perform(0, performed)
 				}
 				ended := len(w.pending) == 0
-				told := r.done != nil
+				reported := r.done != nil
 				w.crash(w.servers[0], func() bool { return arrives })
 				// Another coordinator gets the same proposal.
 				r2 := w.begin("again", w.servers[1], again)
@@ -196,8 +196,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 				if r2.done == nil || r2.done.Err != nil {
 					w.fail("asked again, it ends with %+v", r2.done)
 				}
-				if now := w.row(); told && now.Txn == old.Txn && slices.Equal(now.Servers, old.Servers) && now.Dropped == old.Dropped && now.Dropping == old.Dropping {
-					w.fail("it was told as done, and is not")
+				if now := w.row(); reported && now.Txn == old.Txn && slices.Equal(now.Servers, old.Servers) && now.Dropped == old.Dropped && now.Dropping == old.Dropping {
+					w.fail("it was reported as done, and is not")
 				}
 				if !w.row().Dropped && !w.row().Dropping {
 					heal(w, "after")

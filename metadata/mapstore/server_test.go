@@ -625,7 +625,7 @@ func TestProposingAgainGivesTheSameAnswer(t *testing.T) {
 	c.converged("cpu")
 	f(c.nodes[2])
 	if _, err := c.nodes[2].Change(t.Context(), rival); !fault.Is(err, fault.Stale) {
-		t.Fatalf("who lost the race is told %v", err)
+		t.Fatalf("the loser of the race got %v", err)
 	}
 }
 
@@ -690,7 +690,7 @@ func TestLostAnswersAreResolved(t *testing.T) {
 	wg.Wait()
 	m, row := c.newest("cpu")
 	if int64(m.Len()) < committed.Load() || row.Seq != uint64(m.Len())+1 || committed.Load() < 10 {
-		t.Fatalf("%d were told, %d partitions, transaction %d", committed.Load(), m.Len(), row.Seq)
+		t.Fatalf("%d were notified, %d partitions, transaction %d", committed.Load(), m.Len(), row.Seq)
 	}
 }
 

@@ -177,9 +177,9 @@ func (w *world) checkEnd(r *running) {
 	committed := slices.ContainsFunc(w.history, func(row Row) bool { return row.Txn == r.t.id })
 	switch {
 	case r.done.Err == nil && !committed:
-		w.fail("%s was told that it is committed, and is not", r.name)
+		w.fail("%s was notified that it is committed, and is not", r.name)
 	case fault.Is(r.done.Err, fault.Stale) && committed:
-		w.fail("%s was told that it is not committed, and is", r.name)
+		w.fail("%s was notified that it is not committed, and is", r.name)
 	}
 }
 
@@ -313,7 +313,7 @@ func (w *world) swapped(wr coord.Write) {
 	}
 	for _, r := range w.txns {
 		if r.done != nil && fault.Is(r.done.Err, fault.Stale) && (r.t.goal == change || r.t.goal == create) && r.t.id == row.Txn {
-			w.fail("%s was told that it is not committed, and was later", r.name)
+			w.fail("%s was notified that it is not committed, and was later", r.name)
 		}
 	}
 	if n := len(w.history); n > 0 && w.history[n-1].Dropping && !row.Dropped {

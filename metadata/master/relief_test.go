@@ -307,7 +307,7 @@ func TestAServerThatStartedAgainIsNoTarget(t *testing.T) {
 	}
 }
 
-// TestARowStaysShortEnoughToBeRead: a move was written into a row which nobody could read then.
+// TestARowStaysShortEnoughToBeRead: a move made a row longer than any server reads.
 func TestARowStaysShortEnoughToBeRead(t *testing.T) {
 	r := Relief{From: "s1", Move: registry.Move{Table: "cpu", Partition: 1, Placement: 7, To: "s2"}}
 	in := func(words int, drain *lease.Note) string {

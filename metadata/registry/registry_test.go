@@ -70,19 +70,19 @@ func TestAServerKeepsWhatPeopleWroteAndRefusesATwin(t *testing.T) {
 	if !ok || got.Addr != moved.Addr || !got.Since.Equal(s1.Since) || got.Drain == nil || got.Drain.Who != "ann" || got.Store != "d1" {
 		t.Fatalf("got %+v", got)
 	}
-	told := ""
+	reported := ""
 	if err := registry.Change(ctx, store, "s1", func(s *registry.Server) { s.Staging = "cpu" }); err != nil {
 		t.Fatal(err)
 	}
-	if err := registry.Register(ctx, store, moved, false, func(staging string) bool { told = staging; return true }); err != nil {
+	if err := registry.Register(ctx, store, moved, false, func(staging string) bool { reported = staging; return true }); err != nil {
 		t.Fatal(err)
 	}
 	row, _, err := store.Get(ctx, registry.Key("s1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err = registry.Decode(row); err != nil || told != "cpu" || got.Staging != "cpu" || !got.Since.Equal(moved.Since) || got.Drain == nil {
-		t.Fatalf("a server that lost staged rows of %q: %+v, %v", told, got, err)
+	if got, err = registry.Decode(row); err != nil || reported != "cpu" || got.Staging != "cpu" || !got.Since.Equal(moved.Since) || got.Drain == nil {
+		t.Fatalf("a server that lost staged rows of %q: %+v, %v", reported, got, err)
 	}
 	if err := register(twin, true); err != nil {
 		t.Fatal(err)

@@ -129,7 +129,7 @@ func (t *Tables) fetchLocked(name string, v *table, f Fetch) {
 	t.fetching.Go(func() {
 		m, err := t.fetchFrom(t.life, name, f.Want, f.Since, f.Have)
 		if err != nil && t.life.Err() == nil {
-			t.deps.Log.Warn("a table's newest map cannot be had; going on with the one that is known, if any", "table", name, "error", err)
+			t.deps.Log.Warn("a table's newest map cannot be fetched; the known one, if any, stays in use", "table", name, "error", err)
 		}
 		t.still(name, v, Fetched{f.ID, m, err})
 	})

@@ -107,7 +107,7 @@ func (t *Tables) settle(ctx context.Context) {
 	t.mu.RUnlock()
 	for _, name := range names { // all are being fetched at the same time
 		if err := t.fetched(ctx, name); err != nil {
-			t.deps.Log.Warn("a table's newest map cannot be had; going on with the one that is known, if any", "table", name, "error", err)
+			t.deps.Log.Warn("a table's newest map cannot be fetched; the known one, if any, stays in use", "table", name, "error", err)
 		}
 	}
 }

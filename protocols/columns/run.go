@@ -309,7 +309,7 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 	return nil
 }
 
-// page reads the next page in the turn in which it is evaluated. What it waits for, if it waits for others, is no work.
+// page reads the next page in the turn in which it is evaluated. The time it waits for others does not count as work.
 func (w *worker) page(ctx context.Context, in peer.Pager) (page peer.Page, ok bool, err error) {
 	if _, waits := in.(Waiter); !waits {
 		if err := w.next(ctx); err != nil {

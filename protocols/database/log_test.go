@@ -54,8 +54,8 @@ func refusedLog(t *testing.T, kind errorfs.OpKind, n int32, forever bool) (hit b
 		}
 		return nil
 	})
-	told := &quiet{}
-	db, err := database.Open("db", &pebble.Options{FS: errorfs.Wrap(disk, failing), Logger: told, MemTableSize: 64 << 10, DisableAutomaticCompactions: true,
+	logged := &quiet{}
+	db, err := database.Open("db", &pebble.Options{FS: errorfs.Wrap(disk, failing), Logger: logged, MemTableSize: 64 << 10, DisableAutomaticCompactions: true,
 		EventListener: &pebble.EventListener{BackgroundError: func(error) {}}})
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +63,8 @@ func refusedLog(t *testing.T, kind errorfs.OpKind, n int32, forever bool) (hit b
 	on.Store(true)
 	acked := 0
 	value := bytes.Repeat([]byte("row"), 3000)
-	for acked < 40 && told.fatal.Load() == 0 {
-		if err := db.Set(fmt.Append(nil, acked), value, pebble.Sync); err == nil && told.fatal.Load() == 0 {
+	for acked < 40 && logged.fatal.Load() == 0 {
+		if err := db.Set(fmt.Append(nil, acked), value, pebble.Sync); err == nil && logged.fatal.Load() == 0 {
 			acked++
 		}
 	}
@@ -80,8 +80,8 @@ func refusedLog(t *testing.T, kind errorfs.OpKind, n int32, forever bool) (hit b
 	for _, fs := range []*vfs.MemFS{image, disk} {
 		wholeAfter(t, fs, acked, fmt.Sprintf("operation %d (forever: %t)", n, forever))
 	}
-	if count.Load() > n && told.fatal.Load() == 0 {
-		t.Errorf("operation %d (forever: %t) failed and nobody was told", n, forever)
+	if count.Load() > n && logged.fatal.Load() == 0 {
+		t.Errorf("operation %d (forever: %t) failed and nothing was logged", n, forever)
 	}
 	return count.Load() > n
 }

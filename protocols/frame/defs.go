@@ -19,13 +19,13 @@ import (
 
 // The approximate bytes left of a definition where tails are shared. Where they are not, the body grows as needed.
 const (
-	defBytesUsual = 40
-	lengthsUsual  = 4
+	defBytesTypical = 40
+	lengthsTypical  = 4
 )
 
 func (e *Encoder) appendDefs(b []byte, defs []point.Labels) []byte {
-	b = slices.Grow(b, len(defs)*defBytesUsual)
-	rests := slices.Grow(e.rests[:0], len(defs)*(defBytesUsual-lengthsUsual))
+	b = slices.Grow(b, len(defs)*defBytesTypical)
+	rests := slices.Grow(e.rests[:0], len(defs)*(defBytesTypical-lengthsTypical))
 	prev, tail := point.Labels(""), 0
 	for _, l := range defs {
 		tail = sharedTail(string(prev), string(l), tail-tailSlack)

@@ -13,9 +13,9 @@ import (
 func TestDecodersShareADict(t *testing.T) {
 	dict := point.NewDict(0)
 	bodies := [][]byte{cpuLines(50, benchTime), mixedLines(50, benchTime, 1), mixedLines(50, benchTime, 2), wideLine(200)}
-	told := make([][]string, 8)
+	read := make([][]string, 8)
 	var wg sync.WaitGroup
-	for w := range told {
+	for w := range read {
 		wg.Go(func() {
 			d := Decoder{Settings: Settings{Partial: true, Strings: InfoSeries}}
 			for i := range bodies {
@@ -24,16 +24,16 @@ func TestDecodersShareADict(t *testing.T) {
 					t.Error(err)
 				}
 				for row, id := range b.IDs {
-					told[w] = append(told[w], fmt.Sprint(dict.Labels(id), b.Times[row], b.Values[row]))
+					read[w] = append(read[w], fmt.Sprint(dict.Labels(id), b.Times[row], b.Values[row]))
 				}
 				b.Put()
 			}
-			slices.Sort(told[w])
+			slices.Sort(read[w])
 		})
 	}
 	wg.Wait()
-	for w := range told {
-		if !slices.Equal(told[w], told[0]) {
+	for w := range read {
+		if !slices.Equal(read[w], read[0]) {
 			t.Errorf("decoder %d read something else than decoder 0", w)
 		}
 	}

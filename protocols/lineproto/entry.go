@@ -98,13 +98,13 @@ func (d *Decoder) fields(k *key, p int) (next int, ok bool) {
 		}
 
 		// 2. The value.
-		v, end, usual := number(s, q+1)
-		if !usual && q+1 < len(s) && s[q+1] == '"' {
+		v, end, plain := number(s, q+1)
+		if !plain && q+1 < len(s) && s[q+1] == '"' {
 			if end, ok = d.stringField(p, q); !ok {
 				return end, false
 			}
 		} else {
-			if !usual {
+			if !plain {
 				if v, end, ok = d.value(q + 1); !ok {
 					return end, false
 				}

@@ -15,7 +15,7 @@ var pow10 = [...]float64{
 // digitsMax is the number of digits that always fit in 63 bits.
 const digitsMax = 18
 
-// number reads the usual number at p: an integer with suffix i or u, or a decimal without exponent, of at most 18 digits.
+// number reads a plain number at p: an integer with suffix i or u, or a decimal without exponent, of at most 18 digits.
 // ok is false for everything else, good or bad, which is left to value.
 //
 // A decimal m/10^k is exact after one division where m and 10^k are float64s exactly (W. D. Clinger, How to read

@@ -146,13 +146,13 @@ var errLabelsRequest = fault.Errorf(fault.TooLarge, "the labels of new series ha
 // cost the square of a hostile body.
 var errTwice = errors.New("a message that may stand once stands twice")
 
-// once stores the bytes of a message that may occur once: *what is nil until then.
-func once(what *[]byte, f *wire.Field) (err error) {
+// once stores the bytes of a message that may occur once: *dst is nil until then.
+func once(dst *[]byte, f *wire.Field) (err error) {
 	m := f.Bytes(&err)
-	if err == nil && *what != nil {
+	if err == nil && *dst != nil {
 		err = errTwice
 	}
-	*what = m
+	*dst = m
 	return err
 }
 

@@ -493,12 +493,12 @@ func FuzzDecode(f *testing.F) {
 			if err != nil || proto.Unmarshal(body, &m) != nil {
 				continue
 			}
-			usual, err := proto.Marshal(&m)
+			canonical, err := proto.Marshal(&m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want, _ := decode(t, d, usual, otlp.Protobuf); want != got {
-				t.Fatalf("a body means this:\n%s\nbut written in the usual way that:\n%s", got, want)
+			if want, _ := decode(t, d, canonical, otlp.Protobuf); want != got {
+				t.Fatalf("a body means this:\n%s\nbut written as protobuf writes it that:\n%s", got, want)
 			}
 		}
 	})

@@ -306,11 +306,11 @@ func (d *Decoder) targetLabels() (point.Labels, error) {
 	if reason != nil {
 		return "", reason
 	}
-	tells := false
+	descriptive := false
 	for _, p := range pairs {
-		tells = tells || !isIdentifying(p.name)
+		descriptive = descriptive || !isIdentifying(p.name)
 	}
-	if !tells || len(r.job) == 0 && len(r.instance) == 0 {
+	if !descriptive || len(r.job) == 0 && len(r.instance) == 0 {
 		return "", nil
 	}
 	skip := isIdentifying

@@ -197,7 +197,7 @@ func (b *Batch) Truncate(n int) {
 // Rows counts float and histogram samples.
 func (b *Batch) Rows() int { return len(b.IDs) + len(b.Hists) }
 
-// Memory of a row in bytes, without what it points to.
+// Memory of a row in bytes, without the memory that it points to.
 const (
 	FloatBytes    = 20 // a number, a time, a value
 	itemBytes     = 4

@@ -32,9 +32,9 @@ type labelStart struct{ raw, text int }
 // reset forgets the labels given before.
 func (c *canonical) reset() { c.raw, c.starts = nil, c.starts[:0] }
 
-// labels appends the canonical form of raw to dst, or leaves something there and reports that raw is not usual. Right
+// labels appends the canonical form of raw to dst, or leaves something there and reports that raw is spelled otherwise. Right
 // before it stand the labels given before, if there are any since reset; the raw form of those must not have changed.
-// read gives the first label of its argument and its length, 0 if it is not usual.
+// read gives the first label of its argument and its length, 0 if it is spelled otherwise.
 func (c *canonical) labels(dst, raw []byte, read func([]byte) (name, value []byte, n int)) (text []byte, ok bool) {
 	c.spare = c.spare[:0]
 	from, named, same := len(dst), -1, 0

@@ -235,7 +235,7 @@ func created(ts *writev2.TimeSeries) (ms int64) {
 
 func referenceV2(req *writev2.Request) contents {
 	var c contents
-	told := map[string]bool{}
+	seen := map[string]bool{}
 	for i, ts := range req.Timeseries {
 		item := i + 1
 		ls, known := labelsV2(ts.LabelsRefs, req.Symbols)
@@ -267,12 +267,12 @@ func referenceV2(req *writev2.Request) contents {
 			of, known := labelsV2(e.LabelsRefs, req.Symbols)
 			c.exemplar(item, l, of, known, e.Timestamp, e.Value)
 		}
-		c.metadataV2(item, l.Get(point.MetricName), ts.Metadata, req.Symbols, told)
+		c.metadataV2(item, l.Get(point.MetricName), ts.Metadata, req.Symbols, seen)
 	}
 	return c.settled()
 }
 
-func (c *contents) metadataV2(item int, metric string, m writev2.Metadata, symbols []string, told map[string]bool) {
+func (c *contents) metadataV2(item int, metric string, m writev2.Metadata, symbols []string, seen map[string]bool) {
 	if m.Type == 0 && m.HelpRef == 0 && m.UnitRef == 0 {
 		return
 	}
@@ -293,8 +293,8 @@ func (c *contents) metadataV2(item int, metric string, m writev2.Metadata, symbo
 	}
 	help, unit := symbols[m.HelpRef], symbols[m.UnitRef]
 	key := fmt.Sprintf("%q %d %q %q", metric, m.Type, help, unit)
-	again := told[key]
-	told[key] = true
+	again := seen[key]
+	seen[key] = true
 	switch {
 	case again:
 		return

@@ -118,7 +118,7 @@ func (d *common) beginSeries() error {
 	return nil
 }
 
-// rewind removes what was read of the current series.
+// rewind removes the rows read so far of the current series.
 func (d *common) rewind() {
 	d.start.restore(d.b)
 	d.room = d.startRoom

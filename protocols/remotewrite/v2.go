@@ -198,7 +198,7 @@ func (d *DecoderV2) series(m []byte, at int) error {
 	return err
 }
 
-// rewind removes what was read of the current series.
+// rewind removes the rows read so far of the current series.
 func (d *DecoderV2) rewind() {
 	d.common.rewind()
 	if d.StartTimestampZero != nil {
@@ -531,7 +531,7 @@ var errExemplars = fault.Errorf(fault.Invalid, "the exemplars of one request hav
 
 // read decodes the message; repeated messages of one series are merged, as protobuf has it.
 func (md *metadataMessage) read(m []byte) error {
-	if md.readUsual(m) {
+	if md.readShort(m) {
 		return nil
 	}
 	for i := 0; i < len(m); {
@@ -555,9 +555,9 @@ func (md *metadataMessage) read(m []byte) error {
 	return nil
 }
 
-// readUsual reads a message of nothing but the three fields, with values of at most two bytes. If it is another
+// readShort reads a message of nothing but the three fields, with values of at most two bytes. If it is another
 // message, the part read will be read again.
-func (md *metadataMessage) readUsual(m []byte) bool {
+func (md *metadataMessage) readShort(m []byte) bool {
 	for i := 0; i < len(m); {
 		v, next := shortRef(m, i+1)
 		if v == badRef {

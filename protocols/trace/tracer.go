@@ -93,7 +93,7 @@ func (t *Tracer) Close() {
 	_ = t.provider.Shutdown(ctx) // what cannot be sent is counted
 }
 
-// noted counts and logs what could not be sent.
+// noted counts and logs the spans that could not be sent.
 type noted struct {
 	sdk.SpanExporter
 	log          *slog.Logger

@@ -21,8 +21,8 @@ type Limits struct {
 	Expand int64 // beyond that, so many bytes for each byte that went in
 }
 
-// expandUsual is an expansion that real bodies reach: its room is allocated at once.
-const expandUsual = 32
+// expandTypical is an expansion that real bodies reach: its room is allocated at once.
+const expandTypical = 32
 
 // Decoder unpacks. It is safe for concurrent use.
 type Decoder struct{ z *zstd.Decoder }
@@ -52,7 +52,7 @@ func (d *Decoder) Decode(packed []byte, l Limits, room func(n int64) ([]byte, er
 	}
 	size := int64(len(packed))
 	limit := min(l.Max, max(l.Free, l.Expand*size))
-	n := min(bound, limit, max(l.Free, expandUsual*size))
+	n := min(bound, limit, max(l.Free, expandTypical*size))
 	for {
 		dst, err := room(n)
 		if err != nil {

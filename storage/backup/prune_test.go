@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// TestPruningLeavesTheFilesOfOthers: a directory that somebody keeps other things in lost its temporary files, and whatever lay in its
+// TestPruningLeavesTheFilesOfOthers: a directory with files of other programs lost its temporary files, and whatever lay in its
 // folder called segments.
 func TestPruningLeavesTheFilesOfOthers(t *testing.T) {
 	ctx, at := context.Background(), Dir{FS: vfs.NewMem(), Path: "home"}

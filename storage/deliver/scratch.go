@@ -16,7 +16,7 @@ type part struct {
 	in        peer.Insert
 }
 
-// Scratch is memory for a frame that is delivered: as the caller lent or decoded it, and cut into the rows of each partition. What it holds is valid until Put.
+// Scratch is memory for a frame that is delivered: as the caller lent or decoded it, and cut into the rows of each partition. Its content is valid until Put.
 type Scratch struct {
 	Frame frame.Frame
 

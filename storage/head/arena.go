@@ -38,7 +38,7 @@ type arena struct {
 	ofChunks []byte // rest of the slab that chunks are cut from
 
 	cells []*[pageSeries]uint64 // released: see thin.go
-	lent  [][]uint64            // what lies on the collector's heap, if checked
+	lent  [][]uint64            // slabs on the collector's heap, if checked
 }
 
 // A slab is one huge page. Getting fresh memory from the system page by page costs 1.5 to 2 µs for each 4 KiB in a virtual

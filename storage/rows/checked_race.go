@@ -2,5 +2,5 @@
 
 package rows
 
-// checked has every use of room compared with what was used before.
+// checked has every use of room compared with the uses before it.
 const checked = true

@@ -17,13 +17,13 @@ import (
 // one time, so that stamps decide nothing. For one goroutine.
 type Gathered struct {
 	before *Gathered // a series with the same columns perhaps; nil: there is none
-	// While all columns are those that like has at the same places they are not listed again: with 300 places lists were three times as long as all values.
-	like    *Gathered       // its columns are its own; nil: these are
-	columns [][]point.Nanos // only without like
-	n       int             // columns
-	last    point.Nanos     // of all times, if there are any
-	run     Run             // without times
-	joined  []point.Nanos   // all times, once they were joined
+	// While all columns are those of template at the same places they are not listed again: with 300 places lists were three times as long as all values.
+	template *Gathered       // its columns are its own; nil: these are
+	columns  [][]point.Nanos // only without template
+	n        int             // columns
+	last     point.Nanos     // of all times, if there are any
+	run      Run             // without times
+	joined   []point.Nanos   // all times, once they were joined
 
 	columnsMax, roomMax int // how much memory is allocated at first
 }
@@ -77,15 +77,15 @@ func (g *Gathered) cover(times []point.Nanos, lo, hi point.Stamp) {
 	g.run.StampLo, g.run.StampHi = min(g.run.StampLo, lo), max(g.run.StampHi, hi)
 	g.last = times[len(times)-1]
 	if g.n == 0 && g.before != nil {
-		g.like = g.before
-		if g.like.like != nil {
-			g.like = g.like.like
+		g.template = g.before
+		if g.template.template != nil {
+			g.template = g.template.template
 		}
 	}
-	if like := g.like; like != nil && (g.n == len(like.columns) || !shared(like.columns[g.n], times)) {
-		g.columns, g.like = append(make([][]point.Nanos, 0, g.columnsMax), like.columns[:g.n]...), nil
+	if template := g.template; template != nil && (g.n == len(template.columns) || !shared(template.columns[g.n], times)) {
+		g.columns, g.template = append(make([][]point.Nanos, 0, g.columnsMax), template.columns[:g.n]...), nil
 	}
-	if g.like == nil {
+	if g.template == nil {
 		if g.columns == nil {
 			g.columns = make([][]point.Nanos, 0, g.columnsMax)
 		}
@@ -103,10 +103,10 @@ func (m *Merger) Gather(g *Gathered) Run {
 		return Run{}
 	}
 	columns := g.columns
-	if g.like != nil {
-		columns = g.like.columns[:g.n]
-		if g.n == g.like.n {
-			g.joined = g.like.joined // if it has that already
+	if g.template != nil {
+		columns = g.template.columns[:g.n]
+		if g.n == g.template.n {
+			g.joined = g.template.joined // if it has that already
 		}
 	}
 	if g.joined == nil {

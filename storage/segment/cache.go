@@ -309,7 +309,7 @@ func (c *Cache) admitsLocked(bytes int64, refused *uint64) bool {
 const columnSpare = 8
 
 // beginColumn reports whether a column of all series is to be read, of which so many are wanted: of most of them by admits; of few while there is room, and else once
-// as many were wanted as columnSpare columns have. Until endColumn nobody else reads it.
+// as many were wanted as columnSpare columns have. Until endColumn no other goroutine reads it.
 func (c *Cache) beginColumn(k pageKey, bytes int64, wanted, all int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

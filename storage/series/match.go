@@ -12,8 +12,6 @@ import (
 // last call; negative: memory is given back, without an error. Its error ends the look-up, which returns it.
 type Check func(bytes int64) error
 
-func unchecked(int64) error { return nil }
-
 // checkEvery is how many values or series are looked at between two checks. A costly regular expression needs
 // milliseconds for each.
 const checkEvery = 64

@@ -38,11 +38,11 @@ func (s *Server) kept(name string, id point.PartitionID) bool {
 	return s.deps.Chains != nil && s.deps.Chains.Kept(name, id)
 }
 
-// followNobody keeps placements that may have copies elsewhere from flushing until this process has learned which of
+// delayFlushes keeps placements that may have copies elsewhere from flushing until this process has learned which of
 // them leads: their segments would have the names of the leader's.
 // At a start no lease is known yet. A partition that flushed its replayed rows now would number the segment as the
 // leader elsewhere numbers its own, with other rows in it (I4).
-func (s *Server) followNobody() error {
+func (s *Server) delayFlushes() error {
 	if s.deps.Chains == nil {
 		return nil
 	}

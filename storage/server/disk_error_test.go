@@ -69,11 +69,11 @@ func (f *diskErrors) String() string {
 // DISK_ERRORS sets how many disks (default 60, 10 in short), TEST_SEED which ones.
 func TestADiskThatFailsAnywhereLosesNothingAcked(t *testing.T) {
 	startsFailed.Store(true)
-	usual := 60
+	most := 60
 	if testing.Short() {
-		usual = 10
+		most = 10
 	}
-	disks, seed := envInt(t, "DISK_ERRORS", usual), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	disks, seed := envInt(t, "DISK_ERRORS", most), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	hit := 0
 	for i := range disks {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))

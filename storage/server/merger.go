@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// Of narrow partitions a select has hundreds, mostly with the same series. Each view gives lists of what it found, and those with the same labels are one:
+// Of narrow partitions a select has hundreds, mostly with the same series. Each view gives lists of its series, and those with the same labels are one:
 //
 //	view 1 ── part ids ─┐
 //	view 2 ── part ids ─┼─▶ list 0 of labels ─┬─▶ found: list 0 at 3, list 1 at 2

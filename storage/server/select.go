@@ -522,7 +522,7 @@ func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) 
 	r.gathered = slices.Grow(r.gathered[:0], len(batch))[:len(batch)]
 	var before *rows.Gathered
 	for i := range r.gathered {
-		// Series that have rows in one view alone, as those of pods, need no room, and nobody booked it: no more than a page's, or as much as there is.
+		// Series that have rows in one view alone, as those of pods, need no room, and it is not booked: no more than a page's, or as much as there is.
 		r.gathered[i].Reset(before, len(r.sn.views), pageRows/len(batch))
 		before = &r.gathered[i]
 	}

@@ -210,7 +210,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	srv.metrics = newMetrics(d.Registerer, srv)
 	srv.partition = partition.NewMetrics(d.Registerer)
 	// The order of a start: entries of the catalogue (load), rows behind the segments (recover), the end of drops and
-	// files without an entry (tidy), and last that no copy flushes before its leader is known (followNobody). Nothing
+	// files without an entry (tidy), and last that no copy flushes before its leader is known (delayFlushes). Nothing
 	// is served or flushed before Open returns.
 	if err := errors.Join(srv.load(), srv.loadFamilies(), srv.loadRebuilt()); err != nil {
 		return nil, errors.Join(err, srv.Close())
@@ -221,7 +221,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	if err := srv.tidy(); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
-	if err := srv.followNobody(); err != nil {
+	if err := srv.delayFlushes(); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
 	return srv, nil

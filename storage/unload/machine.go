@@ -74,7 +74,7 @@ type phase uint8
 const (
 	unread  phase = iota // to be read, again or for the first time
 	reading              // since no deletion
-	old                  // being read since before a deletion: what comes is dropped
+	old                  // being read since before a deletion: its rows are dropped
 	sending
 )
 
@@ -237,7 +237,7 @@ func (m *Machine) sent(now time.Time, in Sent) {
 	m.remove(s)
 }
 
-// delete begins to wait for what is on its way. What is being read may have rows that the deletion removes.
+// delete begins to wait for the slices on their way. A slice that is being read may have rows that the deletion removes.
 func (m *Machine) delete(id uint64) {
 	if _, known := m.deletions[id]; known {
 		return

@@ -15,7 +15,7 @@ import (
 // rowSink gets the rows of a window.
 type rowSink interface {
 	write(l *Line) error
-	rewind() error // drops what came since the last commit
+	rewind() error // drops the bytes written since the last commit
 	state() int64  // of the last commit, for resuming
 }
 

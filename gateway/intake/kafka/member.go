@@ -562,13 +562,13 @@ func (l clientLog) Level() kgo.LogLevel {
 	return kgo.LogLevelWarn
 }
 
-// toldByBrokers begin messages that repeat with every try and that brokers reports better.
-var toldByBrokers = []string{"unable to initialize sasl", "unable to request api versions", "unable to open connection", "read from broker"}
+// duplicateMessages are the beginnings of messages that repeat with every try; brokers reports the same with more detail.
+var duplicateMessages = []string{"unable to initialize sasl", "unable to request api versions", "unable to open connection", "read from broker"}
 
 // Log implements kgo.Logger.
 func (l clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	to := slog.LevelDebug
-	for _, prefix := range toldByBrokers {
+	for _, prefix := range duplicateMessages {
 		if strings.HasPrefix(msg, prefix) {
 			level = kgo.LogLevelDebug
 		}

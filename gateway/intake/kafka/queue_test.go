@@ -235,11 +235,11 @@ func TestSharesPauseWhoeverHasTheirPart(t *testing.T) {
 				}
 				for k, x := range s.topics {
 					share := most / int64(len(s.topics))
-					told := paused[fmt.Sprint(k.member, k.topic)]
-					if x.bytes >= share && !told {
+					isPaused := paused[fmt.Sprint(k.member, k.topic)]
+					if x.bytes >= share && !isPaused {
 						t.Fatalf("%v holds %d of %d and goes on", k, x.bytes, share)
 					}
-					if x.bytes == 0 && told {
+					if x.bytes == 0 && isPaused {
 						t.Fatalf("%v holds nothing and is paused for ever", k)
 					}
 				}

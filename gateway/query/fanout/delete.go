@@ -163,7 +163,7 @@ func (d *deleting) stopRenewals() {
 	}
 }
 
-// release ends the holds, also if nobody waits for the deletion any more.
+// release ends the holds, also if no caller waits for the deletion any more.
 func (d *deleting) release(ctx context.Context, at []topology.ServerID) {
 	d.stopRenewals()
 	within, stop := context.WithTimeout(context.WithoutCancel(ctx), stagedTimeout)

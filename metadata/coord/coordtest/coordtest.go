@@ -22,7 +22,7 @@ func Run(t *testing.T, open func(t *testing.T) coord.Store) {
 		"a counter raised by CAS loses nothing":          counterLosesNothing,
 		"a watch sees every change in order":             watchSeesAll,
 		"a watch ends with its context":                  watchEnds,
-		"a watch from too long ago is told to list":      watchCompacted,
+		"a watch from too long ago has to list":          watchCompacted,
 		"a closed store answers Unavailable":             closedAnswers,
 		"values belong to the reader":                    valuesAreCopies,
 		"a list is in key order and keeps to its prefix": listKeepsToPrefix,
@@ -46,7 +46,7 @@ func mustCommit(t *testing.T, s coord.Store, writes ...coord.Write) coord.Revisi
 
 func rowIsWhatWasPut(t *testing.T, s coord.Store) {
 	if _, ok, err := s.Get(t.Context(), "a"); ok || err != nil {
-		t.Fatalf("a row nobody put: %v %v", ok, err)
+		t.Fatalf("a row that was never put: %v %v", ok, err)
 	}
 	r1 := mustCommit(t, s, coord.Write{Key: "a", Value: []byte("1")})
 	r2 := mustCommit(t, s, coord.Write{Key: "a", Value: []byte("2")}, coord.Write{Key: "b", Value: nil})

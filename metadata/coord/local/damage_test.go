@@ -248,20 +248,20 @@ func (e *fileError) Unwrap() error { return e.err }
 func useUntilItFails(t *testing.T, disk vfs.FS, what string) (acked map[string]string, hurt bool) {
 	t.Helper()
 	acked = map[string]string{}
-	told := func(err error) {
+	reported := func(err error) {
 		if hurt = true; !fault.Is(err, fault.Unavailable) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 600 {
 			t.Errorf("%s: %v error %q", what, fault.KindOf(err), err)
 		}
 	}
 	s, err := local.Open(disk, "coord", slog.New(slog.DiscardHandler))
 	if err != nil {
-		told(err)
+		reported(err)
 		return acked, true
 	}
 	for i := range 10 {
 		key := fmt.Sprint("k", i)
 		if _, _, err := s.Commit(t.Context(), nil, []coord.Write{{Key: key, Value: []byte(key)}}); err != nil {
-			told(err)
+			reported(err)
 			select {
 			case <-s.Failed():
 			default:
@@ -272,7 +272,7 @@ func useUntilItFails(t *testing.T, disk vfs.FS, what string) (acked map[string]s
 		acked[key] = key
 	}
 	if err := s.Close(); err != nil {
-		told(err)
+		reported(err)
 	}
 	return acked, hurt
 }

@@ -244,7 +244,7 @@ func TestInSyncListIsChangedByItsLeader(t *testing.T) {
 			t.Errorf("row %+v: %v", l, err)
 		}
 		if a, b := servers[i].inSync, servers[1-i].inSync; len(a) != 1 || !a[0].OK || len(b) != 1 || b[0].OK {
-			t.Errorf("the leader was told %v, the other %v", a, b)
+			t.Errorf("the leader received %v, the other %v", a, b)
 		}
 		if _, ok := servers[i].MayAct(part(0)); !ok {
 			t.Error("a change of the list costs the lease")

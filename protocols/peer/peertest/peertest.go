@@ -50,7 +50,7 @@ func Run(t *testing.T, target func(t *testing.T) Target) {
 		"ManyWriters":             manyWriters,
 		"CancelledCalls":          cancelledCalls,
 		"ClosedStream":            closedStream,
-		"TablesNobodyKnows":       tablesNobodyKnows,
+		"UnknownTables":           unknownTables,
 		"ColumnsStayTheCallers":   columnsStayTheCallers,
 		"SeriesBelongToTheCaller": seriesBelongToTheCaller,
 		"LaterInsertsWin":         laterInsertsWin,
@@ -374,7 +374,7 @@ func insertRefuses(t *testing.T, s *suite) {
 	in = s.insert(1, one)
 	in.IDs = []point.SeriesID{77}
 	if err := st.Insert(t.Context(), in); err == nil {
-		t.Error("a row of a series that nobody defined was taken")
+		t.Error("a row of a series that was never defined was accepted")
 	}
 	s.must(st.Insert(t.Context(), s.insert(1, one)))
 	s.reads("all", s.all(), "h000 0:0 1:1")
@@ -447,7 +447,7 @@ func closedStream(t *testing.T, s *suite) {
 	s.kind("a define", st.Define(t.Context(), []peer.Def{{ID: 1, Labels: host(1)}}), fault.Unavailable)
 }
 
-func tablesNobodyKnows(t *testing.T, s *suite) {
+func unknownTables(t *testing.T, s *suite) {
 	const no = "no_such_table"
 	_, err := s.Storage.OpenStream(t.Context(), no)
 	s.kind("a stream", err, fault.Stale)

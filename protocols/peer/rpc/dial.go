@@ -120,7 +120,7 @@ func (p *Peer) newLine() (*line, error) {
 			}
 			l.connected.Store(int64(p.now()))
 			l.kept.unknown.Store(false) // the process at the other end may be a newer build
-			return &hearing{c, p, l}, nil
+			return &timedConn{c, p, l}, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: p.settings.ConnectMax,
@@ -141,18 +141,18 @@ func (p *Peer) newLine() (*line, error) {
 	return l, nil
 }
 
-// hearing is a connection that records when bytes arrive.
-type hearing struct {
+// timedConn is a connection that records when bytes arrive.
+type timedConn struct {
 	net.Conn
 	p *Peer
 	l *line
 }
 
 // Read implements net.Conn.
-func (h *hearing) Read(b []byte) (int, error) {
-	n, err := h.Conn.Read(b)
+func (c *timedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
 	if n > 0 {
-		h.l.received.Store(int64(h.p.now()))
+		c.l.received.Store(int64(c.p.now()))
 	}
 	return n, err
 }

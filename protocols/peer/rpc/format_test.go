@@ -511,7 +511,7 @@ func TestBatchesComeBack(t *testing.T) {
 		n := w.pack()
 		b := w.append(nil, 0)
 		if len(b) != n {
-			t.Fatalf("%d bytes, told were %d", len(b), n)
+			t.Fatalf("%d bytes, announced were %d", len(b), n)
 		}
 		var r batchReader
 		got, goesOn, err := r.decode(b)

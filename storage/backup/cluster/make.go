@@ -14,7 +14,7 @@ import (
 // madeAtOnce is how many partitions one transaction makes.
 const madeAtOnce = 1000
 
-// make makes a table as it was: its settings, its columns, and its partitions, on servers of the target. One with rows keeps what it has.
+// make makes a table as it was: its settings, its columns, and its partitions, on servers of the target. One with rows keeps them.
 func (r *restorer) make(ctx context.Context, was *topology.Map) error {
 	c := r.to.Fit(was.Config)
 	now, err := r.to.Create(ctx, was.Table, c)

@@ -410,7 +410,7 @@ func (x *placement) again(what string, f func() error) bool {
 			level, most = slog.LevelError, againDamagedMax
 		}
 		pause = min(pause, most)
-		x.c.deps.Log.Log(x.ctx, level, "a copy of a partition does not go on; it is tried again", "partition", x.key.String(), "what", what, "error", err)
+		x.c.deps.Log.Log(x.ctx, level, "a copy of a partition makes no progress; it is tried again", "partition", x.key.String(), "what", what, "error", err)
 		select {
 		case <-x.ctx.Done():
 			return false

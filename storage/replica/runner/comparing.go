@@ -38,7 +38,7 @@ func (c *Copier) lookAtComparing() {
 		found += len(s.comparer.Found())
 	}
 	c.metrics.differences.Set(float64(found))
-	c.tellDifferences(found)
+	c.recordDifferences(found)
 	if c.comparing.busy || now-c.comparing.at < min(comparePause, c.settings.Compare.CompareEvery) {
 		return
 	}
@@ -173,8 +173,8 @@ func (c *Copier) compared(s *sending, out replica.Comparison) {
 	})
 }
 
-// tellDifferences notes the differences found for those who ask.
-func (c *Copier) tellDifferences(found int) {
+// recordDifferences publishes the differences found.
+func (c *Copier) recordDifferences(found int) {
 	if found == 0 {
 		c.differs.Store(nil)
 		return

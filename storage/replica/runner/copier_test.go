@@ -389,7 +389,7 @@ func TestADamagedSegmentAtTheLeaderIsFetchedFromAFollower(t *testing.T) {
 	p.within("no damage is counted", func() bool { return testutil.ToFloat64(p.leader.copier.metrics.broken) == 0 })
 }
 
-// TestADamagedSegmentIsFetchedAgainAfterALateOfferOfADeposedLeader: the follower regarded the sender of that offer as its leader, and asked nobody for the bytes.
+// TestADamagedSegmentIsFetchedAgainAfterALateOfferOfADeposedLeader: the follower regarded the sender of that offer as its leader, and asked no other server for the bytes.
 func TestADamagedSegmentIsFetchedAgainAfterALateOfferOfADeposedLeader(t *testing.T) {
 	p := newPair(t, Settings{BrokenEvery: 20 * time.Millisecond})
 	p.leader.write(1000, noise)

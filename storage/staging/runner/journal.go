@@ -188,7 +188,7 @@ func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forg
 func (j *journal) sayMissing(numbers []uint64) {
 	for _, n := range numbers {
 		j.lost = true
-		j.log.Warn("a log of staged frames is missing: the disk lost it, somebody removed it, or the power failed within a second of its removal; frames in it are read from their other holders, which stage them here again",
+		j.log.Warn("a log of staged frames is missing: the disk lost it, a person removed it, or the power failed within a second of its removal; frames in it are read from their other holders, which stage them here again",
 			"file", j.path(n, fileSuffix))
 	}
 }
@@ -203,7 +203,7 @@ func (j *journal) sayTorn(f *file, at int) {
 // sayGap logs that files between two are not there: files are removed from the oldest on.
 func (j *journal) sayGap(before, after uint64) {
 	j.lost = true
-	j.log.Warn("logs of staged frames are missing: the disk lost them, or somebody removed them; frames in them are read from their other holders, which stage them here again",
+	j.log.Warn("logs of staged frames are missing: the disk lost them, or a person removed them; frames in them are read from their other holders, which stage them here again",
 		"before", j.path(before, fileSuffix), "after", j.path(after, fileSuffix))
 }
 

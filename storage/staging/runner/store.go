@@ -552,7 +552,7 @@ func (s *Store) rouse() {
 const leaveRetract = 1500 * time.Millisecond
 
 // Leave accepts no more frames, and returns when none is held: their leaders accepted them, or other servers. Then no table is announced either: a server that
-// is stopped for good would look as if rows were lost with it. Run has to run. Errors are those of ctx; what is held then stays on the disk.
+// is stopped for good would look as if rows were lost with it. Run has to run. Errors are those of ctx; the frames held then stay on the disk.
 func (s *Store) Leave(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.closed = true
@@ -569,7 +569,7 @@ func (s *Store) Leave(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, leaveRetract)
 			defer cancel()
 			if err := s.retract(ctx, time.Now().Add(announcedFor)); err != nil {
-				s.deps.Log.Warn("the row of this server goes on to say that rows are staged here, until it starts again", "error", err)
+				s.deps.Log.Warn("the row of this server still says that rows are staged here, until it starts again", "error", err)
 			}
 			return nil
 		}

@@ -24,8 +24,8 @@ type together struct {
 	leaderless
 	refuse func(*peer.Insert) error
 
-	calls [][]peer.Insert // of rows, that were accepted; guarded by mu, as are the others
-	told  [][]staging.ID  // of forgets, at b
+	calls   [][]peer.Insert // of rows, that were accepted; guarded by mu, as are the others
+	forgets [][]staging.ID  // of forgets, at b
 }
 
 // Server implements Ways.
@@ -72,7 +72,7 @@ func (s togetherStream) InsertTogether(_ context.Context, all []*peer.Insert) er
 		call, ids = append(call, peer.Insert{Partition: in.Partition, Stamp: in.Stamp}), append(ids, staging.ID{Stamp: in.Stamp, Nonce: in.Staging.Nonce})
 	}
 	if all[0].Staging.Do == peer.Forget {
-		s.l.told = append(s.l.told, ids)
+		s.l.forgets = append(s.l.forgets, ids)
 	} else {
 		s.l.calls = append(s.l.calls, call)
 	}
@@ -128,7 +128,7 @@ func TestFramesThatAreDueAtOnceGoToEachLeaderInOneCall(t *testing.T) {
 	h.await("all are forwarded, and the other holder is notified", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return len(l.told) > 0
+		return len(l.forgets) > 0
 	})
 	end()
 	h.want(s, "t")
@@ -140,8 +140,8 @@ func TestFramesThatAreDueAtOnceGoToEachLeaderInOneCall(t *testing.T) {
 	if len(l.calls) != 2 || len(l.calls[0]) != n/2 || len(l.calls[1]) != n/2 {
 		t.Errorf("%d calls to leaders: %v", len(l.calls), l.calls)
 	}
-	if len(l.told) != 1 || len(l.told[0]) != n {
-		t.Errorf("the other holder is notified by %d calls: %v", len(l.told), l.told)
+	if len(l.forgets) != 1 || len(l.forgets[0]) != n {
+		t.Errorf("the other holder is notified by %d calls: %v", len(l.forgets), l.forgets)
 	}
 }
 

@@ -62,7 +62,7 @@ type building struct {
 	frame  frame.Frame
 	number int // of the series that came last, in the slice
 	rows   int
-	bytes  int // of what has no fixed size
+	bytes  int // of the parts without a fixed size
 }
 
 // errFull ends the reading of a slice that has more rows than fit.
@@ -292,7 +292,7 @@ func (m *mover) reach(from, to point.Nanos) point.Nanos {
 	return min(to, max(begin, from)+max(m.mu.width, 1))
 }
 
-// sized learns the width of the next slice from what was read of one.
+// sized learns the width of the next slice from the rows of one.
 func (m *mover) sized(s *slice, from, end point.Nanos) {
 	lo, hi, ok := m.u.deps.Partitions.Bounds(m.p)
 	m.mu.Lock()

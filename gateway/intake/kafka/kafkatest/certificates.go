@@ -39,7 +39,7 @@ func newCertificates(t testing.TB) Certificates {
 		}
 		return path
 	}
-	ca, other := newSigner(t, "ca of the test"), newSigner(t, "ca of somebody else")
+	ca, other := newSigner(t, "ca of the test"), newSigner(t, "another ca")
 	serverCert, serverKey := ca.sign(t, "broker")
 	clientCert, clientKey := ca.sign(t, "client")
 	return Certificates{
