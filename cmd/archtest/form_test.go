@@ -157,8 +157,8 @@ func tracked(t *testing.T) []string {
 	return names
 }
 
-// wideYet are the folders and documents that still have longer lines than columnsMax.
-const wideYet = "storage/partition/ storage/chain/ CHANGELOG.md"
+// wideYet are the folders whose documents still have longer lines than columnsMax.
+const wideYet = "storage/partition/ storage/chain/"
 
 // columnsMax is how long a line of a document may be.
 const columnsMax = 140
