@@ -292,7 +292,7 @@ func (l *leading) whyRelief(from topology.ServerID, x hotPart, to *standing) str
 		from, l.rows[from], to.ID, l.rows[to.ID], len(l.rows), l.mean, x.part.ID, x.rows)
 }
 
-// rowTakes returns the move that the row of the server which a copy is to leave would get, and why the row does not take it; nil: it does. One that does not fit would be refused, planned
+// rowTakes returns the move that the row of the server which a copy is to leave would get, and why the row has no room for it; nil: it has. One that does not fit would be refused, planned
 // anew in each round, and hold up all others. Moves that ended make room for it.
 func (l *leading) rowTakes(from topology.ServerID, x hotPart, leaves topology.Placement, to *standing) (registry.Move, error) {
 	row, m := l.servers[leaves.Server].Server.Server, reliefMove(x, leaves, to.ID)
