@@ -13,7 +13,6 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 const truncated = "results truncated due to limit"
@@ -118,17 +117,25 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 	if err != nil {
 		return answer{}, err
 	}
-	began := time.Now()
-	// A server that stood still for a moment answers on the next connection, and so does another one that leads by now.
-	e, err := a.once(ctx, c, opts, parse)
-	if err == nil && fellSilent(e.res.Err) && ctx.Err() == nil && time.Since(began) < againWithin {
-		e.q.Close()
-		e, err = a.once(ctx, c, opts, parse)
+	var explained *query.Explained
+	if v := c.Form.Get("explain"); v == "1" || v == "true" {
+		ctx, explained = query.WithExplained(ctx)
 	}
-	if err != nil {
+	q, err := parse(ctx, opts)
+	switch {
+	case fault.Is(err, fault.Throttled) || fault.Is(err, fault.TooLarge):
 		return answer{}, err
+	case err != nil:
+		return answer{}, invalidParam("query", err)
 	}
-	q, res, explained := e.q, e.res, e.explained
+	ended := false
+	defer func() {
+		if !ended { // net/http goes on after a panic, and the query's memory would stay booked
+			q.Close()
+		}
+	}()
+	res := q.Exec(ctx)
+	ended = true
 	if res.Err != nil {
 		return answer{close: q.Close}, execution(res.Err)
 	}
@@ -148,46 +155,6 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 	}
 	ans.data = func(e *encoder) { e.result(res.Value, shown, explained) }
 	return ans, nil
-}
-
-// againWithin is for how long a query may have run to be evaluated again because a server fell silent: a longer one would cost as much once more.
-const againWithin = 10 * time.Second
-
-// fellSilent reports whether a server that was asked sent nothing for too long.
-func fellSilent(err error) bool {
-	var stored promql.ErrStorage // it does not unwrap
-	if errors.As(err, &stored) {
-		err = stored.Err
-	}
-	return errors.Is(err, peer.ErrSilent)
-}
-
-// evaluated is a query with its result, which holds the query's memory until q is closed.
-type evaluated struct {
-	q         promql.Query
-	res       *promql.Result
-	explained *query.Explained // nil: it was not asked for
-}
-
-// once parses and evaluates. Errors are those of the parser, and then there is nothing to close.
-func (a *API) once(ctx context.Context, c *call, opts promql.QueryOpts, parse func(context.Context, promql.QueryOpts) (promql.Query, error)) (e evaluated, err error) {
-	if v := c.Form.Get("explain"); v == "1" || v == "true" {
-		ctx, e.explained = query.WithExplained(ctx)
-	}
-	e.q, err = parse(ctx, opts)
-	switch {
-	case fault.Is(err, fault.Throttled) || fault.Is(err, fault.TooLarge):
-		return e, err
-	case err != nil:
-		return e, invalidParam("query", err)
-	}
-	defer func() {
-		if e.res == nil { // net/http goes on after a panic, and the query's memory would stay booked
-			e.q.Close()
-		}
-	}()
-	e.res = e.q.Exec(ctx)
-	return e, nil
 }
 
 // annotationsMax bounds the warnings, and the infos, that an expression may cause.

@@ -386,7 +386,7 @@ func TestHowMuchIsCut(t *testing.T) {
 		if res := q.Exec(t.Context()); res.Err != nil {
 			t.Errorf("%s: %v", expr, res.Err)
 		}
-		want := fmt.Sprintf("# HELP spillway_query_columnar_total PromQL queries by how much of them was evaluated over columns.\n"+
+		want := fmt.Sprintf("# HELP spillway_query_columnar_total Evaluations of PromQL queries by how much was over columns. A query may be evaluated twice where a server fell silent.\n"+
 			"# TYPE spillway_query_columnar_total counter\nspillway_query_columnar_total{extent=%q} 1\n", extent)
 		if extent == "" {
 			want = ""

@@ -33,6 +33,7 @@ type Engine struct {
 	processors    int
 	parser        parser.Parser
 	gate          *Gate
+	again         *Gate // of second evaluations; none waits
 	metrics       *metrics
 	recent        *recent.Queries // nil: queries are not shown
 	timeout       time.Duration
@@ -61,7 +62,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
 		workers:  newWorkers(),
-		gate:     NewGate(s.RunningMax, s.WaitingMax), slow: &slowLog{d.Log, time.Duration(s.SlowAfter)},
+		gate:     NewGate(s.RunningMax, s.WaitingMax), again: NewGate(processors, 0), slow: &slowLog{d.Log, time.Duration(s.SlowAfter)},
 		memory: d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: cmp.Or(d.Lane, lane.New(nil, processors)),
 	}
 	e.levels = []int{s.SamplesMax}
@@ -120,9 +121,13 @@ func (e *Engine) NewRangeQuery(ctx context.Context, q storage.Queryable, opts pr
 
 // newQuery parses and bounds a query. The memory of its tree is booked before.
 func (e *Engine) newQuery(in storage.Queryable, opts promql.QueryOpts, kind, text string, parse func(int, storage.Queryable) (promql.Query, error)) (_ promql.Query, err error) {
-	q := &query{engine: e, kind: kind, table: tableOf(in), expr: text, cut: e.cutter(in, opts)}
-	from := q.queryable(in)
-	q.parse = func(level int) (promql.Query, error) { return parse(level, from) }
+	q := &query{engine: e, kind: kind, table: tableOf(in), expr: text}
+	q.prepare = func() (promql.Query, error) {
+		q.cut = e.cutter(in, opts)
+		from := q.queryable(in)
+		q.parse = func(level int) (promql.Query, error) { return parse(level, from) }
+		return q.parse(0)
+	}
 	if q.text, err = e.reserveText(text); err != nil {
 		return nil, err
 	}
@@ -131,7 +136,7 @@ func (e *Engine) newQuery(in storage.Queryable, opts promql.QueryOpts, kind, tex
 			e.releaseText(q.text)
 		}
 	}()
-	if q.Query, err = q.parse(0); err != nil {
+	if q.Query, err = q.prepare(); err != nil {
 		return nil, err
 	}
 	stmt := q.Statement().(*parser.EvalStmt)

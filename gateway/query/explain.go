@@ -46,6 +46,14 @@ func explained(ctx context.Context) *Explained {
 	return e
 }
 
+// take replaces what e has collected by what another one has.
+func (e *Explained) take(other *Explained) {
+	now := other.Show()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.columns, e.mu.parts, e.mu.more = now.Columns, now.Parts, now.More
+}
+
 // Explain adds a part to the explanation that ctx collects, if it collects one.
 func Explain(ctx context.Context, p ExplainedPart) {
 	e := explained(ctx)

@@ -22,10 +22,8 @@ func NewGate(runningMax, waitingMax int) *Gate {
 // Enter waits for a place. The caller then calls Leave. The error is Throttled when too many wait already, and Canceled when
 // ctx ended first.
 func (g *Gate) Enter(ctx context.Context) error {
-	select {
-	case g.slots <- struct{}{}:
+	if g.TryEnter() {
 		return nil
-	default:
 	}
 	if g.waiting.Add(1) > g.waitingMax {
 		g.waiting.Add(-1)
@@ -37,6 +35,16 @@ func (g *Gate) Enter(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for other queries to end")
+	}
+}
+
+// TryEnter reports whether there was a place at once. If so, the caller then calls Leave.
+func (g *Gate) TryEnter() bool {
+	select {
+	case g.slots <- struct{}{}:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -58,7 +58,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_query_rows_total", Help: "Rows that queries loaded from storage.",
 		}),
 		cuts: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "spillway_query_columnar_total", Help: "PromQL queries by how much of them was evaluated over columns.",
+			Name: "spillway_query_columnar_total", Help: "Evaluations of PromQL queries by how much was over columns. A query may be evaluated twice where a server fell silent.",
 		}, []string{"extent"}),
 	}
 }

@@ -25,16 +25,19 @@ type query struct {
 	promql.Query // the newest try
 
 	// Constant after newQuery.
-	engine *Engine
-	kind   string
-	table  string // for people; "": not one of our tables
-	expr   string
-	parse  func(level int) (promql.Query, error)
-	cut    *cutter // nil: the engine evaluates the whole query
-	usage  *usage
-	steps  int64 // steps of subqueries
-	text   int64 // bytes booked for the tree
-	stop   stopper
+	engine  *Engine
+	kind    string
+	table   string // for people; "": not one of our tables
+	expr    string
+	prepare func() (promql.Query, error) // parses, and makes what an evaluation needs
+	steps   int64                        // steps of subqueries
+	text    int64                        // bytes booked for the tree
+	stop    stopper
+
+	// Made by prepare; constant during an evaluation.
+	parse func(level int) (promql.Query, error)
+	cut   *cutter // nil: the engine evaluates the whole query
+	usage *usage
 
 	shown *recent.Running // owned by Exec
 
@@ -70,7 +73,7 @@ func (q *query) queryable(in storage.Queryable) storage.Queryable {
 	})
 }
 
-// Exec waits its turn and evaluates. The time-out counts from here on, waiting included.
+// Exec waits its turn and evaluates, once more where a server fell silent (again.go). The time-out counts from here on, waiting included, for all of it.
 func (q *query) Exec(ctx context.Context) *promql.Result {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, q.engine.timeout)
@@ -78,18 +81,15 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	q.stop.arm(cancel)
 	q.shown = q.engine.recent.Begin(q.table, q.kind, q.expr, start)
 	ctx, slow := q.engine.slow.begin(ctx, q)
-	res := q.enter(ctx)
+	res := q.answer(ctx, start)
 	slow(time.Since(start), res.Err)
 	q.shown.End(time.Now(), res.Err, errors.Is(res.Err, context.Canceled) || fault.Is(res.Err, fault.Canceled))
 	q.engine.metrics.observe(q.kind, start, res.Err)
 	return res
 }
 
-// enter reserves a place and the first memory, and evaluates.
+// enter reserves the first memory, and evaluates. It gives the place at the gate back.
 func (q *query) enter(ctx context.Context) *promql.Result {
-	if err := q.engine.gate.Enter(ctx); err != nil {
-		return &promql.Result{Err: err}
-	}
 	loan, err := q.engine.borrow(ctx)
 	if err != nil {
 		q.engine.gate.Leave()

@@ -1,0 +1,78 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// againWithin is for how long a query may have run to be evaluated again because a server fell silent: a longer one would cost as much once more.
+const againWithin = 10 * time.Second
+
+// answer evaluates, and once more where a server fell silent: if it stood still for a moment it answers on the next connection, and so does another one that leads by now.
+//
+// All queries that waited for that server fail at the same moment. So a second evaluation begins only if none waits and there is a place at once, and as many at a time as there
+// are processors; else the first error is the answer. So it is where the second one is refused.
+func (q *query) answer(ctx context.Context, start time.Time) *promql.Result {
+	e := q.engine
+	if err := e.gate.Enter(ctx); err != nil {
+		return &promql.Result{Err: err}
+	}
+	res, publish := q.evaluated(ctx)
+	if fellSilent(res.Err) && ctx.Err() == nil && time.Since(start) < againWithin && e.again.TryEnter() {
+		defer e.again.Leave()
+		if second, publishSecond := q.second(ctx); second != nil && !fault.Is(stored(second.Err), fault.Throttled) {
+			res, publish = second, publishSecond
+		}
+	}
+	publish()
+	return res
+}
+
+// second evaluates again; nil: it cannot, as others wait or no place is free. The first evaluation is over, as it has a result of its own.
+func (q *query) second(ctx context.Context) (*promql.Result, func()) {
+	if g := q.engine.gate; g.Waiting() > 0 || !g.TryEnter() {
+		return nil, nil
+	}
+	growth := q.usage.growth
+	next, err := q.prepare()
+	if err != nil {
+		q.engine.gate.Leave()
+		return nil, nil
+	}
+	q.usage.growth = growth
+	q.Query.Close()
+	q.loan.Close()
+	q.Query = next
+	return q.evaluated(ctx)
+}
+
+// evaluated evaluates once. Its warnings and its explanation become the request's when publish is called.
+func (q *query) evaluated(ctx context.Context) (res *promql.Result, publish func()) {
+	own, warnings := WithWarnings(ctx)
+	own, how := WithExplained(own)
+	res = q.enter(own)
+	return res, func() {
+		for _, text := range warnings.Texts() {
+			Warn(ctx, text)
+		}
+		explained(ctx).take(how)
+	}
+}
+
+// fellSilent reports whether a server that was asked sent nothing for too long.
+func fellSilent(err error) bool { return errors.Is(stored(err), peer.ErrSilent) }
+
+// stored is the storage's error where the engine wraps one, which does not unwrap; else err.
+func stored(err error) error {
+	var wrapped promql.ErrStorage
+	if errors.As(err, &wrapped) {
+		return wrapped.Err
+	}
+	return err
+}
