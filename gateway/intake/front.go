@@ -123,7 +123,7 @@ func New(d Deps, s Settings) (*Front, error) {
 	if f.otel, err = otlp.NewTranslator(s.OTLP); err != nil {
 		return nil, err
 	}
-	f.deltas.Max = s.SeriesMax // twice half of them: few senders have deltas alone
+	f.deltas.Max = s.SeriesMax
 	f.inFlight.max = s.InFlightBytesMax
 	f.turns.most = cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
 	f.metrics = newMetrics(d.Registerer, &f.inFlight, &f.brakes, &f.deltas)

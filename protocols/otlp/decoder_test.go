@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
@@ -376,60 +378,88 @@ func TestDeltasSurviveABatchThatIsSentAgain(t *testing.T) {
 	f(60, 1, 19) // another generation of the Dict is the same series
 }
 
+// TestDeltasRememberTheSeriesThatLive while ten times as many as are remembered come and go.
 func TestDeltasRememberTheSeriesThatLive(t *testing.T) {
-	const most = 1000
-	d := otlp.NewDeltas(most)
-	live := point.MakeLabels("__name__", "live")
-	sum := 0.0
-	for i := range 10 * most {
-		var b point.LabelsBuilder
-		b.Add([]byte("__name__"), fmt.Appendf(nil, "m%d", i))
-		l, err := b.Labels()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := d.Add(l, 1, 1); err != nil {
-			t.Fatal(err)
-		}
-		if i%100 == 0 {
-			sum++
-			if got, err := d.Add(live, int64(i+1), 1); err != nil || got != sum {
-				t.Fatalf("after %d others: %v %v, want %v", i, got, err, sum)
+	synctest.Test(t, func(t *testing.T) {
+		const most = 1000
+		d := otlp.NewDeltas(most)
+		live := point.MakeLabels("__name__", "live")
+		sum := 0.0
+		for i := range 10 * most {
+			if _, err := d.Add(point.MakeLabels("__name__", fmt.Sprint("m", i)), 1, 1); err != nil {
+				t.Fatal(err)
+			}
+			if i%100 == 0 {
+				sum++
+				if got, err := d.Add(live, int64(i+1), 1); err != nil || got != sum {
+					t.Fatalf("after %d others: %v %v, want %v", i, got, err, sum)
+				}
+				time.Sleep(otlp.DeltaIdleMin / 8)
 			}
 		}
-	}
-	if n := d.Len(); n > most {
-		t.Errorf("%d series are remembered", n)
+		if n := d.Len(); n > most {
+			t.Errorf("%d series are remembered", n)
+		}
+	})
+}
+
+// TestSumsOfSeriesInUseGoOnWhereTheirLabelsAreLong: half as many series as are admitted, with labels of a kilobyte, had their sums begin again at zero with each export, because
+// two generations had a bound of bytes each. Series for which there is no room are refused; those that are in use go on.
+func TestSumsOfSeriesInUseGoOnWhereTheirLabelsAreLong(t *testing.T) {
+	for name, series := range map[string]int{"fewer than there is room for": 350, "more than there is room for": 700} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const most, room = 1000, 390
+				d, long := otlp.NewDeltas(most), strings.Repeat("x", 1000)
+				refused := map[int]bool{}
+				for round := 1; round <= 5; round++ {
+					for i := range series {
+						sum, err := d.Add(point.MakeLabels("__name__", fmt.Sprint("m", i), "l", long), point.Nanos(round), 1)
+						if err != nil {
+							if round == 1 {
+								refused[i] = true
+							}
+							if !refused[i] || !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "intake.series_max") {
+								t.Fatalf("round %d, series %d: %v", round, i, err)
+							}
+						} else if sum != float64(round) || refused[i] {
+							t.Fatalf("round %d, series %d has the sum %v", round, i, sum)
+						}
+					}
+					time.Sleep(time.Minute)
+				}
+				if taken := series - len(refused); taken < min(series, room) {
+					t.Errorf("%d series of %d are taken", taken, series)
+				}
+				if d.Bytes() > most*otlp.DeltaReckoned {
+					t.Errorf("%d bytes are held", d.Bytes())
+				}
+			})
+		})
 	}
 }
 
 // TestSumsOfDeltasStayWithinTheirMemory: they were in no account, and bounded by their number alone, so that series with long labels took all of a gateway's memory.
-// Each kept the 8 KiB of labels of the Dict that it came from, too, long after that had dropped them.
 func TestSumsOfDeltasStayWithinTheirMemory(t *testing.T) {
-	const most, label = 100, 8 << 10
-	d := otlp.NewDeltas(most)
-	booked := int64(0)
-	d.OnGrowth(func(to int64) { booked = max(booked, to) })
-	text := strings.Repeat("x", label)
-	for i := range 5 * most {
-		var b point.LabelsBuilder
-		b.Add([]byte("__name__"), fmt.Appendf(nil, "m%d", i))
-		b.Add([]byte("text"), []byte(text))
-		l, err := b.Labels()
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		const most, label = 100, 8 << 10
+		d := otlp.NewDeltas(most)
+		booked := int64(0)
+		d.OnGrowth(func(to int64) { booked = max(booked, to) })
+		text := strings.Repeat("x", label)
+		for i := range 5 * most {
+			if _, err := d.Add(point.MakeLabels("__name__", fmt.Sprint("m", i), "text", text), 1, 1); err != nil {
+				t.Fatal(err)
+			}
+			if now := d.Bytes(); now > most*otlp.DeltaReckoned || int64(d.Len())*label > now {
+				t.Fatalf("%d bytes after %d series, of which %d are remembered", now, i+1, d.Len())
+			}
+			time.Sleep(otlp.DeltaIdleMin)
 		}
-		before := d.Bytes()
-		if _, err := d.Add(l, 1, 1); err != nil {
-			t.Fatal(err)
+		if booked < d.Bytes() || d.Len() < 5 {
+			t.Errorf("%d bytes were booked; %d series hold %d", booked, d.Len(), d.Bytes())
 		}
-		if now := d.Bytes(); now == before || now > most*otlp.DeltaReckoned+2*label {
-			t.Fatalf("%d bytes after %d series, %d before the last", now, i+1, before)
-		}
-	}
-	if booked < d.Bytes() || int64(d.Len())*label > d.Bytes() {
-		t.Errorf("%d bytes were booked; %d series hold %d", booked, d.Len(), d.Bytes())
-	}
+	})
 }
 
 // TestSumsOfDeltasKeepNoMemoryOfADict: each series had the piece of memory that its labels lay in.
@@ -451,8 +481,8 @@ func TestSumsOfDeltasKeepNoMemoryOfADict(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := heap() - began; n > series*piece/4 {
-		t.Errorf("%d series keep %d bytes", series, n)
+	if n := heap() - began; n > d.Bytes() {
+		t.Errorf("%d series keep %d bytes, and %d are booked", series, n, d.Bytes())
 	}
 	runtime.KeepAlive(d)
 }

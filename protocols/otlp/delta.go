@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -12,13 +13,17 @@ import (
 )
 
 const (
-	// deltasMax bounds the series that a Deltas remembers, in two generations of half as many.
+	// deltasMax bounds the series that a Deltas remembers.
 	deltasMax = 1 << 20
-	// deltaBytes is the memory of a series beside its names, maps and allocations with their slack included.
+	// deltaBytes is the memory of a series beside its names: its state, and its place in a map that has just grown.
 	deltaBytes = 350
-	// deltaReckoned is the memory that a series is reckoned with: a generation of longer ones has fewer.
+	// deltaReckoned is the memory that a series is reckoned with: of longer ones fewer are remembered.
 	deltaReckoned = deltaBytes + 250
 )
+
+// deltaIdleMin is how long a series must have had no sample before another one may take its place. Longer than senders wait between two exports, which is a minute in every
+// SDK's defaults: the sum of one that goes on would begin again at zero.
+const deltaIdleMin = 10 * time.Minute
 
 // deltaTimes is how many of the newest times of a series are remembered. More: an export may come again after more newer ones; 16 bytes each.
 const deltaTimes = 4
@@ -31,8 +36,11 @@ const deltaTimes = 4
 // are stored already would be lower than its own, which looks like a reset. One before all remembered times may have been counted, and is refused.
 //
 //	times   10   20   40   50      at 20: the sum of then     at 30: the sum at 20, and the sums after 50 have it     at 5: refused
+//
+// Series without a sample for the longest time make room for new ones. Where all have had one within deltaIdleMin, the new ones are refused: the sender is told, while sums
+// that begin again look like restarts of all programs.
 type Deltas struct {
-	// Max bounds the series that are remembered, where it is less than 1,048,576; 0: so many. Constant. It should be twice the series that are in use.
+	// Max bounds the series that are remembered, where it is less than 1,048,576; 0: so many. Their memory is bounded by 600 bytes for each. Constant.
 	Max int
 
 	late atomic.Int64
@@ -40,14 +48,11 @@ type Deltas struct {
 
 	mu struct {
 		sync.Mutex
-		young, old deltaGeneration // a series is in one; old is dropped when young is full
+		series         map[deltaSeries]*deltaState
+		newest, oldest *deltaState // by their last samples
+		bytes          int64
+		began          time.Time // the first sample came
 	}
-}
-
-// deltaGeneration are series with the memory that they need.
-type deltaGeneration struct {
-	series map[deltaSeries]*deltaState
-	bytes  int64
 }
 
 // deltaSeries names a series by its labels, because its number ends with its Dict.
@@ -57,9 +62,10 @@ type deltaSeries struct {
 	labels  point.Labels
 }
 
-// bytes is the memory of a series.
+// bytes is the memory of a series. Allocations are up to an eighth larger than what they hold.
 func (s *deltaSeries) bytes() int64 {
-	return deltaBytes + int64(len(s.table)+len(s.replica)+len(s.labels))
+	names := int64(len(s.table) + len(s.replica) + len(s.labels))
+	return deltaBytes + names + names/8
 }
 
 // deltaState is the sum of all deltas of a series, and its newest times.
@@ -68,6 +74,9 @@ type deltaState struct {
 	sum   float64
 	len   int
 	times [deltaTimes]deltaTime // the first len, rising
+
+	seen         time.Duration // from Deltas' began to the last sample
+	newer, older *deltaState
 }
 
 // deltaTime is the row that a series has at a time.
@@ -89,7 +98,10 @@ func (d *Deltas) Late() int64 { return d.late.Load() }
 func (d *Deltas) add(series deltaSeries, t point.Nanos, v float64) (float64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state := d.findLocked(series)
+	state, err := d.findLocked(series)
+	if err != nil {
+		return 0, err
+	}
 	i := state.len // of the first time that is not before t
 	for i > 0 && state.times[i-1].at >= t {
 		i--
@@ -116,30 +128,69 @@ func (d *Deltas) add(series deltaSeries, t point.Nanos, v float64) (float64, err
 	return row.sum, nil
 }
 
-// findLocked gives the state of a series, in the young generation.
-func (d *Deltas) findLocked(series deltaSeries) *deltaState {
-	young := &d.mu.young
-	if state := young.series[series]; state != nil {
-		return state
+// findLocked gives the state of a series, as the newest. The error is Invalid.
+func (d *Deltas) findLocked(series deltaSeries) (*deltaState, error) {
+	if d.mu.series == nil {
+		d.mu.series, d.mu.began = map[deltaSeries]*deltaState{}, time.Now()
 	}
-	most := min(cmp.Or(d.Max, deltasMax), deltasMax) / 2
-	if len(young.series) >= most || young.bytes+series.bytes() > int64(most)*deltaReckoned {
-		d.held.Add(-d.mu.old.bytes)
-		d.mu.old, d.mu.young = d.mu.young, deltaGeneration{}
-	}
-	if young.series == nil {
-		young.series = map[deltaSeries]*deltaState{}
-	}
-	cost := series.bytes()
-	state := d.mu.old.series[series]
+	now := time.Since(d.mu.began)
+	state := d.mu.series[series]
 	if state != nil {
-		delete(d.mu.old.series, series)
-		d.mu.old.bytes -= cost
+		d.unlinkLocked(state)
 	} else {
+		cost := series.bytes()
+		if err := d.makeRoomLocked(cost, now); err != nil {
+			return nil, err
+		}
 		d.held.Add(cost)
+		d.mu.bytes += cost
 		state = &deltaState{named: deltaSeries{strings.Clone(series.table), strings.Clone(series.replica), point.Labels(strings.Clone(string(series.labels)))}}
+		d.mu.series[state.named] = state
 	}
-	young.series[state.named] = state
-	young.bytes += cost
-	return state
+	state.seen = now
+	d.linkLocked(state)
+	return state, nil
+}
+
+// makeRoomLocked forgets idle series until one of so many bytes has room.
+func (d *Deltas) makeRoomLocked(bytes int64, now time.Duration) error {
+	most := min(cmp.Or(d.Max, deltasMax), deltasMax)
+	bytesMax := int64(most) * deltaReckoned
+	for len(d.mu.series) >= most || d.mu.bytes+bytes > bytesMax {
+		last := d.mu.oldest
+		if last == nil || now-last.seen < deltaIdleMin {
+			return fault.Errorf(fault.Invalid, "no room for the sum of one more series of delta temporality: the sums of %d series in use have %d bytes, and at most %d of %d bytes are remembered; "+
+				"raise intake.series_max, or let senders export cumulative values", len(d.mu.series), d.mu.bytes, most, bytesMax)
+		}
+		d.unlinkLocked(last)
+		delete(d.mu.series, last.named)
+		d.mu.bytes -= last.named.bytes()
+		d.held.Add(-last.named.bytes())
+	}
+	return nil
+}
+
+// linkLocked makes a state the newest.
+func (d *Deltas) linkLocked(s *deltaState) {
+	s.older, s.newer = d.mu.newest, nil
+	if s.older != nil {
+		s.older.newer = s
+	} else {
+		d.mu.oldest = s
+	}
+	d.mu.newest = s
+}
+
+// unlinkLocked takes a state out of the order.
+func (d *Deltas) unlinkLocked(s *deltaState) {
+	if s.newer != nil {
+		s.newer.older = s.older
+	} else {
+		d.mu.newest = s.older
+	}
+	if s.older != nil {
+		s.older.newer = s.newer
+	} else {
+		d.mu.oldest = s.newer
+	}
 }

@@ -8,6 +8,9 @@ var FromJSON = fromJSON
 // DeltaReckoned is the memory that a series is reckoned with.
 const DeltaReckoned = deltaReckoned
 
+// DeltaIdleMin is how long a series must have had no sample before another one may take its place.
+const DeltaIdleMin = deltaIdleMin
+
 // NewDeltas gives one of another bound.
 func NewDeltas(max int) *Deltas { return &Deltas{Max: max} }
 
@@ -17,4 +20,4 @@ func (d *Deltas) Add(series point.Labels, t point.Nanos, v float64) (float64, er
 }
 
 // Len is the number of series remembered.
-func (d *Deltas) Len() int { return len(d.mu.young.series) + len(d.mu.old.series) }
+func (d *Deltas) Len() int { return len(d.mu.series) }
