@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +74,42 @@ func TestAllThatALimitedLookupHoldsIsBooked(t *testing.T) {
 	var booked booking
 	v.Watch(booked.grow)
 	found, err := First([]*View{v}, nil, segment.NewSelector(nil), series/2, nil)
-	if err != nil || len(found) != series/2 || booked.peak < series*listedBytes || booked.now != series/2*listedBytes {
+	if err != nil || len(found) != series/2 || booked.peak < series*listedBytes || booked.now != labelsBytes(found) {
 		t.Errorf("at most %d bytes were booked for %d series of %d, %d in the end, %v", booked.peak, len(found), series, booked.now, err)
+	}
+}
+
+// labelsBytes is the memory of an answer.
+func labelsBytes(found []point.Labels) (n int64) {
+	for _, l := range found {
+		n += bytesOf([]string{string(l)})
+	}
+	return n
+}
+
+// TestALimitedLookupBooksNoListThatItDropped: the labels that each segment gave stayed booked, so that a look-up of a few series in thousands of segments was refused for memory
+// that it did not have.
+func TestALimitedLookupBooksNoListThatItDropped(t *testing.T) {
+	b := openBenchWith(t, vfs.NewMem(), 1, Settings{})
+	defer b.close()
+	const segments, series, limit = 8, 50, 5
+	for s := range segments {
+		for i := range series {
+			b.must(b.put(fmt.Sprintf("%d-%02d-%s", s, i, strings.Repeat("x", 1000)), 1, 1))
+		}
+		b.must(b.Flush(context.Background(), ByAge))
+	}
+	b.Cool(time.Now(), 0)
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	if v.warm || len(v.segments) < segments {
+		t.Fatalf("%d segments, warm: %v", len(v.segments), v.warm)
+	}
+	var booked booking
+	v.Watch(booked.grow)
+	found, err := First([]*View{v}, nil, segment.NewSelector(nil), limit, nil)
+	if err != nil || len(found) != limit || booked.now != labelsBytes(found) {
+		t.Errorf("%d bytes stay booked for %d series of %d, %v", booked.now, len(found), labelsBytes(found), err)
 	}
 }

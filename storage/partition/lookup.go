@@ -124,8 +124,8 @@ func (l *lookup) askSegments(v *View, u *union) error {
 	return nil
 }
 
-// union joins sorted lists. Each list on the stack is at least as long as the next ones together, so that a list is merged few times. With a limit lists that are merged are of copies: thousands of segments
-// are asked, and a few values of a list would keep all of it.
+// union joins sorted lists. Each list on the stack is at least as long as the next ones together, so that a list is merged few times. Values of merged lists are copies: thousands
+// of segments are asked, and one value of a list, which is a part of a string with all others, would keep all of it.
 //
 //	lists that came ─▶ recent: narrow partitions share lists ─▶ stack: merged, the longest first
 //
@@ -148,8 +148,8 @@ type listed struct {
 }
 
 const (
-	// listedBytes is the memory of a value in the lists here and in the answer.
-	listedBytes = 100
+	// listedBytes is the memory of a value in the lists here and in the answer, without its text.
+	listedBytes = 64
 	// recentMax and recentBytesMax bound the lists that are remembered because they may come again.
 	recentMax      = 16
 	recentBytesMax = 4 << 20
@@ -159,7 +159,7 @@ func (u *union) add(names []string, grow func(int64) error) error {
 	if len(names) == 0 || u.cameBefore(names) {
 		return nil
 	}
-	l := &listed{values: names, bytes: int64(len(names)) * listedBytes} // all stay in memory with the first
+	l := &listed{values: names, bytes: bytesOf(names)} // all stay in memory with the first
 	if err := grow(l.bytes); err != nil {
 		return err
 	}
@@ -174,6 +174,15 @@ func (u *union) add(names []string, grow func(int64) error) error {
 		}
 	}
 	return nil
+}
+
+// bytesOf is the memory of a list.
+func bytesOf(values []string) int64 {
+	n := int64(len(values)) * listedBytes
+	for _, v := range values {
+		n += int64(len(v))
+	}
+	return n
 }
 
 func (u *union) cameBefore(names []string) bool {
@@ -215,8 +224,8 @@ func (l *listed) leave() int64 {
 func (u *union) mergeLast(grow func(int64) error) error {
 	n := len(u.stack)
 	a, b := u.stack[n-2], u.stack[n-1]
-	out := &listed{values: u.merged(a, b), uses: 1, own: u.limit > 0}
-	out.bytes = int64(len(out.values)) * listedBytes
+	out := &listed{values: u.merged(a, b), uses: 1, own: true}
+	out.bytes = bytesOf(out.values)
 	u.stack = append(u.stack[:n-2], out)
 	return grow(out.bytes - a.leave() - b.leave())
 }
@@ -245,7 +254,7 @@ func (u *union) sorted(grow func(int64) error) ([]string, error) {
 	return slices.Clone(u.stack[0].values), nil // it may be a shared one
 }
 
-// merged returns the elements of two sorted lists, each once: with a limit the first, copied where they are parts of other lists.
+// merged returns the elements of two sorted lists, each once: with a limit the first. Values of lists that are not merged ones are copied.
 func (u *union) merged(x, y *listed) []string {
 	a, b := x.values, y.values
 	most := len(a) + len(b)
@@ -253,10 +262,10 @@ func (u *union) merged(x, y *listed) []string {
 		most = min(most, u.limit)
 	}
 	copied := func(of *listed, s string) string {
-		if u.limit > 0 && !of.own {
-			return strings.Clone(s)
+		if of.own {
+			return s
 		}
-		return s
+		return strings.Clone(s)
 	}
 	out := make([]string, 0, min(most, max(len(a), len(b))))
 	for len(a)+len(b) > 0 && len(out) < most {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -36,9 +37,42 @@ func TestAFewValuesOfThousandsOfSegmentsNeedTheMemoryOfAFew(t *testing.T) {
 	if err != nil || len(got) != limit || got[0] != fmt.Sprintf("v%06d", values) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if b.peak > 3*values*listedBytes || b.now != limit*listedBytes {
-		t.Errorf("at most %d bytes were booked for lists of %d each; %d are left for the answer of %d values", b.peak, values*listedBytes, b.now, limit)
+	if each := bytesOf(slices.Repeat([]string{"v000000"}, values)); b.peak > 3*each || b.now != bytesOf(got) {
+		t.Errorf("at most %d bytes were booked for lists of %d each; %d are left for the answer of %d", b.peak, each, b.now, bytesOf(got))
 	}
+}
+
+// TestAValueOfAListKeepsNotAllOfIt: where each of many segments had one value that no other had, a look-up without a limit kept the values of all lists, which are parts of one string
+// each, and had given back their bytes.
+func TestAValueOfAListKeepsNotAllOfIt(t *testing.T) {
+	const segments, values, width = 200, 500, 56
+	u, b := union{compare: strings.Compare}, booking{}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for s := range segments {
+		var text strings.Builder
+		for i := range values {
+			fmt.Fprintf(&text, "value-%050d", i)
+		}
+		fmt.Fprintf(&text, "values%050d", s)
+		list := make([]string, 0, values+1)
+		for rest := text.String(); rest != ""; rest = rest[width:] {
+			list = append(list, rest[:width])
+		}
+		if err := u.add(list, b.grow); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := u.sorted(b.grow)
+	if used := heap() - before; err != nil || len(got) != values+segments || used > 2*b.now {
+		t.Errorf("%d values keep %d bytes, and %d are booked: %v", len(got), used, b.now, err)
+	}
+	runtime.KeepAlive(got)
 }
 
 // TestAUnionBooksWhatItHas, of random lists of which some come again.
@@ -72,7 +106,7 @@ func TestAUnionBooksWhatItHas(t *testing.T) {
 		if err != nil || !slices.Equal(got, want) {
 			t.Fatalf("seed %d: %v, want the first %d of %v: %v", seed, got, u.limit, want, err)
 		}
-		if b.now != int64(len(got))*listedBytes {
+		if b.now != bytesOf(got) {
 			t.Errorf("seed %d: %d bytes stay booked for %d values", seed, b.now, len(got))
 		}
 		for i, list := range before {

@@ -13,7 +13,7 @@ import (
 
 // First returns the labels of the first n series, in label order, of those in within, which stays as it is; of more where a list of all is at hand. They are strings of
 // labels, may be shared, and are read only. all says that within is all that the selector matches here: then a short answer stays in the Cache. grow books the
-// memory of labels before they are sorted, and can end it.
+// memory of labels while they are read and sorted, and can end it. The caller books the answer.
 func (r *Reader) First(of *Selector, within *roaring.Bitmap, all bool, n int, grow func(bytes int64) error) ([]string, error) {
 	if !all || of.key == "" {
 		return r.first(of, within, n, grow)
@@ -84,9 +84,6 @@ func (r *Reader) first(of *Selector, within *roaring.Bitmap, n int, grow func(by
 	slices.SortFunc(found, func(a, b string) int { return point.Labels(a).Compare(point.Labels(b)) })
 	if len(found) > n {
 		found = joined(found[:n]) // they may be parts of one string with all that were read
-	}
-	for _, l := range found {
-		bytes -= firstBytes + int64(len(l))
 	}
 	return found, grow(-bytes)
 }
