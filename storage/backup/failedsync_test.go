@@ -41,7 +41,7 @@ func TestFilesWhoseNamesMayBeLostAreCopiedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Keep(t.Context(), &g, g.Path, func() (io.ReadCloser, error) { return mem.Open(g.Path) }); err != nil {
+		if _, err := s.Keep(t.Context(), &g, g.Path, func() (io.ReadCloser, error) { return mem.Open(g.Path) }); err != nil {
 			t.Fatal(err)
 		}
 		res, err := s.End(t.Context(), &Manifest{Segments: []Segment{g}})

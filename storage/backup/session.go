@@ -67,32 +67,23 @@ func (s *Session) Expect(segments int, bytes int64) {
 	s.mu.progress.BytesAll += bytes
 }
 
-// Keep writes a segment, unless the place has it. from names the source in messages. Errors: Damaged (the bytes are others), and those of
-// open and of the place.
-func (s *Session) Keep(ctx context.Context, g *Segment, from string, open func() (io.ReadCloser, error)) error {
+// Keep writes a segment, unless the place has it. from names the source in messages. Where another call is writing the same bytes, Keep returns wait, which returns the result
+// of that call, or of ctx; otherwise wait is nil. Errors: Damaged (the bytes are others), and those of open and of the place.
+func (s *Session) Keep(ctx context.Context, g *Segment, from string, open func() (io.ReadCloser, error)) (wait func(context.Context) error, err error) {
 	name := g.name()
 	if size, ok := s.there[name]; ok && size == g.Size {
 		s.passed(g, 0)
-		return nil
+		return nil, nil
 	}
 	s.mu.Lock()
-	k, mine := s.mu.kept[name], false
-	if k == nil {
-		k, mine = &keeping{done: make(chan struct{})}, true
-		s.mu.kept[name] = k
+	k := s.mu.kept[name]
+	if k != nil {
+		s.mu.Unlock()
+		return func(ctx context.Context) error { return s.join(ctx, k, g) }, nil
 	}
+	k = &keeping{done: make(chan struct{})}
+	s.mu.kept[name] = k
 	s.mu.Unlock()
-	if !mine {
-		select {
-		case <-k.done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if k.err == nil {
-			s.passed(g, 0)
-		}
-		return k.err
-	}
 	j := &job{limit: s.limit}
 	k.err = j.through(ctx, g, from, func() (io.ReadCloser, int64, error) { f, err := open(); return f, g.Size, err },
 		func(r io.Reader) error { return s.at.Put(ctx, SegmentsDir+"/"+name, g.Size, r) })
@@ -104,6 +95,19 @@ func (s *Session) Keep(ctx context.Context, g *Segment, from string, open func()
 		s.passed(g, g.Size)
 	}
 	close(k.done)
+	return nil, k.err
+}
+
+// join waits for a file that another call writes.
+func (s *Session) join(ctx context.Context, k *keeping, g *Segment) error {
+	select {
+	case <-k.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if k.err == nil {
+		s.passed(g, 0)
+	}
 	return k.err
 }
 
@@ -117,7 +121,11 @@ func Damaged(err error) bool {
 func (s *Session) KeepStaged(ctx context.Context, b []byte) (seq uint64, err error) {
 	g := Segment{Size: int64(len(b)), Checksum: xxhash.Sum64(b)}
 	s.Expect(1, g.Size)
-	if err := s.Keep(ctx, &g, "staged rows", func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }); err != nil {
+	wait, err := s.Keep(ctx, &g, "staged rows", func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil })
+	if wait != nil {
+		err = wait(ctx)
+	}
+	if err != nil {
 		return 0, err
 	}
 	s.mu.Lock()

@@ -117,7 +117,8 @@ func (s *Server) snapshot(ss grpc.ServerStream, storage peer.Snapshots, what byt
 }
 
 // snapshotIdleMax is how long a snapshot stays open although its asker requests no file and reads no piece: its segments are not deleted meanwhile, and a backup whose
-// place hangs would fill the disk. Longer than a backup waits for its own bound of bytes a second, or for a segment that another partition has, too, and copies.
+// place hangs would fill the disk. Longer than a backup waits for its own bound of bytes a second. While a segment is copied for another partition it has no
+// snapshot open.
 const snapshotIdleMax = 30 * time.Minute
 
 // watchedStream notes when a message was last received or sent.

@@ -253,6 +253,7 @@ type part struct {
 	at       *topology.Partition
 	entries  []backup.Entry
 	segments []backup.Segment
+	held     int64  // bytes that are booked for entries and segments
 	why      string // it is missing
 }
 
@@ -288,10 +289,10 @@ func (t *tablePass) follow(m *topology.Map) {
 			if _, there := m.ByID(old.ID); there {
 				continue
 			}
-			delete(t.done, old.ID)
+			t.forget(old.ID)
 			for id, p := range t.done {
 				if p.at.TimeLo < old.TimeHi && old.TimeLo < p.at.TimeHi && p.at.SharesRing(old) {
-					delete(t.done, id)
+					t.forget(id)
 				}
 			}
 		}
@@ -299,12 +300,29 @@ func (t *tablePass) follow(m *topology.Map) {
 	t.m = m
 }
 
+// forget drops a partition from the backup.
+func (t *tablePass) forget(id point.PartitionID) {
+	if p := t.done[id]; p != nil {
+		_ = t.w.set.Hold(-p.held) // giving back never fails
+		delete(t.done, id)
+	}
+}
+
+// drop leaves out the table, which was dropped.
+func (t *tablePass) drop() {
+	t.dropped = true
+	for id := range t.done {
+		t.forget(id)
+	}
+}
+
 // refresh goes on with the newest map.
 func (t *tablePass) refresh(ctx context.Context) error {
 	var m *topology.Map
 	err := t.w.patiently(ctx, func() (err error) {
 		m, err = t.w.src.Map(ctx, t.m.Table)
-		if t.dropped = fault.Is(err, fault.NotFound); t.dropped {
+		if fault.Is(err, fault.NotFound) {
+			t.drop()
 			return nil
 		}
 		return err
@@ -427,7 +445,8 @@ func (w *writer) again(ctx context.Context, failed []*turn) (todo []*turn, err e
 		}
 		t.looked = time.Now()
 		m, err := w.src.Map(ctx, t.m.Table)
-		if t.dropped = fault.Is(err, fault.NotFound); t.dropped {
+		if fault.Is(err, fault.NotFound) {
+			t.drop()
 			continue
 		}
 		if err == nil && slices.ContainsFunc(failed, func(x *turn) bool {
@@ -472,60 +491,88 @@ var errPlace = errors.New("the place with backups")
 // errMemory marks that there is no memory for what the backup lists.
 var errMemory = errors.New("the backup is not made")
 
-// snapshot copies what a leader has.
+// snapshot copies what a leader has. It waits for segments that are copied for other partitions after the snapshot is closed: a server closes one that is idle, and a large
+// segment may take an hour.
 func (t *tablePass) snapshot(ctx context.Context, p *topology.Partition, try int) (*part, error) {
-	leader, err := t.w.src.Leader(t.m.Table, p, try)
+	out, joined, err := t.read(ctx, p, try)
 	if err != nil {
 		return nil, err
 	}
+	for i := range joined {
+		err := joined[i].wait(ctx)
+		if err == nil {
+			continue
+		}
+		for _, j := range joined[i:] {
+			t.w.to.Expect(-1, -j.size)
+		}
+		return nil, errors.Join(err, t.w.set.Hold(-out.held)) // it is tried again, or missing
+	}
+	return out, nil
+}
+
+// joint is a segment that is being copied for another partition.
+type joint struct {
+	size int64
+	wait func(context.Context) error
+}
+
+// read opens the snapshot of a leader and copies its segments, but for those that are being copied for others.
+func (t *tablePass) read(ctx context.Context, p *topology.Partition, try int) (*part, []joint, error) {
+	leader, err := t.w.src.Leader(t.m.Table, p, try)
+	if err != nil {
+		return nil, nil, err
+	}
 	server, err := t.w.server(leader)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	taken := time.Now().UTC()
 	snap, err := server.OpenSnapshot(ctx, t.m.Table, p.ID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer snap.Close()
 	out := &part{Part: backup.Part{ID: p.ID, Server: string(leader), Taken: taken}}
 	t.w.expected(t.m.Table, p.ID)
 	if len(snap.Entry()) == 0 {
-		return out, nil
+		return out, nil, nil
 	}
 	st, err := partition.DecodeState(snap.Entry())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if st.Table != t.m.Table || st.Identity.Partition != p.ID {
-		return nil, fault.Errorf(fault.Corrupt, "server %s answers with partition %s/%d", leader, st.Table, st.Identity.Partition)
+		return nil, nil, fault.Errorf(fault.Corrupt, "server %s answers with partition %s/%d", leader, st.Table, st.Identity.Partition)
 	}
 	out.Placement = st.Placement
 	k, v := st.Entry()
 	out.entries = []backup.Entry{{Key: k, Value: v}}
-	held := out.entries[0].Bytes() + backup.SegmentsBytes(len(st.Segments))
-	if err := t.w.set.Hold(held); err != nil {
-		return nil, fmt.Errorf("%w: %w", errMemory, err)
+	out.held = out.entries[0].Bytes() + backup.SegmentsBytes(len(st.Segments))
+	if err := t.w.set.Hold(out.held); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", errMemory, err)
 	}
-	if err := t.copy(ctx, snap, st, out); err != nil {
-		return nil, errors.Join(err, t.w.set.Hold(-held)) // it is tried again, or missing
+	joined, err := t.copy(ctx, snap, st, out)
+	if err != nil {
+		return nil, nil, errors.Join(err, t.w.set.Hold(-out.held)) // it is tried again, or missing
 	}
-	return out, nil
+	return out, joined, nil
 }
 
-// copy keeps the segments of a snapshot.
-func (t *tablePass) copy(ctx context.Context, snap peer.Snapshot, st *partition.State, out *part) error {
+// copy keeps the segments of a snapshot, and returns those that are being copied for other partitions.
+func (t *tablePass) copy(ctx context.Context, snap peer.Snapshot, st *partition.State, out *part) (joined []joint, _ error) {
 	var bytes int64
 	for _, g := range st.Segments {
 		out.segments = append(out.segments, backup.Segment{Placement: st.Placement, Epoch: g.ID.Epoch, Seq: g.ID.Seq, Size: g.Size, Checksum: g.Checksum})
 		bytes += g.Size
 	}
-	t.w.to.Expect(len(out.segments), bytes)
+	left := len(out.segments)
+	t.w.to.Expect(left, bytes)
 	for i := range out.segments {
 		g := &out.segments[i]
 		opened := false
 		from := fmt.Sprintf("segment %d-%d of partition %s/%d on server %s", g.Epoch, g.Seq, t.m.Table, out.ID, out.Server)
-		err := t.w.to.Keep(ctx, g, from, func() (io.ReadCloser, error) {
+		wait, err := t.w.to.Keep(ctx, g, from, func() (io.ReadCloser, error) {
 			opened = true
 			f, err := snap.Open(point.SegmentID{Epoch: g.Epoch, Seq: g.Seq})
 			if err != nil {
@@ -533,18 +580,22 @@ func (t *tablePass) copy(ctx context.Context, snap peer.Snapshot, st *partition.
 			}
 			return &sourceReader{ReadCloser: f}, nil
 		})
-		if err == nil {
-			bytes -= g.Size
+		switch {
+		case wait != nil:
+			joined = append(joined, joint{g.Size, wait})
+			continue
+		case err == nil:
+			left, bytes = left-1, bytes-g.Size
 			continue
 		}
-		t.w.to.Expect(i-len(out.segments), -bytes)
+		t.w.to.Expect(-left, -bytes)
 		var src *sourceError
 		if opened && !errors.As(err, &src) && !backup.Damaged(err) && ctx.Err() == nil {
-			return fmt.Errorf("%w: %w", errPlace, err)
+			return nil, fmt.Errorf("%w: %w", errPlace, err)
 		}
-		return err
+		return nil, err
 	}
-	return nil
+	return joined, nil
 }
 
 // sourceReader marks the errors of the server that sends, which another one may not have.
