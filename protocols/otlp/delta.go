@@ -21,7 +21,7 @@ const (
 	deltaReckoned = deltaBytes + 250
 )
 
-// deltaIdleMin is how long a series must have had no sample before another one may take its place. Longer than senders wait between two exports, which is a minute in every
+// deltaIdleMin is how long a series must have had no sample before another one may replace it. Longer than senders wait between two exports, which is a minute in every
 // SDK's defaults: the sum of one that goes on would begin again at zero.
 const deltaIdleMin = 10 * time.Minute
 
@@ -181,7 +181,7 @@ func (d *Deltas) linkLocked(s *deltaState) {
 	d.mu.newest = s
 }
 
-// unlinkLocked takes a state out of the order.
+// unlinkLocked removes a state from the order.
 func (d *Deltas) unlinkLocked(s *deltaState) {
 	if s.newer != nil {
 		s.newer.older = s.older

@@ -8,7 +8,7 @@ var FromJSON = fromJSON
 // DeltaReckoned is the memory that a series is reckoned with.
 const DeltaReckoned = deltaReckoned
 
-// DeltaIdleMin is how long a series must have had no sample before another one may take its place.
+// DeltaIdleMin is how long a series must have had no sample before another one may replace it.
 const DeltaIdleMin = deltaIdleMin
 
 // NewDeltas gives one of another bound.

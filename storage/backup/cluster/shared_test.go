@@ -91,7 +91,7 @@ type sharingFile struct {
 func (f *sharingFile) Read(p []byte) (int, error) { f.s.use(0); return f.Reader.Read(p) }
 func (f *sharingFile) Close() error               { return nil }
 
-// slowPlace takes a hundred bytes in ten minutes.
+// slowPlace writes a hundred bytes in ten minutes.
 type slowPlace struct{ backup.Dir }
 
 func (p slowPlace) Put(ctx context.Context, name string, size int64, r io.Reader) error {
@@ -153,7 +153,7 @@ func (s replacing) Leader(table string, p *topology.Partition, _ int) (topology.
 	if p.ID != 2 {
 		return "well", nil
 	}
-	time.Sleep(time.Second) // the first one is copied
+	synctest.Wait() // until the first one is copied
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.maps[table]

@@ -491,8 +491,8 @@ var errPlace = errors.New("the place with backups")
 // errMemory marks that there is no memory for what the backup lists.
 var errMemory = errors.New("the backup is not made")
 
-// snapshot copies what a leader has. It waits for segments that are copied for other partitions after the snapshot is closed: a server closes one that is idle, and a large
-// segment may take an hour.
+// snapshot copies what a leader has. It waits for segments that are copied for other partitions after the snapshot is closed: a server closes one that is idle, and the copy of a
+// large segment may last an hour.
 func (t *tablePass) snapshot(ctx context.Context, p *topology.Partition, try int) (*part, error) {
 	out, joined, err := t.read(ctx, p, try)
 	if err != nil {
