@@ -8,21 +8,23 @@ import (
 	"github.com/spillwaydb/spillway/storage/chain"
 )
 
-// news is the content of an event of which the newest one alone counts: a message without a frame, or that time went by. A newer one replaces one
-// that waits, so that the queue stays short while a disk hangs. To the machine the older one is a message that was lost, and the newer one overtook frames:
-// it allows both. It is not moved to the end of the queue, or pings that come faster than frames are handled would never be answered.
+// news are the events with one subject, of which the newest counts: messages without a frame, or that time went by. Two of them wait at most, so that the queue stays
+// short while a disk hangs; to the machine those between were lost, which it allows.
+//
+//	the oldest  keeps its place: pings that come faster than frames are handled would never be answered otherwise
+//	the newest  is at the end, behind all frames that came before it: its answer says how busy this server is (chain.Machine.Stalled)
 type news struct {
-	of newsOf
-	in chain.Input // nil: time went by
+	of      newsOf
+	waiting int // one or two
 }
 
-// newsOf names what news are about: of two with the same one the newer counts.
+// newsOf is the subject of news.
 type newsOf struct {
 	kind reflect.Type // of a message, or of an input
 	from lease.Member // of a Linked its server alone
 }
 
-// newsMax bounds the messages that wait: eight kinds of the most members that a chain has. Beyond it messages are lost, and sent again.
+// newsMax bounds the subjects of events that wait: eight kinds of messages of the most members that a chain has. Beyond it messages are lost, and sent again.
 const newsMax = 512
 
 // about returns what an event is news of; false: each counts.
@@ -41,30 +43,47 @@ func (e *event) about() (of newsOf, ok bool) {
 	return newsOf{}, false
 }
 
-// queueLocked appends an event, unless it is news of something that waits already.
+// queueLocked appends an event. Of three with the same subject the one between is lost.
 func (x *placement) queueLocked(e event) {
 	of, ok := e.about()
 	if !ok {
 		x.mu.events = append(x.mu.events, e)
 		return
 	}
-	if i := slices.IndexFunc(x.mu.news, func(n *news) bool { return n.of == of }); i >= 0 {
-		x.mu.news[i].in = e.in
-		return
+	i := slices.IndexFunc(x.mu.news, func(n *news) bool { return n.of == of })
+	if i < 0 {
+		if _, message := e.in.(chain.Received); message && len(x.mu.news) >= newsMax {
+			return
+		}
+		i = len(x.mu.news)
+		x.mu.news = append(x.mu.news, &news{of: of})
 	}
-	if _, message := e.in.(chain.Received); message && len(x.mu.news) >= newsMax {
-		return
+	e.news = x.mu.news[i]
+	if e.news.waiting == 2 {
+		x.loseNewestLocked(e.news)
 	}
-	e.news = &news{of, e.in}
-	e.in = nil
-	x.mu.news = append(x.mu.news, e.news)
+	e.news.waiting++
 	x.mu.events = append(x.mu.events, e)
 }
 
-// unqueuedLocked completes an event that left the queue.
+// loseNewestLocked removes the newest of the events that wait. The search begins at the end: it passes those that came since, and each is passed once for a subject.
+func (x *placement) loseNewestLocked(n *news) {
+	for i := len(x.mu.events) - 1; i >= 0; i-- {
+		if x.mu.events[i].news == n {
+			x.mu.events = slices.Delete(x.mu.events, i, i+1)
+			n.waiting--
+			return
+		}
+	}
+}
+
+// unqueuedLocked notes that an event left the queue.
 func (x *placement) unqueuedLocked(e *event) {
-	if e.news != nil {
-		x.mu.news = slices.DeleteFunc(x.mu.news, func(n *news) bool { return n == e.news })
-		e.in, e.news = e.news.in, nil
+	n := e.news
+	if n == nil {
+		return
+	}
+	if n.waiting--; n.waiting == 0 {
+		x.mu.news = slices.DeleteFunc(x.mu.news, func(o *news) bool { return o == n })
 	}
 }

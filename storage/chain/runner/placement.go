@@ -22,7 +22,7 @@ import (
 // placement is a chain's part at one placement: the machine, and the work beside it.
 //
 //	link, writer, fsync, tick ──post──▶ events ──▶ drain: one goroutine at a time, that of the first that posted
-//	                                     └─ news: one of each kind and member
+//	                                     └─ news: two of each kind and member
 //	                                                 └─ a slow event: in a goroutine of its own, and all later ones
 //
 // An event seldom costs more than a goroutine's wake-up, so the goroutine that brings it handles it, unless another is at work.
@@ -81,7 +81,7 @@ var _ partition.Followers = (*placement)(nil)
 // event is an input, a request to lead or to adopt a segment, the end of an adoption, or that time went by.
 type event struct {
 	in      chain.Input
-	news    *news  // in the queue, in place of in
+	news    *news  // those of the same subject in the queue, nil: each counts
 	rec     []byte // of a Pass
 	release func()
 	lead    *Led
