@@ -5,6 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -17,34 +20,49 @@ import (
 )
 
 // gRPC gathers a message until it is whole, of up to 33 MiB in each of 1,024 streams of a connection, and asks for no permission. So the messages of requests are read here,
-// from gRPC's transport: the length comes first, is held against the bound of its method, and is counted; a long insert waits for room before its bytes are asked for, and
-// another long message is refused where there is none.
+// from gRPC's transport: the length comes first, is held against the bound of its method, and is counted. A long insert waits a while for room before its bytes are asked
+// for; another long message has room of its own, and is refused where there is none.
 //
-//	transport ─5 bytes─▶ length ─▶ bound of the method ─▶ long: room of all long ones ─▶ pieces, each in time ─▶ message
+//	transport ─5 bytes─▶ length ─▶ bound of the method ─▶ long: room of all long ones ─▶ pieces, never long without one ─▶ message
 //	                                                     └ short: counted alone ───────┘
 //
-// Links are read by gRPC itself: a server has one link to each other, which must never wait.
+// An insert is counted until all that is in its message is done or admitted. Links are read by gRPC itself: a server has one link to each other, which must never wait.
 
 const (
 	// requestMessageMax bounds a message of a call, other than inserts and links: longer requests come in chunks of chunkBytesMax, and a plan has evaluateMax.
 	requestMessageMax = evaluateMax
 	// shortMessage is the length up to which a message needs no room.
 	shortMessage = chunkBytesMax + 4<<10
-	// arrivingPiece is how much of a message is read at a time, each in requestMax.
-	arrivingPiece = 1 << 20
-	// arrivingShare is the part of Settings.InsertBytesMax that long messages may have while they arrive; two of the longest always may.
+	// arrivingPiece is how much of a message is read at a time, about a frame of HTTP/2: the streams of a connection take turns by frames, so that a piece of each comes soon
+	// on a slow connection, too.
+	arrivingPiece = 16 << 10
+	// arrivingShare is the part of Settings.InsertBytesMax that long inserts may have while they arrive; two of the longest always may.
 	arrivingShare = 4
+	// arrivingCalls is how many long messages of other requests may arrive at a time.
+	arrivingCalls = 16
+	// arrivingWait is how long an insert waits for room. Its stream waits with it, and so do its definitions.
+	arrivingWait = 5 * time.Second
 )
 
 // arrivals counts the messages that are being received.
 type arrivals struct {
-	room *semaphore.Weighted // of long ones
-	held budget.Held         // of all
+	room    *semaphore.Weighted // of long inserts
+	calls   *semaphore.Weighted // of other long messages, which do not wait: a semaphore refuses them while any waits
+	held    budget.Held         // of all
+	wait    time.Duration       // of a long insert for room; constant once the server serves
+	refused atomic.Int64        // inserts that waited so long
 }
 
-func newArrivals(s *Settings) arrivals {
-	return arrivals{room: semaphore.NewWeighted(max(2*messageBytesMax, s.InsertBytesMax/arrivingShare))}
+func newArrivals(s *Settings) *arrivals {
+	return &arrivals{
+		room:  semaphore.NewWeighted(max(2*messageBytesMax, s.InsertBytesMax/arrivingShare)),
+		calls: semaphore.NewWeighted(arrivingCalls * requestMessageMax),
+		wait:  arrivingWait,
+	}
 }
+
+// errNoRoom is the reason why a long message of inserts is not kept. Where it is one record, as gateways send it, that is answered; else its stream ends.
+var errNoRoom = fault.Errorf(fault.Throttled, "long inserts that are being received have all the room there is; try again later")
 
 // messageReader is the part of gRPC's transport that reads. A test holds it against the version of gRPC that is used.
 type messageReader interface {
@@ -55,10 +73,10 @@ type messageReader interface {
 // arrivingStream is a stream of which the messages are counted as they arrive.
 type arrivingStream struct {
 	grpc.ServerStream
-	s     *Server
-	from  messageReader
-	most  int
-	waits bool // for room, a message that is long; else it is refused
+	s       *Server
+	from    messageReader
+	most    int
+	inserts bool // a message that is long waits for room; else it is refused
 }
 
 // arriving has a call's messages read here. Of a transport that gRPC does not serve itself they are read by gRPC.
@@ -73,84 +91,236 @@ func (s *Server) arriving(name string, ss grpc.ServerStream) grpc.ServerStream {
 	return &arrivingStream{ss, s, from, requestMessageMax, false}
 }
 
-// RecvMsg implements grpc.ServerStream. Errors are io.EOF at the end of the stream, TooLarge, Throttled, Corrupt, and those of the transport.
-func (a *arrivingStream) RecvMsg(m any) error {
+// RecvMsg implements grpc.ServerStream. A message of inserts is counted until it is done; of one without room the first record's header is received, with the reason. Errors
+// are io.EOF at the end of the stream, TooLarge, Throttled, Corrupt, and those of the transport.
+func (a *arrivingStream) RecvMsg(to any) error {
+	m := to.(*message)
+	n, err := a.length()
+	if err != nil {
+		return err
+	}
+	m.length = n
+	wait := m.wait
+	if wait == nil {
+		wait = a.s.awaitPieces(a.Context())
+		defer wait.stop()
+	}
+	left, release := n, func() {}
+	if release, err = a.enter(n); err == nil {
+		left, err = a.gather(m, n, wait)
+	}
+	if errors.Is(err, errNoRoom) {
+		return a.refuse(m, left, wait, release, err)
+	}
+	if err != nil {
+		m.data.Free()
+		m.data = nil
+	}
+	if err == nil && a.inserts {
+		m.release = release
+	} else {
+		release()
+	}
+	return err
+}
+
+// length receives the length of the next message.
+func (a *arrivingStream) length() (int, error) {
 	var header [5]byte
 	if err := a.from.ReadMessageHeader(header[:]); err != nil {
-		return err
+		return 0, err
 	}
 	n := int64(binary.BigEndian.Uint32(header[1:]))
 	switch {
 	case header[0] != 0:
-		return fault.Errorf(fault.Corrupt, "a message of a peer is compressed; peers compress what is in it")
+		return 0, fault.Errorf(fault.Corrupt, "a message of a peer is compressed; peers compress what is in it")
 	case n > int64(a.most):
-		return fault.Errorf(fault.TooLarge, "a message of %d bytes, at most %d travel", n, a.most)
+		return 0, fault.Errorf(fault.TooLarge, "a message of %d bytes, at most %d travel", n, a.most)
 	}
-	if n > shortMessage {
-		if err := a.enter(n); err != nil {
-			return err
-		}
-		defer a.s.arrivals.room.Release(n)
-	}
-	a.s.arrivals.held.Add(n)
-	defer a.s.arrivals.held.Add(-n)
-	data, err := a.read(int(n))
-	if err != nil {
-		return err
-	}
-	m.(*message).data = data
-	return nil
+	return int(n), nil
 }
 
-// enter acquires room for a long message. Errors are Canceled and Throttled.
-func (a *arrivingStream) enter(n int64) error {
-	switch room := a.s.arrivals.room; {
-	case a.waits:
-		return fault.Wrap(room.Acquire(a.Context(), n), fault.Canceled, "wait for room for a message of %d bytes", n)
+// enter counts a message before it is read. Errors are Canceled and Throttled; release is never nil.
+func (a *arrivingStream) enter(length int) (release func(), err error) {
+	all, n := a.s.arrivals, int64(length)
+	room := all.calls
+	switch {
+	case n <= shortMessage:
+		room = nil
+	case a.inserts:
+		room = all.room
+		err = a.awaitRoom(n)
 	case !room.TryAcquire(n):
-		return fault.Errorf(fault.Throttled, "there is no room for a message of %d bytes beside those that are being received; try again later", n)
+		err = fault.Errorf(fault.Throttled, "there is no room for a message of %d bytes beside those that are being received; try again later", n)
 	}
-	return nil
+	if err != nil {
+		return func() {}, err
+	}
+	all.held.Add(n)
+	return func() {
+		all.held.Add(-n)
+		if room != nil {
+			room.Release(n)
+		}
+	}, nil
 }
 
-// read reads a message, each piece of it in time: one that stopped within would keep its room as long as its connection lives.
-func (a *arrivingStream) read(n int) (data mem.BufferSlice, err error) {
+// awaitRoom waits for room for a long insert. Errors are Canceled and errNoRoom.
+func (a *arrivingStream) awaitRoom(n int64) error {
+	ctx, stop := context.WithTimeout(a.Context(), a.s.arrivals.wait)
+	defer stop()
+	err := a.s.arrivals.room.Acquire(ctx, n)
+	switch {
+	case err == nil:
+		return nil
+	case a.Context().Err() != nil:
+		return fault.Wrap(err, fault.Canceled, "wait for room for a message of %d bytes", n)
+	}
+	a.s.arrivals.refused.Add(1)
+	return fault.Annotate(errNoRoom, "a message of %d bytes", n)
+}
+
+// gather reads a message. One of inserts is read into one buffer: in the transport's own it would be copied once more when it is whole, and be there twice. A long one that
+// has been arriving for Server.requestMax gives up its room if others found none meanwhile: left is what is to come.
+func (a *arrivingStream) gather(m *message, n int, wait *wait) (left int, err error) {
+	if !a.inserts || n <= arrivingPiece {
+		return a.read(n, wait, func(piece mem.BufferSlice) error {
+			m.data = append(m.data, piece...)
+			return nil
+		})
+	}
+	refused := a.s.arrivals.refused.Load()
+	buf, data := poolBuffer(n)
+	m.data = mem.BufferSlice{buf}
+	return a.read(n, wait, func(piece mem.BufferSlice) error {
+		data = data[piece.CopyTo(data):]
+		piece.Free()
+		if n > shortMessage && len(data) > 0 && wait.slow() && a.s.arrivals.refused.Load() != refused {
+			return fault.Annotate(errNoRoom, "a message of %d bytes, of which %d have not come in %v", n, len(data), a.s.requestMax)
+		}
+		return nil
+	})
+}
+
+// refuse reads on to the end of a message without keeping it, so that its stream goes on.
+func (a *arrivingStream) refuse(m *message, left int, wait *wait, release func(), why error) (err error) {
+	defer func() {
+		if err != nil {
+			m.data = nil
+		}
+	}()
+	var head []byte
+	if m.data != nil {
+		head = append(head, m.data[0].ReadOnlyData()[:recordLen]...)
+		m.data.Free()
+	}
+	release()
+	_, err = a.read(left, wait, func(piece mem.BufferSlice) error {
+		for _, b := range piece {
+			head = append(head, b.ReadOnlyData()[:min(b.Len(), recordLen-len(head))]...)
+		}
+		piece.Free()
+		return nil
+	})
+	m.data, m.refused = mem.BufferSlice{mem.SliceBuffer(head)}, why
+	return err
+}
+
+// read reads n bytes in pieces, until take has an error. left are the bytes that were not read.
+func (a *arrivingStream) read(n int, wait *wait, take func(piece mem.BufferSlice) error) (left int, err error) {
 	for n > 0 {
-		piece := min(n, arrivingPiece)
-		stop := a.s.closeLater(a.Context())
-		some, err := a.from.Read(piece)
-		stop()
+		some, err := a.from.Read(min(n, arrivingPiece))
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			data.Free()
-			return nil, err
+			return n, err
 		}
-		data = append(data, some...)
-		n -= piece
+		n -= some.Len()
+		wait.came()
+		if err := take(some); err != nil {
+			return n, err
+		}
 	}
-	return data, nil
+	return 0, nil
 }
 
-// closeLater closes the connection of a call if the next part of its request has not come within requestMax, unless stop is called before.
-func (s *Server) closeLater(ctx context.Context) (stop func()) {
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return func() {}
+// wait closes the connection of a call when nothing of a message has come for Server.requestMax: half a message would hold its memory as long as its connection lives, and
+// gRPC ends a wait only with its handler or its connection. It counts steps, so that a time in which this process did not run is one of them.
+type wait struct {
+	s    *Server
+	conn net.Conn // nil: none to close
+
+	mu struct {
+		sync.Mutex
+		timer   *time.Timer
+		silent  int // steps since bytes came
+		steps   int // since the wait began
+		stopped bool
 	}
-	info, ok := p.AuthInfo.(pacedInfo)
-	if !ok {
-		return func() {}
-	}
-	late := time.AfterFunc(s.requestMax, func() {
-		s.deps.Log.Info("connection closed, a request on it did not come", "peer", info.conn.RemoteAddr().String(), "waited", s.requestMax)
-		_ = info.conn.Close()
-	})
-	return func() { late.Stop() }
 }
 
-// ArrivingBytes is the memory of messages of requests that are being received, but those of links.
+// waitSteps is how many steps of a wait are Server.requestMax.
+const waitSteps = 8
+
+// awaitPieces begins a wait, which the caller stops.
+func (s *Server) awaitPieces(ctx context.Context) *wait {
+	w := &wait{s: s}
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(pacedInfo); ok {
+			w.conn = info.conn
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.timer = time.AfterFunc(s.requestMax/waitSteps, w.step)
+	return w
+}
+
+func (w *wait) step() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.stopped {
+		return
+	}
+	w.mu.steps++
+	if w.mu.silent++; w.mu.silent < waitSteps {
+		w.mu.timer.Reset(w.s.requestMax / waitSteps)
+		return
+	}
+	w.mu.stopped = true
+	if w.conn != nil {
+		go w.close()
+	}
+}
+
+func (w *wait) close() {
+	w.s.deps.Log.Info("connection closed, a request on it did not come", "peer", w.conn.RemoteAddr().String(), "waited", w.s.requestMax)
+	_ = w.conn.Close()
+}
+
+// came notes that bytes came.
+func (w *wait) came() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.silent = 0
+}
+
+// slow reports whether the message has taken Server.requestMax by now.
+func (w *wait) slow() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.steps >= waitSteps
+}
+
+func (w *wait) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.stopped = true
+	w.mu.timer.Stop()
+}
+
+// ArrivingBytes is the memory of messages of requests that are being received, but those of links. One of inserts is counted until it is done.
 func (s *Server) ArrivingBytes() int64 { return s.arrivals.held.Load() }
 
 // OnArrivingGrowth has f called with the coming value of ArrivingBytes each time before it grows.

@@ -12,7 +12,23 @@ import (
 )
 
 // message is the unit that gRPC carries for us: bytes, counted by references. The receiver frees it.
-type message struct{ data mem.BufferSlice }
+type message struct {
+	data mem.BufferSlice
+
+	// Of one that a server receives (arrivingStream).
+	wait    *wait  // for its bytes, set by a caller that also waits for the message to begin; else nil
+	length  int    // in bytes, also of one that is refused
+	refused error  // of inserts: data is the header of the first record alone
+	release func() // of inserts: the message is not counted any more
+}
+
+// done releases a message of inserts that was received; the message may be of another call, and of another transport.
+func (m *message) done() {
+	if m.release != nil {
+		m.release()
+		m.release = nil
+	}
+}
 
 // codec hands the bytes through.
 type codec struct{}
@@ -66,7 +82,7 @@ func pooled(b []byte) (buf mem.Buffer, data []byte) {
 	return buf, data
 }
 
-func sendBuffer(to sender, b mem.Buffer) error { return to.SendMsg(&message{mem.BufferSlice{b}}) }
+func sendBuffer(to sender, b mem.Buffer) error { return to.SendMsg(&message{data: mem.BufferSlice{b}}) }
 
 // A call is a stream in each direction of chunks that together are one protobuf message: a partition map of 256 MiB
 // travels without either side allocating that much before the bytes arrive.
@@ -87,7 +103,7 @@ func sendChunks(to sender, m proto.Message) (sent int, err error) {
 	rest := b
 	for {
 		n := min(len(rest), chunkBytesMax)
-		if err := to.SendMsg(&message{mem.BufferSlice{mem.SliceBuffer(rest[:n])}}); err != nil {
+		if err := to.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(rest[:n])}}); err != nil {
 			return len(b) - len(rest), err
 		}
 		if rest = rest[n:]; len(rest) == 0 {

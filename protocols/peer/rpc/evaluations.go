@@ -353,7 +353,7 @@ func (w *answerWriter) add(of, kind int, data []byte) error {
 	head := appendAnswerHead(nil, of, kind, len(data))
 	buf, _ := pooled(data)
 	w.sent(len(head) + len(data))
-	return w.to.SendMsg(&message{mem.BufferSlice{mem.SliceBuffer(head), buf}})
+	return w.to.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(head), buf}})
 }
 
 // end adds the outcome of an evaluation.

@@ -80,6 +80,7 @@ func greet(from receiver) (table string, version uint8, err error) {
 	if err := from.RecvMsg(&m); err != nil {
 		return "", 0, err
 	}
+	defer m.done()
 	buf := m.whole()
 	defer buf.Free()
 	r, rest, err := cutRecord(buf.ReadOnlyData())
@@ -119,6 +120,9 @@ func (in *inserts) run() error {
 			if errors.Is(err, io.EOF) {
 				return received(in.ss.Context(), in.sendAcks())
 			}
+			if errors.Is(err, errNoRoom) { // what came before is acked, and need not come again
+				return errors.Join(err, in.sendAcks())
+			}
 			return received(in.ss.Context(), err)
 		case <-in.s.stopping:
 			in.end()
@@ -156,12 +160,19 @@ func (in *inserts) receive() error {
 		}
 		if !in.enter() {
 			m.data.Free()
+			m.done()
 			return errStopping
 		}
 		buf := m.whole()
 		bytes.Add(float64(buf.Len()))
-		err := in.take(buf)
+		var err error
+		if m.refused != nil {
+			err = in.refuse(buf.ReadOnlyData(), &m)
+		} else {
+			err = in.take(buf)
+		}
 		buf.Free()
+		m.done() // its inserts are admitted, and counted there
 		in.running.Done()
 		if err != nil {
 			return err
@@ -189,6 +200,23 @@ func (in *inserts) take(buf mem.Buffer) error {
 		}
 	}
 	return nil
+}
+
+// refuse answers a message that was not kept, of which head is there. The records of one that has several are not known: the stream ends.
+func (in *inserts) refuse(head []byte, m *message) error {
+	in.s.metrics.throttled.Inc()
+	r, n, err := recordHead(head)
+	if err != nil {
+		return err
+	}
+	switch r.kind {
+	case recordDefine, recordOffer, recordInsert, recordGroup:
+		if recordLen+n == int64(m.length) && !in.unread() {
+			in.ack(r.seq, m.refused)
+			return nil
+		}
+	}
+	return m.refused
 }
 
 // defineSeries defines series. Of an offer the error may be that some are refused.

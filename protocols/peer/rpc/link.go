@@ -375,7 +375,7 @@ func (l *link) send() {
 			}
 		}
 		n := data.Len()
-		if err := l.pipe.SendMsg(&message{data}); err != nil {
+		if err := l.pipe.SendMsg(&message{data: data}); err != nil {
 			if !errors.Is(err, io.EOF) { // else receive has the reason
 				l.fail(ofStatus(err))
 			}

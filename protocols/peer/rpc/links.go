@@ -219,7 +219,7 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 	defer stop()
 	own := ls.greeting()
 	buf, _ := pooled(own.append(nil))
-	if err := p.SendMsg(&message{mem.BufferSlice{buf}}); err != nil && !isEOF(err) {
+	if err := p.SendMsg(&message{data: mem.BufferSlice{buf}}); err != nil && !isEOF(err) {
 		cancel(err)
 		return ofStatus(err)
 	}
@@ -259,7 +259,7 @@ func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 	}
 	own := ls.greeting()
 	buf, _ := pooled(own.append(nil))
-	if err := p.SendMsg(&message{mem.BufferSlice{buf}}); err != nil {
+	if err := p.SendMsg(&message{data: mem.BufferSlice{buf}}); err != nil {
 		cancel(err) // and receive returns the reason
 	}
 	go ls.carry(l) // counted by admit; a gRPC stream that we end is read to its end only when its handler has returned

@@ -70,7 +70,7 @@ func (r *receiving) add(n int64) {
 const requestShare = 6
 
 // awaited is a call of which each message must come in time: half a request would hold its part of the memory for requests as long as its connection lives, and
-// those of eight callers keep all others out. gRPC ends a wait only with its handler or its connection, so the connection is closed.
+// those of eight callers keep all others out.
 type awaited struct {
 	receiver
 	s   *Server
@@ -82,7 +82,9 @@ func (s *Server) awaited(ss grpc.ServerStream) receiver { return awaited{ss, s, 
 
 // RecvMsg implements receiver.
 func (a awaited) RecvMsg(m any) error {
-	defer a.s.closeLater(a.ctx)()
+	w := a.s.awaitPieces(a.ctx)
+	defer w.stop()
+	m.(*message).wait = w
 	return a.receiver.RecvMsg(m)
 }
 

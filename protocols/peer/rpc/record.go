@@ -73,20 +73,29 @@ type record struct {
 
 // cutRecord removes the first record from a message. Errors are Corrupt.
 func cutRecord(b []byte) (r record, rest []byte, err error) {
+	r, n, err := recordHead(b)
+	if err != nil {
+		return record{}, nil, err
+	}
+	if n > int64(len(b)-recordLen) {
+		return record{}, nil, fault.Errorf(fault.Corrupt, "a record of %d bytes ends after %d", n, len(b)-recordLen)
+	}
+	end := recordLen + int(n)
+	r.payload = b[recordLen:end:end]
+	return r, b[end:], nil
+}
+
+// recordHead decodes the header of the record that a message begins with. bytes is the length of its payload. Errors are Corrupt.
+func recordHead(b []byte) (r record, bytes int64, err error) {
 	if len(b) < recordLen {
-		return record{}, nil, fault.Errorf(fault.Corrupt, "a record ends after %d bytes, its header has %d", len(b), recordLen)
+		return record{}, 0, fault.Errorf(fault.Corrupt, "a record ends after %d bytes, its header has %d", len(b), recordLen)
 	}
 	r.kind = recordType(b[0])
 	if b[1]|b[2]|b[3] != 0 || r.kind < recordHello || r.kind > recordGroup {
-		return record{}, nil, fault.Errorf(fault.Corrupt, "a record begins with % x, which says nothing", b[:4])
+		return record{}, 0, fault.Errorf(fault.Corrupt, "a record begins with % x, which says nothing", b[:4])
 	}
-	n := binary.LittleEndian.Uint32(b[4:])
 	r.seq = binary.LittleEndian.Uint64(b[8:])
-	if uint64(n) > uint64(len(b)-recordLen) {
-		return record{}, nil, fault.Errorf(fault.Corrupt, "a record of %d bytes ends after %d", n, len(b)-recordLen)
-	}
-	r.payload = b[recordLen : recordLen+int(n) : recordLen+int(n)]
-	return r, b[recordLen+int(n):], nil
+	return r, int64(binary.LittleEndian.Uint32(b[4:])), nil
 }
 
 // beginRecord appends the header of a record; endRecord writes its length when the payload, which begins at from, is there.

@@ -319,7 +319,7 @@ func (st *stream) send() {
 				n++
 			}
 			// gRPC keeps the slice for a while.
-			if err := st.cs.SendMsg(&message{append(mem.BufferSlice(nil), rest[:n]...)}); err != nil {
+			if err := st.cs.SendMsg(&message{data: append(mem.BufferSlice(nil), rest[:n]...)}); err != nil {
 				if !errors.Is(err, io.EOF) { // else receive has the reason
 					st.fail(err)
 				}
