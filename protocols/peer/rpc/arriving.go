@@ -33,7 +33,7 @@ const (
 	requestMessageMax = evaluateMax
 	// shortMessage is the length up to which a message needs no room.
 	shortMessage = chunkBytesMax + 4<<10
-	// arrivingPiece is how much of a message is read at a time, about a frame of HTTP/2: the streams of a connection take turns by frames, so that a piece of each comes soon
+	// arrivingPiece is how much of a message is read at a time, about a frame of HTTP/2: a connection carries frames of its streams by turns, so that a piece of each comes soon
 	// on a slow connection, too.
 	arrivingPiece = 16 << 10
 	// arrivingShare is the part of Settings.InsertBytesMax that long inserts may have while they arrive; two of the longest always may.
@@ -226,8 +226,8 @@ func (a *arrivingStream) refuse(m *message, left int, wait *wait, release func()
 	return err
 }
 
-// read reads n bytes in pieces, until take has an error. left are the bytes that were not read.
-func (a *arrivingStream) read(n int, wait *wait, take func(piece mem.BufferSlice) error) (left int, err error) {
+// read reads n bytes in pieces, until keep has an error. left are the bytes that were not read.
+func (a *arrivingStream) read(n int, wait *wait, keep func(piece mem.BufferSlice) error) (left int, err error) {
 	for n > 0 {
 		some, err := a.from.Read(min(n, arrivingPiece))
 		if errors.Is(err, io.EOF) {
@@ -238,7 +238,7 @@ func (a *arrivingStream) read(n int, wait *wait, take func(piece mem.BufferSlice
 		}
 		n -= some.Len()
 		wait.came()
-		if err := take(some); err != nil {
+		if err := keep(some); err != nil {
 			return n, err
 		}
 	}
@@ -306,7 +306,7 @@ func (w *wait) came() {
 	w.mu.silent = 0
 }
 
-// slow reports whether the message has taken Server.requestMax by now.
+// slow reports whether the wait began Server.requestMax ago or earlier.
 func (w *wait) slow() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
