@@ -7,11 +7,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 // foldFrom folds the segments from one on, as the policy may want it.
@@ -261,4 +263,41 @@ func TestAFoldOfTheNewestTakesAllWhereRowsAreDeleted(t *testing.T) {
 		}
 		b.close()
 	}
+}
+
+// TestAnOverwrittenValueStaysOverwrittenAfterAFoldOfTheNewest: a staged row that is older than one in the major, and old enough for majors to drop ranks. In a minor without ranks it would count as
+// the highest row of its chunk, and win from then on.
+func TestAnOverwrittenValueStaysOverwrittenAfterAFoldOfTheNewest(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.must(b.putAs(ranked(10), "a", 1, 1))
+	b.must(b.Flush(t.Context(), ByAge))
+	b.must(b.forward(ranked(5), "a", 1, 2))
+	b.must(b.putAs(ranked(20), "a", 2, 3))
+	b.must(b.Flush(t.Context(), ByAge))
+	b.must(b.putAs(rank.At(time.Now().UnixNano()), "other", 1, 1))
+	b.must(b.Flush(t.Context(), ByAge))
+	want := map[string]map[point.Nanos]float64{"a": {1: 1, 2: 3}, "other": {1: 1}}
+	b.reads(0, 0, want)
+	b.foldFrom(1)
+	b.reads(0, 1, want)
+	b.must(b.Compact(t.Context(), ByRequest))
+	b.reads(0, 2, want)
+}
+
+// TestAFoldOfTheNewestKeepsRanksWhereAllRowsAreOld, since a row that wins among them may lose to one below.
+func TestAFoldOfTheNewestKeepsRanksWhereAllRowsAreOld(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.must(b.putAs(ranked(10), "a", 1, 1))
+	b.must(b.Flush(t.Context(), ByAge))
+	b.must(b.forward(ranked(5), "a", 1, 2))
+	b.must(b.putAs(ranked(20), "a", 2, 3))
+	b.must(b.Flush(t.Context(), ByAge))
+	b.must(b.putAs(ranked(30), "a", 3, 4))
+	b.must(b.Flush(t.Context(), ByAge))
+	want := map[string]map[point.Nanos]float64{"a": {1: 1, 2: 3, 3: 4}}
+	b.reads(0, 0, want)
+	b.foldFrom(1)
+	b.reads(0, 1, want)
 }

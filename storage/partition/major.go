@@ -49,7 +49,7 @@ type majorWriter struct {
 	excess *excess
 	turn   *lane.Turn
 	bytes  int         // of a stretch's labels
-	ranks  point.Stamp // of rows with this one or a higher one ranks are kept
+	ranks  point.Stamp // of rows with this one or a higher one ranks are kept: 0 in a minor, since its rows are not compared with those below it yet
 	size   int         // of all labels
 	// weights are about the bytes of each series' rows as they are read, in KiB, by dense id; nil: those of all series fit.
 	weights []uint32
@@ -57,8 +57,11 @@ type majorWriter struct {
 
 // newMajorWriter makes the writer of the view's segments from one on.
 func (p *Partition) newMajorWriter(w *segment.Writer, v *View, from int, x *excess, turn *lane.Turn) *majorWriter {
-	m := &majorWriter{p: p, w: w, all: v, v: &View{p: p, segments: v.segments[from:]}, excess: x, turn: turn, bytes: p.settings.CompactBytes, ranks: p.settings.ranksFrom(time.Now())}
+	m := &majorWriter{p: p, w: w, all: v, v: &View{p: p, segments: v.segments[from:]}, excess: x, turn: turn, bytes: p.settings.CompactBytes}
 	m.first = point.DenseID(definitions(v.segments[:from]))
+	if from == 0 {
+		m.ranks = p.settings.ranksFrom(time.Now())
+	}
 	w.RanksFrom(m.ranks)
 	return m
 }
