@@ -149,19 +149,22 @@ func (p *Partition) compactNow(ctx context.Context, why Reason, first point.Segm
 }
 
 // foldable returns from which of the segments on a compaction folds, and whether that changes anything. Where there are deletions it folds all: only a major may define series
-// that have no rows left (rowless.go), and lists the deletions that were carried out.
+// that have no rows left (rowless.go), and lists the deletions that were carried out. And where segments of early builds would stay below: they are not copied or checked before they are written anew.
 func (v *View) foldable(st *State, why Reason, first point.SegmentID) (from int, worth bool) {
 	if first != (point.SegmentID{}) {
 		if from = baseOf(st.Segments, first); from < 0 { // another compaction was faster
 			return 0, false
 		}
 	}
-	if v.deletes(0) {
+	if v.deletes(0) || slices.ContainsFunc(st.Segments[:from], isEarly) {
 		return 0, true
 	}
 	n := len(st.Segments) - from
 	return from, n > 1 || n == 1 && from == 0 && why == ByRanks
 }
+
+// isEarly reports whether a build made a segment that wrote no checksums, or no ranges.
+func isEarly(g SegmentState) bool { return g.Checksum == 0 || !g.Described() }
 
 // deletes reports whether deletions hide rows of the segments from one on, or are listed by them.
 func (v *View) deletes(from int) bool {

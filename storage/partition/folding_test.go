@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -300,4 +301,38 @@ func TestAFoldOfTheNewestKeepsRanksWhereAllRowsAreOld(t *testing.T) {
 	b.reads(0, 0, want)
 	b.foldFrom(1)
 	b.reads(0, 1, want)
+}
+
+// TestSegmentsOfEarlyBuildsAreWrittenAnewByTheFirstCompaction: one without a checksum is neither copied nor scrubbed, nor is what lies above it, and one without a range does not help to rebuild
+// the catalogue. A fold of the newest would leave them as they are until the partition's time has passed.
+func TestSegmentsOfEarlyBuildsAreWrittenAnewByTheFirstCompaction(t *testing.T) {
+	for name, early := range map[string]func(g *SegmentState){
+		"no checksum": func(g *SegmentState) { g.Checksum = 0 },
+		"no range":    func(g *SegmentState) { g.Range = nil },
+	} {
+		for at, want := range []int{1, 1, 3, 3} { // index of the early segment, and segments after a fold of those from 2 on
+			b := openBench(t, vfs.NewMem(), 1)
+			for i := range 4 {
+				b.must(b.put("a", int64(i), float64(i)))
+				b.must(b.Flush(t.Context(), ByAge))
+			}
+			b.mu.Lock()
+			st := *b.mu.state
+			st.Segments = slices.Clone(st.Segments)
+			early(&st.Segments[at])
+			b.mu.state = &st
+			b.mu.Unlock()
+			b.foldFrom(2)
+			if n := len(b.Segments()); n != want {
+				t.Errorf("%s in segment %d: %d segments, want %d", name, at, n, want)
+			}
+			b.want("a 0:0 1:1 2:2 3:3")
+			for _, g := range b.State().Segments {
+				if g.Checksum == 0 || !g.Described() {
+					t.Errorf("%s in segment %d: segment %v is as it was", name, at, g.ID)
+				}
+			}
+			b.close()
+		}
+	}
 }
