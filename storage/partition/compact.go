@@ -110,16 +110,14 @@ func (p *Partition) compactNow(ctx context.Context, why Reason, first point.Segm
 	start := time.Now()
 	// A flush or deletion that is in the catalogue but not yet in the readers' list would be seen in only one of them.
 	p.flushMu.Lock()
-	v, st := p.viewSegments()
-	p.offerUpTo(st)
+	v, st, err := p.beginFold()
 	p.flushMu.Unlock()
-	defer p.offerUpTo(nil)
-	if v == nil {
-		return nil
+	if err != nil || v == nil {
+		return err
 	}
+	defer p.endFold()
 	f := &folding{p: p, turn: p.deps.Lane.Turn(lane.Background())}
 	from, worth := v.foldable(st, why, first)
-	var err error
 	if worth {
 		if err = p.deps.Brick.RoomFor(foldedBytes(st.Segments[from:])); err == nil {
 			err = f.fold(ctx, v, st, from)
@@ -239,9 +237,8 @@ func (f *folding) end(ctx context.Context, late *View, cur *State) error {
 	if err := f.late(ctx, late, cur); err != nil || len(f.made) == 0 {
 		return err
 	}
-	if f.p.Follows() {
-		// Under these ids the next leader may make other bytes.
-		return errors.Join(f.drop(), f.p.notHere("makes the segments"))
+	if err := f.p.foldEnded(); err != nil {
+		return errors.Join(f.drop(), err)
 	}
 	return f.commit()
 }
@@ -307,11 +304,43 @@ func (f *folding) commit() error {
 	return nil
 }
 
-// offerUpTo makes a state the one that followers are offered while a compaction runs; nil: none, it is over.
-func (p *Partition) offerUpTo(st *State) {
+// beginFold returns the segments that a compaction may fold, and makes them the ones that followers are offered until it ends; nil: closed. The flush lock is held.
+func (p *Partition) beginFold() (*View, *State, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mu.follows {
+		return nil, nil, p.notHere("compacts")
+	}
+	v, st := p.viewSegmentsLocked()
 	p.mu.offered = st
+	return v, st, nil
+}
+
+// endFold ends the compaction under way, if any: followers are offered all segments, and it commits nothing from now on.
+func (p *Partition) endFold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endFoldLocked()
+}
+
+func (p *Partition) endFoldLocked() { p.mu.offered = nil }
+
+// foldEnded says why the compaction under way was ended, nil: it was not. Once the placement has followed another leader, frames and deletions that the results are made of may have been cut off, and
+// under the results' ids that leader may make other bytes.
+func (p *Partition) foldEnded() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.foldEndedLocked()
+}
+
+func (p *Partition) foldEndedLocked() error {
+	switch {
+	case p.mu.offered != nil:
+		return nil
+	case p.mu.follows:
+		return p.notHere("makes the segments")
+	}
+	return fault.Errorf(fault.Canceled, "partition %s/%d is led in another epoch since the compaction began", p.ident.Table, p.ident.Partition)
 }
 
 // Offered is the State with the segments that followers may get. While a compaction runs these are the ones from before it: a follower with a later one would refuse the result.
@@ -363,10 +392,14 @@ func (v *View) Files(f func(info segment.Info, path string)) {
 	}
 }
 
-// viewSegments returns a snapshot of the segments alone, with the state that lists them.
+// viewSegments returns a snapshot of the segments alone, with the state that lists them; nil: closed.
 func (p *Partition) viewSegments() (*View, *State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.viewSegmentsLocked()
+}
+
+func (p *Partition) viewSegmentsLocked() (*View, *State) {
 	if p.mu.dropped {
 		return nil, nil
 	}
@@ -421,7 +454,7 @@ func foldedBytes(from []SegmentState) (n int64) {
 	return n + file
 }
 
-// stopReason says why a compaction must stop, nil if it need not: Canceled when ctx is cancelled or the partition closed, Unavailable when the disk has only the
+// stopReason says why a compaction must stop, nil if it need not: Canceled when ctx is cancelled or the partition closed, Canceled or Stale when it was ended (foldEnded), Unavailable when the disk has only the
 // reserve left, which belongs to the log and to flushes.
 func (p *Partition) stopReason(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
@@ -435,7 +468,7 @@ func (p *Partition) stopReason(ctx context.Context) error {
 	if p.mu.dropped {
 		return fault.Errorf(fault.Canceled, "partition %s/%d is being closed", p.ident.Table, p.ident.Partition)
 	}
-	return nil
+	return p.foldEndedLocked()
 }
 
 // removeSegmentFile removes a segment that is not in the catalogue, if it is there.

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
 )
@@ -26,14 +27,15 @@ func (b *bench) foldFrom(first int) {
 // folds is a file system that runs a step each time that a segment is begun.
 type folds struct {
 	vfs.FS
+	when  errorfs.OpKind // OpCreate: begun; OpRename: all rows were read
 	steps []func()
 	busy  bool // a step is running: it may write segments, too
 }
 
 func newFolds(fs vfs.FS) *folds {
-	f := &folds{}
+	f := &folds{when: errorfs.OpCreate}
 	f.FS = errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpCreate && strings.Contains(op.Path, ".seg") && !f.busy && len(f.steps) > 0 {
+		if op.Kind == f.when && strings.Contains(op.Path, ".seg") && !f.busy && len(f.steps) > 0 {
 			next := f.steps[0]
 			f.steps = f.steps[1:]
 			f.busy = true
@@ -335,4 +337,69 @@ func TestSegmentsOfEarlyBuildsAreWrittenAnewByTheFirstCompaction(t *testing.T) {
 			b.close()
 		}
 	}
+}
+
+// TestAFoldOfALeaderThatFollowsAndLeadsAgainCommitsNothing: its followers were offered the segments from before it until its end, and nothing of what was flushed by then.
+func TestAFoldOfALeaderThatFollowsAndLeadsAgainCommitsNothing(t *testing.T) {
+	for name, change := range map[string]func(b *bench){
+		"follows":        func(b *bench) { b.must(b.FollowLeader(2)) },
+		"follows, leads": func(b *bench) { b.must(b.FollowLeader(2)); b.must(b.LeadChain(3, new(byHand))) },
+		"next epoch":     func(b *bench) { b.must(b.LeadChain(2, new(byHand))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := newFolds(vfs.NewMem())
+			b, _ := leading(t, fs, 1)
+			defer b.close()
+			for i := range 4 {
+				b.must(b.put("a", int64(i), float64(i)))
+				b.must(b.Flush(t.Context(), ByAge))
+			}
+			var had *State
+			fs.steps = append(fs.steps, func() {
+				b.must(b.put("a", 4, 4))
+				b.must(b.Flush(t.Context(), ByAge))
+				had = b.State()
+				change(b)
+				if b.Offered() != had {
+					t.Error("the next leader's followers are offered the segments from before a fold of another epoch")
+				}
+			})
+			if err := b.compact(t.Context(), ByCount, b.Segments()[1].ID); !fault.Is(err, fault.Canceled) && !fault.Is(err, fault.Stale) {
+				t.Errorf("the fold ends with %v", err)
+			}
+			if b.State() != had || len(b.files()) != 5 {
+				t.Errorf("%d segments, files %v", len(b.Segments()), b.files())
+			}
+			b.want("a 0:0 1:1 2:2 3:3 4:4")
+		})
+	}
+}
+
+// TestRowsOfADeletionThatIsCutDuringAFoldAreKept: the fold left them out, and another deletion came, so that the segments have as many as before.
+func TestRowsOfADeletionThatIsCutDuringAFoldAreKept(t *testing.T) {
+	fs := newFolds(vfs.NewMem())
+	b, _ := leading(t, fs, 1)
+	defer b.close()
+	for i := range 3 {
+		b.must(b.put("a", int64(i), float64(i)))
+		b.must(b.put("b", int64(i), float64(i)))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	before := b.Last()
+	b.must(b.Delete(t.Context(), 1, only("a"), 0, 9))
+	b.want("b 0:0 1:1 2:2")
+	fs.when = errorfs.OpRename
+	fs.steps = append(fs.steps, func() {
+		b.must(b.FollowLeader(2))
+		_, err := b.Cut(before)
+		b.must(err)
+		b.must(b.LeadChain(3, new(byHand)))
+		b.must(b.Delete(t.Context(), 3, only("b"), 1, 1))
+	})
+	if err := b.Compact(t.Context(), ByRequest); !fault.Is(err, fault.Canceled) || len(fs.steps) > 0 {
+		t.Errorf("the compaction ends with %v; %d steps are left", err, len(fs.steps))
+	}
+	b.want("a 0:0 1:1 2:2; b 0:0 2:2")
+	b.must(b.Compact(t.Context(), ByRequest))
+	b.want("a 0:0 1:1 2:2; b 0:0 2:2")
 }

@@ -64,6 +64,7 @@ func (p *Partition) beginToFollow(epoch point.Epoch) (led bool, err error) {
 	led = !p.mu.follows
 	p.mu.follows, p.mu.leader = true, epoch
 	p.mu.epoch, p.mu.raised, p.mu.chain = 0, false, nil
+	p.endFoldLocked()
 	return led, nil
 }
 

@@ -58,6 +58,9 @@ func (p *Partition) leadNow(epoch point.Epoch, c Followers) (late bool, err erro
 	if c != nil {
 		p.mu.chain = c
 	}
+	if p.mu.epoch != epoch {
+		p.endFoldLocked()
+	}
 	p.mu.epoch, p.mu.raised = epoch, true
 	p.mu.follows, p.mu.leader = false, 0
 	return false, nil

@@ -91,7 +91,7 @@ type Partition struct {
 		harmed    error             // as damaged, found while serving: reads and compactions are refused; nil: all can be read
 		owed      error             // a deletion of the log is not in the catalogue yet, and reads would show its rows: they are refused; nil: none
 		state     *State            // as in the catalogue; replaced under flushMu, never changed
-		offered   *State            // of the segments that followers may get while a compaction runs; nil: state
+		offered   *State            // of the segments that followers may get while a compaction runs; nil: state, and a compaction under way was ended
 		nextSeg   uint64            // seq of the next segment id
 		segments  []*segmentRef
 		frozen    []*frozen // heads that accept no more rows, oldest first; a leader flushes the first
