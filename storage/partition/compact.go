@@ -316,13 +316,15 @@ func (p *Partition) beginFold() (*View, *State, error) {
 	return v, st, nil
 }
 
-// endFold ends the compaction under way, if any: followers are offered all segments, and it commits nothing from now on.
+// endFold ends the compaction under way: followers are offered all segments, and the log holds no frames of theirs.
 func (p *Partition) endFold() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.endFoldLocked()
+	p.mu.Unlock()
+	p.releaseLog(NotDue)
 }
 
+// endFoldLocked ends the compaction under way, if any: it commits nothing from now on.
 func (p *Partition) endFoldLocked() { p.mu.offered = nil }
 
 // foldEnded says why the compaction under way was ended, nil: it was not. Once the placement has followed another leader, frames and deletions that the results are made of may have been cut off, and

@@ -116,13 +116,25 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	bytes := int64(fr.head.head.Bytes())
 	fr.head.release()
 	p.deps.HeadBytes.Add(-bytes)
-	p.deps.Brick.Release(p.ident.Placement, fr.last)
+	p.releaseLog(why)
 	p.deps.Metrics.flushed(why, info.Rows, uint64(info.Size), time.Since(start))
 	p.log.Info("head flushed", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "reason", why, "took", time.Since(start).Round(time.Millisecond))
 	if due {
 		p.hush(ctx, fr.defined, now)
 	}
 	return nil
+}
+
+// releaseLog releases the frames of the log that are in segments. While a compaction runs it keeps those that are only in segments which followers are not offered yet: one that comes back gets them
+// from the log. Where the log is over its bound it keeps none, and such a follower waits for the end of the compaction.
+func (p *Partition) releaseLog(why Reason) {
+	p.mu.Lock()
+	upTo := p.mu.state.Flushed
+	if p.mu.offered != nil && p.mu.chain != nil && why != ByLog {
+		upTo = p.mu.offered.Flushed
+	}
+	p.mu.Unlock()
+	p.deps.Brick.Release(p.ident.Placement, upTo)
 }
 
 // frozen is a head that accepts no more rows.

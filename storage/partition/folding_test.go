@@ -403,3 +403,38 @@ func TestRowsOfADeletionThatIsCutDuringAFoldAreKept(t *testing.T) {
 	b.must(b.Compact(t.Context(), ByRequest))
 	b.want("a 0:0 1:1 2:2; b 0:0 2:2")
 }
+
+// TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks: it is not offered what was flushed meanwhile, so the log keeps these frames until the compaction ends, or the log has no room.
+func TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks(t *testing.T) {
+	for why, lacks := range map[Reason]bool{ByAge: false, ByLog: true} {
+		fs := newFolds(vfs.NewMem())
+		l, _ := leading(t, fs, 1)
+		f := following(t, vfs.NewMem(), 1)
+		for i := range 4 {
+			l.must(l.put("a", int64(i), float64(i)))
+			f.must(f.catchUp(l, 1))
+			l.must(l.Flush(t.Context(), ByAge))
+			f.must(f.catchUp(l, 1))
+			f.must(f.fetch(l, 1))
+		}
+		fs.steps = append(fs.steps, func() {
+			l.must(l.put("a", 4, 4)) // the copy is away
+			l.must(l.Flush(t.Context(), why))
+			l.must(l.put("a", 5, 5))
+			if err := f.catchUp(l, 1); (err != nil) != lacks {
+				t.Errorf("flushed by %s: the copy comes back, with error %v", why, err)
+			}
+		})
+		l.foldFrom(1)
+		f.must(f.fetch(l, 1))
+		f.must(f.catchUp(l, 1))
+		same(t, l, f)
+		held := 0
+		l.must(l.EachFrame(point.Serial{}, func(point.Serial, []byte) error { held++; return nil }))
+		if held != 1 {
+			t.Errorf("flushed by %s: the log has %d frames after the fold, want that of the head alone", why, held)
+		}
+		l.close()
+		f.close()
+	}
+}
