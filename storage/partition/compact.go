@@ -296,6 +296,7 @@ func (f *folding) commit() error {
 	p.mu.Lock()
 	old := p.mu.segments[f.from:]
 	p.mu.segments = append(slices.Clone(p.mu.segments[:f.from]), refs...)
+	p.forgetReplacedLocked()
 	p.mu.Unlock()
 	for _, o := range old {
 		o.gone.Store(true)

@@ -49,6 +49,9 @@ func (p *Partition) closeLocked(err error) {
 func (p *Partition) harm(id point.SegmentID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if baseOf(p.mu.state.Segments, id) < 0 { // a compaction replaced it just now
+		return
+	}
 	if !slices.Contains(p.mu.broken, id) {
 		p.mu.broken = append(p.mu.broken, id)
 	}
@@ -65,6 +68,18 @@ func (p *Partition) harm(id point.SegmentID, err error) {
 		return
 	}
 	p.log.Error("a segment that was whole is damaged: its partition takes rows, and is not read until the file is restored from a backup and the server restarted", "error", err)
+}
+
+// forgetReplacedLocked ends the harm by segments that a compaction replaced: it had read all their rows when they were found damaged, each with its checksum.
+func (p *Partition) forgetReplacedLocked() {
+	if p.mu.harmed == nil {
+		return
+	}
+	p.mu.broken = slices.DeleteFunc(p.mu.broken, func(id point.SegmentID) bool { return baseOf(p.mu.state.Segments, id) < 0 })
+	if len(p.mu.broken) == 0 {
+		p.mu.harmed = nil
+		p.log.Info("the partition is whole again: a compaction replaced the damaged segments")
+	}
 }
 
 // Damaged reports which segment cannot be read, and the remedy; nil: all are readable. The error is Corrupt.

@@ -438,3 +438,30 @@ func TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks(t *testing.T) {
 		f.close()
 	}
 }
+
+// TestAPartitionIsReadAfterAFoldReplacedADamagedSegment: the scrub found the damage once all rows were read. No file was damaged after the commit, and nothing was read until the next start.
+func TestAPartitionIsReadAfterAFoldReplacedADamagedSegment(t *testing.T) {
+	for at, stays := range []bool{true, false, false} {
+		fs := newFolds(vfs.NewMem())
+		fs.when = errorfs.OpRename
+		b := openBench(t, fs, 1)
+		for i := range 3 {
+			b.must(b.put("a", int64(i), float64(i)))
+			b.must(b.Flush(t.Context(), ByAge))
+		}
+		fs.steps = append(fs.steps, func() {
+			found, err := b.CheckSegment(t.Context(), b.breakSegment(at), func(int) error { return nil })
+			if b.must(err); found != FoundDamaged {
+				t.Errorf("segment %d is found %v", at, found)
+			}
+		})
+		b.foldFrom(1)
+		if ids, _ := b.Broken(); len(b.Segments()) != 2 || (b.Damaged() != nil) != stays || (len(ids) > 0) != stays {
+			t.Errorf("segment %d: %d segments, broken %v, %v", at, len(b.Segments()), ids, b.Damaged())
+		}
+		if !stays {
+			b.want("a 0:0 1:1 2:2")
+		}
+		b.close()
+	}
+}
