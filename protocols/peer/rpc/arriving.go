@@ -53,8 +53,8 @@ type arrivals struct {
 	refused atomic.Int64        // inserts that waited so long
 }
 
-func newArrivals(s *Settings) *arrivals {
-	return &arrivals{
+func newArrivals(s *Settings) arrivals {
+	return arrivals{
 		room:  semaphore.NewWeighted(max(2*messageBytesMax, s.InsertBytesMax/arrivingShare)),
 		calls: semaphore.NewWeighted(arrivingCalls * requestMessageMax),
 		wait:  arrivingWait,
@@ -142,7 +142,7 @@ func (a *arrivingStream) length() (int, error) {
 
 // enter counts a message before it is read. Errors are Canceled and Throttled; release is never nil.
 func (a *arrivingStream) enter(length int) (release func(), err error) {
-	all, n := a.s.arrivals, int64(length)
+	all, n := &a.s.arrivals, int64(length)
 	room := all.calls
 	switch {
 	case n <= shortMessage:

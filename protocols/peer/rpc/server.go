@@ -62,7 +62,7 @@ type Server struct {
 	requestsHeld budget.Held            // the same, and the copies that decoding makes
 	answerBytes  budget.Held            // of answers that are being sent, but those of selects and evaluations, which are sent as they are made
 	classBytes   [classMax]atomic.Int64 // of requestBytes, by class
-	arrivals     *arrivals              // messages that are not whole yet, and those of inserts that are not done
+	arrivals     arrivals               // messages that are not whole yet, and those of inserts that are not done
 }
 
 // Bounds of one request and of one answer that is no select.
