@@ -105,8 +105,9 @@ func (a *arrivingStream) RecvMsg(to any) error {
 		wait = a.s.awaitPieces(a.Context())
 		defer wait.stop()
 	}
-	left, release := n, func() {}
-	if release, err = a.enter(n); err == nil {
+	left := n
+	release, err := a.enter(n)
+	if err == nil {
 		left, err = a.gather(m, n, wait)
 	}
 	if errors.Is(err, errNoRoom) {
