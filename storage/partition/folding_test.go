@@ -406,7 +406,11 @@ func TestRowsOfADeletionThatIsCutDuringAFoldAreKept(t *testing.T) {
 
 // TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks: it is not offered what was flushed meanwhile, so the log keeps these frames until the compaction ends, or the log has no room.
 func TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks(t *testing.T) {
-	for why, lacks := range map[Reason]bool{ByAge: false, ByLog: true} {
+	for _, c := range []struct {
+		why, next Reason // of the flush, and of a round of maintenance after it, when there are no more rows
+		lacks     bool
+	}{{why: ByAge}, {why: ByLog, lacks: true}, {why: ByMemory, next: ByLog, lacks: true}} {
+		why := c.why
 		fs := newFolds(vfs.NewMem())
 		l, _ := leading(t, fs, 1)
 		f := following(t, vfs.NewMem(), 1)
@@ -420,8 +424,9 @@ func TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks(t *testing.T) {
 		fs.steps = append(fs.steps, func() {
 			l.must(l.put("a", 4, 4)) // the copy is away
 			l.must(l.Flush(t.Context(), why))
+			l.must(l.Maintain(t.Context(), time.Now(), c.next))
 			l.must(l.put("a", 5, 5))
-			if err := f.catchUp(l, 1); (err != nil) != lacks {
+			if err := f.catchUp(l, 1); (err != nil) != c.lacks {
 				t.Errorf("flushed by %s: the copy comes back, with error %v", why, err)
 			}
 		})

@@ -415,6 +415,9 @@ func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) err
 		reason = why
 	}
 	if reason == NotDue {
+		if why == ByLog && !shape.Follows {
+			p.releaseLog(ByLog) // what a compaction keeps for followers
+		}
 		return nil
 	}
 	// A flush may wait for a copy that is away, and a deletion, a warming or the end of a compaction hold the lock while they change the list. The next round is soon, and this one has other
