@@ -167,6 +167,9 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		want, wantErr := plain.DecodeAll(packed, nil)
+		if errors.Is(wantErr, zstd.ErrWindowSizeExceeded) {
+			return // beyond its 64 MiB; this decoder takes room for what comes out
+		}
 		if wantErr == nil && err != nil {
 			t.Fatalf("refused: %v", err)
 		}
