@@ -168,7 +168,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		want, wantErr := plain.DecodeAll(packed, nil)
 		if errors.Is(wantErr, zstd.ErrWindowSizeExceeded) {
-			return // beyond its 64 MiB; this decoder takes room for what comes out
+			return // beyond its 64 MiB; this decoder needs room only for the output
 		}
 		if wantErr == nil && err != nil {
 			t.Fatalf("refused: %v", err)
