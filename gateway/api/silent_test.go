@@ -24,7 +24,7 @@ import (
 // errSilent is the error of a call to a server that stood still.
 var errSilent = fault.Wrap(peer.ErrSilent, fault.Unavailable, "peer n2 sent nothing for 2.2s")
 
-// asking serves queries whose source asks a server by a function.
+// asking returns the API of an engine whose source calls ask for each selector, in place of a server.
 func asking(t *testing.T, d query.Deps, s query.Settings, ask func(context.Context) error) (http.Handler, *query.Engine) {
 	t.Helper()
 	d.Source = broken{querytest.NewStore(), ask}

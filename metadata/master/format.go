@@ -47,8 +47,8 @@ type MoveByLoad struct {
 	Rests time.Duration
 }
 
-// PassedOver lists the moves by load that would begin if the registry rows of the servers that copies are to leave took them, with what is to be done; each copy once. There are none where
-// another move begins in their place.
+// PassedOver lists the moves by load that cannot begin because the registry row of the server that the copy would leave has no room for one more, each copy once. PassedOver of a move is that error,
+// which says what to do. A partition of which another copy moves in its place has none.
 func PassedOver(s State, set Settings, rng *rand.Rand) (out []MoveByLoad) {
 	for _, m := range plan(s, set, rng).passed {
 		if !slices.ContainsFunc(out, func(x MoveByLoad) bool { return x.Table == m.Table && x.Placement == m.Placement }) {

@@ -134,7 +134,8 @@ func (l *losing) tick() {
 	}
 }
 
-// rests plays until no placement and no lead has changed for 25 minutes, which is longer than leads and copies rest, and checks what is then.
+// rests runs rounds until no placement and no leader has changed for 25 minutes, then checks how bytes, leaders and load are spread. Within that time every move that
+// has to wait after another one would have begun.
 func (l *losing) rests(what string) {
 	was, since, began := "", l.step, l.step
 	for l.step-since < 300 {

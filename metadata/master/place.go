@@ -49,8 +49,8 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && (!st.copies() || !st.fits(w.bytes) || v.full(st.ID, w.part) != "")
 }
 
-// choose returns the best server for one more placement; ok is false if none is suitable, or one whose zone the partition uses less has to be waited for, since others are being copied to it.
-// Servers are compared, in this order, by
+// choose returns the best server for one more placement. ok is false if no server is suitable. It is also false if the only servers in a zone that the partition uses less receive as many copies as
+// they may: the placement waits for one of them. Servers are compared, in this order, by
 //
 //	how often the partition uses their zone
 //	expected load                             not for past partitions

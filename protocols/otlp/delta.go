@@ -37,8 +37,8 @@ const deltaTimes = 4
 //
 //	times   10   20   40   50      at 20: the sum of then     at 30: the sum at 20, and the sums after 50 have it     at 5: refused
 //
-// Series without a sample for the longest time make room for new ones. Where all have had one within deltaIdleMin, the new ones are refused: the sender is told, while sums
-// that begin again look like restarts of all programs.
+// At its bounds a new series replaces the one whose last sample is the oldest, if that is older than deltaIdleMin. Otherwise the new series is refused, and its sender gets the reason: the
+// sum of a replaced series in use would begin again at zero, as if its program had been restarted.
 type Deltas struct {
 	// Max bounds the series that are remembered, where it is less than 1,048,576; 0: so many. Their memory is bounded by 600 bytes for each. Constant.
 	Max int

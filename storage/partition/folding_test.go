@@ -268,16 +268,22 @@ func TestAFoldOfTheNewestTakesAllWhereRowsAreDeleted(t *testing.T) {
 	}
 }
 
-// TestAnOverwrittenValueStaysOverwrittenAfterAFoldOfTheNewest: a staged row that is older than one in the major, and old enough for majors to drop ranks. In a minor without ranks it would count as
-// the highest row of its chunk, and win from then on.
-func TestAnOverwrittenValueStaysOverwrittenAfterAFoldOfTheNewest(t *testing.T) {
+// overwritten has two minors: a row of a, then a staged row of the same time that is older by its rank, beside one of another time that is younger than both.
+func overwritten(t *testing.T) *bench {
 	b := openBench(t, vfs.NewMem(), 1)
-	defer b.close()
 	b.must(b.putAs(ranked(10), "a", 1, 1))
 	b.must(b.Flush(t.Context(), ByAge))
 	b.must(b.forward(ranked(5), "a", 1, 2))
 	b.must(b.putAs(ranked(20), "a", 2, 3))
 	b.must(b.Flush(t.Context(), ByAge))
+	return b
+}
+
+// TestAnOverwrittenValueStaysOverwrittenAfterAFoldOfTheNewest: a staged row that is older than one in the major, and old enough for majors to drop ranks. In a minor without ranks it would count as
+// the highest row of its chunk, and win from then on.
+func TestAnOverwrittenValueStaysOverwrittenAfterAFoldOfTheNewest(t *testing.T) {
+	b := overwritten(t)
+	defer b.close()
 	b.must(b.putAs(rank.At(time.Now().UnixNano()), "other", 1, 1))
 	b.must(b.Flush(t.Context(), ByAge))
 	want := map[string]map[point.Nanos]float64{"a": {1: 1, 2: 3}, "other": {1: 1}}
@@ -290,13 +296,8 @@ func TestAnOverwrittenValueStaysOverwrittenAfterAFoldOfTheNewest(t *testing.T) {
 
 // TestAFoldOfTheNewestKeepsRanksWhereAllRowsAreOld, since a row that wins among them may lose to one below.
 func TestAFoldOfTheNewestKeepsRanksWhereAllRowsAreOld(t *testing.T) {
-	b := openBench(t, vfs.NewMem(), 1)
+	b := overwritten(t)
 	defer b.close()
-	b.must(b.putAs(ranked(10), "a", 1, 1))
-	b.must(b.Flush(t.Context(), ByAge))
-	b.must(b.forward(ranked(5), "a", 1, 2))
-	b.must(b.putAs(ranked(20), "a", 2, 3))
-	b.must(b.Flush(t.Context(), ByAge))
 	b.must(b.putAs(ranked(30), "a", 3, 4))
 	b.must(b.Flush(t.Context(), ByAge))
 	want := map[string]map[point.Nanos]float64{"a": {1: 1, 2: 3, 3: 4}}

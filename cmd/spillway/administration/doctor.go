@@ -496,7 +496,7 @@ func (e *examination) partitions() {
 	}
 }
 
-// fewCopiesDo is the remedy where copies on these servers lack rows.
+// fewCopiesDo returns what to do about too few copies, if those on the given servers lack rows.
 func fewCopiesDo(lack map[topology.ServerID]bool) string {
 	do := "wait until the others have caught up"
 	if len(lack) > 0 {
@@ -514,20 +514,12 @@ func lacking(p *topology.Partition, l lease.Lease, to map[topology.ServerID]bool
 	}
 }
 
-// copiesOn names servers whose copies lack rows; none: where too few copies are placed.
+// copiesOn lists the servers whose copies lack rows. It is empty if all copies have all rows, and too few are placed.
 func copiesOn(lack map[topology.ServerID]bool) string {
 	if len(lack) == 0 {
 		return ""
 	}
-	var names []string
-	for _, s := range slices.Sorted(maps.Keys(lack)) {
-		names = append(names, string(s))
-	}
-	const shown = 5
-	if more := len(names) - shown; more > 0 {
-		names = append(names[:shown], fmt.Sprintf("and %d more", more))
-	}
-	return "; not in sync: the copies on " + strings.Join(names, " ")
+	return "; not in sync: the copies on " + listOf(slices.Sorted(maps.Keys(lack)), func(s topology.ServerID) string { return string(s) })
 }
 
 func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.Lease, ok bool) {
@@ -591,14 +583,19 @@ func on(p *topology.Partition) []topology.ServerID {
 	return out
 }
 
-// partitionNames lists a few.
+// partitionNames lists a few partitions.
 func partitionNames(ids []point.PartitionID) string {
+	return listOf(ids, func(id point.PartitionID) string { return fmt.Sprintf("p%d", id) })
+}
+
+// listOf lists the names of the first few of all, and how many more there are.
+func listOf[T any](all []T, name func(T) string) string {
 	const shown = 5
 	var out []string
-	for _, id := range ids[:min(len(ids), shown)] {
-		out = append(out, fmt.Sprintf("p%d", id))
+	for _, x := range all[:min(len(all), shown)] {
+		out = append(out, name(x))
 	}
-	if more := len(ids) - shown; more > 0 {
+	if more := len(all) - shown; more > 0 {
 		out = append(out, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(out, " ")

@@ -181,8 +181,8 @@ func (a *arrivingStream) awaitRoom(n int64) error {
 	return fault.Annotate(errNoRoom, "a message of %d bytes", n)
 }
 
-// gather reads a message. One of inserts is read into one buffer: in the transport's own it would be copied once more when it is whole, and be there twice. A long one that
-// has been arriving for Server.requestMax gives up its room if others found none meanwhile: left is what is to come.
+// gather reads a message. One of inserts is read into one buffer: in the transport's own it would be copied once more when it is whole, and be there twice. A long one ends with
+// errNoRoom if it is not whole after Server.requestMax and another one found no room since it began. left is how many of its bytes were not read.
 func (a *arrivingStream) gather(m *message, n int, wait *wait) (left int, err error) {
 	if !a.inserts || n <= arrivingPiece {
 		return a.read(n, wait, func(piece mem.BufferSlice) error {

@@ -130,7 +130,8 @@ func TestMessagesThatArriveStayWithinTheMemoryForInserts(t *testing.T) {
 	})
 }
 
-// TestLongRequestsAreNotRefusedWhileInsertsWait: a semaphore has nothing for who does not wait while anyone waits, so that long plans of queries were refused beside a few inserts.
+// TestLongRequestsAreNotRefusedWhileInsertsWait: long requests shared the semaphore of inserts, whose TryAcquire fails while any insert waits, so that long plans of queries were refused although
+// there was room.
 func TestLongRequestsAreNotRefusedWhileInsertsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arrivingServer()
