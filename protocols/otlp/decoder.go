@@ -49,6 +49,7 @@ type Decoder struct {
 	pairs  []pair
 	labels point.LabelsBuilder
 	hist   histogramScratch
+	deltas []deltaRow // of one data point
 }
 
 // NewDecoder makes a decoder.
@@ -539,24 +540,35 @@ func (d *Decoder) number(m []byte) (reason, err error) {
 	if reason != nil {
 		return reason, nil
 	}
-	if reason = d.addRow(id, value); reason != nil {
+	before := len(d.b.IDs)
+	d.b.Append(id, point.Nanos(p.time), value)
+	if reason = d.convert(before); reason != nil {
 		return reason, nil
 	}
 	return nil, d.readExemplars(func(float64) point.SeriesID { return id })
 }
 
-// addRow appends a row of the data point being read, added up where its metric is a delta that is to be converted.
-func (d *Decoder) addRow(id point.SeriesID, v float64) error {
-	t := point.Nanos(d.p.time)
-	if d.metric.delta() && d.t.settings.Delta == DeltaConvert && !d.p.noRecordedValue() {
-		sum, err := d.Deltas.add(deltaSeries{d.Table, d.b.Dict.Replica(id), d.b.Dict.Labels(id)}, t, v)
-		if err != nil {
-			return err
-		}
-		v = sum
+// convert adds up the rows of a data point, which begin at before, where its metric is a delta that is to be converted. With a reason they are
+// removed.
+func (d *Decoder) convert(before int) (reason error) {
+	if !d.metric.delta() || d.t.settings.Delta != DeltaConvert || d.p.noRecordedValue() {
+		return nil
 	}
-	d.b.Append(id, t, v)
-	return nil
+	ids, values := d.b.IDs[before:], d.b.Values[before:]
+	rows := d.deltas[:0]
+	for i, id := range ids {
+		rows = append(rows, deltaRow{deltaSeries{d.b.Dict.Replica(id), d.b.Dict.Labels(id)}, values[i]})
+	}
+	if reason = d.Deltas.add(d.Table, point.Nanos(d.p.time), rows); reason != nil {
+		d.b.Truncate(before)
+	} else {
+		for i := range rows {
+			values[i] = rows[i].v
+		}
+	}
+	clear(rows) // their labels are a Dict's
+	d.deltas = rows
+	return reason
 }
 
 // seriesOfPoint finds the number of the one series that a data point has.

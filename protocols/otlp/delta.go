@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/share"
 )
 
 const (
@@ -19,11 +20,19 @@ const (
 	deltaBytes = 350
 	// deltaReckoned is the memory that a series is reckoned with: of longer ones fewer are remembered.
 	deltaReckoned = deltaBytes + 250
+	// deltaTableBytes is the memory of a table beside its name.
+	deltaTableBytes = 350
 )
 
-// deltaIdleMin is how long a series must have had no sample before another one may replace it. Longer than senders wait between two exports, which is a minute in every
-// SDK's defaults: the sum of one that goes on would begin again at zero.
-const deltaIdleMin = 10 * time.Minute
+const (
+	// deltaIdleMin is how long a series must have had no sample before another one may replace it. Longer than senders wait between two exports, which is a minute in every
+	// SDK's defaults: the sum of one that goes on would begin again at zero.
+	deltaIdleMin = 10 * time.Minute
+	// deltaDeadMin is how long a series must have had no sample before one of a table that holds more may replace it, too.
+	deltaDeadMin = 24 * time.Hour
+	// deltaSearchPause is how long a table that found nothing to replace does not look again: its refusals would cost a look at every table each.
+	deltaSearchPause = time.Second
+)
 
 // deltaTimes is how many of the newest times of a series are remembered. More: an export may come again after more newer ones; 16 bytes each.
 const deltaTimes = 4
@@ -37,8 +46,9 @@ const deltaTimes = 4
 //
 //	times   10   20   40   50      at 20: the sum of then     at 30: the sum at 20, and the sums after 50 have it     at 5: refused
 //
-// At its bounds a new series replaces the one whose last sample is the oldest, if that is older than deltaIdleMin. Otherwise the new series is refused, and its sender gets the reason: the
-// sum of a replaced series in use would begin again at zero, as if its program had been restarted.
+// Tables share the room as package share has it: sums are held for long, so its last quarter is for tables that hold little. Where a table has no more room, a
+// new series of it replaces one whose last sample is older than deltaIdleMin: the oldest one of this table, or else of a table that holds as much. Otherwise the new
+// series is refused, and its sender gets the reason: the sum of a replaced series in use would begin again at zero, as if its program had been restarted.
 type Deltas struct {
 	// Max bounds the series that are remembered, where it is less than 1,048,576; 0: so many. Their memory is bounded by 600 bytes for each. Constant.
 	Max int
@@ -48,35 +58,56 @@ type Deltas struct {
 
 	mu struct {
 		sync.Mutex
-		series         map[deltaSeries]*deltaState
-		newest, oldest *deltaState // by their last samples
-		bytes          int64
-		began          time.Time // the first sample came
+		pool   *share.Pool // nil before the first sample
+		tables map[string]*deltaTable
+		series map[deltaKey]*deltaState
+		began  time.Time     // the first sample came
+		found  []*deltaState // scratch memory of add
 	}
 }
 
-// deltaSeries names a series by its labels, because its number ends with its Dict.
+// deltaTable holds the sums of a table. A table without sums is not kept.
+type deltaTable struct {
+	name           string
+	share          *share.Member
+	series         int
+	newest, oldest *deltaState   // by their last samples
+	searchAfter    time.Duration // from Deltas' began on
+}
+
+// bytes is the memory of a table without series.
+func (t *deltaTable) bytes() int64 { return deltaTableBytes + int64(len(t.name)) }
+
+// deltaKey names a series.
+type deltaKey struct {
+	table *deltaTable
+	deltaSeries
+}
+
+// deltaSeries names a series of a table by its labels, because its number ends with its Dict.
 type deltaSeries struct {
-	table   string
 	replica string // of an HA pair: each sender's deltas have a sum of their own
 	labels  point.Labels
 }
 
 // bytes is the memory of a series. Allocations are up to an eighth larger than what they hold.
 func (s *deltaSeries) bytes() int64 {
-	names := int64(len(s.table) + len(s.replica) + len(s.labels))
+	names := int64(len(s.replica) + len(s.labels))
 	return deltaBytes + names + names/8
 }
+
+// reckoned is the part of the room that a series has. Short ones have as much as others, so that the room also bounds their number.
+func (s *deltaSeries) reckoned() int64 { return max(s.bytes(), deltaReckoned) }
 
 // deltaState is the sum of all deltas of a series, and its newest times.
 type deltaState struct {
 	named deltaSeries // in memory of its own: a part of a Dict's would keep all of that
 	sum   float64
-	len   int
+	len   int                   // 0: no sample was added yet
 	times [deltaTimes]deltaTime // the first len, rising
 
 	seen         time.Duration // from Deltas' began to the last sample
-	newer, older *deltaState
+	newer, older *deltaState   // of its table
 }
 
 // deltaTime is the row that a series has at a time.
@@ -94,103 +125,196 @@ func (d *Deltas) OnGrowth(f func(to int64)) { d.held.OnGrowth(f) }
 // Late returns how many samples came after newer ones of their series and count from the next sum on.
 func (d *Deltas) Late() int64 { return d.late.Load() }
 
-// add gives the sum of a series at t. The error is Invalid.
-func (d *Deltas) add(series deltaSeries, t point.Nanos, v float64) (float64, error) {
+// deltaRow is a delta, and then the sum at its time.
+type deltaRow struct {
+	series deltaSeries
+	v      float64
+}
+
+// add replaces the deltas at t by sums. If it refuses one of them, none is added: the buckets of a histogram belong together. The error is Invalid.
+func (d *Deltas) add(table string, t point.Nanos, rows []deltaRow) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state, err := d.findLocked(series)
-	if err != nil {
-		return 0, err
+	if d.mu.pool == nil {
+		d.mu.pool, d.mu.began = share.NewReserved(int64(d.most())*deltaReckoned), time.Now()
+		d.mu.tables, d.mu.series = map[string]*deltaTable{}, map[deltaKey]*deltaState{}
 	}
-	i := state.len // of the first time that is not before t
-	for i > 0 && state.times[i-1].at >= t {
-		i--
-	}
-	row := deltaTime{at: t, sum: state.sum + v}
-	switch {
-	case i < state.len && state.times[i].at == t:
-		return state.times[i].sum, nil
-	case i == 0 && state.len > 0: // its sum is unknown: after a restart the rows before are of other sums
-		return 0, fault.Errorf(fault.Invalid, "delta at %d is older than the last %d of its series, from %d on: it was counted already, or is too late", t, state.len, state.times[0].at)
-	case i < state.len:
-		d.late.Add(1)
-		row.sum = state.times[i-1].sum
-	}
-	state.sum += v
-	if state.len == deltaTimes { // the oldest one is forgotten
-		copy(state.times[:], state.times[1:i])
-		i--
-	} else {
-		copy(state.times[i+1:], state.times[i:state.len])
-		state.len++
-	}
-	state.times[i] = row
-	return row.sum, nil
-}
-
-// findLocked gives the state of a series, as the newest. The error is Invalid.
-func (d *Deltas) findLocked(series deltaSeries) (*deltaState, error) {
-	if d.mu.series == nil {
-		d.mu.series, d.mu.began = map[deltaSeries]*deltaState{}, time.Now()
-	}
-	now := time.Since(d.mu.began)
-	state := d.mu.series[series]
-	if state != nil {
-		d.unlinkLocked(state)
-	} else {
-		cost := series.bytes()
-		if err := d.makeRoomLocked(cost, now); err != nil {
-			return nil, err
+	now, of := time.Since(d.mu.began), d.openLocked(table)
+	defer func() { clear(d.mu.found) }()
+	d.mu.found = d.mu.found[:0]
+	for i := range rows {
+		state, err := d.findLocked(of, rows[i].series, now)
+		if err == nil {
+			d.mu.found = append(d.mu.found, state)
+			err = state.tooLate(t)
 		}
-		d.held.Add(cost)
-		d.mu.bytes += cost
-		state = &deltaState{named: deltaSeries{strings.Clone(series.table), strings.Clone(series.replica), point.Labels(strings.Clone(string(series.labels)))}}
-		d.mu.series[state.named] = state
-	}
-	state.seen = now
-	d.linkLocked(state)
-	return state, nil
-}
-
-// makeRoomLocked forgets idle series until one of so many bytes has room.
-func (d *Deltas) makeRoomLocked(bytes int64, now time.Duration) error {
-	most := min(cmp.Or(d.Max, deltasMax), deltasMax)
-	bytesMax := int64(most) * deltaReckoned
-	for len(d.mu.series) >= most || d.mu.bytes+bytes > bytesMax {
-		last := d.mu.oldest
-		if last == nil || now-last.seen < deltaIdleMin {
-			return fault.Errorf(fault.Invalid, "no room for the sum of one more series of delta temporality: the sums of %d series in use have %d bytes, and at most %d of %d bytes are remembered; "+
-				"raise intake.series_max, or let senders export cumulative values", len(d.mu.series), d.mu.bytes, most, bytesMax)
+		if err != nil {
+			for _, state := range d.mu.found {
+				if state.len == 0 && d.mu.series[deltaKey{of, state.named}] == state {
+					d.forgetLocked(of, state)
+				}
+			}
+			d.closeLocked(of)
+			return err
 		}
-		d.unlinkLocked(last)
-		delete(d.mu.series, last.named)
-		d.mu.bytes -= last.named.bytes()
-		d.held.Add(-last.named.bytes())
+	}
+	for i, state := range d.mu.found {
+		sum, late := state.add(t, rows[i].v)
+		if late {
+			d.late.Add(1)
+		}
+		rows[i].v = sum
 	}
 	return nil
 }
 
-// linkLocked makes a state the newest.
-func (d *Deltas) linkLocked(s *deltaState) {
-	s.older, s.newer = d.mu.newest, nil
+// openLocked gives a table, to which a series is added, or which is closed.
+func (d *Deltas) openLocked(name string) *deltaTable {
+	of := d.mu.tables[name]
+	if of == nil {
+		of = &deltaTable{name: strings.Clone(name), share: d.mu.pool.Member()}
+		d.held.Add(of.bytes())
+		of.share.Add(of.bytes())
+		d.mu.tables[of.name] = of
+	}
+	return of
+}
+
+// closeLocked removes a table that has no series.
+func (d *Deltas) closeLocked(of *deltaTable) {
+	if of.series == 0 {
+		delete(d.mu.tables, of.name)
+		of.share.Add(-of.bytes())
+		d.held.Add(-of.bytes())
+	}
+}
+
+func (d *Deltas) most() int { return min(cmp.Or(d.Max, deltasMax), deltasMax) }
+
+// tooLate says why a delta at t cannot be added, or nil: the sum before it is unknown, as after a restart the rows before are of other sums.
+func (s *deltaState) tooLate(t point.Nanos) error {
+	if s.len == 0 || t >= s.times[0].at {
+		return nil
+	}
+	return fault.Errorf(fault.Invalid, "delta at %d is older than the last %d of its series, from %d on: it was counted already, or is too late", t, s.len, s.times[0].at)
+}
+
+// add gives the sum at t, which is not too late, and reports whether newer sums lack the delta.
+func (s *deltaState) add(t point.Nanos, v float64) (sum float64, late bool) {
+	i := s.len // of the first time that is not before t
+	for i > 0 && s.times[i-1].at >= t {
+		i--
+	}
+	row := deltaTime{at: t, sum: s.sum + v}
+	if i < s.len {
+		if s.times[i].at == t {
+			return s.times[i].sum, false
+		}
+		late, row.sum = true, s.times[i-1].sum
+	}
+	s.sum += v
+	if s.len == deltaTimes { // the oldest one is forgotten
+		copy(s.times[:], s.times[1:i])
+		i--
+	} else {
+		copy(s.times[i+1:], s.times[i:s.len])
+		s.len++
+	}
+	s.times[i] = row
+	return row.sum, late
+}
+
+// findLocked gives the state of a series, as the newest of its table. The error is Invalid.
+func (d *Deltas) findLocked(of *deltaTable, series deltaSeries, now time.Duration) (*deltaState, error) {
+	state := d.mu.series[deltaKey{of, series}]
+	if state != nil {
+		of.unlink(state)
+	} else {
+		if err := d.makeRoomLocked(of, series.reckoned(), now); err != nil {
+			return nil, err
+		}
+		d.held.Add(series.bytes())
+		state = &deltaState{named: deltaSeries{strings.Clone(series.replica), point.Labels(strings.Clone(string(series.labels)))}}
+		d.mu.series[deltaKey{of, state.named}] = state
+		of.series++
+	}
+	state.seen = now
+	of.link(state)
+	return state, nil
+}
+
+// makeRoomLocked books the room of a series, for which idle ones are forgotten.
+func (d *Deltas) makeRoomLocked(of *deltaTable, room int64, now time.Duration) error {
+	of.share.Add(room)
+	for !of.share.Admits() {
+		from := d.idleLocked(of, now)
+		if from == nil {
+			of.share.Add(-room)
+			return fault.Errorf(fault.Invalid, "no room for the sum of one more series of delta temporality: the sums of this table have %d bytes, and those of all tables %d of at most %d; "+
+				"raise intake.series_max, or let senders export cumulative values", of.share.Used(), d.mu.pool.Used(), d.mu.pool.Most())
+		}
+		d.forgetLocked(from, from.oldest)
+		if from != of {
+			d.closeLocked(from)
+		}
+	}
+	return nil
+}
+
+// idleLocked gives the table whose oldest series makes room for one of a table, or nil. Tables that hold less lose none, unless it is dead: a table with a flood of series would
+// end the sums of those that export seldom.
+func (d *Deltas) idleLocked(of *deltaTable, now time.Duration) (from *deltaTable) {
+	if of.oldest != nil && now-of.oldest.seen >= deltaIdleMin {
+		return of
+	}
+	if now < of.searchAfter {
+		return nil
+	}
+	for _, t := range d.mu.tables {
+		if t.oldest == nil {
+			continue // the one that asks
+		}
+		idle := now - t.oldest.seen
+		if (idle >= deltaDeadMin || idle >= deltaIdleMin && t.share.Used() >= of.share.Used()) && (from == nil || t.oldest.seen < from.oldest.seen) {
+			from = t
+		}
+	}
+	if from == nil {
+		of.searchAfter = now + deltaSearchPause
+	}
+	return from
+}
+
+// forgetLocked removes a series and gives back its room.
+func (d *Deltas) forgetLocked(of *deltaTable, s *deltaState) {
+	of.unlink(s)
+	delete(d.mu.series, deltaKey{of, s.named})
+	of.series--
+	of.share.Add(-s.named.reckoned())
+	d.held.Add(-s.named.bytes())
+}
+
+// link makes a state the newest.
+func (t *deltaTable) link(s *deltaState) {
+	s.older, s.newer = t.newest, nil
 	if s.older != nil {
 		s.older.newer = s
 	} else {
-		d.mu.oldest = s
+		t.oldest = s
 	}
-	d.mu.newest = s
+	t.newest = s
 }
 
-// unlinkLocked removes a state from the order.
-func (d *Deltas) unlinkLocked(s *deltaState) {
+// unlink removes a state from the order.
+func (t *deltaTable) unlink(s *deltaState) {
 	if s.newer != nil {
 		s.newer.older = s.older
 	} else {
-		d.mu.newest = s.older
+		t.newest = s.older
 	}
 	if s.older != nil {
 		s.older.newer = s.newer
 	} else {
-		d.mu.oldest = s.newer
+		t.oldest = s.newer
 	}
 }

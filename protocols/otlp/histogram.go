@@ -145,6 +145,9 @@ func (d *Decoder) classicHistogram(x *explicit) (reason, err error) {
 		d.b.Truncate(before)
 		return reason, nil
 	}
+	if reason := d.convert(before); reason != nil {
+		return reason, nil
+	}
 	return nil, d.readExemplars(func(v float64) point.SeriesID {
 		i, _ := slices.BinarySearch(s.bounds, v) // the first bucket with a bound not below v
 		return s.ids[i]
@@ -190,7 +193,8 @@ func (d *Decoder) roleRow(base point.Hash, r role, name, extra []byte, number, v
 	if err != nil {
 		return 0, err
 	}
-	return id, d.addRow(id, v)
+	d.b.Append(id, point.Nanos(d.p.time), v)
+	return id, nil
 }
 
 // appendBound writes a bound or a quantile as the value of a label: 0.005, 10, +Inf.
