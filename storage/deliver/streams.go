@@ -38,6 +38,9 @@ type Stream struct {
 		ids   map[point.Labels]point.SeriesID
 		kept  map[memory.Text]point.SeriesID // of strings that others keep; here they are kept, too
 		texts []memory.Text                  // by number, a string in kept; zero: none
+		// unacked are numbers whose definition failed, or its answer was lost. Their series keep them, as the server may have them, and are defined again by frames
+		// that got the stream before it was dropped.
+		unacked map[point.SeriesID]bool
 	}
 }
 
@@ -59,14 +62,19 @@ func (ss *streams) get(ctx context.Context, at to, server peer.Storage) (*Stream
 	if err != nil {
 		return nil, err
 	}
-	st = &Stream{stream: stream, users: 2}
-	st.mu.ids, st.mu.kept = map[point.Labels]point.SeriesID{}, map[memory.Text]point.SeriesID{}
+	st = newStream(stream, 2)
 	ss.mu.Lock()
 	old := ss.mu.open[at]
 	ss.mu.open[at] = st
 	ss.mu.Unlock()
 	_ = ss.leave(old) // another frame's: it says nothing about this one
 	return st, nil
+}
+
+func newStream(stream peer.Stream, users int) *Stream {
+	st := &Stream{stream: stream, users: users}
+	st.mu.ids, st.mu.kept, st.mu.unacked = map[point.Labels]point.SeriesID{}, map[memory.Text]point.SeriesID{}, map[point.SeriesID]bool{}
+	return st
 }
 
 func (ss *streams) leave(st *Stream) error {
@@ -163,6 +171,13 @@ func (st *Stream) define(ctx context.Context, ids []point.SeriesID, labels []poi
 		return ids, nil
 	}
 	err := st.stream.Define(ctx, defs) // after an error the stream is dropped
+	for _, d := range defs {
+		if err == nil {
+			delete(st.mu.unacked, d.ID)
+		} else {
+			st.mu.unacked[d.ID] = true
+		}
+	}
 	return ids, fault.Annotate(err, "define %d series", len(defs))
 }
 
@@ -170,11 +185,11 @@ func (st *Stream) define(ctx context.Context, ids []point.SeriesID, labels []poi
 // a look into a map of many series is a miss of the processor's cache.
 func (st *Stream) keptLocked(l point.Labels, next point.SeriesID, defs *[]peer.Def) point.SeriesID {
 	text := memory.TextOf(string(l))
-	if int(next) < len(st.mu.texts) && st.mu.texts[next] == text {
+	if int(next) < len(st.mu.texts) && st.mu.texts[next] == text && !st.mu.unacked[next] {
 		return next
 	}
 	id, ok := st.mu.kept[text]
-	if !ok {
+	if !ok || st.mu.unacked[id] {
 		id = st.numberLocked(l, true, defs)
 		st.mu.kept[text] = id
 		for len(st.mu.texts) <= int(id) {
@@ -185,16 +200,19 @@ func (st *Stream) keptLocked(l point.Labels, next point.SeriesID, defs *[]peer.D
 	return id
 }
 
-// numberLocked returns the number of a series, and adds its definition to defs if it is new.
+// numberLocked returns the number of a series, and adds its definition to defs if it is new, or not acked.
 func (st *Stream) numberLocked(l point.Labels, kept bool, defs *[]peer.Def) point.SeriesID {
 	id, ok := st.mu.ids[l]
+	if ok && !st.mu.unacked[id] {
+		return id
+	}
+	if !kept {
+		l = point.Labels(strings.Clone(string(l)))
+	}
 	if !ok {
-		if !kept {
-			l = point.Labels(strings.Clone(string(l)))
-		}
 		id = point.SeriesID(len(st.mu.ids))
 		st.mu.ids[l] = id
-		*defs = append(*defs, peer.Def{ID: id, Labels: l})
 	}
+	*defs = append(*defs, peer.Def{ID: id, Labels: l})
 	return id
 }

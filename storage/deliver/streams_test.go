@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/protocols/memory"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -62,18 +61,42 @@ func TestRowsAreForwardedThoughAnotherStreamCannotBeClosed(t *testing.T) {
 type numbering struct {
 	peer.Stream
 	defs []peer.Def
+	lost error // of the next definition
 }
 
-func (n *numbering) Define(_ context.Context, defs []peer.Def) error {
+func (n *numbering) Define(_ context.Context, defs []peer.Def) (err error) {
+	if err, n.lost = n.lost, nil; err != nil {
+		return err
+	}
 	n.defs = append(n.defs, defs...)
 	return nil
+}
+
+// TestRowsAreTakenThoughTheDefinitionOfAnotherFrameWasLost: numbers were remembered before the server had acked them. Frames that waited for the definition of one that failed used them
+// on the same stream, and the server refused their rows, as its stream had not defined their series: they waited for their next turn.
+func TestRowsAreTakenThoughTheDefinitionOfAnotherFrameWasLost(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		to := &numbering{lost: fault.Errorf(fault.Throttled, "1024 inserts wait")}
+		st := newStream(to, 1)
+		a, b, c := point.MakeLabels(point.MetricName, "a"), point.MakeLabels(point.MetricName, "b"), point.MakeLabels(point.MetricName, "c")
+		if _, err := st.define(t.Context(), nil, []point.Labels{a, b}, kept); !fault.Is(err, fault.Throttled) {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if got, err := st.define(t.Context(), nil, []point.Labels{b, c}, kept); err != nil || !slices.Equal(got, []point.SeriesID{1, 2}) {
+				t.Errorf("numbers %v, %v", got, err) // that of a is not used again: the server may have it
+			}
+		}
+		if want := []peer.Def{{ID: 1, Labels: b}, {ID: 2, Labels: c}}; !slices.Equal(to.defs, want) {
+			t.Errorf("defined are %v, want %v", to.defs, want)
+		}
+	}
 }
 
 // TestASeriesIsDefinedOnceWhereverItsLabelsLie: in a string that its frames keep, in another one after the index had the series anew, or in one that is decoded.
 func TestASeriesIsDefinedOnceWhereverItsLabelsLie(t *testing.T) {
 	to := &numbering{}
-	st := &Stream{stream: to}
-	st.mu.ids, st.mu.kept = map[point.Labels]point.SeriesID{}, map[memory.Text]point.SeriesID{}
+	st := newStream(to, 1)
 	series := func(host string) point.Labels { return point.MakeLabels(point.MetricName, "m", "host", host) }
 	f := func(what string, kept bool, want []point.SeriesID, labels ...point.Labels) {
 		t.Helper()
