@@ -132,6 +132,59 @@ func TestASnapshotIsNotIdleWhileItsSegmentIsCopiedForAnotherPartition(t *testing
 	})
 }
 
+// stalling is a cluster in which the server of partition 1 answers first, and does not get through with the shared segment.
+type stalling struct{ sharing }
+
+func (s stalling) Server(topology.ServerID) (peer.Storage, bool) {
+	return stallingServer{sharingServer{wellServer{s: s.several}, s.watch}}, true
+}
+
+type stallingServer struct{ sharingServer }
+
+func (s stallingServer) OpenSnapshot(ctx context.Context, table string, id point.PartitionID) (peer.Snapshot, error) {
+	snap, err := s.sharingServer.OpenSnapshot(ctx, table, id)
+	if id == 1 {
+		return stallingSnapshot{snap}, err
+	}
+	time.Sleep(time.Second)
+	return snap, err
+}
+
+type stallingSnapshot struct{ peer.Snapshot }
+
+func (s stallingSnapshot) Open(id point.SegmentID) (io.ReadCloser, error) {
+	f, err := s.Snapshot.Open(id)
+	if id.Seq == 1 {
+		f = stalledFile{f}
+	}
+	return f, err
+}
+
+type stalledFile struct{ io.ReadCloser }
+
+func (stalledFile) Read([]byte) (int, error) {
+	time.Sleep(2 * time.Hour)
+	return 0, fault.Errorf(fault.Unavailable, "the server does not answer")
+}
+
+// TestPartitionsAreInABackupThoughTheServerOfAnotherStalls: they have a segment in common. Those that waited for the copy of the other failed with it as often as it did, and were
+// missing from the backup without a try of their own, though their servers were well.
+func TestPartitionsAreInABackupThoughTheServerOfAnotherStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const partitions = 4
+		src := stalling{sharing{several{maps: tablesOf(t, 1, partitions, "well")}, &watch{}}}
+		var last backup.Progress
+		set := cluster.Settings{Holder: "test", Log: slog.New(slog.DiscardHandler), Settings: backup.Settings{Progress: func(p backup.Progress) { last = p }}}
+		res, err := cluster.Write(t.Context(), src, backup.Dir{FS: vfs.NewMem(), Path: "backups"}, set)
+		if err != nil || len(res.Missing) > 0 || res.Segments != 2*partitions {
+			t.Errorf("%d segments, missing: %q, %v", res.Segments, res.Missing, err)
+		}
+		if last.Segments != last.SegmentsAll || last.Bytes != last.BytesAll {
+			t.Errorf("the progress ends at %+v", last)
+		}
+	})
+}
+
 // replacing is a cluster whose partitions are all split, or whose table is dropped, while the second one has no leader.
 type replacing struct {
 	several

@@ -492,12 +492,25 @@ var errPlace = errors.New("the place with backups")
 var errMemory = errors.New("the backup is not made")
 
 // snapshot copies what a leader has. It waits for segments that are copied for other partitions after the snapshot is closed: a server closes one that is idle, and the copy of a
-// large segment may last an hour.
+// large segment may last an hour. If that copy fails, which says nothing about the server here, it takes another snapshot at once: by then the patience may be over.
 func (t *tablePass) snapshot(ctx context.Context, p *topology.Partition, try int) (*part, error) {
-	out, joined, err := t.read(ctx, p, try)
-	if err != nil {
-		return nil, err
+	for {
+		out, joined, err := t.read(ctx, p, try)
+		if err != nil {
+			return nil, err
+		}
+		if err = t.await(ctx, joined); err == nil {
+			return out, nil
+		}
+		if err := errors.Join(t.w.set.Hold(-out.held), ctx.Err()); err != nil {
+			return nil, err
+		}
+		t.w.set.Log.Debug("a segment could not be copied for another partition; it is copied for this one", "table", t.m.Table, "partition", p.ID, "error", err)
 	}
+}
+
+// await waits for segments that are being copied for other partitions. Each error is that of a partition that then waits for its next try, so there are no more than partitions.
+func (t *tablePass) await(ctx context.Context, joined []joint) error {
 	for i := range joined {
 		err := joined[i].wait(ctx)
 		if err == nil {
@@ -506,9 +519,9 @@ func (t *tablePass) snapshot(ctx context.Context, p *topology.Partition, try int
 		for _, j := range joined[i:] {
 			t.w.to.Expect(-1, -j.size)
 		}
-		return nil, errors.Join(err, t.w.set.Hold(-out.held)) // it is tried again, or missing
+		return err
 	}
-	return out, nil
+	return nil
 }
 
 // joint is a segment that is being copied for another partition.
