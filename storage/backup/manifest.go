@@ -28,6 +28,8 @@ type Content struct {
 	Segments []Segment
 	// Missing lists the parts that the backup lacks, each with the reason.
 	Missing []string
+	// Dropped reports whether a placement is not in the store any more, and the key of its entry. Nil: all are there.
+	Dropped func(point.PlacementID) (key []byte, dropped bool)
 }
 
 // Entry is a key of the catalogue with its value.

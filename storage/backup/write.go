@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Settings of a backup or a restore.
@@ -53,7 +54,7 @@ type Result struct {
 }
 
 // Write makes a backup of a store's files, which lie in fs. Segments that are damaged in the store are listed as missing in the
-// backup. Errors: Unavailable (a disk, the network; another backup into the place runs), Canceled; then there is no new backup, and
+// backup. A placement that is dropped before all of its segments are copied is left out. Errors: Unavailable (a disk, the network; another backup into the place runs), Canceled; then there is no new backup, and
 // the next try copies only the segments that are not there yet.
 func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time, set Settings) (_ Result, err error) {
 	unlock, err := to.Lock(ctx, c.Store)
@@ -76,6 +77,7 @@ func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time,
 	if err != nil {
 		return Result{}, err
 	}
+	m.leaveOut(c, damaged)
 	for _, i := range slices.Sorted(maps.Keys(damaged)) {
 		m.Missing = append(m.Missing, missingText(&c.Segments[i], damaged[i]))
 	}
@@ -89,6 +91,27 @@ func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time,
 		return Result{}, err
 	}
 	return Result{Name: m.name(), Progress: j.progress, Missing: m.Missing}, writeManifest(ctx, to, m)
+}
+
+// leaveOut removes the placements that were dropped meanwhile, and their segments from those that are damaged: their files went with the table, or with rows that are older
+// than it keeps.
+func (m *Manifest) leaveOut(c *Content, damaged map[int]error) {
+	if c.Dropped == nil {
+		return
+	}
+	gone, keys := map[point.PlacementID]bool{}, map[string]bool{}
+	for i := range damaged {
+		id := c.Segments[i].Placement
+		if key, dropped := c.Dropped(id); dropped {
+			gone[id], keys[string(key)] = true, true
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	maps.DeleteFunc(damaged, func(i int, _ error) bool { return gone[c.Segments[i].Placement] })
+	m.Segments = slices.DeleteFunc(slices.Clone(m.Segments), func(g Segment) bool { return gone[g.Placement] })
+	m.Entries = slices.DeleteFunc(slices.Clone(m.Entries), func(e Entry) bool { return keys[string(e.Key)] })
 }
 
 // syncSegments makes the names of the segments durable that a backup wrote, and those that an interrupted one left. If that fails they are removed, so that the next backup writes

@@ -95,7 +95,12 @@ func EntryKey(id point.PlacementID) string {
 	return string((&State{Identity: Identity{Placement: id}}).key())
 }
 
-func (s *State) key() []byte { return fmt.Appendf(nil, "%s%016x", statePrefix, uint64(s.Placement)) }
+func (s *State) key() []byte { return StateKey(s.Placement) }
+
+// StateKey is the catalogue's key of a placement's state, which is there until the placement is dropped.
+func StateKey(id point.PlacementID) []byte {
+	return fmt.Appendf(nil, "%s%016x", statePrefix, uint64(id))
+}
 
 // Entry returns the catalogue's key and value.
 func (s *State) Entry() (key, value []byte) { return s.key(), s.encode() }

@@ -19,7 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Snapshot is the source of a backup. Its segments are not deleted until it is closed.
+// Snapshot is the source of a backup. Its segments are not deleted until it is closed, but for those of partitions that are dropped.
 type Snapshot struct {
 	backup.Content
 	views []*partition.View
@@ -43,6 +43,11 @@ func (s *Server) Snapshot(ctx context.Context) (_ *Snapshot, err error) {
 			snap.Close()
 		}
 	}()
+	snap.Dropped = func(id point.PlacementID) (key []byte, dropped bool) {
+		key = partition.StateKey(id)
+		_, there, err := s.deps.Brick.Get(key)
+		return key, err == nil && !there
+	}
 	// Partitions first, then maps, then rows: a partition that is made meanwhile is in the maps and empty, never in no map.
 	var all []*partition.Partition
 	for _, t := range s.tables() {

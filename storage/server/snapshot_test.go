@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -27,6 +28,33 @@ func backUp(t *testing.T, s *server.Server, fs vfs.FS, made time.Time, set backu
 	res, err := backup.Write(t.Context(), fs, backup.Dir{FS: fs, Path: "bk"}, &snap.Content, made, set)
 	must(t, err)
 	return res
+}
+
+// TestABackupLacksNothingWhereAPartitionIsDroppedMeanwhile: its segments were named as missing and the command ended with 1, whenever a table was dropped, or a partition was older than
+// its table keeps, while a backup was made; and the backups before were kept for ever, as each newer one lacked something.
+func TestABackupLacksNothingWhereAPartitionIsDroppedMeanwhile(t *testing.T) {
+	fs, maps, truth := vfs.NewMem(), newMap(t), model{}
+	p := start(t, fs, maps, 1)
+	defer func() { p.stop(t) }()
+	w := newWriter(t, p.server)
+	w.insert(t, 1024, []row{{1, 1e9, 1}}, truth)
+	w.insert(t, 409600, []row{{1, 150e9, 1}}, model{})
+	snap, err := p.server.Snapshot(t.Context())
+	must(t, err)
+	defer snap.Close()
+	at, _ := p.server.Placement(lease.Partition{Table: "t", ID: 2})
+	must(t, p.server.RemovePlacement("t", 2, at.Identity().Placement, false))
+	res, err := backup.Write(t.Context(), fs, backup.Dir{FS: fs, Path: "bk"}, &snap.Content, backupTime, backup.Settings{})
+	if must(t, err); len(res.Missing) > 0 {
+		t.Errorf("missing: %q", res.Missing)
+	}
+	to, got := restored(t, fs, "")
+	if len(got.Missing) > 0 {
+		t.Errorf("missing in the restored store: %q", got.Missing)
+	}
+	if what, why := ask(t, to, maps, truth); what != whole {
+		t.Errorf("restored: %d %s", what, why)
+	}
 }
 
 // restored makes a store "data" on a new file system from the backups in "bk" on another.
