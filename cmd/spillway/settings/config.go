@@ -219,7 +219,10 @@ func (c *Config) Complete() error {
 	if err := setting.Check(c); err != nil {
 		return err
 	}
-	if err := c.Budget(MemoryOfMachine()); err != nil {
+	if err := c.Budget(min(MemoryOfMachine(), addressRoom(addressLimit()))); err != nil {
+		return err
+	}
+	if err := c.addresses(addressLimit()); err != nil {
 		return err
 	}
 	if err := c.descriptors(fileLimit()); err != nil {
