@@ -133,37 +133,49 @@ func TestASnapshotIsNotIdleWhileItsSegmentIsCopiedForAnotherPartition(t *testing
 }
 
 // stalling is a cluster in which the server of partition 1 answers first, and does not get through with the shared segment.
-type stalling struct{ sharing }
-
-func (s stalling) Server(topology.ServerID) (peer.Storage, bool) {
-	return stallingServer{sharingServer{wellServer{s: s.several}, s.watch}}, true
+type stalling struct {
+	sharing
+	late, stall func() // of the servers of the others, and of partition 1
 }
 
-type stallingServer struct{ sharingServer }
+func (s stalling) Server(topology.ServerID) (peer.Storage, bool) {
+	return stallingServer{sharingServer{wellServer{s: s.several}, s.watch}, s}, true
+}
+
+type stallingServer struct {
+	sharingServer
+	of stalling
+}
 
 func (s stallingServer) OpenSnapshot(ctx context.Context, table string, id point.PartitionID) (peer.Snapshot, error) {
 	snap, err := s.sharingServer.OpenSnapshot(ctx, table, id)
 	if id == 1 {
-		return stallingSnapshot{snap}, err
+		return stallingSnapshot{snap, s.of.stall}, err
 	}
-	time.Sleep(time.Second)
+	s.of.late()
 	return snap, err
 }
 
-type stallingSnapshot struct{ peer.Snapshot }
+type stallingSnapshot struct {
+	peer.Snapshot
+	stall func()
+}
 
 func (s stallingSnapshot) Open(id point.SegmentID) (io.ReadCloser, error) {
 	f, err := s.Snapshot.Open(id)
 	if id.Seq == 1 {
-		f = stalledFile{f}
+		f = stalledFile{f, s.stall}
 	}
 	return f, err
 }
 
-type stalledFile struct{ io.ReadCloser }
+type stalledFile struct {
+	io.ReadCloser
+	stall func()
+}
 
-func (stalledFile) Read([]byte) (int, error) {
-	time.Sleep(2 * time.Hour)
+func (f stalledFile) Read([]byte) (int, error) {
+	f.stall()
 	return 0, fault.Errorf(fault.Unavailable, "the server does not answer")
 }
 
@@ -172,7 +184,7 @@ func (stalledFile) Read([]byte) (int, error) {
 func TestPartitionsAreInABackupThoughTheServerOfAnotherStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const partitions = 4
-		src := stalling{sharing{several{maps: tablesOf(t, 1, partitions, "well")}, &watch{}}}
+		src := stalling{sharing{several{maps: tablesOf(t, 1, partitions, "well")}, &watch{}}, func() { time.Sleep(time.Second) }, func() { time.Sleep(2 * time.Hour) }}
 		var last backup.Progress
 		set := cluster.Settings{Holder: "test", Log: slog.New(slog.DiscardHandler), Settings: backup.Settings{Progress: func(p backup.Progress) { last = p }}}
 		res, err := cluster.Write(t.Context(), src, backup.Dir{FS: vfs.NewMem(), Path: "backups"}, set)
