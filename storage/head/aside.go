@@ -37,6 +37,9 @@ func (h *Head) putAsideLocked(id point.DenseID, s *series, r asideRow) {
 	}
 	h.aside[id] = append(h.aside[id], r)
 	s.flags |= hasAside
+	if r.time > s.lastTime {
+		h.passLocked(s, r.time)
+	}
 	h.heapBytes += asideBytes
 }
 

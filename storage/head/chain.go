@@ -84,6 +84,7 @@ const (
 	hasHists               // rows in Head.hists
 	isUnsorted             // a row in the chain went back in time
 	isDoubled              // a row in the chain has the time of the one before it
+	isPassed               // another float row may be later than the last one in the chain: Head.passed
 )
 
 const skipWide = math.MaxUint16

@@ -53,6 +53,7 @@ type Head struct {
 	series           int
 	rows             int
 	timeLo, timeHi   point.Nanos
+	passed           point.Nanos // no float row of a series that isPassed is later: one bound for all, so that a row on time ends the state of each
 	stampLo, stampHi point.Stamp
 }
 
@@ -65,6 +66,7 @@ func New(s Settings) *Head {
 		timeLo:  math.MaxInt64,
 		timeHi:  math.MinInt64,
 		stampLo: math.MaxUint64,
+		passed:  math.MinInt64,
 	}
 }
 
@@ -149,8 +151,8 @@ func (h *Head) chainLocked(id point.DenseID, to target, stamp point.Stamp, frame
 		h.beginLocked(id, s, stamp, g.count, t, v)
 		return
 	}
-	if t <= s.lastTime {
-		s.markOrder(t)
+	if t <= s.lastTime || s.flags&isPassed != 0 {
+		h.orderLocked(s, t)
 	}
 	s.push(&h.arena, g.count, t, v)
 	s.lastStamp = uint64(stamp)
@@ -183,12 +185,25 @@ func (h *Head) beginLocked(id point.DenseID, s *series, stamp point.Stamp, seen 
 	h.noteLocked(id)
 }
 
-func (s *series) markOrder(t point.Nanos) {
-	if t < s.lastTime {
+// orderLocked notes that a row at t is the next of a chain that it does not continue in order, or that is passed. At equal times the later
+// row of a chain wins, also over rows aside, which have lower stamps.
+func (h *Head) orderLocked(s *series, t point.Nanos) {
+	switch {
+	case t < s.lastTime:
 		s.flags |= isUnsorted
-	} else {
+		h.passLocked(s, s.lastTime)
+	case t == s.lastTime:
 		s.flags |= isDoubled
 	}
+	if t >= h.passed {
+		s.flags &^= isPassed
+	}
+}
+
+// passLocked notes that a series has a row at t, which is later than the last one in its chain.
+func (h *Head) passLocked(s *series, t point.Nanos) {
+	s.flags |= isPassed
+	h.passed = max(h.passed, t)
 }
 
 // frameLocked gives the number of the frame with this stamp: the newest one, or a new one.
@@ -277,8 +292,9 @@ func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	return true
 }
 
-// ReadNewest is Read, and may leave out rows before the newest of them. A series whose rows came in order, the last one in [lo, hi], has that
-// row in its state: no chain is walked, unless it is a stale marker, beside which a value of the same millisecond counts.
+// ReadNewest is Read, and may leave out rows before the newest of them. A series whose last row is its newest and lies in [lo, hi] has that
+// row in its state: no chain is walked, unless it is a stale marker, beside which a value of the same millisecond counts. Late rows end that
+// until the next one on time.
 func (h *Head) ReadNewest(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	if h.readLast(id, lo, hi, dst) {
 		return true
@@ -294,7 +310,7 @@ func (h *Head) readLast(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) boo
 		return false
 	}
 	s, _ := h.findLocked(id)
-	if s == nil || s.rows == 0 || s.flags != 0 || s.lastTime < lo || s.lastTime > hi || s.lastValue == point.StaleNaN {
+	if s == nil || s.rows == 0 || s.flags&(hasHists|isPassed) != 0 || s.lastTime < lo || s.lastTime > hi || s.lastValue == point.StaleNaN {
 		return false
 	}
 	dst.Times, dst.Values = append(dst.Times, s.lastTime), append(dst.Values, math.Float64frombits(s.lastValue))

@@ -203,6 +203,47 @@ func checkNewest(t *rapid.T, h *Head, id point.DenseID, in [2]point.Nanos, want 
 	}
 }
 
+// TestALateRowLeavesTheNewestAtHand: beside late rows, in the chain and aside, the newest row is read alone as soon as one came on time.
+func TestALateRowLeavesTheNewestAtHand(t *testing.T) {
+	for _, at := range []struct {
+		name  string
+		time  point.Nanos
+		stamp point.Stamp
+		alone bool // also before the next row
+	}{
+		{"received later, of an earlier time", 25, 101, false},
+		{"received earlier, of an earlier time", 25, 50, true},
+		{"received earlier, of a later time", 1005, 50, false},
+		{"once more", 1000, 101, true},
+	} {
+		t.Run(at.name, func(t *testing.T) {
+			h := New(Settings{})
+			defer h.Free()
+			const id = 7
+			add := func(stamp point.Stamp, at point.Nanos) {
+				h.Append(stamp, []point.DenseID{id}, []point.Nanos{at}, []float64{float64(at)})
+			}
+			for i := range 100 {
+				add(point.Stamp(i+1), point.Nanos(10*(i+1)))
+			}
+			add(at.stamp, at.time)
+			read := func(want point.Nanos, alone bool) {
+				t.Helper()
+				var run rows.Run
+				if !h.ReadNewest(id, 0, 2000, &run) || run.Times[run.Len()-1] != want || run.Values[run.Len()-1] != float64(want) {
+					t.Fatalf("the newest is %v, want %d", run.Times, want)
+				}
+				if alone != (run.Len() == 1) {
+					t.Errorf("%d rows were read, want the newest alone: %v", run.Len(), alone)
+				}
+			}
+			read(max(1000, at.time), at.alone)
+			add(102, 1010)
+			read(1010, true)
+		})
+	}
+}
+
 func checkStamps(t *rapid.T, id point.DenseID, m *model, run *rows.Run, h *Head) {
 	lo, hi := point.Stamp(math.MaxUint64), point.Stamp(0)
 	for _, rs := range m.rows[id] {

@@ -9,7 +9,7 @@ import (
 // sincePages is how many pages are looked at under one lock: appends wait for half a millisecond at most.
 const sincePages = 32
 
-// SeriesSince gives the series that may have rows at lo or later. Left out are those of which all rows came in order, the last one
+// SeriesSince gives the series that may have rows at lo or later. Left out are those whose last row is their newest and lies
 // before lo. The bitmap is the caller's. Rows that are appended meanwhile may be missed.
 func (h *Head) SeriesSince(lo point.Nanos) *roaring.Bitmap {
 	out := h.SeriesIDs()
@@ -56,5 +56,5 @@ func (h *Head) overBefore(lo point.Nanos, first int, over []uint32) (_ []uint32,
 
 // endsBefore reports whether a series has rows, all before lo.
 func (s *series) endsBefore(lo point.Nanos) bool {
-	return s.rows > 0 && s.flags&(hasAside|hasHists|isUnsorted) == 0 && s.lastTime < lo
+	return s.rows > 0 && s.flags&(hasHists|isPassed) == 0 && s.lastTime < lo
 }
