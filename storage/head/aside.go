@@ -140,16 +140,13 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 		h.settleChainLocked(s, lo, hi, w, false, dst)
 		return
 	}
+	if s.flags&hasHists == 0 && !ranked && most == anyStamp && h.settleApartLocked(id, s, lo, hi, w, dst) {
+		return
+	}
 	w.rows = w.rows[:0]
 	h.chainRowsLocked(s, g, lo, hi, most, ranked, w)
 	if s.flags&hasAside != 0 {
-		from := len(w.rows)
-		for _, r := range h.aside[id] {
-			if r.time >= lo && r.time <= hi && r.stamp <= most {
-				w.rows = append(w.rows, row{time: r.time, stamp: r.stamp, value: r.value})
-			}
-		}
-		w.rows = w.rows[:from+dedup(w.rows[from:])]
+		h.asideRowsLocked(id, lo, hi, most, w)
 	}
 	if s.flags&hasHists != 0 {
 		from := len(w.rows)
@@ -165,6 +162,43 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 	}
 	emit(w.rows, ranked, dst)
 	clear(w.rows) // histograms are not kept alive by the pool
+}
+
+// settleApartLocked reads a series with rows aside, none of which has the time of one in the chain: then no stamps decide, and none are looked
+// up. False, and dst empty: one has.
+func (h *Head) settleApartLocked(id point.DenseID, s *series, lo, hi point.Nanos, w *scratch, dst *rows.Run) bool {
+	h.settleChainLocked(s, lo, hi, w, false, dst)
+	w.rows = w.rows[:0]
+	h.asideRowsLocked(id, lo, hi, anyStamp, w)
+	for i := range w.rows {
+		if _, equal := slices.BinarySearch(dst.Times, w.rows[i].time); equal {
+			dst.Reset()
+			return false
+		}
+	}
+	a, b := len(dst.Times), len(w.rows)
+	dst.Times, dst.Values = slices.Grow(dst.Times, b)[:a+b], slices.Grow(dst.Values, b)[:a+b]
+	for b > 0 { // from the end, in place
+		if r := &w.rows[b-1]; a == 0 || dst.Times[a-1] < r.time {
+			dst.Times[a+b-1], dst.Values[a+b-1] = r.time, r.value
+			b--
+		} else {
+			dst.Times[a+b-1], dst.Values[a+b-1] = dst.Times[a-1], dst.Values[a-1]
+			a--
+		}
+	}
+	return true
+}
+
+// asideRowsLocked appends a series' rows aside to w.rows, sorted, no time twice.
+func (h *Head) asideRowsLocked(id point.DenseID, lo, hi point.Nanos, most point.Stamp, w *scratch) {
+	from := len(w.rows)
+	for _, r := range h.aside[id] {
+		if r.time >= lo && r.time <= hi && r.stamp <= most {
+			w.rows = append(w.rows, row{time: r.time, stamp: r.stamp, value: r.value})
+		}
+	}
+	w.rows = w.rows[:from+dedup(w.rows[from:])]
 }
 
 // settleChainLocked reads a series that has all its rows in its chain. There rank order is the order of rows, so no stamps are needed. With seen, the frames of the
