@@ -44,7 +44,7 @@ func (a *API) export(w http.ResponseWriter, c *call) {
 	defer l.End()
 	e := &exporter{w: newBody(w, c.Request), turn: l.Turn()}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	err = e.rows(ctx, c.table.Rows(ctx, mint, maxt, ms))
+	err = e.ask(ctx, l, func(ctx context.Context) *query.RowSet { return c.table.Rows(ctx, mint, maxt, ms) })
 	if err == nil {
 		err = whole(c.warnings)
 	}
@@ -90,6 +90,21 @@ type exporter struct {
 	line jsonrows.Line
 	done jsonrows.End
 	gone bool // the client left
+}
+
+// ask writes the rows of a set, and opens it once more where a server fell silent before anything was written.
+func (e *exporter) ask(ctx context.Context, l *query.Lookup, open func(context.Context) *query.RowSet) (err error) {
+	asked := l.Ask(ctx, func(ctx context.Context) error {
+		e.buf, e.done = e.buf[:0], jsonrows.End{}
+		if err = e.rows(ctx, open(ctx)); e.w.begun() {
+			return nil
+		}
+		return err
+	})
+	if e.w.begun() {
+		return err
+	}
+	return asked
 }
 
 func (e *exporter) rows(ctx context.Context, set *query.RowSet) error {

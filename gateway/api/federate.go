@@ -48,7 +48,11 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 		return
 	}
 	defer l.End()
-	found, err := newest(ctx, c, time.Duration(a.query.Settings().Lookback), sets)
+	var found promql.Vector
+	err = l.Ask(ctx, func(ctx context.Context) (err error) {
+		found, err = newest(ctx, c, time.Duration(a.query.Settings().Lookback), sets)
+		return err
+	})
 	if err == nil {
 		err = whole(c.warnings)
 	}

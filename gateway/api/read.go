@@ -49,10 +49,10 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 		return
 	}
 	if streamed {
-		a.readChunks(ctx, w, c, req)
+		a.readChunks(ctx, l, w, c, req)
 		return
 	}
-	a.readSamples(ctx, w, c, req)
+	a.readSamples(ctx, l, w, c, req)
 }
 
 // readCost is the memory of a remote-read request for each byte, beside its fields: unpacked, its strings, lists of numbers.
@@ -164,10 +164,14 @@ func whole(w *query.Warnings) error {
 	return nil
 }
 
-func (a *API) readSamples(ctx context.Context, w http.ResponseWriter, c *call, req *prompb.ReadRequest) {
+func (a *API) readSamples(ctx context.Context, l *query.Lookup, w http.ResponseWriter, c *call, req *prompb.ReadRequest) {
 	resp := prompb.ReadResponse{Results: make([]*prompb.QueryResult, len(req.Queries))}
 	for i, pq := range req.Queries {
-		res, err := a.samplesOf(ctx, c.table, pq)
+		var res *prompb.QueryResult
+		err := l.Ask(ctx, func(ctx context.Context) (err error) {
+			res, err = a.samplesOf(ctx, c.table, pq)
+			return err
+		})
 		if err == nil {
 			err = whole(c.warnings)
 		}
@@ -256,12 +260,12 @@ func appendSamples(ts *prompb.TimeSeries, it chunkenc.Iterator, left int) int {
 	}
 }
 
-func (a *API) readChunks(ctx context.Context, w http.ResponseWriter, c *call, req *prompb.ReadRequest) {
+func (a *API) readChunks(ctx context.Context, l *query.Lookup, w http.ResponseWriter, c *call, req *prompb.ReadRequest) {
 	turn := lane.Of(ctx)
 	defer turn.End()
 	f := &frames{w: w, out: paced{ctx: ctx, w: w, turn: turn}, bytesMax: int(a.settings.ReadFrameBytesMax)}
 	for i, pq := range req.Queries {
-		err := f.query(ctx, c.table, int64(i), pq)
+		err := f.ask(ctx, l, c.table, int64(i), pq)
 		if err == nil {
 			err = whole(c.warnings)
 		}
@@ -287,6 +291,7 @@ type frames struct {
 	out      paced
 	bytesMax int
 	begun    bool
+	count    int // of frames
 	head     [binary.MaxVarintLen64 + 4]byte
 	buf      []byte
 	labels   []prompb.Label
@@ -299,6 +304,21 @@ func (f *frames) begin() {
 	}
 	f.begun = true
 	f.w.Header().Set("Content-Type", "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse")
+}
+
+// ask streams one query's series, and asks for them once more where a server fell silent before the first of them.
+func (f *frames) ask(ctx context.Context, l *query.Lookup, table *query.Table, index int64, pq *prompb.Query) (err error) {
+	before := f.count
+	asked := l.Ask(ctx, func(ctx context.Context) error {
+		if err = f.query(ctx, table, index, pq); f.count > before {
+			return nil
+		}
+		return err
+	})
+	if f.count > before {
+		return err
+	}
+	return asked
 }
 
 // query streams one query's series, in label order, each in separate frames.
@@ -375,6 +395,7 @@ func (f *frames) flush(index int64) error {
 		return err
 	}
 	f.chunks = f.chunks[:0]
+	f.count++
 	f.begin()
 	head := binary.AppendUvarint(f.head[:0], uint64(n))
 	head = binary.BigEndian.AppendUint32(head, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))

@@ -304,8 +304,13 @@ func (a *API) placed(handle func(*call) (answer, error)) func(*call) (answer, er
 				l.End()
 			}
 		}()
+		var ans answer
+		err = l.Ask(ctx, func(ctx context.Context) (err error) {
+			c.ctx = ctx
+			ans, err = handle(c)
+			return err
+		})
 		c.ctx = ctx
-		ans, err := handle(c)
 		if err = l.Leave(err); err != nil {
 			return answer{}, err
 		}

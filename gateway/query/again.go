@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -52,15 +53,53 @@ func (q *query) second(ctx context.Context) (*promql.Result, func()) {
 	return q.evaluated(ctx)
 }
 
-// evaluated evaluates once. Its warnings and its explanation become the request's when publish is called.
-func (q *query) evaluated(ctx context.Context) (res *promql.Result, publish func()) {
+// Ask lets ask read what the look-up answers, and once more where a server fell silent, under the rules of queries (query.answer): it keeps its place meanwhile. ask reads under
+// the context that it is given, with memory and warnings of its own: of a time that failed, none count. An answer that was begun is not asked for again: then ask returns nil.
+func (l *Lookup) Ask(ctx context.Context, ask func(context.Context) error) error {
+	again, gate := l.reader.engine.again, l.reader.lookups
+	publish, err := askOnce(ctx, ask)
+	if fellSilent(err) && ctx.Err() == nil && time.Since(l.start) < againWithin && gate.Waiting() == 0 && again.TryEnter() {
+		defer again.Leave()
+		if publishSecond, second := askOnce(ctx, ask); !fault.Is(stored(second), fault.Throttled) {
+			publish, err = publishSecond, second
+		}
+	}
+	publish()
+	return err
+}
+
+// askOnce asks once. Its warnings become the request's when publish is called.
+func askOnce(ctx context.Context, ask func(context.Context) error) (publish func(), err error) {
+	part := budget.LoanOf(ctx).Part()
+	answered := false
+	defer func() {
+		if !answered || err != nil { // also after a panic
+			part.Close()
+		}
+	}()
+	own, publish := withOwnWarnings(budget.WithLoan(ctx, part))
+	err = ask(own)
+	answered = true
+	return publish, err
+}
+
+// withOwnWarnings returns a context whose warnings become those of ctx when publish is called.
+func withOwnWarnings(ctx context.Context) (own context.Context, publish func()) {
 	own, warnings := WithWarnings(ctx)
-	own, how := WithExplained(own)
-	res = q.enter(own)
-	return res, func() {
+	return own, func() {
 		for _, text := range warnings.Texts() {
 			Warn(ctx, text)
 		}
+	}
+}
+
+// evaluated evaluates once. Its warnings and its explanation become the request's when publish is called.
+func (q *query) evaluated(ctx context.Context) (res *promql.Result, publish func()) {
+	own, warn := withOwnWarnings(ctx)
+	own, how := WithExplained(own)
+	res = q.enter(own)
+	return res, func() {
+		warn()
 		explained(ctx).take(how)
 	}
 }

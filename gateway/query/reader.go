@@ -59,6 +59,7 @@ func (r *Reader) Table(name string) *Table { return &Table{name: name, reader: r
 // Lookup is a request that is no PromQL query: for labels, series, exemplars, raw samples.
 type Lookup struct {
 	reader *Reader
+	start  time.Time
 	cancel context.CancelFunc
 	loan   *budget.Loan
 	turn   *lane.Turn
@@ -70,6 +71,7 @@ type Lookup struct {
 // Lookup waits for a place for such a request, and begins its loan and its time-out: work under the context draws
 // on the loan. Errors: Throttled, Canceled. End it.
 func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.settings.Timeout))
 	if err := r.lookups.Enter(ctx); err != nil {
 		cancel()
@@ -81,7 +83,7 @@ func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
 		cancel()
 		return nil, nil, err
 	}
-	l := &Lookup{reader: r, of: limits.QueryOf(ctx), cancel: cancel, loan: loan, turn: r.Turn()}
+	l := &Lookup{reader: r, start: start, of: limits.QueryOf(ctx), cancel: cancel, loan: loan, turn: r.Turn()}
 	ctx = lane.With(ctx, l.turn)
 	ctx, l.w = r.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
 	return ctx, l, nil
