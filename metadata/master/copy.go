@@ -235,7 +235,7 @@ func (h *held) leave() {
 	}
 }
 
-// nextToGo chooses it: one that must leave, else, of those that may, one that has not every row, one that is not alone in its zone, one on the fullest server.
+// nextToGo chooses it: one that must leave, else, of those that may, one that has not every row, one that shares its host or zone with most, one on the fullest server.
 func (h *held) nextToGo() (topology.Placement, bool) {
 	may := slices.DeleteFunc(slices.Clone(h.part.Placements), func(pl topology.Placement) bool {
 		switch others := h.heldByOthers(pl.Server); {
@@ -255,17 +255,17 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 		return topology.Placement{}, false
 	}
 	servers := on(h.live)
-	rank := func(pl topology.Placement) (leaves, unlisted, apart int, bytes int64) {
+	rank := func(pl topology.Placement) (leaves, unlisted int, bytes int64) {
 		st := h.servers[pl.Server]
 		if st == nil {
-			return 1, 1, 0, 0
+			return 1, 1, 0
 		}
-		return number(h.leaves(pl)), number(!slices.Contains(h.hold, pl.Server)), h.zoneUse(servers, st.Zone), st.bytes
+		return number(h.leaves(pl)), number(!slices.Contains(h.hold, pl.Server)), st.bytes
 	}
 	return slices.MaxFunc(may, func(a, b topology.Placement) int {
-		al, au, az, ab := rank(a)
-		bl, bu, bz, bb := rank(b)
-		return cmp.Or(cmp.Compare(al, bl), cmp.Compare(au, bu), cmp.Compare(az, bz), cmp.Compare(ab, bb), cmp.Compare(b.Server, a.Server))
+		al, au, ab := rank(a)
+		bl, bu, bb := rank(b)
+		return cmp.Or(cmp.Compare(al, bl), cmp.Compare(au, bu), h.compareSharing(servers, a.Server, b.Server), cmp.Compare(ab, bb), cmp.Compare(b.Server, a.Server))
 	}), true
 }
 

@@ -21,6 +21,8 @@ import (
 //
 // A move begins where the two differ by more than BalanceBytes and a fifth of the mean, and by twice the partition at least, and goes on while the one is not
 // emptier than the other: so none goes to and fro. Partitions that accept writes stay: new ones are laid out on the servers of which the least load is expected.
+//
+// It also moves copies apart that share a host or a zone (sharing.go), of all partitions, and first.
 type evening struct {
 	*planner
 	// least is the rows on a server when all moves that leave it have ended, most those while nothing has left yet: a server gives by the one and receives by the
@@ -43,36 +45,63 @@ func (p *planner) even() {
 	for _, st := range p.order {
 		e.least[st.ID], e.most[st.ID], e.filling[st.ID], e.coming[st.ID] = st.bytes, st.bytes, st.filling, st.coming
 	}
-	if p.evens = map[placementOf]registry.Move{}; p.set.BalanceBytes < 0 {
-		return
-	}
+	p.evens = map[placementOf]registry.Move{}
 	movable := map[topology.ServerID][]candidate{}
+	var together []candidate
 	for _, m := range p.Tables {
 		for part := range m.All() {
 			switch key := (lease.Partition{Table: m.Table, ID: part.ID}); {
-			case part.State != topology.Live || p.touched[key] || p.empty(key) || p.Sizes[key].Bytes <= 0 || !e.fits(part, key, p.set.DeadAfter):
+			case part.State != topology.Live || p.touched[key]:
+			case p.empty(key):
+				if !p.past(part) && len(part.Placements) == m.Config.Replicas && len(part.Joining) == 0 && e.fits(part, key, 0) && e.shares(part) {
+					together = append(together, candidate{table: m, part: part})
+				}
+			case !e.fits(part, key, p.set.DeadAfter):
 			case len(part.Placements)+len(part.Joining) > m.Config.Replicas:
 				e.goOn(m, part, key)
 			case e.fits(part, key, 0) && e.settled(m, part, key):
+				if _, known := p.Sizes[key]; known && e.shares(part) {
+					together = append(together, candidate{table: m, part: part})
+				}
 				for _, pl := range part.Placements {
-					movable[pl.Server] = append(movable[pl.Server], candidate{m, part, pl})
+					if e.byBytes(part, key) {
+						movable[pl.Server] = append(movable[pl.Server], candidate{m, part, pl})
+					}
 				}
 			}
 		}
 	}
-	if !p.manySilent() {
-		for e.begin(movable) {
-		}
+	if p.manySilent() {
+		return
 	}
+	e.separate(together)
+	for e.begin(movable) {
+	}
+}
+
+// byBytes reports whether copies of a partition may be moved because of their bytes.
+func (e *evening) byBytes(part *topology.Partition, key lease.Partition) bool {
+	return e.set.BalanceBytes >= 0 && part.TimeHi <= e.closed() && e.Sizes[key].Bytes > 0
 }
 
 // fits reports whether nothing else is to be done with a partition: its servers stay, none is silent for longer than patience, they may lead, and its registry rows name no
 // move of one of its placements. A move that has begun is as patient as a repair (DeadAfter): what has been copied is kept while a server starts again.
 func (e *evening) fits(part *topology.Partition, key lease.Partition, patience time.Duration) bool {
-	return part.TimeHi <= e.closed() && !slices.ContainsFunc(append(slices.Clone(part.Placements), part.Joining...), func(pl topology.Placement) bool {
+	stays := func(pl topology.Placement) bool {
 		_, asked := e.view.moveOf(key.Table, pl)
-		return asked || e.bad(pl.Server, patience) || slices.Contains(e.No[key], pl.Server)
-	})
+		return !asked && !e.bad(pl.Server, patience) && !slices.Contains(e.No[key], pl.Server)
+	}
+	for _, pl := range part.Placements {
+		if !stays(pl) {
+			return false
+		}
+	}
+	for _, pl := range part.Joining {
+		if !stays(pl) {
+			return false
+		}
+	}
+	return true
 }
 
 // settled reports whether a partition is led, and all its placements have every row.
@@ -82,9 +111,9 @@ func (e *evening) settled(m *topology.Map, part *topology.Partition, key lease.P
 		!slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool { return !e.lists(key, pl) || !e.servers[pl.Server].copies() })
 }
 
-// goOn continues the move of a partition that has a placement more than it should. Which one leaves follows from the rows on the servers as the map has them: one that
-// joins and is emptier is being filled, and one that is fuller leaves. Both stay so until the move has ended, since a move begins only where the server that is left has
-// more rows afterwards, too.
+// goOn continues the move of a partition that has a placement more than it should. Which one leaves follows from the map and the rows on the servers: one that joins and
+// shares less, or is emptier, is being filled, and one that shares more, or is fuller, leaves. Both stay so until the move has ended, since a move for bytes begins only where the server
+// that is left has more rows afterwards, too.
 func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	unlisted := func(pl topology.Placement) bool { return !e.lists(key, pl) }
 	filling := slices.ContainsFunc(part.Joining, unlisted) // it is kept while another one has to catch up
@@ -92,27 +121,39 @@ func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Part
 		return // there is more to mend than a move (copy.go)
 	}
 	servers := append(on(part.Placements), on(part.Joining)...)
-	rank := func(pl topology.Placement) (together int, bytes int64, follows int) {
-		st := e.servers[pl.Server]
-		return e.zoneUse(servers, st.Zone), st.bytes, number(!e.leads(key, pl.Server))
-	}
-	from := slices.MaxFunc(part.Placements, func(a, b topology.Placement) int {
-		at, ab, af := rank(a)
-		bt, bb, bf := rank(b)
-		return cmp.Or(cmp.Compare(at, bt), cmp.Compare(ab, bb), cmp.Compare(af, bf), cmp.Compare(b.Server, a.Server))
-	})
-	to := topology.ServerID("")
-	switch {
-	case len(part.Joining) == 0 && !slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool { return e.servers[pl.Server].bytes < e.servers[from.Server].bytes }):
-		return // it had one more for another reason
-	case len(part.Joining) == 1:
-		if to = part.Joining[0].Server; e.servers[from.Server].bytes <= e.servers[to].bytes || !e.lists(key, part.Joining[0]) && e.full(to, key) != "" {
-			e.least[to] -= e.Sizes[key].Bytes
-			return
+	from := e.leaver(part, key, servers)
+	if len(part.Joining) == 0 {
+		if slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool {
+			return e.compareSharing(servers, pl.Server, from.Server) < 0 || e.emptier(part, key, pl.Server, from.Server)
+		}) { // else it had one more for another reason
+			e.move(key, from, "", e.whyMoves(servers, from.Server, ""))
+			e.least[from.Server] -= e.Sizes[key].Bytes
 		}
+		return
 	}
-	e.move(key, from, to)
+	to := part.Joining[0]
+	evens := e.emptier(part, key, to.Server, from.Server) && e.compareSharing(without(on(part.Placements), from.Server), to.Server, from.Server) <= 0
+	if !evens && !e.partedBy(part, from.Server, to.Server) || unlisted(to) && e.full(to.Server, key) != "" {
+		e.least[to.Server] -= e.Sizes[key].Bytes
+		return
+	}
+	e.move(key, from, to.Server, e.whyMoves(on(part.Placements), from.Server, to.Server))
 	e.least[from.Server] -= e.Sizes[key].Bytes
+}
+
+// leaver is the placement of a partition that leaves, if one does: the one that shares most with the servers, of a partition whose copies are moved for their bytes too that on the fullest
+// server, then a follower. The same one leaves whether another one is still to come, or is there.
+func (e *evening) leaver(part *topology.Partition, key lease.Partition, servers []topology.ServerID) topology.Placement {
+	return slices.MaxFunc(part.Placements, func(a, b topology.Placement) int {
+		bytes := number(e.emptier(part, key, b.Server, a.Server)) - number(e.emptier(part, key, a.Server, b.Server))
+		return cmp.Or(e.compareSharing(servers, a.Server, b.Server), bytes,
+			cmp.Compare(number(!e.leads(key, a.Server)), number(!e.leads(key, b.Server))), cmp.Compare(b.Server, a.Server))
+	})
+}
+
+// emptier reports whether a server has fewer bytes than another one, and the partition may be moved for that.
+func (e *evening) emptier(part *topology.Partition, key lease.Partition, s, than topology.ServerID) bool {
+	return e.byBytes(part, key) && e.servers[s].bytes < e.servers[than].bytes
 }
 
 // begin begins one more move; false: none is worth it.
@@ -138,13 +179,7 @@ func (e *evening) begin(movable map[topology.ServerID][]candidate) bool {
 		slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(e.size(b), e.size(a)) }) // the largest: the fewest moves
 		for _, c := range all {
 			if to, ok := e.target(c, slack); ok {
-				key := lease.Partition{Table: c.table.Table, ID: c.part.ID}
-				e.move(key, c.from, to)
-				e.least[from.ID] -= e.size(c)
-				e.least[to] += e.size(c)
-				e.most[to] += e.size(c)
-				e.filling[to]++
-				e.coming[to] += e.size(c)
+				e.beginsTo(c, to, e.whyEven(from.ID, to))
 				return true
 			}
 		}
@@ -156,21 +191,31 @@ func (e *evening) size(c candidate) int64 {
 	return e.Sizes[lease.Partition{Table: c.table.Table, ID: c.part.ID}].Bytes
 }
 
+// beginsTo notes a move that begins.
+func (e *evening) beginsTo(c candidate, to topology.ServerID, why string) {
+	e.move(lease.Partition{Table: c.table.Table, ID: c.part.ID}, c.from, to, why)
+	e.least[c.from.Server] -= e.size(c)
+	e.least[to] += e.size(c)
+	e.most[to] += e.size(c)
+	e.filling[to]++
+	e.coming[to] += e.size(c)
+}
+
+// mayHave reports whether a server may have one more placement of a partition, in the place of one that leaves.
+func (e *evening) mayHave(w *where, st *standing) bool {
+	if e.unsuitable(w, st) || st.For < e.set.SettleAfter || w.copies && e.filling[st.ID] >= e.set.FillsMax || w.copies && st.Beat.Room != 0 && st.Beat.Room-e.coming[st.ID] < withSpare(w.bytes) {
+		return false
+	}
+	return e.set.ShareHosts || !slices.ContainsFunc(w.has, func(s topology.ServerID) bool { return e.servers[s].Host == st.Host }) // that of the one that leaves, too: both are there for a while
+}
+
 // target chooses the emptiest server that may have the placement in the place of the one that leaves.
 func (e *evening) target(c candidate, slack int64) (topology.ServerID, bool) {
 	w := where{part: lease.Partition{Table: c.table.Table, ID: c.part.ID}, has: on(c.part.Placements), copies: true, bytes: e.size(c)}
-	stay := slices.DeleteFunc(on(c.part.Placements), func(s topology.ServerID) bool { return s == c.from.Server })
-	hosts := map[string]bool{}
-	for _, s := range w.has {
-		hosts[e.servers[s].Host] = true // its own, too: both are there for a while
-	}
+	stay := without(w.has, c.from.Server)
 	var best *standing
 	for _, st := range e.order {
-		switch {
-		case e.unsuitable(&w, st) || st.For < e.set.SettleAfter || e.filling[st.ID] >= e.set.FillsMax:
-		case st.Beat.Room != 0 && st.Beat.Room-e.coming[st.ID] < withSpare(w.bytes):
-		case hosts[st.Host] && !e.set.ShareHosts || e.zoneUse(stay, st.Zone) > e.zoneUse(stay, e.servers[c.from.Server].Zone):
-		case best == nil || e.most[st.ID] < e.most[best.ID]:
+		if (best == nil || e.most[st.ID] < e.most[best.ID]) && e.mayHave(&w, st) && e.compareSharing(stay, st.ID, c.from.Server) <= 0 && e.leavesFor(c, st.ID) {
 			best = st
 		}
 	}
@@ -181,10 +226,21 @@ func (e *evening) target(c candidate, slack int64) (topology.ServerID, bool) {
 	return best.ID, differ > slack && differ >= 2*e.size(c)
 }
 
-func (e *evening) move(key lease.Partition, from topology.Placement, to topology.ServerID) {
+// leavesFor reports whether the placement is the one that leaves, or one on a fuller server is, once another server joins: else the move would be taken back.
+func (e *evening) leavesFor(c candidate, to topology.ServerID) bool {
+	key := lease.Partition{Table: c.table.Table, ID: c.part.ID}
+	first := e.leaver(c.part, key, append(on(c.part.Placements), to))
+	return first == c.from || e.emptier(c.part, key, c.from.Server, first.Server)
+}
+
+func (e *evening) move(key lease.Partition, from topology.Placement, to topology.ServerID, why string) {
 	m := registry.Move{Table: key.Table, Partition: key.ID, Placement: from.ID, To: to}
-	m.Note.Reason = fmt.Sprintf("%s has %s of rows, %s has %s", from.Server, Bytes(e.servers[from.Server].bytes), cmp.Or(to, "another"), Bytes(e.rows(to)))
+	m.Note.Reason = why
 	e.evens[placementOf{key.Table, from.ID}], e.begun[key] = m, true
+}
+
+func (e *evening) whyEven(from, to topology.ServerID) string {
+	return fmt.Sprintf("%s has %s of rows, %s has %s", from, Bytes(e.servers[from].bytes), cmp.Or(to, "another"), Bytes(e.rows(to)))
 }
 
 // rows is the bytes on a server; of none, those on the emptiest.

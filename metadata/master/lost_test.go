@@ -16,7 +16,7 @@ import (
 
 // TestAServerThatIsLostIsMadeGood has three copies of 60 closed partitions and of ten busy ones on five servers, in no zones or in three. One dies for good, and later another one comes, where there are
 // zones in that of the dead one. Each state is at rest within two hours, with three copies of everything, never two on a host, nor two in a zone: those beyond FillsMax went to another zone, where
-// the only server of theirs was being filled, and stayed there. Without zones bytes and loads are as even as their settings say.
+// the only server of theirs was being filled. Without zones bytes and loads are as even as their settings say.
 func TestAServerThatIsLostIsMadeGood(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {

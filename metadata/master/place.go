@@ -108,7 +108,7 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 		}
 	}
 	if busy != nil && best != nil && further(busy, best) < 0 {
-		return nil, false // nothing would move a copy out of a zone that it shares later
+		return nil, false // the copy would be moved out of the zone that it shares later, and rows be copied twice
 	}
 	return best, best != nil
 }

@@ -264,7 +264,7 @@ func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *rel
 	var full []MoveByLoad
 	for _, pl := range x.part.Placements {
 		stay := slices.DeleteFunc(slices.Clone(w.has), func(s topology.ServerID) bool { return s == pl.Server })
-		if leader := pl.Server == from; leader == (len(w.has) == 1) && l.zoneUse(stay, st.Zone) <= l.zoneUse(stay, l.servers[pl.Server].Zone) {
+		if leader := pl.Server == from; leader == (len(w.has) == 1) && l.compareSharing(stay, st.ID, pl.Server) <= 0 {
 			if m, err := l.rowTakes(from, x, pl, st); err != nil {
 				full = append(full, MoveByLoad{Move: m, From: pl.Server, PassedOver: err.Error()})
 			} else {

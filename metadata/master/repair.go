@@ -193,6 +193,9 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	if len(went) > 0 {
 		kind = p.kindFor(went[0])
 	}
+	if slices.ContainsFunc(gone, func(pl topology.Placement) bool { _, evens := p.evens[placementOf{key.Table, pl.ID}]; return evens }) {
+		kind = Balance
+	}
 	p.moves++
 	p.touched[key] = true
 	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},

@@ -321,7 +321,7 @@ func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candid
 		}
 		others := slices.DeleteFunc(on(c.part.Placements), func(s topology.ServerID) bool { return s == from.ID })
 		to, ok := p.choose(where{part: key, has: others, not: []topology.ServerID{from.ID}, settled: true})
-		if !ok || to.active+2 > from.active || to.load+2*p.weight(key.Table, c.part) > from.load || p.zoneUse(others, to.Zone) > p.zoneUse(others, from.Zone) {
+		if !ok || to.active+2 > from.active || to.load+2*p.weight(key.Table, c.part) > from.load || p.compareSharing(others, to.ID, from.ID) > 0 {
 			continue
 		}
 		leads := append(others, to.ID)[0]
@@ -365,15 +365,6 @@ func (p *planner) apart(c candidate, leads topology.ServerID, first map[lease.Pa
 		}
 	}
 	return true
-}
-
-func (p *planner) zoneUse(servers []topology.ServerID, zone string) (n int) {
-	for _, s := range servers {
-		if st := p.servers[s]; st != nil && st.Zone == zone {
-			n++
-		}
-	}
-	return n
 }
 
 // Bytes writes a size for people: 1.5 GiB.
