@@ -9,87 +9,62 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// A server with staged rows that has not begun to answer after stagedTimeout is cut off where the answer is whole without it: fewer servers are missing, those that
-// are late included, than hold each frame. So one that is slow, or frozen, costs a query a second at most. Where it is needed it is waited for as long as it answers
-// pings: on a busy machine, with a server lost and every row of a table staged, all holders may be late, and no other one has their rows.
-// An asker that accepts an answer that is not whole is not kept waiting.
+// A server with staged rows that has not begun to answer after spareAfter is cut off where the answer is whole without it: fewer servers are missing, those that
+// are late included, than hold each frame. So one that is slow, or frozen, costs a question a quarter of a second at most, also when a query asks several one after the
+// other: when rows are staged, for these rows, for those of partitions. Where it is needed it is waited for: on a busy machine, with a server lost and every row of a table
+// staged, all holders may be late, and no other one has their rows. The connection to one that is frozen is given up after two seconds (peer.ErrSilent), and the query is evaluated
+// once more (package query), so that one which stood still for a moment answers. An asker that accepts an answer that is not whole waits for stagedTimeout.
 
-// stagedTimeout is how long a server with staged rows may need to begin its answer where others have its rows. So long is a ping waited for, too.
+// stagedTimeout is how long a server with staged rows may need to begin its answer where that need not be whole, and to say that it is there, before a
+// deletion.
 const stagedTimeout = time.Second
+
+// spareAfter is how long one may need that is not needed.
+const spareAfter = stagedTimeout / 4
 
 // patience is the wait for the answers of servers with staged rows.
 type patience struct {
 	// Constant.
-	source  *Source
 	holders int  // of each frame, at least
 	partial bool // the answer need not be whole
 
 	mu      sync.Mutex
 	open    map[topology.ServerID]context.CancelFunc // those that have not begun to answer
 	missing int
-	late    bool // stagedTimeout is over
+	late    bool // spareAfter is over
+	overdue bool // stagedTimeout is over
 }
 
-// wait runs until ctx ends. It cuts servers off.
+// wait cuts servers off until ctx ends.
 func (p *patience) wait(ctx context.Context) {
-	tick := time.NewTicker(stagedTimeout)
-	defer tick.Stop()
-	for {
+	for _, step := range [...]struct {
+		pause time.Duration
+		over  *bool
+	}{{spareAfter, &p.late}, {stagedTimeout - spareAfter, &p.overdue}} {
+		timer := time.NewTimer(step.pause)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return
-		case <-tick.C:
+		case <-timer.C:
 		}
-		for _, id := range p.slow() {
-			go p.ping(ctx, id)
-		}
+		p.mu.Lock()
+		*step.over = true
+		p.spareLocked()
+		p.mu.Unlock()
 	}
 }
 
-// slow returns the servers that are late, and still waited for.
-func (p *patience) slow() (ids []topology.ServerID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.late = true
-	p.spareLocked()
-	for id := range p.open {
-		ids = append(ids, id)
-	}
-	return ids
-}
-
-// spareLocked cuts off all that are late if the answer is whole without them.
+// spareLocked cuts off all that are late if the answer is whole without them, and all that are overdue if it need not be.
 func (p *patience) spareLocked() {
-	if !p.late || !p.partial && p.missing+len(p.open) >= p.holders {
+	if whole := p.missing+len(p.open) < p.holders; !p.late || !whole && !(p.partial && p.overdue) {
 		return
 	}
-	for id := range p.open {
-		p.cutLocked(id)
-	}
-}
-
-func (p *patience) cutLocked(id topology.ServerID) {
-	if cut := p.open[id]; cut != nil {
+	for id, cut := range p.open {
 		cut()
 		delete(p.open, id)
 		p.missing++
 	}
-}
-
-// ping cuts a server off that does not answer a ping either.
-func (p *patience) ping(ctx context.Context, id topology.ServerID) {
-	if p.source.deps.Ping == nil {
-		return
-	}
-	within, stop := context.WithTimeout(ctx, stagedTimeout)
-	defer stop()
-	if p.source.deps.Ping(within, id) == nil || ctx.Err() != nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cutLocked(id)
-	p.spareLocked()
 }
 
 // begin is called before a server is asked, under a context of its own.
@@ -104,7 +79,7 @@ func (p *patience) over(id topology.ServerID, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.open[id] == nil {
-		return fault.Errorf(fault.Unavailable, "server %s did not answer in %v", id, stagedTimeout)
+		return fault.Errorf(fault.Unavailable, "server %s did not answer in time", id)
 	}
 	delete(p.open, id)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // left. Servers are asked for the watermark before any partition is read, so that what leaves meanwhile is in the answer and makes the watermark only earlier than it has to be.
 
 // markPatience is how long an answer waits for the watermark, of which nothing but a warning's words depends: a frozen server holds each answer up for so long.
-const markPatience = stagedTimeout / 4
+const markPatience = spareAfter
 
 // stagedFor lists the servers that are asked for staged rows of a table for an answer about q: none, with a warning, if the request skips them.
 func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.ServerID {

@@ -55,8 +55,6 @@ type Deps struct {
 	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may accept some.
 	// Nil: none are. Errors are Unavailable.
 	Stagers func(ctx context.Context, table string) ([]topology.ServerID, error)
-	// Ping asks a server for a sign of life; one with staged rows that gives none is not waited for. Nil: all are waited for.
-	Ping func(ctx context.Context, server topology.ServerID) error
 	// CaughtUp returns when NeverLed has all that was known to the coordination store when it was called. Nil: NeverLed is the newest.
 	CaughtUp   func(context.Context) error
 	Log        *slog.Logger

@@ -75,7 +75,16 @@ func (s *storage) StagedStats(ctx context.Context, _ string) (*peer.Stats, error
 }
 
 // StagedTimes implements peer.StagedRanger: rows at 7 s.
-func (s *storage) StagedTimes(context.Context, string) (lo, hi point.Nanos, err error) {
+func (s *storage) StagedTimes(ctx context.Context, _ string) (lo, hi point.Nanos, err error) {
+	if s.slow > 0 {
+		late := time.NewTimer(s.slow)
+		defer late.Stop()
+		select {
+		case <-late.C:
+		case <-ctx.Done():
+			return 0, 0, fault.Wrap(ctx.Err(), fault.Canceled, "times")
+		}
+	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	if s.away != nil || s.staged == nil {

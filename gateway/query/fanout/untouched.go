@@ -39,14 +39,14 @@ type times struct{ lo, hi point.Nanos }
 func (s *Source) stagedTimes(ctx context.Context, at []topology.ServerID, table string) (all []times, ok bool) {
 	ctx, stop := context.WithTimeout(ctx, stagedTimeout)
 	defer stop()
-	answers, errs := eachStaged(ctx, s, at, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (t times, err error) {
+	answers, errs := patiently(ctx, s, at, table, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (t times, err error) {
 		ranger, ok := st.(peer.StagedRanger)
 		if !ok {
 			return t, fault.Errorf(fault.Invalid, "it does not know the times of staged rows")
 		}
 		t.lo, t.hi, err = ranger.StagedTimes(ctx, table)
 		return t, err
-	})
+	}, func(times) {})
 	silent := 0
 	for i, err := range errs {
 		switch {

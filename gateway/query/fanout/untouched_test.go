@@ -3,6 +3,7 @@ package fanout
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -56,4 +57,26 @@ func TestTimesOfStagedRowsAreKnown(t *testing.T) {
 	f("two are silent", 3, ids{"n2"}, ids{"n1", "n2"}, nil, nil, false)
 	f("one is of an older build", 1, ids{"n2"}, nil, ids{"n2"}, nil, false)
 	f("one is of an older build, the other holder is not", 3, ids{"n2", "n3"}, nil, ids{"n2"}, []times{at}, true)
+}
+
+// TestAFrozenServerHoldsUpTheTimesOfStagedRowsForAQuarterOfASecond where the others hold all rows that it has; else, for a second, until all steps are read.
+func TestAFrozenServerHoldsUpTheTimesOfStagedRowsForAQuarterOfASecond(t *testing.T) {
+	for replicas, want := range map[int]time.Duration{1: time.Second, 3: time.Second / 4} {
+		inWorld(t, func(w *world) {
+			w.change(func() {
+				m := *w.m
+				m.Config.Replicas = replicas
+				w.m = &m
+			})
+			w.stage("n2")
+			w.servers["n1"].slow = time.Hour
+			began := time.Now()
+			if _, known := w.source.stagedTimes(w.t.Context(), w.All(), "t"); known != (replicas == 3) {
+				t.Errorf("%d replicas: known is %t", replicas, known)
+			}
+			if took := time.Since(began); took != want {
+				t.Errorf("%d replicas: it took %v, should be %v", replicas, took, want)
+			}
+		})
+	}
 }
