@@ -54,7 +54,7 @@ func (c *copies) open(p *storage) (err error) {
 		return err
 	}
 	c.chains = runner.New(runner.Deps{Server: string(p.id), Store: lease.StoreID(p.brick.ID().String()), Leases: p.lead, Wire: c.wire,
-		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Watch: p.brick.Watch, Log: p.log, Registerer: p.registerer}, chain.Settings{})
+		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Watch: p.brick.Watch, RecentBytes: p.cfg.RecentBytes(), Log: p.log, Registerer: p.registerer}, chain.Settings{})
 	c.segments = replicas.New(replicas.Deps{Brick: p.brick, Chains: c.chains, Clock: keeper.Boottime, Log: p.log, Registerer: p.registerer},
 		replicas.Settings{BytesPerSecond: int64(p.cfg.Storage.CopyBytesPerSecond)})
 	handler.Join(c.segments)
@@ -113,6 +113,21 @@ func (c *copies) linkBytes() int64 {
 func (c *copies) onLinkGrowth(grown func(to int64)) {
 	if c.links != nil {
 		c.links.OnHeldGrowth(grown)
+	}
+}
+
+// recentBytes is the memory of the newest frames of the logs.
+func (c *copies) recentBytes() int64 {
+	if c.chains == nil {
+		return 0
+	}
+	return c.chains.RecentBytes()
+}
+
+// onRecentGrowth has grown called before recentBytes grows.
+func (c *copies) onRecentGrowth(grown func(to int64)) {
+	if c.chains != nil {
+		c.chains.OnRecentGrowth(grown)
 	}
 }
 

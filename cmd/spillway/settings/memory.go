@@ -90,7 +90,16 @@ const (
 	peerInsertsShare  = 8
 	peerDecodedShare  = 8
 	peerRequestsShare = 4
+
+	recentShare = 64 // the newest frames of partitions with copies
+	recentLeast = 4 << 20
+	recentMost  = 64 << 20
 )
+
+// RecentBytes bounds the newest frames of all partitions of a storage server that have copies.
+func (c *Config) RecentBytes() int64 {
+	return min(max(int64(c.Storage.MemoryBytes)/recentShare, recentLeast), recentMost)
+}
 
 // ForPeers returns the settings of a storage server for its peers, of which own is the server's identity. A server of 2 GiB accepts the longest METADATA file, of 256 MiB.
 func (c *Config) ForPeers(own rpc.Identity) rpc.Settings {

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -73,6 +74,8 @@ type Deps struct {
 	Epoch  func(point.PlacementID) point.Epoch // the brick's highest
 	Watch  func(synced func())                 // has synced called after each fsync of the log
 	Log    *slog.Logger
+	// RecentBytes bounds the memory of the newest frames of all logs together. 0: 64 MiB. Smaller: a member that is a moment behind is sent frames out of the log.
+	RecentBytes int64
 	// Registerer is where metrics are registered; nil: none are.
 	Registerer prometheus.Registerer
 }
@@ -82,6 +85,7 @@ type Chains struct {
 	deps     Deps
 	settings chain.Settings
 	here     atomic.Pointer[Partitions] // nil until Serve
+	recents  recents
 
 	ctx    context.Context // ends with Run
 	cancel context.CancelFunc
@@ -106,6 +110,7 @@ type Chains struct {
 // New makes a server's chains; Run runs them.
 func New(d Deps, s chain.Settings) *Chains {
 	c := &Chains{deps: d, settings: s}
+	c.recents.most = cmp.Or(d.RecentBytes, recentBytes)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.copies, c.mu.opening = map[lease.Partition]*placement{}, map[lease.Partition]bool{}
 	d.Watch(c.synced)

@@ -34,7 +34,7 @@ import (
 //	                                  Report of the members, over the chain ─────────┴─▶ Acked ─▶ Await returns
 //	member   link: Frame ─▶ Received ─▶ machine ─▶ LogIt ─▶ Follow (append) ─▶ unsynced ─▶ fsync ─▶ Synced ─▶ Report, PassOn
 //
-// Lock order: the partition's lock (Pass), then mu, then Chains.unsynced. Chains.mu is acquired before mu, never within
+// Lock order: the partition's lock (Pass), then mu, then Chains.unsynced or recents.mu. Chains.mu is acquired before mu, never within
 // it. mu is held for a step of the machine, some microseconds; effects are performed without it, in order, as only one
 // goroutine drains.
 type placement struct {
@@ -115,6 +115,7 @@ func newPlacement(c *Chains, key lease.Partition, p *partition.Partition) *place
 		self: lease.Member{Placement: id, Server: topology.ServerID(c.deps.Server), Store: c.deps.Store}}
 	x.idle, x.sooner = sync.NewCond(&x.mu.Mutex), make(chan struct{}, 1)
 	x.ctx, x.cancel = context.WithCancel(c.ctx)
+	x.mu.recent.of = &c.recents
 	x.mu.machine = chain.New(c.deps.Clock(), x.self, c.deps.Epoch(id), p.Ends(), c.settings)
 	c.work.Go(x.loop)
 	return x
@@ -451,7 +452,7 @@ func (x *placement) cut(e chain.Cut) {
 		return err
 	})
 	x.mu.Lock()
-	x.mu.recent = recent{}
+	x.mu.recent.clear()
 	x.mu.Unlock()
 	if done {
 		x.post(event{in: chain.WasCut{After: e.After}})
@@ -469,7 +470,7 @@ func (x *placement) logIt(e chain.LogIt) {
 	if err != nil {
 		x.c.deps.Log.Warn("a frame is not taken", "partition", x.key.String(), "serial", e.Serial.String(), "error", err)
 		x.mu.Lock()
-		x.mu.recent = recent{}
+		x.mu.recent.clear()
 		x.mu.Unlock()
 		// Recent is emptied, and the machine gets the true end: the head sends again from there. Nothing behind a frame
 		// that failed may be logged.
@@ -704,6 +705,7 @@ func (x *placement) end() {
 	}
 	left := x.mu.events
 	x.mu.events, x.mu.news = nil, nil
+	x.mu.recent.clear()
 	x.mu.Unlock()
 	for _, e := range left {
 		x.refuse(e)
