@@ -7,10 +7,8 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	grpcpeer "google.golang.org/grpc/peer"
@@ -20,49 +18,62 @@ import (
 )
 
 // gRPC gathers a message until it is whole, of up to 33 MiB in each of 1,024 streams of a connection, and asks for no permission. So the messages of requests are read here,
-// from gRPC's transport: the length comes first, is held against the bound of its method, and is counted. A long insert waits a while for room before its bytes are asked
-// for; another long message has room of its own, and is refused where there is none.
+// from gRPC's transport: the length comes first, is held against the bound of its method, and is counted. What is longer than a piece waits for room once its first
+// piece has come: a length alone holds nothing.
 //
-//	transport ─5 bytes─▶ length ─▶ bound of the method ─▶ long: room of all long ones ─▶ pieces, never long without one ─▶ message
-//	                                                     └ short: counted alone ───────┘
+//	transport ─5 bytes─▶ length ─▶ bound of the method ─▶ first piece ─▶ more: room of its kind, shared by peers ─▶ pieces, never long without one ─▶ message
+//	                                                                    └ none: counted alone ───────────────────▶ message
 //
-// An insert is counted until all that is in its message is done or admitted. Links are read by gRPC itself: a server has one link to each other, which must never wait.
+// A message of inserts is counted as long as its memory is held. Those of links need no room: a server has one link to each other, which must never wait.
 
 const (
 	// requestMessageMax bounds a message of a call, other than inserts and links: longer requests come in chunks of chunkBytesMax, and a plan has evaluateMax.
 	requestMessageMax = evaluateMax
-	// shortMessage is the length up to which a message needs no room.
+	// shortMessage is the length up to which an insert does not wait for long ones.
 	shortMessage = chunkBytesMax + 4<<10
 	// arrivingPiece is how much of a message is read at a time, about a frame of HTTP/2: a connection carries frames of its streams by turns, so that a piece of each comes soon
-	// on a slow connection, too.
+	// on a slow connection, too. It is also the length up to which a message needs no room: pings, heartbeats and most reads pass whatever else arrives.
 	arrivingPiece = 16 << 10
-	// arrivingShare is the part of Settings.InsertBytesMax that long inserts may have while they arrive; two of the longest always may.
+	// arrivingShare is the part of Settings.InsertBytesMax that long inserts may have while they arrive; two of the longest always may. Short ones have half as much.
 	arrivingShare = 4
-	// arrivingCalls is how many long messages of other requests may arrive at a time.
+	// arrivingCalls is how many of the longest messages of other requests may arrive at a time.
 	arrivingCalls = 16
-	// arrivingWait is how long an insert waits for room. Its stream waits with it, and so do its definitions.
+	// arrivingWait is how long a message waits for room. Its stream waits with it, and so do its definitions.
 	arrivingWait = 5 * time.Second
 )
 
 // arrivals counts the messages that are being received.
 type arrivals struct {
-	room    *semaphore.Weighted // of long inserts
-	calls   *semaphore.Weighted // of other long messages, which do not wait: a semaphore refuses them while any waits
-	held    budget.Held         // of all
-	wait    time.Duration       // of a long insert for room; constant once the server serves
-	refused atomic.Int64        // inserts that waited so long
+	long, short, calls *sharedRoom   // of inserts, and of other requests
+	held               budget.Held   // of all
+	wait               time.Duration // for room; constant once the server serves
 }
 
 func newArrivals(s *Settings) arrivals {
+	share := s.InsertBytesMax / arrivingShare
 	return arrivals{
-		room:  semaphore.NewWeighted(max(2*messageBytesMax, s.InsertBytesMax/arrivingShare)),
-		calls: semaphore.NewWeighted(arrivingCalls * requestMessageMax),
+		long:  newSharedRoom(share, messageBytesMax),
+		short: newSharedRoom(share/2, int64(pooledBytes(shortMessage))),
+		calls: newSharedRoom(arrivingCalls*requestMessageMax, requestMessageMax),
 		wait:  arrivingWait,
 	}
 }
 
-// errNoRoom is the reason why a long message of inserts is not kept. Where it is one record, as gateways send it, that is answered; else its stream ends.
-var errNoRoom = fault.Errorf(fault.Throttled, "long inserts that are being received have all the room there is; try again later")
+// of returns the room for a message; nil: it needs none.
+func (a *arrivals) of(n int, of arrivingKind) *sharedRoom {
+	switch {
+	case n <= arrivingPiece || of == ofLink:
+		return nil
+	case of == ofCall:
+		return a.calls
+	case n > shortMessage:
+		return a.long
+	}
+	return a.short
+}
+
+// errNoRoom is the reason why a message is not kept. Of inserts, where it is one record, as gateways send it, that is answered; else its stream ends.
+var errNoRoom = fault.Errorf(fault.Throttled, "messages that are being received have all the room there is; try again later")
 
 // messageReader is the part of gRPC's transport that reads. A test holds it against the version of gRPC that is used.
 type messageReader interface {
@@ -73,27 +84,61 @@ type messageReader interface {
 // arrivingStream is a stream of which the messages are counted as they arrive.
 type arrivingStream struct {
 	grpc.ServerStream
-	s       *Server
-	from    messageReader
-	most    int
-	inserts bool // a message that is long waits for room; else it is refused
+	s      *Server
+	from   messageReader
+	peer   string // shares room with all others of the same
+	most   int
+	kind   arrivingKind
+	unread unreadCall
+
+	sending sending
 }
+
+// arrivingKind is the kind of a call whose messages arrive.
+type arrivingKind uint8
+
+const (
+	ofCall arrivingKind = iota
+	ofInserts
+	ofLink
+)
 
 // arriving has a call's messages read here. Of a transport that gRPC does not serve itself they are read by gRPC.
 func (s *Server) arriving(name string, ss grpc.ServerStream) grpc.ServerStream {
 	from, ok := grpc.ServerTransportStreamFromContext(ss.Context()).(messageReader)
-	if !ok || name == methodLink {
+	if !ok {
 		return ss
 	}
-	if name == methodInserts {
-		return &arrivingStream{ss, s, from, messageBytesMax, true}
+	a := &arrivingStream{ServerStream: ss, s: s, from: from, peer: pacedOf(ss.Context()).peer, most: requestMessageMax}
+	switch name {
+	case methodInserts:
+		a.most, a.kind = messageBytesMax, ofInserts
+	case methodLink:
+		a.most, a.kind = linkMessageMax, ofLink
+	case methodSnapshots: // their own limit is longer
+		return a
 	}
-	return &arrivingStream{ss, s, from, requestMessageMax, false}
+	a.sending.max = s.sendMax
+	return a
 }
 
-// RecvMsg implements grpc.ServerStream. A message of inserts is counted until it is done; of one without room the first record's header is received, with the reason. Errors
+// pacedOf is the connection of a call; the zero pacedInfo where it has none.
+func pacedOf(ctx context.Context) (info pacedInfo) {
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		info, _ = p.AuthInfo.(pacedInfo)
+	}
+	return info
+}
+
+// RecvMsg implements grpc.ServerStream. A message of inserts is counted as long as it is held; of one without room the first record's header is received, with the reason. Errors
 // are io.EOF at the end of the stream, TooLarge, Throttled, Corrupt, and those of the transport.
-func (a *arrivingStream) RecvMsg(to any) error {
+func (a *arrivingStream) RecvMsg(to any) (err error) {
+	a.reads(true)
+	defer func() {
+		if err == nil { // else nothing comes any more
+			a.reads(false)
+		}
+	}()
 	m := to.(*message)
 	n, err := a.length()
 	if err != nil {
@@ -105,23 +150,16 @@ func (a *arrivingStream) RecvMsg(to any) error {
 		wait = a.s.awaitPieces(a.Context())
 		defer wait.stop()
 	}
-	left := n
-	release, err := a.enter(n)
-	if err == nil {
-		left, err = a.gather(m, n, wait)
+	in := &arrival{of: &a.s.arrivals, room: a.s.arrivals.of(n, a.kind), length: n, inserts: a.kind == ofInserts}
+	left, err := a.gather(in, wait)
+	switch {
+	case err == nil:
+		m.data, m.release = in.whole()
+		return nil
+	case errors.Is(err, errNoRoom) && in.inserts:
+		return a.refuse(m, in, left, wait, err)
 	}
-	if errors.Is(err, errNoRoom) {
-		return a.refuse(m, left, wait, release, err)
-	}
-	if err != nil {
-		m.data.Free()
-		m.data = nil
-	}
-	if err == nil && a.inserts {
-		m.release = release
-	} else {
-		release()
-	}
+	in.drop()
 	return err
 }
 
@@ -141,89 +179,56 @@ func (a *arrivingStream) length() (int, error) {
 	return int(n), nil
 }
 
-// enter counts a message before it is read. Errors are Canceled and Throttled; release is never nil.
-func (a *arrivingStream) enter(length int) (release func(), err error) {
-	all, n := &a.s.arrivals, int64(length)
-	room := all.calls
-	switch {
-	case n <= shortMessage:
-		room = nil
-	case a.inserts:
-		room = all.room
-		err = a.awaitRoom(n)
-	case !room.TryAcquire(n):
-		err = fault.Errorf(fault.Throttled, "there is no room for a message of %d bytes beside those that are being received; try again later", n)
+// gather reads a message. left is how many of its bytes were not read. Errors are errNoRoom, and those of the transport.
+func (a *arrivingStream) gather(in *arrival, wait *wait) (left int, err error) {
+	if in.room == nil {
+		return a.read(in.length, wait, in.keep)
 	}
+	left, err = a.read(arrivingPiece, wait, in.keep)
+	left += in.length - arrivingPiece
 	if err != nil {
-		return func() {}, err
+		return left, err
 	}
-	all.held.Add(n)
-	return func() {
-		all.held.Add(-n)
-		if room != nil {
-			room.Release(n)
+	if err := a.enter(in); err != nil {
+		return left, err
+	}
+	refused := in.room.refusals()
+	defer wait.holding(in)()
+	return a.read(left, wait, func(piece mem.BufferSlice) error {
+		if err := in.keep(piece); err != nil {
+			return err
 		}
-	}, nil
+		if wait.slow() && in.room.refusals() != refused {
+			return fault.Annotate(errNoRoom, "a message of %d bytes, of which some have not come in %v", in.length, a.s.requestMax)
+		}
+		return nil
+	})
 }
 
-// awaitRoom waits for room for a long insert. Errors are Canceled and errNoRoom.
-func (a *arrivingStream) awaitRoom(n int64) error {
-	ctx, stop := context.WithTimeout(a.Context(), a.s.arrivals.wait)
-	defer stop()
-	err := a.s.arrivals.room.Acquire(ctx, n)
+// enter waits for room for a message of which the first piece has come. Errors are Canceled and errNoRoom.
+func (a *arrivingStream) enter(in *arrival) error {
+	a.reads(false)
+	defer a.reads(true)
+	has, err := in.room.enter(a.Context(), a.s.arrivals.wait, a.peer, in.needs())
 	switch {
 	case err == nil:
-		return nil
+		in.enter(has)
 	case a.Context().Err() != nil:
-		return fault.Wrap(err, fault.Canceled, "wait for room for a message of %d bytes", n)
+		return fault.Wrap(a.Context().Err(), fault.Canceled, "wait for room for a message of %d bytes", in.length)
 	}
-	a.s.arrivals.refused.Add(1)
-	return fault.Annotate(errNoRoom, "a message of %d bytes", n)
+	return err
 }
 
-// gather reads a message. One of inserts is read into one buffer: in the transport's own it would be copied once more when it is whole, and be there twice. A long one ends with
-// errNoRoom if it is not whole after Server.requestMax and another one found no room since it began. left is how many of its bytes were not read.
-func (a *arrivingStream) gather(m *message, n int, wait *wait) (left int, err error) {
-	if !a.inserts || n <= arrivingPiece {
-		return a.read(n, wait, func(piece mem.BufferSlice) error {
-			m.data = append(m.data, piece...)
-			return nil
-		})
-	}
-	refused := a.s.arrivals.refused.Load()
-	buf, data := poolBuffer(n)
-	m.data = mem.BufferSlice{buf}
-	return a.read(n, wait, func(piece mem.BufferSlice) error {
-		data = data[piece.CopyTo(data):]
-		piece.Free()
-		if n > shortMessage && len(data) > 0 && wait.slow() && a.s.arrivals.refused.Load() != refused {
-			return fault.Annotate(errNoRoom, "a message of %d bytes, of which %d have not come in %v", n, len(data), a.s.requestMax)
-		}
-		return nil
-	})
-}
-
-// refuse reads on to the end of a message without keeping it, so that its stream goes on.
-func (a *arrivingStream) refuse(m *message, left int, wait *wait, release func(), why error) (err error) {
-	defer func() {
-		if err != nil {
-			m.data = nil
-		}
-	}()
-	var head []byte
-	if m.data != nil {
-		head = append(head, m.data[0].ReadOnlyData()[:recordLen]...)
-		m.data.Free()
-	}
-	release()
-	_, err = a.read(left, wait, func(piece mem.BufferSlice) error {
-		for _, b := range piece {
-			head = append(head, b.ReadOnlyData()[:min(b.Len(), recordLen-len(head))]...)
-		}
+// refuse reads on to the end of a message of inserts without keeping it, so that its stream goes on.
+func (a *arrivingStream) refuse(m *message, in *arrival, left int, wait *wait, why error) error {
+	head := in.drop()
+	_, err := a.read(left, wait, func(piece mem.BufferSlice) error {
 		piece.Free()
 		return nil
 	})
-	m.data, m.refused = mem.BufferSlice{mem.SliceBuffer(head)}, why
+	if err == nil {
+		m.data, m.refused = mem.BufferSlice{mem.SliceBuffer(head)}, why
+	}
 	return err
 }
 
@@ -247,7 +252,8 @@ func (a *arrivingStream) read(n int, wait *wait, keep func(piece mem.BufferSlice
 }
 
 // wait closes the connection of a call when nothing of a message has come for Server.requestMax: half a message would hold its memory as long as its connection lives, and
-// gRPC ends a wait only with its handler or its connection. It counts steps, so that a time in which this process did not run is one of them.
+// gRPC ends a wait only with its handler or its connection. Long before, a message of which nothing comes loses its room to others that wait for some. It counts steps, so that a
+// time in which this process did not run is one of them.
 type wait struct {
 	s    *Server
 	conn net.Conn // nil: none to close
@@ -255,23 +261,23 @@ type wait struct {
 	mu struct {
 		sync.Mutex
 		timer   *time.Timer
-		silent  int // steps since bytes came
-		steps   int // since the wait began
+		holds   *arrival // nil: no room
+		silent  int      // steps since bytes came
+		steps   int      // since the wait began
 		stopped bool
 	}
 }
 
-// waitSteps is how many steps of a wait are Server.requestMax.
-const waitSteps = 8
+const (
+	// waitSteps is how many steps of a wait are Server.requestMax.
+	waitSteps = 32
+	// silentSteps is after how many without bytes a message loses its room, if others wait: two to four seconds, less than they wait.
+	silentSteps = 2
+)
 
 // awaitPieces begins a wait, which the caller stops.
 func (s *Server) awaitPieces(ctx context.Context) *wait {
-	w := &wait{s: s}
-	if p, ok := grpcpeer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(pacedInfo); ok {
-			w.conn = info.conn
-		}
-	}
+	w := &wait{s: s, conn: pacedOf(ctx).conn}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.timer = time.AfterFunc(s.requestMax/waitSteps, w.step)
@@ -285,7 +291,11 @@ func (w *wait) step() {
 		return
 	}
 	w.mu.steps++
-	if w.mu.silent++; w.mu.silent < waitSteps {
+	w.mu.silent++
+	if in := w.mu.holds; in != nil && w.mu.silent >= silentSteps && in.room.wanted() {
+		in.drop()
+	}
+	if w.mu.silent < waitSteps {
 		w.mu.timer.Reset(w.s.requestMax / waitSteps)
 		return
 	}
@@ -307,6 +317,17 @@ func (w *wait) came() {
 	w.mu.silent = 0
 }
 
+// holding has a message lose its room when nothing of it comes from now on, until done is called.
+func (w *wait) holding(in *arrival) (done func()) {
+	set := func(in *arrival) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.mu.holds, w.mu.silent = in, 0
+	}
+	set(in)
+	return func() { set(nil) }
+}
+
 // slow reports whether the wait began Server.requestMax ago or earlier.
 func (w *wait) slow() bool {
 	w.mu.Lock()
@@ -321,7 +342,7 @@ func (w *wait) stop() {
 	w.mu.timer.Stop()
 }
 
-// ArrivingBytes is the memory of messages of requests that are being received, but those of links. One of inserts is counted until it is done.
+// ArrivingBytes is the memory of messages of requests that are being received, but those of links. One of inserts is counted as long as it is held.
 func (s *Server) ArrivingBytes() int64 { return s.arrivals.held.Load() }
 
 // OnArrivingGrowth has f called with the coming value of ArrivingBytes each time before it grows.

@@ -74,8 +74,20 @@ func (c *closes) Close() error         { c.closed.Store(true); return nil }
 func arrivingServer() *Server {
 	srv := &Server{requestMax: time.Minute, deps: Deps{Log: slog.New(slog.DiscardHandler)}}
 	srv.settings.setDefaults()
-	srv.arrivals = newArrivals(&srv.settings)
+	srv.arrivals, srv.callers = newArrivals(&srv.settings), newCallers(&srv.settings)
 	return srv
+}
+
+// arrivingFrom is a call of a peer that has entered.
+func arrivingFrom(ctx context.Context, srv *Server, from messageReader, peer string, most int, inserts bool) *arrivingStream {
+	kind := ofCall
+	if inserts {
+		kind = ofInserts
+	}
+	if err := srv.callers.enter(peer, false); err != nil {
+		panic(err)
+	}
+	return &arrivingStream{ServerStream: ofContext{nil, ctx}, s: srv, from: from, peer: peer, most: most, kind: kind}
 }
 
 // TestMessagesThatArriveStayWithinTheMemoryForInserts: each of 1,024 streams of a connection could have a message of 33 MiB under way that was nowhere counted, so that a few gateways with
@@ -95,7 +107,7 @@ func TestMessagesThatArriveStayWithinTheMemoryForInserts(t *testing.T) {
 		const streams = 20
 		for range streams {
 			go func() {
-				a := &arrivingStream{ofContext{nil, ctx}, srv, &slowTransport{ctx, in, messageBytesMax}, messageBytesMax, true}
+				a := arrivingFrom(ctx, srv, &slowTransport{ctx, in, messageBytesMax}, "", messageBytesMax, true)
 				var m message
 				err := a.RecvMsg(&m)
 				if err == nil && m.data.Len() != messageBytesMax {
@@ -107,15 +119,22 @@ func TestMessagesThatArriveStayWithinTheMemoryForInserts(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if n := srv.ArrivingBytes(); n == 0 || n > most {
+		if n := srv.ArrivingBytes(); n != 0 {
+			t.Errorf("%d bytes are counted of %d messages of which no more than the length came", n, streams)
+		}
+		for range streams {
+			in <- 1
+		}
+		synctest.Wait()
+		if n := srv.ArrivingBytes(); n < messageBytesMax || n > most {
 			t.Errorf("%d bytes of %d messages arrive, want at most %d", n, streams, most)
 		}
-		call := &arrivingStream{ofContext{nil, ctx}, srv, &slowTransport{ctx, in, messageBytesMax}, requestMessageMax, false}
+		call := arrivingFrom(ctx, srv, &slowTransport{ctx, in, messageBytesMax}, "", requestMessageMax, false)
 		if err := call.RecvMsg(&message{}); !fault.Is(err, fault.TooLarge) {
 			t.Errorf("a read as long as an insert: %v", err)
 		}
 		for range streams {
-			for range messageBytesMax / arrivingPiece {
+			for range messageBytesMax/arrivingPiece - 1 {
 				in <- 1
 			}
 		}
@@ -124,37 +143,100 @@ func TestMessagesThatArriveStayWithinTheMemoryForInserts(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := srv.ArrivingBytes(); n != 0 || peak.Load() > most || !srv.arrivals.room.TryAcquire(most) {
+		if n := srv.ArrivingBytes(); n != 0 || peak.Load() > most || srv.arrivals.long.room.used != 0 {
 			t.Errorf("%d bytes stay counted; at most %d arrived at a time", n, peak.Load())
 		}
 	})
 }
 
 // TestLongRequestsAreNotRefusedWhileInsertsWait: long requests shared the semaphore of inserts, whose TryAcquire fails while any insert waits, so that long plans of queries were refused although
-// there was room.
+// there was room. Those of a peer that sends slowly leave room to others.
 func TestLongRequestsAreNotRefusedWhileInsertsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arrivingServer()
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
-		for range 3 { // the third waits
+		for _, gateway := range []string{"a", "b", "c"} { // the third waits
 			go func() {
-				_ = (&arrivingStream{ofContext{nil, ctx}, srv, &slowTransport{ctx, nil, messageBytesMax}, messageBytesMax, true}).RecvMsg(&message{})
+				_ = arrivingFrom(ctx, srv, &slowly{slowTransport{ctx, nil, messageBytesMax}, time.Second}, gateway, messageBytesMax, true).RecvMsg(&message{})
 			}()
 		}
-		synctest.Wait()
-		plan := func(every time.Duration) error {
-			return (&arrivingStream{ofContext{nil, ctx}, srv, &slowly{slowTransport{ctx, nil, requestMessageMax}, every}, requestMessageMax, false}).RecvMsg(&message{})
+		time.Sleep(2 * time.Second)
+		plan := func(gateway string, every time.Duration) error {
+			return arrivingFrom(ctx, srv, &slowly{slowTransport{ctx, nil, requestMessageMax}, every}, gateway, requestMessageMax, false).RecvMsg(&message{})
 		}
-		if err := plan(0); err != nil {
+		if err := plan("a", 0); err != nil {
 			t.Errorf("a long plan beside inserts: %v", err)
 		}
-		for range arrivingCalls {
-			go func() { _ = plan(time.Hour) }()
+		for range 2 * arrivingCalls {
+			go func() { _ = plan("slow", time.Second) }()
+		}
+		time.Sleep(2 * time.Second)
+		if n := srv.arrivals.calls.room.used; n != (arrivingCalls-1)*requestMessageMax {
+			t.Errorf("long plans of one peer have %d bytes", n)
+		}
+		if err := plan("a", 0); err != nil {
+			t.Errorf("a long plan beside many that another peer sends slowly: %v", err)
+		}
+		if err := plan("slow", 0); !fault.Is(err, fault.Throttled) {
+			t.Errorf("a long plan beside %d of the same peer that do not come: %v", arrivingCalls, err)
+		}
+	})
+}
+
+// TestASilentSenderLosesItsRoomWhileOthersWait: a message of which no more came than its beginning held its room for up to two minutes. Its stream goes on where it comes in the end.
+func TestASilentSenderLosesItsRoomWhileOthersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := arrivingServer()
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		in, ended := make(chan byte), make(chan error)
+		for _, silent := range []string{"a", "b"} {
+			go func() {
+				var m message
+				err := arrivingFrom(ctx, srv, &slowTransport{ctx, in, messageBytesMax}, silent, messageBytesMax, true).RecvMsg(&m)
+				if err == nil {
+					err = m.refused
+				}
+				m.data.Free()
+				m.done()
+				ended <- err
+			}()
+			in <- 1
 		}
 		synctest.Wait()
-		if err := plan(0); !fault.Is(err, fault.Throttled) {
-			t.Errorf("a long plan beside %d that do not come: %v", arrivingCalls, err)
+		if n := srv.ArrivingBytes(); n != 2*messageBytesMax {
+			t.Errorf("%d bytes of two messages arrive", n)
+		}
+		time.Sleep(srv.requestMax / 2)
+		if n := srv.ArrivingBytes(); n != 2*messageBytesMax {
+			t.Errorf("where nobody waits silent senders keep %d bytes", n)
+		}
+		began := time.Now()
+		var m message
+		err := arrivingFrom(ctx, srv, &slowly{slowTransport{ctx, nil, shortMessage + 1}, 0}, "honest", messageBytesMax, true).RecvMsg(&m)
+		if took := time.Since(began); err != nil || m.refused != nil || took >= arrivingWait {
+			t.Errorf("a long insert beside silent ones: after %v %v, refused for %v", took, err, m.refused)
+		}
+		m.data.Free()
+		m.done()
+		for range 2 * (messageBytesMax/arrivingPiece - 1) {
+			in <- 1
+		}
+		lost := 0
+		for range 2 {
+			switch err := <-ended; {
+			case fault.Is(err, fault.Throttled):
+				lost++
+			case err != nil:
+				t.Errorf("a stream does not go on behind a message that came late: %v", err)
+			}
+		}
+		if lost == 0 {
+			t.Error("no silent message lost its room")
+		}
+		if n := srv.ArrivingBytes(); n != 0 || srv.arrivals.long.room.used != 0 {
+			t.Errorf("%d bytes stay counted, %d in use", n, srv.arrivals.long.room.used)
 		}
 	})
 }
@@ -165,10 +247,10 @@ func TestABusyConnectionKeepsItsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arrivingServer()
 		conn := &closes{}
-		ctx := grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{AuthInfo: pacedInfo{nil, conn}})
+		ctx := grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{AuthInfo: pacedInfo{nil, conn, ""}})
 		for _, inserts := range []bool{true, false} {
 			var m message
-			a := &arrivingStream{ofContext{nil, ctx}, srv, &slowly{slowTransport{ctx, nil, chunkBytesMax}, srv.requestMax / 2}, requestMessageMax, inserts}
+			a := arrivingFrom(ctx, srv, &slowly{slowTransport{ctx, nil, chunkBytesMax}, srv.requestMax / 2}, "", requestMessageMax, inserts)
 			var from receiver = a
 			if !inserts {
 				from = srv.awaited(a)
@@ -176,11 +258,12 @@ func TestABusyConnectionKeepsItsCalls(t *testing.T) {
 			if err := from.RecvMsg(&m); err != nil || m.data.Len() != chunkBytesMax || conn.closed.Load() {
 				t.Errorf("a message of which a part comes in each half of a minute, of inserts %v: %d bytes, %v, connection closed %v", inserts, m.data.Len(), err, conn.closed.Load())
 			}
+			m.data.Free()
 			m.done()
 		}
 		ctx, end := context.WithCancel(ctx)
 		go func() {
-			_ = (&arrivingStream{ofContext{nil, ctx}, srv, &slowTransport{ctx, nil, chunkBytesMax}, messageBytesMax, true}).RecvMsg(&message{})
+			_ = arrivingFrom(ctx, srv, &slowTransport{ctx, nil, chunkBytesMax}, "", messageBytesMax, true).RecvMsg(&message{})
 		}()
 		time.Sleep(srv.requestMax - time.Second)
 		early := conn.closed.Load()
@@ -198,23 +281,29 @@ func TestSlowSendersDoNotKeepLongInsertsOfOthersOut(t *testing.T) {
 		srv := arrivingServer()
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
-		receive := func(n int, every time.Duration) (m message, err error) {
-			err = (&arrivingStream{ofContext{nil, ctx}, srv, &slowly{slowTransport{ctx, nil, n}, every}, messageBytesMax, true}).RecvMsg(&m)
+		receive := func(gateway string, n int, every time.Duration) (bytes int, refused, err error) {
+			var m message
+			err = arrivingFrom(ctx, srv, &slowly{slowTransport{ctx, nil, n}, every}, gateway, messageBytesMax, true).RecvMsg(&m)
+			bytes = m.data.Len()
+			m.data.Free()
 			m.done()
-			return m, err
+			return bytes, m.refused, err
 		}
-		for range 2 {
-			go func() { _, _ = receive(messageBytesMax, srv.requestMax/2) }()
+		for _, slow := range []string{"a", "b"} {
+			go func() { _, _, _ = receive(slow, messageBytesMax, time.Second) }()
 		}
-		synctest.Wait()
+		time.Sleep(2 * time.Second)
 		began := time.Now()
-		m, err := receive(shortMessage+1, 0)
-		if took := time.Since(began); took != arrivingWait || err != nil || !fault.Is(m.refused, fault.Throttled) || m.data.Len() != recordLen {
-			t.Errorf("a long insert without room: after %v %v, refused for %v", took, err, m.refused)
+		n, refused, err := receive("honest", shortMessage+1, 0)
+		if took := time.Since(began); took != arrivingWait || err != nil || !fault.Is(refused, fault.Throttled) || n != recordLen {
+			t.Errorf("a long insert without room: after %v %v, refused for %v", took, err, refused)
+		}
+		if n, refused, err := receive("honest", shortMessage, 0); err != nil || refused != nil || n != shortMessage {
+			t.Errorf("a short insert beside long ones: %v, refused for %v", err, refused)
 		}
 		time.Sleep(2 * srv.requestMax)
-		if m, err := receive(shortMessage+1, 0); err != nil || m.refused != nil || m.data.Len() != shortMessage+1 {
-			t.Errorf("a long insert two minutes later: %v, refused for %v", err, m.refused)
+		if n, refused, err := receive("honest", shortMessage+1, 0); err != nil || refused != nil || n != shortMessage+1 {
+			t.Errorf("a long insert two minutes later: %v, refused for %v", err, refused)
 		}
 		if n := srv.ArrivingBytes(); n != 0 {
 			t.Errorf("%d bytes are counted of messages that are not kept", n)
@@ -227,9 +316,13 @@ func TestAStreamGoesOnAfterAnInsertWithoutRoom(t *testing.T) {
 	m := newMemory()
 	p, srv := serveStorage(t, m)
 	srv.arrivals.wait = time.Millisecond
-	const all = 2 * messageBytesMax
-	if !srv.arrivals.room.TryAcquire(all) {
-		t.Fatal("room is in use")
+	var others []*seat
+	for _, other := range []string{"a", "b"} {
+		has, err := srv.arrivals.long.enter(t.Context(), time.Minute, other, messageBytesMax)
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, has)
 	}
 	st := openStream(t, p)
 	if err := st.Define(t.Context(), []peer.Def{{ID: 1, Labels: point.MakeLabels(point.MetricName, "m")}}); err != nil {
@@ -248,7 +341,9 @@ func TestAStreamGoesOnAfterAnInsertWithoutRoom(t *testing.T) {
 	if err := insert(1); err != nil {
 		t.Errorf("a short insert behind it: %v", err)
 	}
-	srv.arrivals.room.Release(all)
+	for _, has := range others {
+		srv.arrivals.long.leave(has)
+	}
 	if err := insert(long); err != nil {
 		t.Errorf("a long insert with room: %v", err)
 	}
@@ -312,7 +407,7 @@ func TestAMessageIsCountedWhileItsDefinitionsWait(t *testing.T) {
 	endRecord(b, from)
 	send(b)
 	<-s.defining
-	if n := srv.ArrivingBytes(); n != int64(len(b)) {
+	if n := srv.ArrivingBytes(); n != int64(pooledBytes(len(b))) {
 		t.Errorf("%d bytes are counted of a message of %d of which a definition waits", n, len(b))
 	}
 	close(s.goOn)

@@ -19,7 +19,7 @@ type message struct {
 	wait    *wait  // for its bytes, set by a caller that also waits for the message to begin; else nil
 	length  int    // in bytes, also of one that is refused
 	refused error  // of inserts: data is the header of the first record alone
-	release func() // of inserts: the message is not counted any more
+	release func() // of short inserts: the message is not counted any more
 }
 
 // done releases a message of inserts that was received; the message may be of another call, and of another transport.
@@ -67,7 +67,37 @@ func (m *message) whole() mem.Buffer {
 }
 
 // bufferPool has sizes for messages of links and chunks: a message of 40 KiB has a whole MiB in gRPC's own pool, and a frame in it keeps all of that.
-var bufferPool = mem.NewTieredBufferPool(256, 1<<10, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10+4<<10, linkMessageBytes+linkMessageBytes/2, chunkBytesMax+4<<10, 512<<10, 1<<20+4<<10, 2<<20, 4<<20, 8<<20, 16<<20, messageBytesMax)
+var bufferPool = mem.NewTieredBufferPool(bufferSizes...)
+
+var bufferSizes = []int{256, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128<<10 + 4<<10, linkMessageBytes + linkMessageBytes/2, chunkBytesMax + 4<<10, 512 << 10, 1<<20 + 4<<10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, messageBytesMax}
+
+// pooledBytes is the memory of a buffer of the pool for n bytes.
+func pooledBytes(n int) int {
+	for _, size := range bufferSizes {
+		if n <= size {
+			return size
+		}
+	}
+	return n
+}
+
+// poolBufferOf is poolBuffer for a buffer of more than a KiB of which the memory is counted elsewhere: freed is called when the last reference is gone.
+func poolBufferOf(n int, freed func()) (buf mem.Buffer, data []byte) {
+	p := bufferPool.Get(n)
+	return mem.NewBuffer(p, reporting(freed)), *p
+}
+
+// reporting reports a buffer that goes back to the pool.
+type reporting func()
+
+// Get implements mem.BufferPool.
+func (reporting) Get(n int) *[]byte { return bufferPool.Get(n) }
+
+// Put implements mem.BufferPool.
+func (freed reporting) Put(p *[]byte) {
+	bufferPool.Put(p)
+	freed()
+}
 
 // poolBuffer gets a buffer of n bytes from the pool. data are its bytes: to be written until the buffer is passed on.
 func poolBuffer(n int) (buf mem.Buffer, data []byte) {

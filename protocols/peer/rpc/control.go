@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/pace"
 )
 
@@ -98,13 +99,24 @@ func (c pacedCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.
 	if c.strangers != nil {
 		paced.leave = c.strangers.enter(conn)
 	}
-	return paced, pacedInfo{info, paced}, nil
+	return paced, pacedInfo{info, paced, peerName(info, conn)}, nil
 }
 
 // pacedInfo identifies the other side of a connection, and has the connection.
 type pacedInfo struct {
 	credentials.AuthInfo
 	conn net.Conn
+	peer string // of all connections of the same process
+}
+
+// peerName is the identity in the certificate of a connection, or its host.
+func peerName(info credentials.AuthInfo, conn net.Conn) string {
+	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.PeerCertificates) > 0 {
+		if id, err := IdentityOf(t.State.PeerCertificates[0]); err == nil {
+			return id.String()
+		}
+	}
+	return handshake.HostOf(conn.RemoteAddr()).String()
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -117,6 +117,7 @@ type arriving struct {
 	route peer.Route
 	buf   mem.Buffer
 	data  []byte
+	spare int64 // of the buffer behind the frame: booked, and no part of the window
 	have  int
 }
 
@@ -130,6 +131,8 @@ const (
 	linkReferenced = 4 << 10
 	// urgentBytesMax bounds the urgent messages that wait to be sent.
 	urgentBytesMax = 8 << 20
+	// linkMessageMax bounds a received message: urgent messages that waited, and one more.
+	linkMessageMax = urgentBytesMax + linkHeadMax + 1<<20
 	// pieceTurns is how many messages of frames are sent for one of pieces where both wait.
 	pieceTurns = 16
 	// bodyCost is the cost of a frame or a piece beside its bytes.
@@ -166,7 +169,7 @@ func (l *link) run() {
 	loops.Go(l.watch)
 	l.fail(l.receive())
 	if p := l.partly; p != nil {
-		l.frames.held.Add(-p.cost())
+		l.frames.held.Add(-p.cost() - p.spare)
 		p.buf.Free()
 	}
 	loops.Wait()
@@ -593,8 +596,10 @@ func (l *link) takeFrame(r linkRecord, buf mem.Buffer) error {
 		l.ls.handler.Frame(l, &route, l.held(&l.frames, buf, r.body, cost))
 		return nil
 	}
+	spare := int64(pooledBytes(int(total))) - int64(total)
+	l.frames.held.Add(spare)
 	whole, data := poolBuffer(int(total)) // within the window
-	l.partly = &arriving{route: route, buf: whole, data: data, have: copy(data, r.body)}
+	l.partly = &arriving{route: route, buf: whole, data: data, spare: spare, have: copy(data, r.body)}
 	return nil
 }
 
@@ -608,7 +613,7 @@ func (l *link) takePart(r linkRecord) error {
 		return nil
 	}
 	l.partly = nil
-	l.ls.handler.Frame(l, &p.route, &heldBody{l, &l.frames, p.buf, p.data, p.cost()})
+	l.ls.handler.Frame(l, &p.route, &heldBody{l, &l.frames, p.buf, p.data, p.cost(), p.spare})
 	return nil
 }
 
@@ -639,7 +644,7 @@ func (l *link) held(of *flow, buf mem.Buffer, body []byte, cost int64) *heldBody
 	} else {
 		buf.Ref()
 	}
-	return &heldBody{l, of, buf, body, cost}
+	return &heldBody{l, of, buf, body, cost, 0}
 }
 
 // begin counts a received body against the window.
@@ -659,6 +664,8 @@ type heldBody struct {
 	buf  mem.Buffer
 	data []byte
 	cost int64
+	// spare is booked beside the cost.
+	spare int64
 }
 
 // Bytes implements peer.Body.
@@ -670,7 +677,7 @@ func (b *heldBody) Done() {
 	b.data = nil
 	b.buf.Free()
 	b.of.inUse.Add(-b.cost)
-	b.of.held.Add(-b.cost)
+	b.of.held.Add(-b.cost - b.spare)
 	if b.of.owed.Add(b.cost) >= b.of.window/creditShare {
 		b.l.sendCredit()
 	}

@@ -32,9 +32,9 @@ func TestFramesOnLinksAreBooked(t *testing.T) {
 		}
 		b.until(t, "all frames", func() bool { return len(b.bodies) == 4 && b.pieces == 1 })
 		synctest.Wait()
-		const held = 3*(1<<20+bodyCost) + 100 + bodyCost
+		held := 3*(int64(pooledBytes(1<<20))+bodyCost) + 100 + bodyCost
 		if n := to.HeldBytes(); n != held || most.Load() < held || from.HeldBytes() != 0 {
-			t.Errorf("the receiver holds %d bytes, %d at most, and the sender %d; want %d and none", n, most.Load(), from.HeldBytes(), int64(held))
+			t.Errorf("the receiver holds %d bytes, %d at most, and the sender %d; want %d and none", n, most.Load(), from.HeldBytes(), held)
 		}
 		for _, body := range b.bodies {
 			body.Done()

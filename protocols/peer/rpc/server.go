@@ -49,6 +49,8 @@ type Server struct {
 
 	// The longest wait for the next message of a request; constant once it serves.
 	requestMax time.Duration
+	// The longest time in which nothing of an answer is read; constant once it serves.
+	sendMax time.Duration
 
 	stopping chan struct{} // closed by Shutdown
 	once     sync.Once
@@ -62,7 +64,8 @@ type Server struct {
 	requestsHeld budget.Held            // the same, and the copies that decoding makes
 	answerBytes  budget.Held            // of answers that are being sent, but those of selects and evaluations, which are sent as they are made
 	classBytes   [classMax]atomic.Int64 // of requestBytes, by class
-	arrivals     arrivals               // messages that are not whole yet, and those of inserts that are not done
+	callers      callers
+	arrivals     arrivals // messages that are not whole yet, and those of inserts that are not done
 }
 
 // Bounds of one request and of one answer that is no select.
@@ -74,7 +77,7 @@ const (
 // HTTP/2 windows: how much a sender may send before the receiver has read it. Their size is fixed, because one that grows
 // with measurements would be memory without a bound.
 const (
-	serverStreamWindow = 1 << 20
+	serverStreamWindow = 256 << 10
 	clientStreamWindow = 1 << 20
 	connectionWindow   = 16 << 20
 )
@@ -102,7 +105,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 	if c, ok := creds.(*certificates); ok {
 		c.gate = handshake.New(handshake.Deps{Processors: d.Processors, Registerer: d.Registerer})
 	}
-	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{}), decoded: semaphore.NewWeighted(s.DecodedBytesMax), arrivals: newArrivals(&s), requestMax: requestShare * s.SilenceMax}
+	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{}), decoded: semaphore.NewWeighted(s.DecodedBytesMax), arrivals: newArrivals(&s), callers: newCallers(&s), requestMax: requestShare * s.SilenceMax, sendMax: sendShare * s.SilenceMax}
 	srv.metrics = newServerMetrics(d.Registerer, srv)
 	srv.grpc = grpc.NewServer(
 		grpc.Creds(newPacedCredentials(creds, &s.TLS)),
@@ -180,7 +183,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	d := &grpc.ServiceDesc{ServiceName: service}
 	add := func(name string, f func(grpc.ServerStream) error) {
 		desc := both(name)
-		desc.Handler = func(_ any, ss grpc.ServerStream) error { return toStatus(s.handle(name, s.arriving(name, ss), f)) }
+		desc.Handler = func(_ any, ss grpc.ServerStream) error { return toStatus(s.called(name, ss, f)) }
 		d.Streams = append(d.Streams, desc)
 	}
 	add(methodInserts, s.inserts)
@@ -214,6 +217,20 @@ func (s *Server) service() *grpc.ServiceDesc {
 
 // smallMax bounds reads and look-ups, which hold names and matchers only, as a regular expression may be long, and other requests that are short.
 const smallMax = 8 << 20
+
+// called handles a call, unless its peer has too many. A ping is always answered: its request is read to its end.
+func (s *Server) called(name string, ss grpc.ServerStream, f func(grpc.ServerStream) error) error {
+	arriving, ok := s.arriving(name, ss).(*arrivingStream)
+	if !ok {
+		return s.handle(name, ss, f)
+	}
+	if err := s.callers.enter(arriving.peer, name == methodPing); err != nil {
+		s.metrics.calls.WithLabelValues(name, kindLabel(err)).Inc()
+		return err
+	}
+	defer arriving.end()
+	return s.handle(name, arriving, f)
+}
 
 func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStream) error) (err error) {
 	select {

@@ -1,0 +1,128 @@
+package rpc
+
+import (
+	"sync"
+
+	"google.golang.org/grpc/mem"
+)
+
+// arrival is a message that arrives, and the memory that it holds. It may lose that from another goroutine, while its reader waits for the next piece.
+//
+//	first piece ─▶ enter: a buffer for all of an insert ─▶ pieces ─▶ whole ─▶ the message, counted until its buffer is freed
+//	                └ of another request: its pieces                └ drop: no room any more, the first record's header is left
+type arrival struct {
+	// Constant.
+	of      *arrivals
+	room    *sharedRoom // nil: it needs none
+	length  int
+	inserts bool // read into one buffer: in the transport's own it would be copied once more when it is whole, and be there twice
+
+	mu      sync.Mutex
+	data    mem.BufferSlice
+	rest    []byte // of the buffer: to be filled
+	has     *seat  // nil: it needs no room, or has none yet
+	counted int64
+	lost    bool
+	head    []byte // of one that is lost: as much of a record's header as came
+}
+
+// needs is the memory of a message: a pooled buffer may be longer than what is in it.
+func (a *arrival) needs() int64 {
+	if a.inserts {
+		return int64(pooledBytes(a.length))
+	}
+	return int64(a.length)
+}
+
+// count counts n bytes in all; the lock is held.
+func (a *arrival) count(n int64) {
+	a.of.held.Add(n - a.counted)
+	a.counted = n
+}
+
+// enter gives the message its room.
+func (a *arrival) enter(has *seat) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.has = has
+	a.count(has.bytes)
+	if !a.inserts {
+		return
+	}
+	first := a.data
+	release := a.has
+	buf, data := poolBufferOf(a.length, func() {
+		a.of.held.Add(-release.bytes)
+		a.room.leave(release)
+	})
+	a.data, a.rest = mem.BufferSlice{buf}, data
+	a.rest = a.rest[first.CopyTo(a.rest):]
+	first.Free()
+}
+
+// keep adds a piece. The error is errNoRoom where the message has lost its room.
+func (a *arrival) keep(piece mem.BufferSlice) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.lost:
+		a.noteHead(piece)
+		piece.Free()
+		return errNoRoom
+	case a.rest != nil:
+		a.rest = a.rest[piece.CopyTo(a.rest):]
+		piece.Free()
+		return nil
+	case a.has == nil:
+		a.count(a.counted + int64(piece.Len()))
+	}
+	a.data = append(a.data, piece...)
+	return nil
+}
+
+// whole gives the message away. release is to be called when it is done, unless it is nil: it is counted until its buffer is freed.
+func (a *arrival) whole() (data mem.BufferSlice, release func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	data, a.data, a.lost = a.data, nil, true
+	switch {
+	case a.inserts && a.has != nil:
+		return data, nil
+	case a.inserts:
+		n := a.counted
+		return data, func() { a.of.held.Add(-n) }
+	}
+	a.give() // its reader counts it
+	return data, nil
+}
+
+// drop frees what came, and returns the header of the first record, as far as that came.
+func (a *arrival) drop() (head []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lost {
+		return a.head
+	}
+	a.lost = true
+	a.noteHead(a.data)
+	a.data.Free()
+	a.data, a.rest = nil, nil
+	if !a.inserts || a.has == nil {
+		a.give()
+	}
+	return a.head
+}
+
+// give gives back what is not given back with a buffer; the lock is held.
+func (a *arrival) give() {
+	a.of.held.Add(-a.counted)
+	if a.has != nil {
+		a.room.leave(a.has)
+	}
+}
+
+func (a *arrival) noteHead(data mem.BufferSlice) {
+	for _, b := range data {
+		a.head = append(a.head, b.ReadOnlyData()[:min(b.Len(), recordLen-len(a.head))]...)
+	}
+}

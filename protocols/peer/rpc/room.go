@@ -1,0 +1,195 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// room is memory that peers share: for messages that arrive. It has no clock, lock or goroutine; sharedRoom has.
+//
+//	most ─┬─ a peer that holds nothing gets what fits
+//	      └─ one that holds something leaves spare to those that do not
+//
+// Of the peers that wait the one that holds least is served first, of several such the one that was served the longest ago, and none overtakes it, so that a long message gets its turn. However many connections, calls and messages
+// a peer has, they are one peer's.
+//
+// Invariant: used is the sum of what the peers hold, and at most most.
+type room struct {
+	most, spare int64 // constant; spare is at least the longest request, and half of most at the most
+
+	used  int64
+	turns uint64
+	peers map[string]*roomPeer // that hold something, or wait
+}
+
+// roomPeer is a peer's part of a room.
+type roomPeer struct {
+	name   string
+	held   int64
+	served uint64  // when it was given something last
+	waits  []*seat // in the order in which they came
+}
+
+// before reports whether a peer that waits is served before another one that does.
+func (p *roomPeer) before(q *roomPeer) bool {
+	return cmp.Or(cmp.Compare(p.held, q.held), cmp.Compare(p.served, q.served), cmp.Compare(p.waits[0].turn, q.waits[0].turn)) < 0
+}
+
+// seat is a part of a room that a peer holds, or waits for.
+type seat struct {
+	of    *roomPeer
+	bytes int64
+	turn  uint64
+	has   bool          // it holds its bytes
+	got   chan struct{} // closed by sharedRoom when it does
+}
+
+// ask adds a seat, which waits until serve returns it.
+func (r *room) ask(peer string, bytes int64) *seat {
+	of := r.peers[peer]
+	if of == nil {
+		if r.peers == nil {
+			r.peers = map[string]*roomPeer{}
+		}
+		of = &roomPeer{name: peer}
+		r.peers[peer] = of
+	}
+	r.turns++
+	s := &seat{of: of, bytes: bytes, turn: r.turns}
+	of.waits = append(of.waits, s)
+	return s
+}
+
+// serve returns the seats that have their bytes now.
+func (r *room) serve() (got []*seat) {
+	for {
+		var next *roomPeer
+		for _, p := range r.peers {
+			if len(p.waits) > 0 && (next == nil || p.before(next)) {
+				next = p
+			}
+		}
+		if next == nil {
+			return got
+		}
+		s, left := next.waits[0], r.most-r.used
+		if next.held > 0 {
+			left -= r.spare
+		}
+		if s.bytes > left {
+			return got
+		}
+		next.waits = next.waits[1:]
+		next.held += s.bytes
+		r.used += s.bytes
+		r.turns++
+		next.served = r.turns
+		s.has = true
+		got = append(got, s)
+	}
+}
+
+// leave removes a seat, whether it has its bytes or waits. serve is to be called after it.
+func (r *room) leave(s *seat) {
+	p := s.of
+	if s.has {
+		s.has = false
+		p.held -= s.bytes
+		r.used -= s.bytes
+	} else {
+		for i, other := range p.waits {
+			if other == s {
+				p.waits = append(p.waits[:i:i], p.waits[i+1:]...)
+				break
+			}
+		}
+	}
+	if p.held == 0 && len(p.waits) == 0 {
+		delete(r.peers, p.name)
+	}
+}
+
+// wanted reports whether any peer waits.
+func (r *room) wanted() bool {
+	for _, p := range r.peers {
+		if len(p.waits) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// sharedRoom is a room that goroutines wait for.
+type sharedRoom struct {
+	mu      sync.Mutex
+	room    room   // guarded by mu
+	refused uint64 // requests that waited in vain; guarded by mu
+}
+
+func newSharedRoom(most, longest int64) *sharedRoom {
+	return &sharedRoom{room: room{most: max(most, 2*longest), spare: longest}}
+}
+
+// enter waits so long for bytes, or until ctx ends. The error is errNoRoom.
+func (r *sharedRoom) enter(ctx context.Context, most time.Duration, peer string, bytes int64) (*seat, error) {
+	r.mu.Lock()
+	s := r.room.ask(peer, bytes)
+	r.serveLocked()
+	if s.has {
+		r.mu.Unlock()
+		return s, nil
+	}
+	s.got = make(chan struct{})
+	r.mu.Unlock()
+	limit := time.NewTimer(most)
+	defer limit.Stop()
+	select {
+	case <-s.got:
+		return s, nil
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.has {
+		return s, nil
+	}
+	r.refused++
+	r.room.leave(s)
+	r.serveLocked() // those behind may be smaller
+	return nil, fault.Annotate(errNoRoom, "a message of %d bytes", bytes)
+}
+
+// leave gives back what a seat has.
+func (r *sharedRoom) leave(s *seat) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.room.leave(s)
+	r.serveLocked()
+}
+
+func (r *sharedRoom) serveLocked() {
+	for _, s := range r.room.serve() {
+		if s.got != nil {
+			close(s.got)
+		}
+	}
+}
+
+// wanted reports whether others wait.
+func (r *sharedRoom) wanted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.room.wanted()
+}
+
+// refusals counts those that waited in vain.
+func (r *sharedRoom) refusals() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refused
+}

@@ -1,0 +1,78 @@
+package rpc
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestAPeerWithManyMessagesLeavesRoomForThoseOfOthers: a gateway whose thousand streams each sent a long insert, slowly, had all the room, and a copy of a partition, or another gateway, waited behind them all.
+func TestAPeerWithManyMessagesLeavesRoomForThoseOfOthers(t *testing.T) {
+	r := room{most: 66, spare: 33}
+	var first []*seat
+	for range 1000 {
+		first = append(first, r.ask("greedy", 33))
+	}
+	if got := r.serve(); len(got) != 1 {
+		t.Fatalf("a peer alone has %d of the longest messages, want one beside the spare room", len(got))
+	}
+	honest := r.ask("honest", 33)
+	if got := r.serve(); len(got) != 1 || got[0] != honest {
+		t.Fatalf("a peer that holds nothing waits behind one that holds half: %v", got)
+	}
+	again := r.ask("honest", 33)
+	third := r.ask("third", 20)
+	r.leave(first[0])
+	if got := r.serve(); len(got) != 1 || got[0] != third {
+		t.Errorf("of two peers that hold nothing, the one that was not served yet is not the next: %v", got)
+	}
+	r.leave(honest)
+	r.leave(third)
+	if got := r.serve(); len(got) != 2 || !again.has {
+		t.Errorf("the long messages of two peers are not both there: %v", got)
+	}
+}
+
+// TestRoomIsNeverLost: whatever comes and goes, a room is used as far as it can be, and empty at the end.
+func TestRoomIsNeverLost(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := room{most: 20, spare: 10}
+		var all []*seat
+		check := func() {
+			used := int64(0)
+			for _, s := range all {
+				if s.has {
+					used += s.bytes
+				}
+			}
+			if used != r.used || used > r.most {
+				t.Fatalf("%d bytes are used, counted are %d of %d", used, r.used, r.most)
+			}
+			if used == 0 && r.wanted() {
+				t.Fatal("a message waits for an empty room")
+			}
+			for _, p := range r.peers {
+				if p.held == 0 && len(p.waits) > 0 && r.used+10 <= r.most {
+					t.Fatalf("%q holds nothing and waits, with %d bytes used", p.name, r.used)
+				}
+			}
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if len(all) == 0 || rapid.Bool().Draw(t, "comes") {
+				all = append(all, r.ask(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "peer"), rapid.Int64Range(1, 10).Draw(t, "bytes")))
+			} else {
+				i := rapid.IntRange(0, len(all)-1).Draw(t, "leaves")
+				r.leave(all[i])
+				all = append(all[:i], all[i+1:]...)
+			}
+			r.serve()
+			check()
+		}
+		for _, s := range all {
+			r.leave(s)
+		}
+		if r.used != 0 || len(r.peers) != 0 {
+			t.Fatalf("%d bytes of %d peers stay", r.used, len(r.peers))
+		}
+	})
+}
