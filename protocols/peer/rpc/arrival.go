@@ -26,7 +26,7 @@ type arrival struct {
 	head    []byte // of one that is lost: as much of a record's header as came
 }
 
-// needs is the memory of a message: a pooled buffer may be longer than what is in it.
+// needs is the memory of a message: a pooled buffer may be longer.
 func (a *arrival) needs() int64 {
 	if a.inserts {
 		return int64(pooledBytes(a.length))
@@ -34,8 +34,8 @@ func (a *arrival) needs() int64 {
 	return int64(a.length)
 }
 
-// count counts n bytes in all; the lock is held.
-func (a *arrival) count(n int64) {
+// countLocked counts n bytes in all.
+func (a *arrival) countLocked(n int64) {
 	a.of.held.Add(n - a.counted)
 	a.counted = n
 }
@@ -45,7 +45,7 @@ func (a *arrival) enter(has *seat) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.has = has
-	a.count(has.bytes)
+	a.countLocked(has.bytes)
 	if !a.inserts {
 		return
 	}
@@ -66,7 +66,7 @@ func (a *arrival) keep(piece mem.BufferSlice) error {
 	defer a.mu.Unlock()
 	switch {
 	case a.lost:
-		a.noteHead(piece)
+		a.noteHeadLocked(piece)
 		piece.Free()
 		return errNoRoom
 	case a.rest != nil:
@@ -74,7 +74,7 @@ func (a *arrival) keep(piece mem.BufferSlice) error {
 		piece.Free()
 		return nil
 	case a.has == nil:
-		a.count(a.counted + int64(piece.Len()))
+		a.countLocked(a.counted + int64(piece.Len()))
 	}
 	a.data = append(a.data, piece...)
 	return nil
@@ -92,11 +92,11 @@ func (a *arrival) whole() (data mem.BufferSlice, release func()) {
 		n := a.counted
 		return data, func() { a.of.held.Add(-n) }
 	}
-	a.give() // its reader counts it
+	a.giveLocked() // its reader counts it
 	return data, nil
 }
 
-// drop frees what came, and returns the header of the first record, as far as that came.
+// drop frees the pieces, and returns the header of the first record, as far as that came.
 func (a *arrival) drop() (head []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,24 +104,24 @@ func (a *arrival) drop() (head []byte) {
 		return a.head
 	}
 	a.lost = true
-	a.noteHead(a.data)
+	a.noteHeadLocked(a.data)
 	a.data.Free()
 	a.data, a.rest = nil, nil
 	if !a.inserts || a.has == nil {
-		a.give()
+		a.giveLocked()
 	}
 	return a.head
 }
 
-// give gives back what is not given back with a buffer; the lock is held.
-func (a *arrival) give() {
+// giveLocked gives back the memory and the room of a message without a buffer of its own.
+func (a *arrival) giveLocked() {
 	a.of.held.Add(-a.counted)
 	if a.has != nil {
 		a.room.leave(a.has)
 	}
 }
 
-func (a *arrival) noteHead(data mem.BufferSlice) {
+func (a *arrival) noteHeadLocked(data mem.BufferSlice) {
 	for _, b := range data {
 		a.head = append(a.head, b.ReadOnlyData()[:min(b.Len(), recordLen-len(a.head))]...)
 	}

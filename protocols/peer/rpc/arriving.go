@@ -18,7 +18,7 @@ import (
 )
 
 // gRPC gathers a message until it is whole, of up to 33 MiB in each of 1,024 streams of a connection, and asks for no permission. So the messages of requests are read here,
-// from gRPC's transport: the length comes first, is held against the bound of its method, and is counted. What is longer than a piece waits for room once its first
+// from gRPC's transport: the length comes first, is held against the bound of its method, and is counted. A message longer than a piece waits for room once its first
 // piece has come: a length alone holds nothing.
 //
 //	transport ─5 bytes─▶ length ─▶ bound of the method ─▶ first piece ─▶ more: room of its kind, shared by peers ─▶ pieces, never long without one ─▶ message

@@ -210,7 +210,7 @@ func TestASilentSenderLosesItsRoomWhileOthersWait(t *testing.T) {
 		}
 		time.Sleep(srv.requestMax / 2)
 		if n := srv.ArrivingBytes(); n != 2*messageBytesMax {
-			t.Errorf("where nobody waits silent senders keep %d bytes", n)
+			t.Errorf("where none waits silent senders keep %d bytes", n)
 		}
 		began := time.Now()
 		var m message

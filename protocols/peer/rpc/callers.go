@@ -48,7 +48,7 @@ func (c *callers) enter(peer string, always bool) error {
 	case of.calls >= callerMax:
 		return fault.Errorf(fault.Throttled, "%d calls of this peer are under way, the most there may be; try again later", of.calls)
 	case c.unread >= c.unreadMax && of.unread*len(c.peers) >= c.unreadMax:
-		return fault.Errorf(fault.Throttled, "%d calls of this peer send what is not read yet, and %d of all, the most there may be; try again later", of.unread, c.unread)
+		return fault.Errorf(fault.Throttled, "%d calls of this peer wait to be read, and %d of all, the most there may be; try again later", of.unread, c.unread)
 	}
 	of.calls++
 	return nil

@@ -5,7 +5,7 @@ import "time"
 // sending closes the connection of a call of which nothing is read for sending.max: gRPC's send waits for room as long as the connection lives, and with it the answer, the turn among queries, the
 // goroutine, and what a storage keeps open for it. It belongs to the goroutine that sends.
 type sending struct {
-	max   time.Duration // constant; 0: as long as it takes
+	max   time.Duration // constant; 0: no limit
 	timer *time.Timer   // nil: nothing was sent yet
 }
 
