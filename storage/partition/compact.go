@@ -34,7 +34,21 @@ func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 func (p *Partition) CleanTombstones() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.clean = true
+	p.mu.asked.clean = true
+}
+
+// requests are what callers asked of the next compaction of all segments.
+type requests struct {
+	clean bool // to leave out deleted rows
+	major bool // to be made: another compaction ran when Compact was called
+}
+
+// askAgain has the next compaction do what one that failed should have done.
+func (p *Partition) askAgain(a requests) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.asked.clean = p.mu.asked.clean || a.clean
+	p.mu.asked.major = (p.mu.asked.major || a.major) && !p.mu.follows
 }
 
 // chain returns the input of the compaction policy; wait is set while a failure is too fresh to try again.
@@ -48,8 +62,8 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 		c.Deletions = max(c.Deletions, len(g.Tombstones))
 	}
 	c.DeletionBytes = tombstoneBytes(p.mu.state.Segments)
-	p.mu.clean = p.mu.clean && c.Deletions > 0 // else the deleted rows are gone
-	c.Clean = p.mu.clean
+	p.mu.asked.clean = p.mu.asked.clean && c.Deletions > 0 // else the deleted rows are gone
+	c.Clean, c.Wanted = p.mu.asked.clean, p.mu.asked.major
 	from := p.settings.ranksFrom(now)
 	for _, g := range p.mu.segments {
 		if g.info.StampHi < from {
@@ -60,7 +74,9 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 }
 
 // Compact folds every segment into one major. Rows are written while flushes go on; minors that were flushed meanwhile are based on the
-// major, so that the chain never forks (C50). Deleted rows and the losers of equal timestamps are left out.
+// major, so that the chain never forks (C50). Deleted rows and the losers of equal timestamps are left out; rows deleted meanwhile stay for the next one.
+//
+// While another compaction runs it returns at once, and one of all segments that was asked for is made after that by CompactIfDue.
 //
 // A damaged partition is left as it is: its rows are not lost as long as the catalogue lists them (I6). The error is Corrupt.
 func (p *Partition) Compact(ctx context.Context, why Reason) error {
@@ -76,6 +92,9 @@ func (p *Partition) compact(ctx context.Context, why Reason, first point.Segment
 		return p.notHere("compacts")
 	}
 	if !p.compactMu.TryLock() {
+		if why == ByRequest {
+			p.askAgain(requests{major: true})
+		}
 		return nil
 	}
 	defer p.compactMu.Unlock()
@@ -94,33 +113,50 @@ func (p *Partition) compact(ctx context.Context, why Reason, first point.Segment
 //	meanwhile    major  a  b  c  d  e  f  two flushes
 //	after        major  a  X  Y           X of b, c and d, based on a; Y of e and f, based on X
 //
-// e and f are based on d, which is gone, so they are written anew with the base X. They are small beside X. Followers get neither before the compaction ends (Offered): one that had e
-// would refuse X, which does not have the frames of e.
+// e and f are based on d, which is gone, so they are written anew with the base X. They are small beside X.
+//
+// A deletion that comes meanwhile hides rows of the segments that are there, and stays with their results:
+//
+//	meanwhile    major  a  b  c  d  e  DELETE  f    it hides rows up to e, and the header of f lists it
+//	after        major  a  X  Y  Z                  it hides rows of a, X and Y; Y of e, Z of f, with the deletion in its header
+//
+// So a compaction writes what was there when it began once, however many deletions come.
 type folding struct {
 	p    *Partition
-	st   *State         // of the segments that are in the results, or below them
-	from int            // of these, those below stay
-	made []segment.Info // the results, oldest first
-	turn *lane.Turn     // nil: under the flush lock, which waits for no turn, since the flushes behind it make room for rows
+	st   *State     // of the segments that are in the results, or below them
+	from int        // of these, those below stay
+	made []folded   // the results, oldest first
+	turn *lane.Turn // nil: under the flush lock, which waits for no turn, since the flushes behind it make room for rows
+}
+
+// folded is a result, with the segments that it was made of. Their tombstones are those whose rows it left out.
+type folded struct {
+	segment.Info
+	of []SegmentState
 }
 
 // compactNow holds compactMu for all of it, and flushMu only for the last fold and the commit. A crash before the commit leaves unlisted
 // segments: Tidy removes them, as the listed ones hold their frames. One behind it leaves the old segments, unlisted: removed in the same way.
-func (p *Partition) compactNow(ctx context.Context, why Reason, first point.SegmentID) error {
+func (p *Partition) compactNow(ctx context.Context, why Reason, first point.SegmentID) (err error) {
 	start := time.Now()
 	// A flush or deletion that is in the catalogue but not yet in the readers' list would be seen in only one of them.
 	p.flushMu.Lock()
-	v, st, err := p.beginFold()
+	v, st, asked, err := p.beginFold()
 	p.flushMu.Unlock()
 	if err != nil || v == nil {
 		return err
 	}
 	defer p.endFold()
-	f := &folding{p: p, turn: p.deps.Lane.Turn(lane.Background())}
 	from, worth := v.foldable(st, why, first)
+	defer func() {
+		if err != nil || from > 0 {
+			p.askAgain(asked)
+		}
+	}()
+	f := &folding{p: p, st: st, from: from, turn: p.deps.Lane.Turn(lane.Background())}
 	if worth {
 		if err = p.deps.Brick.RoomFor(foldedBytes(st.Segments[from:])); err == nil {
-			err = f.fold(ctx, v, st, from)
+			err = f.first(ctx, v)
 		}
 	}
 	v.Close()
@@ -130,19 +166,15 @@ func (p *Partition) compactNow(ctx context.Context, why Reason, first point.Segm
 	if !worth {
 		return nil
 	}
-	folded := len(st.Segments) - from
-	if err := f.finish(ctx); err != nil {
+	if err = f.finish(ctx); err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
 	var rows, bytes uint64
-	for _, info := range f.made {
-		rows, bytes = rows+info.Rows, bytes+uint64(info.Size)
-	}
-	if len(f.made) == 0 { // a deletion came
-		return nil
+	for i := range f.made {
+		rows, bytes = rows+f.made[i].Rows, bytes+uint64(f.made[i].Size)
 	}
 	p.deps.Metrics.compacted(why, rows, bytes, time.Since(start))
-	p.log.Info("segments compacted", "segment", f.made[0].ID, "rows", rows, "bytes", bytes, "from", folded, "kept", f.from, "later", len(f.made)-1, "reason", why, "took", time.Since(start).Round(time.Millisecond))
+	p.log.Info("segments compacted", "segment", f.made[0].ID, "rows", rows, "bytes", bytes, "from", len(st.Segments)-from, "kept", from, "later", len(f.made)-1, "reason", why, "took", time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
@@ -154,7 +186,7 @@ func (v *View) foldable(st *State, why Reason, first point.SegmentID) (from int,
 			return 0, false
 		}
 	}
-	if v.deletes(0) || slices.ContainsFunc(st.Segments[:from], isEarly) {
+	if v.deletes(st) || slices.ContainsFunc(st.Segments[:from], isEarly) {
 		return 0, true
 	}
 	n := len(st.Segments) - from
@@ -164,31 +196,30 @@ func (v *View) foldable(st *State, why Reason, first point.SegmentID) (from int,
 // isEarly reports whether a build made a segment that wrote no checksums, or no ranges.
 func isEarly(g SegmentState) bool { return g.Checksum == 0 || !g.Described() }
 
-// deletes reports whether deletions hide rows of the segments from one on, or are listed by them.
-func (v *View) deletes(from int) bool {
-	return slices.ContainsFunc(v.segments[from:], func(g *segmentRef) bool {
-		return len(*g.tombstones.Load()) > 0 || !g.info.Major && len(g.reader.Info().Deletions) > 0
-	})
+// deletes reports whether deletions hide rows of the segments of a state, or minors list some.
+func (v *View) deletes(st *State) bool {
+	return slices.ContainsFunc(st.Segments, func(g SegmentState) bool { return len(g.Tombstones) > 0 }) ||
+		slices.ContainsFunc(v.segments, func(g *segmentRef) bool { return !g.info.Major && len(g.reader.Info().Deletions) > 0 })
 }
 
-// fold folds all segments of a view from one on; st lists them. The results before are dropped.
-func (f *folding) fold(ctx context.Context, v *View, st *State, from int) error {
-	if err := f.drop(); err != nil {
-		return err
+// first folds the segments of a view, those of the state of when the compaction began.
+func (f *folding) first(ctx context.Context, v *View) error {
+	m := f.p.foldedMeta(f.st.Segments[f.from:])
+	m.Base = f.st.Segments[len(f.st.Segments)-1].ID // of a major: the newest in it
+	if f.from > 0 {
+		m.Base = f.st.Segments[f.from-1].ID
+	} else {
+		m.Major, m.Remembered = true, f.st.remembered()
 	}
-	f.from = from
-	base := st.Segments[len(st.Segments)-1].ID // of a major: the newest in it
-	if from > 0 {
-		base = st.Segments[from-1].ID
-	}
-	return f.add(ctx, v, st, from, base)
+	v.fix(f.st.Segments)
+	return f.add(ctx, v, m, f.st.Segments[f.from:])
 }
 
-// add folds the segments of a view from one on into one more result.
-func (f *folding) add(ctx context.Context, v *View, st *State, from int, base point.SegmentID) error {
-	info, err := f.p.fold(ctx, v, st.Segments, from, base, f.turn)
+// add folds the segments of, the newest of a view, into one more result.
+func (f *folding) add(ctx context.Context, v *View, m segment.Meta, of []SegmentState) error {
+	info, err := f.p.fold(ctx, v, m, len(v.segments)-len(of), f.turn)
 	if err == nil {
-		f.made, f.st = append(f.made, info), st
+		f.made = append(f.made, folded{info, slices.Clone(of)})
 	}
 	return err
 }
@@ -196,8 +227,8 @@ func (f *folding) add(ctx context.Context, v *View, st *State, from int, base po
 // drop removes the results.
 func (f *folding) drop() error {
 	var errs []error
-	for _, info := range f.made {
-		errs = append(errs, f.p.removeSegmentFile(info.ID))
+	for i := range f.made {
+		errs = append(errs, f.p.removeSegmentFile(f.made[i].ID))
 	}
 	f.made = nil
 	return errors.Join(errs...)
@@ -207,18 +238,18 @@ func (f *folding) drop() error {
 const lateFolds = 2
 
 // finish folds what was flushed meanwhile, and commits the results to the catalogue, durably; then readers switch and the old files are removed. After an error the
-// results are removed. None and no error: a deletion came, and the next compaction folds all.
+// results are removed.
 func (f *folding) finish(ctx context.Context) error {
 	for range lateFolds {
 		f.p.flushMu.Lock()
 		late, cur := f.p.viewSegments()
-		if late == nil || sameSegments(f.st, cur) {
+		if late == nil || len(cur.Segments) == len(f.st.Segments) {
 			err := f.end(ctx, late, cur)
 			f.p.flushMu.Unlock()
 			return err
 		}
 		f.p.flushMu.Unlock()
-		if err := f.late(ctx, late, cur); err != nil || len(f.made) == 0 {
+		if err := f.late(ctx, late, cur); err != nil {
 			return err
 		}
 	}
@@ -234,7 +265,7 @@ func (f *folding) end(ctx context.Context, late *View, cur *State) error {
 	if late == nil { // closed just now
 		return errors.Join(f.p.stopReason(ctx), f.drop())
 	}
-	if err := f.late(ctx, late, cur); err != nil || len(f.made) == 0 {
+	if err := f.late(ctx, late, cur); err != nil {
 		return err
 	}
 	if err := f.p.foldEnded(); err != nil {
@@ -243,48 +274,48 @@ func (f *folding) end(ctx context.Context, late *View, cur *State) error {
 	return f.commit()
 }
 
-// late folds the minors that were flushed since; it closes late, the view of the present segments, which cur lists.
+// late folds the minors that were flushed since; it closes late, the view of the present segments, which cur lists. These rows are written as they are, and deletions stay: a minor may define no
+// series without rows (rowless.go). So those that deletions hide other rows of, and those that list deletions of rows below them, begin a minor of their own.
 func (f *folding) late(ctx context.Context, late *View, cur *State) error {
 	defer late.Close()
-	n := len(f.st.Segments)
-	var err error
-	switch {
-	case sameSegments(f.st, cur):
-		return nil
-	case onlyAppended(f.st, cur) && !late.deletes(n):
-		err = f.add(ctx, late, cur, n, f.made[len(f.made)-1].ID)
-	case f.from > 0:
-		return f.drop()
-	default: // a deletion touched the folded segments: start from the sources again
-		err = f.fold(ctx, late, cur, 0)
+	if err := f.p.foldEnded(); err != nil { // the segments may be a later leader's
+		return errors.Join(f.drop(), err)
 	}
-	if err != nil {
-		return errors.Join(err, f.drop())
+	for lo := len(f.st.Segments); lo < len(cur.Segments); {
+		hi := lo + 1
+		for hi < len(cur.Segments) && len(late.segments[hi].reader.Info().Deletions) == 0 && slices.EqualFunc(cur.Segments[lo].Tombstones, cur.Segments[hi].Tombstones, Tombstone.equal) {
+			hi++
+		}
+		of := slices.Clone(cur.Segments[lo:hi])
+		m := f.p.foldedMeta(of)
+		m.Base, m.Deletions = f.made[len(f.made)-1].ID, late.segments[lo].reader.Info().Deletions
+		for i := range of {
+			of[i].Tombstones = nil
+		}
+		upTo := &View{p: f.p, segments: late.segments[:hi]} // retained by late
+		upTo.fix(of)
+		if err := f.add(ctx, upTo, m, of); err != nil {
+			return errors.Join(err, f.drop())
+		}
+		lo = hi
 	}
+	f.st = cur
 	return nil
 }
 
-// commit replaces the folded segments by the results; the flush lock is held. The results have no tombstones: their rows are those that no tombstone hides.
+// commit replaces the folded segments by the results; the flush lock is held. The results have the tombstones that came since they were made: each hides rows of all segments that were there.
 func (f *folding) commit() error {
 	p := f.p
 	p.mu.Lock()
 	next := *p.mu.state
 	p.mu.Unlock()
-	next.Segments = slices.Clone(next.Segments[:f.from])
-	var refs []*segmentRef
-	var err error
-	for _, info := range f.made {
-		st := SegmentState{Info: info}
-		var g *segmentRef
-		if g, err = p.openChecked(st, (*segment.Reader).Check); err != nil {
-			break
-		}
-		refs, next.Segments = append(refs, g), append(next.Segments, st)
+	now := next.Segments
+	next.Segments = slices.Clone(now[:f.from])
+	for i := range f.made {
+		next.Segments = append(next.Segments, f.made[i].state(now))
 	}
+	refs, err := p.openAll(next.Segments[f.from:], (*segment.Reader).Check)
 	if err != nil {
-		for _, g := range refs {
-			g.release()
-		}
 		return errors.Join(err, f.drop())
 	}
 	if err := p.commit(&next); err != nil {
@@ -305,16 +336,30 @@ func (f *folding) commit() error {
 	return nil
 }
 
-// beginFold returns the segments that a compaction may fold, and makes them the ones that followers are offered until it ends; nil: closed. The flush lock is held.
-func (p *Partition) beginFold() (*View, *State, error) {
+// state returns the catalogue's note of a result, in the place of segments in now.
+func (r *folded) state(now []SegmentState) SegmentState {
+	st := []SegmentState{{Info: r.Info}}
+	for _, o := range r.of {
+		for _, t := range now[baseOf(now, o.ID)].Tombstones {
+			if !slices.ContainsFunc(o.Tombstones, t.equal) {
+				_, _ = hide(st, t, false) // without a bound it cannot fail
+			}
+		}
+	}
+	return st[0]
+}
+
+// beginFold returns the segments that a compaction may fold, and makes them the ones that followers are offered until it ends; nil: closed. asked is what was asked up to now. The flush lock is held.
+func (p *Partition) beginFold() (v *View, st *State, asked requests, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.follows {
-		return nil, nil, p.notHere("compacts")
+		return nil, nil, asked, p.notHere("compacts")
 	}
-	v, st := p.viewSegmentsLocked()
+	v, st = p.viewSegmentsLocked()
 	p.mu.offered = st
-	return v, st, nil
+	asked, p.mu.asked = p.mu.asked, requests{}
+	return v, st, asked, nil
 }
 
 // endFold ends the compaction under way: followers are offered all segments, and the log holds no frames of theirs.
@@ -354,20 +399,6 @@ func (p *Partition) Offered() *State {
 		return p.mu.offered
 	}
 	return p.mu.state
-}
-
-func sameSegments(a, b *State) bool {
-	return len(a.Segments) == len(b.Segments) && onlyAppended(a, b)
-}
-
-// onlyAppended reports whether b is a with segments added at the end.
-func onlyAppended(a, b *State) bool {
-	for i, g := range a.Segments {
-		if i >= len(b.Segments) || b.Segments[i].ID != g.ID || len(b.Segments[i].Tombstones) != len(g.Tombstones) {
-			return false
-		}
-	}
-	return true
 }
 
 // Snapshot flushes the head and returns the segments with the catalogue entry that lists them; the entry is not changed. Nil: the
@@ -414,8 +445,7 @@ func (p *Partition) viewSegmentsLocked() (*View, *State) {
 }
 
 // fold writes one segment of the view's segments from one on, in turns: a major of all, or a minor.
-func (p *Partition) fold(ctx context.Context, v *View, all []SegmentState, from int, base point.SegmentID, turn *lane.Turn) (segment.Info, error) {
-	m := p.foldedMeta(all, from, base)
+func (p *Partition) fold(ctx context.Context, v *View, m segment.Meta, from int, turn *lane.Turn) (segment.Info, error) {
 	w, err := p.createSegment(m)
 	if err != nil {
 		return segment.Info{}, err
@@ -433,16 +463,10 @@ func (p *Partition) fold(ctx context.Context, v *View, all []SegmentState, from 
 	return info, err
 }
 
-func (p *Partition) foldedMeta(all []SegmentState, from int, base point.SegmentID) segment.Meta {
-	m := segment.Meta{
-		Table: p.ident.Table, Partition: p.ident.Partition,
-		ID: p.takeSegmentID(), Base: base, Major: from == 0,
-		Range: p.ident.segmentRange(),
-	}
-	if m.Major {
-		m.Remembered = p.remembered()
-	}
-	for _, g := range all[from:] {
+// foldedMeta describes a segment of several.
+func (p *Partition) foldedMeta(of []SegmentState) segment.Meta {
+	m := segment.Meta{Table: p.ident.Table, Partition: p.ident.Partition, ID: p.takeSegmentID(), Range: p.ident.segmentRange()}
+	for _, g := range of {
 		m.Ends = raise(m.Ends, g.Ends...)
 	}
 	return m

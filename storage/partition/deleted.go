@@ -96,12 +96,9 @@ func (s *State) bring(info *segment.Info, below []SegmentState) {
 }
 
 // remembered lists the deletions for the header of a major.
-func (p *Partition) remembered() (out []segment.Deletion) {
-	p.mu.Lock()
-	st := p.mu.state
-	p.mu.Unlock()
-	for i := range st.Deleted {
-		out = append(out, segment.Deletion{Deletion: st.Deleted[i].deletion(), Rank: st.Deleted[i].Rank})
+func (s *State) remembered() (out []segment.Deletion) {
+	for i := range s.Deleted {
+		out = append(out, segment.Deletion{Deletion: s.Deleted[i].deletion(), Rank: s.Deleted[i].Rank})
 	}
 	return out
 }

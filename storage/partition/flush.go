@@ -237,7 +237,7 @@ func (p *Partition) writeMinor(ctx context.Context, fr *frozen) (segment.Info, e
 	if n := len(st.Segments); n > 0 {
 		m.Base = st.Segments[n-1].ID
 	} else {
-		m.Remembered = p.remembered()
+		m.Remembered = st.remembered()
 	}
 	w, err := p.createSegment(m)
 	if err != nil {
@@ -344,6 +344,21 @@ func (p *Partition) commitSegment(next *State, st SegmentState, check func(*segm
 		return nil, err
 	}
 	return g, nil
+}
+
+// openAll opens finished segments and has them checked: all or none. The file of one that fails is removed.
+func (p *Partition) openAll(all []SegmentState, check func(*segment.Reader) error) (refs []*segmentRef, err error) {
+	for _, st := range all {
+		g, err := p.openChecked(st, check)
+		if err != nil {
+			for _, g := range refs {
+				g.release()
+			}
+			return nil, err
+		}
+		refs = append(refs, g)
+	}
+	return refs, nil
 }
 
 // openChecked opens a finished segment and has it checked. After an error its file is removed.

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -58,14 +59,16 @@ func TestCompactionsCommitBelowWhatWasFlushedMeanwhile(t *testing.T) {
 		{0, []string{"flush"}, 2},
 		{0, []string{"flush flush", "flush"}, 3},
 		{0, []string{"delete"}, 1},
-		{0, []string{"delete flush", "flush"}, 2},
-		{0, []string{"flush", "delete"}, 1},
-		{0, []string{"flush delete flush"}, 1},
+		{0, []string{"delete flush", "flush"}, 3},
+		{0, []string{"flush", "delete"}, 2},
+		{0, []string{"flush delete flush"}, 3},
+		{0, []string{"flush delete flush flush"}, 3},
 		{1, nil, 2},
 		{1, []string{"flush"}, 3},
 		{1, []string{"flush flush", "flush"}, 4},
-		{1, []string{"delete"}, 4}, // given up
-		{1, []string{"flush", "delete"}, 5},
+		{1, []string{"delete"}, 2},
+		{1, []string{"flush", "delete"}, 3},
+		{1, []string{"flush delete flush", "delete"}, 4},
 		{2, []string{"flush"}, 4},
 		{3, nil, 4}, // one alone stays as it is
 	} {
@@ -136,8 +139,94 @@ func TestCompactionsCommitBelowWhatWasFlushedMeanwhile(t *testing.T) {
 			b.must(b.Flush(t.Context(), ByAge))
 			b.must(b.Compact(t.Context(), ByRequest))
 			b.want(strings.Join(all, "; "))
+			if g := b.State().Segments; len(g) != 1 || len(g[0].Tombstones) > 0 {
+				t.Errorf("the next compaction leaves %+v", g)
+			}
 			b.close()
 		})
+	}
+}
+
+// TestAMajorThatWasAskedForDuringAFoldIsMadeAfterIt: the repair of a copy that differs asked for one while the newest minors were folded, and nobody made it.
+func TestAMajorThatWasAskedForDuringAFoldIsMadeAfterIt(t *testing.T) {
+	fs := newFolds(vfs.NewMem())
+	b := openBench(t, fs, 1)
+	defer b.close()
+	for i := range 4 {
+		b.must(b.put("a", int64(i), float64(i)))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	fs.steps = append(fs.steps, func() { b.must(b.Compact(t.Context(), ByRequest)) })
+	b.foldFrom(2)
+	if n := len(b.Segments()); n != 3 {
+		t.Fatalf("%d segments", n)
+	}
+	b.must(b.CompactIfDue(t.Context(), time.Now()))
+	b.want("a 0:0 1:1 2:2 3:3")
+	made := b.Segments()
+	if len(made) != 1 {
+		t.Fatalf("%d segments: no major was made", len(made))
+	}
+	b.must(b.put("a", 4, 4))
+	b.must(b.Flush(t.Context(), ByAge))
+	b.must(b.CompactIfDue(t.Context(), time.Now()))
+	if now := b.Segments(); len(now) != 2 || now[0].ID != made[0].ID {
+		t.Errorf("one more was made: %v", now)
+	}
+}
+
+// TestAMajorThatCouldNotBeMadeIsMadeLater: one that was asked for, too.
+func TestAMajorThatCouldNotBeMadeIsMadeLater(t *testing.T) {
+	fs := newFolds(vfs.NewMem())
+	b := openBench(t, fs, 1)
+	defer b.close()
+	for i := range 4 {
+		b.must(b.put("a", int64(i), float64(i)))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	fs.steps = append(fs.steps, func() { b.must(b.Compact(t.Context(), ByRequest)) })
+	b.foldFrom(2)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := b.CompactIfDue(ctx, time.Now()); !errors.Is(err, context.Canceled) {
+		t.Errorf("a compaction that is stopped ends with %v", err)
+	}
+	b.must(b.CompactIfDue(t.Context(), time.Now()))
+	if n := len(b.Segments()); n != 1 {
+		t.Errorf("%d segments: no major was made", n)
+	}
+}
+
+// TestDeletionsThatComeFasterThanAFoldHoldUpNobody: each of them made the compaction begin again, three times, the last time while no row could be flushed.
+func TestDeletionsThatComeFasterThanAFoldHoldUpNobody(t *testing.T) {
+	fs := newFolds(vfs.NewMem())
+	b := openBench(t, fs, 1)
+	defer b.close()
+	for i := range 4 {
+		b.must(b.put("a", int64(i), float64(i)))
+		b.must(b.put("b", int64(i), float64(i)))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	began := 0
+	for i := range 9 {
+		fs.steps = append(fs.steps, func() {
+			began++
+			if b.flushMu.TryLock() {
+				b.flushMu.Unlock()
+				b.must(b.Delete(t.Context(), 0, only("a"), int64(i), int64(i)))
+			} else if i == 0 {
+				t.Error("no row can be flushed while all is folded")
+			}
+		})
+	}
+	b.CleanTombstones()
+	b.must(b.Compact(t.Context(), ByDeletions))
+	if began != 1 || len(b.Segments()) != 1 {
+		t.Errorf("%d segments were written, %d are left", began, len(b.Segments()))
+	}
+	b.want("a 1:1 2:2 3:3; b 0:0 1:1 2:2 3:3")
+	if b.must(b.CompactIfDue(t.Context(), time.Now())); began != 1 {
+		t.Error("a deletion that came during the compaction asks for another one at once")
 	}
 }
 

@@ -57,7 +57,7 @@ type majorWriter struct {
 
 // newMajorWriter makes the writer of the view's segments from one on.
 func (p *Partition) newMajorWriter(w *segment.Writer, v *View, from int, x *excess, turn *lane.Turn) *majorWriter {
-	m := &majorWriter{p: p, w: w, all: v, v: &View{p: p, segments: v.segments[from:]}, excess: x, turn: turn, bytes: p.settings.CompactBytes}
+	m := &majorWriter{p: p, w: w, all: v, v: &View{p: p, segments: v.segments[from:], fixed: v.fixed}, excess: x, turn: turn, bytes: p.settings.CompactBytes}
 	m.first = point.DenseID(definitions(v.segments[:from]))
 	if from == 0 {
 		m.ranks = p.settings.ranksFrom(time.Now())

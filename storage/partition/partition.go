@@ -96,7 +96,7 @@ type Partition struct {
 		segments  []*segmentRef
 		frozen    []*frozen // heads that accept no more rows, oldest first; a leader flushes the first
 		flushing  bool      // the first of them is being flushed
-		clean     bool      // the next compaction leaves out deleted rows
+		asked     requests  // of the next compaction of all segments
 		active    *headRef
 		frames    int              // in the active head
 		deletions []deletion       // among those frames

@@ -191,6 +191,7 @@ type Chain struct {
 	Segments  []segment.Info // oldest first
 	Deletions int            // the most that have to be applied to one of them
 	Clean     bool           // a caller asked that deleted rows be removed
+	Wanted    bool           // a caller asked for a major
 	// DeletionBytes are those of the matchers of all deletions that have to be applied, of each segment.
 	DeletionBytes int
 	// Closed says that the partition's time has passed and its head is empty; Idle for how long it got no rows.
@@ -219,7 +220,7 @@ func (s *Settings) CompactDue(c *Chain) (why Reason, first int) {
 	}
 	closing := c.Closed && c.Idle >= s.FlushIdle && (closingShare*minors >= major || c.Idle >= closingIdle)
 	switch {
-	case c.Deletions > 0 && c.Clean:
+	case c.Deletions > 0 && c.Clean, c.Wanted && len(c.Segments) > 0:
 		return ByRequest, 0
 	case c.Deletions >= deletionsWorth, c.DeletionBytes >= deletionsBytesMax/2:
 		return ByDeletions, 0

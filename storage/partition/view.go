@@ -31,6 +31,8 @@ type View struct {
 	timed    bool         // series without rows in [lo, hi] may be left out
 	lo, hi   point.Nanos
 	newest   bool // rows before the newest of a series may be left out
+	// fixed are the deletions that reads apply, of each segment that has any; nil: those of when they read.
+	fixed map[point.SegmentID][]Tombstone
 
 	rowless *roaring.Bitmap // defined, and without rows; see rowlessSeries. nil: not asked yet
 	present presence        // series that may have rows in [lo, hi]
@@ -474,12 +476,28 @@ func (v *View) only(lo, hi point.Nanos) (only *segmentRef) {
 		if g.info.Rows == 0 || g.info.TimeLo > hi || g.info.TimeHi < lo {
 			continue
 		}
-		if only != nil || len(*g.tombstones.Load()) > 0 {
+		if only != nil || len(v.tombstones(g)) > 0 {
 			return nil
 		}
 		only = g
 	}
 	return only
+}
+
+// fix has reads apply the deletions that some segments have in a list, and no others.
+func (v *View) fix(all []SegmentState) {
+	v.fixed = map[point.SegmentID][]Tombstone{}
+	for i := range all {
+		v.fixed[all[i].ID] = all[i].Tombstones
+	}
+}
+
+// tombstones returns the deletions that hide rows of a segment.
+func (v *View) tombstones(g *segmentRef) []Tombstone {
+	if v.fixed != nil {
+		return v.fixed[g.info.ID]
+	}
+	return *g.tombstones.Load()
 }
 
 // readInterleaved reads those of the series once more of which rows were found that only their own ranks decide between: rows that were ordered elsewhere came after
@@ -557,7 +575,7 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 		if len(m.want) == 0 {
 			m.name(ss)
 		}
-		cuts, err := compileTombstones(*g.tombstones.Load())
+		cuts, err := compileTombstones(v.tombstones(g))
 		if err != nil {
 			return err
 		}
