@@ -39,6 +39,9 @@ type link struct {
 	making      bool           // a flush is under way
 	folding     []*segmentFile // the segments as they were when the compaction under way began; nil: none is
 	folds       point.Epoch    // of that compaction
+	foldAsked   bool           // for a member: it is offered what was there before
+	ahead       []*segmentFile // of the leader, which wait for those above them
+	aheadOf     point.Epoch
 	nextSegment uint64
 	placed      lease.Time
 }

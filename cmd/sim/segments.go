@@ -160,7 +160,7 @@ func (y *sending) step(in replicas.SenderInput) {
 		case replicas.Flush:
 			x.flush()
 		case replicas.Compact:
-			x.compact(0)
+			x.compact(0, true)
 		case replicas.Suspect:
 			s.w.mark(segmentSuspect)
 		case replicas.Level:
@@ -211,7 +211,7 @@ func (x *link) maintain() {
 	j, w := x.r.log, x.s.w
 	switch {
 	case len(j.segments) > w.segmentsMax && w.chance(30):
-		x.compact(w.rng.IntN(len(j.segments)))
+		x.compact(w.rng.IntN(len(j.segments)), false)
 	case len(j.records) > w.flushFrom && w.chance(30),
 		w.healed && len(j.records) > 0 && w.chance(100): // by age; a follower may have the segment of a leader before
 		x.flush()
@@ -252,13 +252,13 @@ func (x *link) flush() {
 }
 
 // compact folds the segments from one on: all into a major, or the newest into a minor.
-func (x *link) compact(from int) {
+func (x *link) compact(from int, asked bool) {
 	j, epoch, s := x.r.log, x.takes, x.s
 	if x.folding != nil || epoch == 0 || len(j.segments) < from+2 {
 		return
 	}
 	n := len(j.segments)
-	x.folding, x.folds = j.segments, epoch
+	x.folding, x.folds, x.foldAsked = j.segments, epoch, asked
 	s.after(time.Duration(s.w.rng.Int64N(int64(time.Second))), "compact", func() {
 		had := x.folding
 		x.folding = nil
@@ -295,9 +295,9 @@ func framesOf(segments []*segmentFile) (all [][]*frame) {
 	return all
 }
 
-// offered are the segments that the others may get: while a compaction runs, those from before it.
+// offered are the segments that the others may get: while a compaction runs that was asked for, those from before it.
 func (x *link) offered() []*segmentFile {
-	if x.folding != nil && x.folds == x.takes {
+	if x.folding != nil && x.foldAsked && x.folds == x.takes {
 		return x.folding
 	}
 	return x.r.log.segments
@@ -371,7 +371,7 @@ func (s *server) holding(id lease.Partition, pl point.PlacementID, epoch point.E
 	if x == nil || !x.alive() || x.self.Placement != pl {
 		return replicas.Holding{Later: true}
 	}
-	h := replicas.Holding{Chain: idsOf(x.r.log.segments), Ends: x.r.log.segmentEnds()}
+	h := replicas.Holding{Chain: slices.Concat(idsOf(x.r.log.segments), idsOf(x.waits(epoch))), Ends: x.r.log.segmentEnds()}
 	h.Epoch, h.Leads = x.m.Epoch()
 	h.Later = !x.m.Joined() || h.Epoch != epoch
 	return h
@@ -452,6 +452,14 @@ func (s *server) adopt(e replicas.Adopt) {
 	}
 }
 
+// waits are the segments of the leader of an epoch that wait for those above them.
+func (x *link) waits(epoch point.Epoch) []*segmentFile {
+	if x.aheadOf != epoch {
+		return nil
+	}
+	return x.ahead
+}
+
 // adopt checks a segment as storage/partition does, and goes on from its end.
 func (x *link) adopt(e replicas.Adopt, g *segmentFile, end func(replicas.Reason)) {
 	s, j := x.s, x.r.log
@@ -460,25 +468,41 @@ func (x *link) adopt(e replicas.Adopt, g *segmentFile, end func(replicas.Reason)
 		s.after(0, "not adopted", func() { end(replicas.StaleEpoch) })
 		return
 	}
-	keep := 0
-	if !g.Major {
-		keep = slices.Index(idsOf(j.segments), g.Base) + 1
+	lowest, keep := g, 0
+	var before []*segmentFile
+	if i := slices.Index(idsOf(x.waits(epoch)), g.Base); i >= 0 && !g.Major {
+		before = x.ahead[:i+1]
+		lowest = before[0]
+	}
+	if !lowest.Major {
+		keep = slices.Index(idsOf(j.segments), lowest.Base) + 1
 	}
 	surplus := func() bool { // it must be cut first
 		upto := lastOf(g.Ends)
 		return slices.ContainsFunc(j.ends(), func(o point.EpochEnd) bool { return o.Epoch < upto.Epoch && !holds(g.Ends, []point.EpochEnd{o}) })
 	}
-	if !g.Major && keep == 0 || !holds(g.Ends, j.segmentEnds()) && s.w.opt.broken != segmentsTakeAway || surplus() {
+	if !lowest.Major && keep == 0 || !holds(e.Segment.Ends, j.segmentEnds()) && s.w.opt.broken != segmentsTakeAway {
 		s.after(0, "not adopted", func() { end(replicas.OutOfOrder) })
 		return
 	}
 	s.w.check.adopts(x, g)
+	if !holds(g.Ends, j.segmentEnds()) && s.w.opt.broken != segmentsTakeAway { // it waits for those above it
+		x.ahead, x.aheadOf = append(slices.Clip(before), g), epoch
+		s.w.mark(segmentWaits)
+		s.after(0, "kept", func() { end(0) })
+		return
+	}
+	if surplus() {
+		s.after(0, "not adopted", func() { end(replicas.OutOfOrder) })
+		return
+	}
 	x.blocked = true // frames and epochs wait: readers and the chain see it when it is durable
-	before := j.end()
-	s.disk.commitSegments(s.proc, x.r, append(slices.Clone(j.segments[:keep]), g), func() {
+	was := j.end()
+	x.ahead = nil
+	s.disk.commitSegments(s.proc, x.r, slices.Concat(j.segments[:keep], before, []*segmentFile{g}), func() {
 		s.w.mark(segmentAdopted)
 		x.blocked, x.busy = false, true
-		if before.Less(j.end()) {
+		if was.Less(j.end()) {
 			x.take(chainInput{in: chain.Adopted{Ends: j.ends()}})
 		} else {
 			x.take(chainInput{in: chain.Synced{Upto: j.upto}})
@@ -487,7 +511,7 @@ func (x *link) adopt(e replicas.Adopt, g *segmentFile, end func(replicas.Reason)
 		end(0)
 		x.run()
 	})
-	if before.Less(j.end()) {
+	if was.Less(j.end()) {
 		s.w.mark(segmentsFill)
 	}
 }

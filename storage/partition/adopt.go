@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -12,11 +13,11 @@ import (
 
 // AdoptVerified makes a segment of the leader part of the placement: it moves the file at path, on the store's file system, of which info is
 // what Verified returned. A minor goes on top of its base and replaces those above it, minors that the leader folded into it or an earlier leader's, if it holds their frames
-// (C66); a major replaces all segments. Heads with all frames in the segment are released, and so is the log they came from.
+// (C66); a major replaces all segments. One that lacks frames of segments here waits for those above it (ahead.go). Heads with all frames in the segment are released, and so is the log they came from.
 //
 //	verified → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
 //
-// Errors: Stale (the placement does not follow the sender, the segment's base is not here, the segment would remove frames, or
+// Errors: Stale (the placement does not follow the sender, the segment's base is not here, or
 // the placement was dropped), Corrupt (the file numbers series otherwise: fetch it again), Unavailable.
 // After an error the placement is unchanged, and the file is where it was, unless it is at its final place already.
 //
@@ -48,35 +49,66 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	start := time.Now()
-	next, st, err := p.adopting(sender, info)
+	next, before, err := p.adopting(sender, info)
 	if err != nil {
 		return err
+	}
+	if next == nil {
+		return p.keepAhead(sender, before, info, path)
 	}
 	x := p.holdIDs()
 	defer x.release()
-	fresh, err := p.newDefinitions(x, info, path)
+	made := append(slices.Clip(before), ahead{info, path})
+	fresh, err := p.newDefinitions(x, made)
 	if err != nil {
-		return err
-	}
-	if err := p.place(info, path); err != nil {
 		return err
 	}
 	unopened := p.unopened()
-	// Verified has checked it. To do so again here would hold up the leader's frames, and with them the acks of all copies.
-	g, err := p.commitSegment(next, st, func(*segment.Reader) error { return nil })
+	refs, err := p.placed(next, made)
 	if err != nil {
-		return err
+		for _, a := range before { // under their ids the next leader may make other bytes
+			err = errors.Join(err, p.removeSegmentFile(a.ID))
+		}
+		return errors.Join(err, p.setAhead(sender, nil))
 	}
 	for _, id := range unopened {
 		if baseOf(next.Segments, id) < 0 {
 			_ = p.removeSegmentFile(id) // a file that stays is removed at the next start
 		}
 	}
-	if err := p.adopted(g, next, x, fresh); err != nil {
+	if err := p.adopted(refs, next, x, fresh); err != nil {
 		return err
 	}
-	p.log.Info("segment adopted", "segment", info.ID, "major", info.Major, "rows", info.Rows, "bytes", info.Size, "ends", info.Ends, "took", time.Since(start).Round(time.Millisecond))
-	return nil
+	for _, a := range made {
+		p.log.Info("segment adopted", "segment", a.ID, "major", a.Major, "rows", a.Rows, "bytes", a.Size, "ends", a.Ends, "took", time.Since(start).Round(time.Millisecond))
+	}
+	return p.setAhead(sender, nil)
+}
+
+// placed moves files to their places and makes them part of the placement, those of the newest segments of an entry of the catalogue. Those below the newest hold only frames that segments here
+// have, so that a start after a crash knows what they are; the newest is noted.
+func (p *Partition) placed(next *State, made []ahead) (refs []*segmentRef, err error) {
+	for i, a := range made {
+		move := p.place
+		if i < len(made)-1 {
+			move = p.move
+		}
+		if err := move(a.Info, a.path); err != nil {
+			return nil, err
+		}
+	}
+	// Verified has checked them. To do so again here would hold up the leader's frames, and with them the acks of all copies.
+	refs, err = p.openAll(next.Segments[len(next.Segments)-len(made):], func(*segment.Reader) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	if err := p.commit(next); err != nil {
+		for _, g := range refs {
+			g.release()
+		}
+		return nil, err
+	}
+	return refs, nil
 }
 
 // Verified compares the checksum of the whole file with the one that its sender sealed it with, and returns the description in it, deletions included. It checks
@@ -96,58 +128,70 @@ func (p *Partition) Verified(info segment.Info, path string) (segment.Info, erro
 	return found, nil
 }
 
-// adopting returns the catalogue entry with the segment in it. The flush lock is held.
-func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, SegmentState, error) {
+// adopting returns the catalogue entry with the segment in it, and the segments that waited below it; without an entry it has to wait, too. The flush lock is held.
+func (p *Partition) adopting(sender point.Epoch, info segment.Info) (entry *State, before []ahead, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := SegmentState{Info: info}
+	lowest, waiting := &info, p.aheadLocked()
+	if i := slices.IndexFunc(waiting, func(a ahead) bool { return a.ID == info.Base }); i >= 0 && !info.Major {
+		before = waiting[:i+1]
+		lowest = &before[0].Info
+	}
 	switch {
 	case p.mu.dropped:
-		return nil, st, p.gone()
-	case p.mu.beyond, p.mu.damaged != nil && !p.replacesBrokenLocked(&info): // without its heads only what makes it whole is taken
-		return nil, st, fault.Wrap(p.damagedLocked(), fault.Unavailable, "no segment is taken")
+		return nil, nil, p.gone()
+	case p.mu.beyond, p.mu.damaged != nil && !p.replacesBrokenLocked(lowest): // without its heads only what makes it whole is taken
+		return nil, nil, fault.Wrap(p.damagedLocked(), fault.Unavailable, "no segment is taken")
 	case !p.mu.follows || sender != p.mu.leader:
-		return nil, st, p.notLed(sender, max(p.mu.epoch, p.mu.leader))
+		return nil, nil, p.notLed(sender, max(p.mu.epoch, p.mu.leader))
 	case len(info.Ends) == 0:
-		return nil, st, fault.Errorf(fault.Corrupt, "segment %v names no frames", info.ID)
-	case baseOf(p.mu.state.Segments, info.ID) >= 0: // it would replace itself, and the file that is replaced is removed
-		return nil, st, fault.Errorf(fault.Stale, "segment %v is here already", info.ID)
+		return nil, nil, fault.Errorf(fault.Corrupt, "segment %v names no frames", info.ID)
+	case baseOf(p.mu.state.Segments, info.ID) >= 0, slices.ContainsFunc(waiting, func(a ahead) bool { return a.ID == info.ID }): // it would replace itself, and the file that is replaced is removed
+		return nil, nil, fault.Errorf(fault.Stale, "segment %v is here already", info.ID)
 	}
 	next := *p.mu.state
-	next.Segments, next.Adopting = slices.Clone(next.Segments), nil
-	switch n := len(next.Segments); {
-	case info.Major && !covers(info.Ends, next.Ends):
-		return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the segments here up to %v", info.ID, info.Ends, next.Ends)
-	case info.Major:
-		next.Segments = nil
-	default:
-		below := baseOf(next.Segments, info.Base) + 1
-		if below == 0 {
-			return nil, st, fault.Errorf(fault.Stale, "segment %v is based on %v, which partition %s/%d does not have here", info.ID, info.Base, p.ident.Table, p.ident.Partition)
+	next.Adopting = nil
+	below := 0
+	if !lowest.Major {
+		if below = baseOf(next.Segments, lowest.Base) + 1; below == 0 {
+			return nil, nil, fault.Errorf(fault.Stale, "segment %v is based on %v, which partition %s/%d does not have here", lowest.ID, lowest.Base, p.ident.Table, p.ident.Partition)
 		}
-		if below < n && !covers(endsWith(next.Segments[:below], info.Ends), next.Ends) {
-			return nil, st, fault.Errorf(fault.Stale, "segment %v and what lies below it hold frames up to %v, the segments here up to %v", info.ID, info.Ends, next.Ends)
-		}
-		next.Segments = next.Segments[:below]
 	}
-	next.Ends = raise(next.Ends, info.Ends...)
+	replaced := next.Segments[below:]
+	next.Segments = slices.Clone(next.Segments[:below])
+	for _, a := range before {
+		next.put(&a.Info)
+	}
+	next.put(&info)
+	if ends := endsWith(next.Segments, nil); len(replaced) > 0 && !covers(ends, next.Ends) {
+		return nil, before, nil
+	}
+	for _, g := range next.Segments[below:] {
+		next.Ends = raise(next.Ends, g.Ends...)
+	}
 	next.Flushed = point.Serial(next.Ends[len(next.Ends)-1])
 	// Frames of an older epoch that the leader's segments do not have were never on all placements, so it does not have them: they must be cut and
 	// delivered anew, or readers would see rows here alone.
 	for _, e := range p.endsLocked() {
 		if e.Epoch < next.Flushed.Epoch && !covers(next.Ends, []point.EpochEnd{e}) {
-			return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the log here has surplus up to %v: it must be cut first", info.ID, info.Ends, e)
+			return nil, nil, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the log here has surplus up to %v: it must be cut first", info.ID, info.Ends, e)
 		}
 	}
-	next.bring(&info, next.Segments)
-	next.Segments = append(next.Segments, st)
 	for _, d := range p.deletionsLocked() { // of frames behind it
 		if next.Flushed.Less(d.at) {
 			_, _ = hide(next.Segments, tombstoneOf(&d.Deletion, d.at), false)
 		}
 	}
-	p.mu.nextSeg = max(p.mu.nextSeg, info.ID.Seq+1)
-	return &next, next.Segments[len(next.Segments)-1], next.check()
+	for _, g := range next.Segments[below:] {
+		p.mu.nextSeg = max(p.mu.nextSeg, g.ID.Seq+1)
+	}
+	return &next, before, next.check()
+}
+
+// put adds a segment on top, and carries out the deletions that it lists.
+func (s *State) put(info *segment.Info) {
+	s.bring(info, s.Segments)
+	s.Segments = append(s.Segments, SegmentState{Info: *info})
 }
 
 // replacesBrokenLocked reports whether no damaged file is left with a segment: a major replaces all, a minor those above its base.
@@ -185,12 +229,21 @@ func endsWith(chain []SegmentState, more []point.EpochEnd) (ends []point.EpochEn
 	return raise(ends, more...)
 }
 
-// newDefinitions returns the labels of the series that a segment defines and the ids lack, and checks that the labels of the
+// newDefinitions returns the labels of the series that segments define and the ids lack, and checks that the labels of the
 // others agree. A placement that is not warm has no ids.
-func (p *Partition) newDefinitions(x *ids, info segment.Info, path string) (fresh []point.Labels, err error) {
+func (p *Partition) newDefinitions(x *ids, made []ahead) (fresh []point.Labels, err error) {
 	if !p.isWarm() {
 		return nil, nil
 	}
+	for _, a := range made {
+		if fresh, err = p.definitionsOf(x, fresh, a.Info, a.path); err != nil {
+			return nil, err
+		}
+	}
+	return fresh, nil
+}
+
+func (p *Partition) definitionsOf(x *ids, fresh []point.Labels, info segment.Info, path string) ([]point.Labels, error) {
 	r, err := segment.Open(p.deps.Brick.FS(), path, info, p.deps.Cache)
 	if err != nil {
 		return nil, err
@@ -223,6 +276,11 @@ func (p *Partition) place(info segment.Info, path string) error {
 	if err := p.commit(&noted); err != nil {
 		return err
 	}
+	return p.move(info, path)
+}
+
+// move moves a file to the segment's final place.
+func (p *Partition) move(info segment.Info, path string) error {
 	b := p.deps.Brick
 	if err := b.MakeSegmentDir(p.ident.Placement); err != nil {
 		return err
@@ -235,8 +293,8 @@ func (p *Partition) place(info segment.Info, path string) error {
 	return b.SyncSegmentDir(p.ident.Placement)
 }
 
-// adopted shows readers a segment that the catalogue lists, and releases the heads and segments that it replaces.
-func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.Labels) error {
+// adopted shows readers segments that the catalogue lists, and releases the heads and segments that they replace.
+func (p *Partition) adopted(made []*segmentRef, next *State, x *ids, fresh []point.Labels) error {
 	refs := p.deps.Index.InternAll(fresh, nil)
 	p.mu.Lock()
 	// The partition may have cooled meanwhile: then nothing needs the references.
@@ -244,18 +302,21 @@ func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.La
 		x.put(refs...)
 		refs = nil
 	}
-	below := slices.IndexFunc(p.mu.segments, func(o *segmentRef) bool { return o.info.ID == g.info.Base }) + 1
-	if g.info.Major {
+	below := slices.IndexFunc(p.mu.segments, func(o *segmentRef) bool { return o.info.ID == made[0].info.Base }) + 1
+	if made[0].info.Major {
 		below = 0
 	}
 	old := p.mu.segments[below:] // a compaction of the leader replaced them, or an earlier leader made them, and died before other servers had them
-	p.mu.segments = append(slices.Clone(p.mu.segments[:below]), g)
+	p.mu.segments = append(slices.Clone(p.mu.segments[:below]), made...)
 	p.mu.defined = 0
 	for i := range next.Segments { // the catalogue's: some may be damaged, and not among the readers'
 		p.mu.defined += int(next.Segments[i].Definitions)
 	}
-	p.mu.held = max(p.mu.held, g.info.ID.Epoch, next.Flushed.Epoch)
-	p.mu.ranks.Observe(g.info.StampHi)
+	p.mu.held = max(p.mu.held, next.Flushed.Epoch)
+	for _, g := range made {
+		p.mu.held = max(p.mu.held, g.info.ID.Epoch)
+		p.mu.ranks.Observe(g.info.StampHi)
+	}
 	gone, straddles := p.coveredLocked(next.Flushed)
 	p.mu.Unlock()
 	p.deps.Index.Release(refs...)

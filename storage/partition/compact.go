@@ -141,7 +141,7 @@ func (p *Partition) compactNow(ctx context.Context, why Reason, first point.Segm
 	start := time.Now()
 	// A flush or deletion that is in the catalogue but not yet in the readers' list would be seen in only one of them.
 	p.flushMu.Lock()
-	v, st, asked, err := p.beginFold()
+	v, st, asked, err := p.beginFold(why)
 	p.flushMu.Unlock()
 	if err != nil || v == nil {
 		return err
@@ -349,15 +349,18 @@ func (r *folded) state(now []SegmentState) SegmentState {
 	return st[0]
 }
 
-// beginFold returns the segments that a compaction may fold, and makes them the ones that followers are offered until it ends; nil: closed. asked is what was asked up to now. The flush lock is held.
-func (p *Partition) beginFold() (v *View, st *State, asked requests, err error) {
+// beginFold returns the segments that a compaction may fold; nil: closed. asked is what was asked up to now. The flush lock is held.
+func (p *Partition) beginFold(why Reason) (v *View, st *State, asked requests, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.follows {
 		return nil, nil, asked, p.notHere("compacts")
 	}
 	v, st = p.viewSegmentsLocked()
-	p.mu.offered = st
+	p.mu.folding = true
+	if why == ByRequest {
+		p.mu.offered = st
+	}
 	asked, p.mu.asked = p.mu.asked, requests{}
 	return v, st, asked, nil
 }
@@ -371,7 +374,7 @@ func (p *Partition) endFold() {
 }
 
 // endFoldLocked ends the compaction under way, if any: it commits nothing from now on.
-func (p *Partition) endFoldLocked() { p.mu.offered = nil }
+func (p *Partition) endFoldLocked() { p.mu.folding, p.mu.offered = false, nil }
 
 // foldEnded says why the compaction under way was ended, nil: it was not. Once the placement has followed another leader, frames and deletions that the results are made of may have been cut off, and
 // under the results' ids that leader may make other bytes.
@@ -383,7 +386,7 @@ func (p *Partition) foldEnded() error {
 
 func (p *Partition) foldEndedLocked() error {
 	switch {
-	case p.mu.offered != nil:
+	case p.mu.folding:
 		return nil
 	case p.mu.follows:
 		return p.notHere("makes the segments")
@@ -391,7 +394,8 @@ func (p *Partition) foldEndedLocked() error {
 	return fault.Errorf(fault.Canceled, "partition %s/%d is led in another epoch since the compaction began", p.ident.Table, p.ident.Partition)
 }
 
-// Offered is the State with the segments that followers may get. While a compaction runs these are the ones from before it: a follower with a later one would refuse the result.
+// Offered is the State with the segments that followers may get. While a compaction that was asked for runs these are the ones from before it: a follower of an earlier build with a later one
+// refuses the result of any compaction, and its leader then asks for one.
 func (p *Partition) Offered() *State {
 	p.mu.Lock()
 	defer p.mu.Unlock()

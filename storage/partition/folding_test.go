@@ -83,7 +83,7 @@ func TestCompactionsCommitBelowWhatWasFlushedMeanwhile(t *testing.T) {
 				b.must(b.Flush(t.Context(), ByAge))
 			}
 			want := map[string]string{"a": "0:0 1:1 2:2 3:3", "b0": "1:1 2:1", "b1": "1:1 2:3", "b2": "1:1", "b3": "1:1"}
-			had, at := b.State(), 10
+			at := 10
 			for _, commands := range c.during {
 				fs.steps = append(fs.steps, func() {
 					if !b.flushMu.TryLock() {
@@ -103,8 +103,8 @@ func TestCompactionsCommitBelowWhatWasFlushedMeanwhile(t *testing.T) {
 						want["c"] = strings.TrimSpace(fmt.Sprintf("%s %d:1", want["c"], at))
 						at++
 					}
-					if b.Offered() != had {
-						t.Error("followers are offered segments that the compaction replaces")
+					if b.Offered() != b.State() {
+						t.Error("followers are not offered what was flushed meanwhile")
 					}
 				})
 			}
@@ -454,7 +454,7 @@ func TestAFoldOfALeaderThatFollowsAndLeadsAgainCommitsNothing(t *testing.T) {
 					t.Error("the next leader's followers are offered the segments from before a fold of another epoch")
 				}
 			})
-			if err := b.compact(t.Context(), ByCount, b.Segments()[1].ID); !fault.Is(err, fault.Canceled) && !fault.Is(err, fault.Stale) {
+			if err := b.compact(t.Context(), ByRequest, b.Segments()[1].ID); !fault.Is(err, fault.Canceled) && !fault.Is(err, fault.Stale) {
 				t.Errorf("the fold ends with %v", err)
 			}
 			if b.State() != had || len(b.files()) != 5 {
@@ -494,7 +494,8 @@ func TestRowsOfADeletionThatIsCutDuringAFoldAreKept(t *testing.T) {
 	b.want("a 0:0 1:1 2:2; b 0:0 2:2")
 }
 
-// TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks: it is not offered what was flushed meanwhile, so the log keeps these frames until the compaction ends, or the log has no room.
+// TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks: where the compaction was asked for, it is not offered what was flushed meanwhile, so the log keeps these frames until the compaction ends,
+// or the log has no room.
 func TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks(t *testing.T) {
 	for _, c := range []struct {
 		why, next Reason // of the flush, and of a round of maintenance after it, when there are no more rows
@@ -516,11 +517,14 @@ func TestACopyThatComesBackDuringAFoldGetsTheFramesThatItLacks(t *testing.T) {
 			l.must(l.Flush(t.Context(), why))
 			l.must(l.Maintain(t.Context(), time.Now(), c.next))
 			l.must(l.put("a", 5, 5))
+			if l.Offered() == l.State() {
+				t.Error("copies are offered what was flushed meanwhile")
+			}
 			if err := f.catchUp(l, 1); (err != nil) != c.lacks {
 				t.Errorf("flushed by %s: the copy comes back, with error %v", why, err)
 			}
 		})
-		l.foldFrom(1)
+		l.must(l.Compact(t.Context(), ByRequest))
 		f.must(f.fetch(l, 1))
 		f.must(f.catchUp(l, 1))
 		same(t, l, f)

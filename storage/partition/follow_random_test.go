@@ -14,7 +14,6 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
-	"github.com/spillwaydb/spillway/storage/segment"
 )
 
 // copiesOf are placements of one partition, one of which leads: frames and segments are carried over when a step says so.
@@ -221,27 +220,24 @@ func (c *copiesOf) catchUp(i int) {
 	}
 }
 
-// fetch copies segments: those that go on top of the chain or of a segment in it, or else the leader's major and the minors on it.
+// fetch copies segments: those that go on top of the chain or of a segment in it, or else the leader's major and the minors on it. None while the leader's lack frames of those here.
 func (c *copiesOf) fetch(i int) {
 	if i == c.lead {
 		return
 	}
 	c.follow(i)
 	b, l := c.at[i], c.at[c.lead]
-	have := b.Segments()
+	if !covers(endsOf(l.Segments()), endsOf(b.Segments())) {
+		return
+	}
 	for _, info := range l.Segments() {
-		if slices.ContainsFunc(have, func(x segment.Info) bool { return x.ID == info.ID }) {
-			continue
+		var have []point.SegmentID
+		for _, g := range b.Segments() {
+			have = append(have, g.ID)
 		}
-		below := 0
-		if !info.Major {
-			below = slices.IndexFunc(have, func(x segment.Info) bool { return x.ID == info.Base }) + 1
+		if have = append(have, b.Ahead()...); !slices.Contains(have, info.ID) && (info.Major || slices.Contains(have, info.Base)) {
+			b.must(b.Adopt(c.epoch, info, copySegment(c.t, l, b, info.ID)))
 		}
-		if !info.Major && below == 0 || !covers(raise(endsOf(have[:below]), info.Ends...), endsOf(have)) {
-			continue
-		}
-		b.must(b.Adopt(c.epoch, info, copySegment(c.t, l, b, info.ID)))
-		have = b.Segments()
 	}
 }
 
@@ -273,6 +269,13 @@ func (c *copiesOf) heal() {
 	c.all()
 	for l.HeadRows() > 0 {
 		l.must(l.Flush(c.t.Context(), ByAge))
+	}
+	for i := range c.at {
+		if i != c.lead { // without a new major
+			c.catchUp(i)
+			c.fetch(i)
+			same(c.t, l, c.at[i])
+		}
 	}
 	l.must(l.Compact(c.t.Context(), ByRequest))
 	for i := range c.at {

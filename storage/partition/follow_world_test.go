@@ -87,7 +87,7 @@ func (b *bench) catchUp(from *bench, epoch point.Epoch) error {
 // fetch carries over the segments that b lacks.
 func (b *bench) fetch(from *bench, epoch point.Epoch) error {
 	for _, info := range from.Segments() {
-		if slices.ContainsFunc(b.Segments(), func(i segment.Info) bool { return i.ID == info.ID }) {
+		if slices.ContainsFunc(b.Segments(), func(i segment.Info) bool { return i.ID == info.ID }) || slices.Contains(b.Ahead(), info.ID) {
 			continue
 		}
 		path := copySegment(b.t, from, b, info.ID)

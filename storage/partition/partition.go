@@ -91,7 +91,10 @@ type Partition struct {
 		harmed    error             // as damaged, found while serving: reads and compactions are refused; nil: all can be read
 		owed      error             // a deletion of the log is not in the catalogue yet, and reads would show its rows: they are refused; nil: none
 		state     *State            // as in the catalogue; replaced under flushMu, never changed
-		offered   *State            // of the segments that followers may get while a compaction runs; nil: state, and a compaction under way was ended
+		folding   bool              // a compaction is under way, and was not ended
+		offered   *State            // of the segments that followers may get while a compaction that was asked for runs; nil: state
+		ahead     []ahead           // segments of the leader that wait for those above them
+		aheadOf   point.Epoch       // the leader's
 		nextSeg   uint64            // seq of the next segment id
 		segments  []*segmentRef
 		frozen    []*frozen // heads that accept no more rows, oldest first; a leader flushes the first
@@ -402,6 +405,9 @@ func (p *Partition) Segments() []segment.Info {
 // it waits for the retry time first, and while the list of segments is being changed it leaves the flush to the next call. A deletion that is owed
 // comes before all.
 func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) error {
+	if err := p.tidyAhead(); err != nil {
+		return err
+	}
 	if err := p.payDeletions(now); err != nil {
 		return err
 	}

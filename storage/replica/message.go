@@ -20,7 +20,7 @@ type Segment struct {
 	Major    bool
 	Size     uint64           // bytes of the file
 	Checksum uint64           // of the whole file
-	Ends     []point.EpochEnd // of the chain up to it and with it
+	Ends     []point.EpochEnd // of the chain up to it and with it; in an offer, of the whole chain
 }
 
 // Reason is why an offer is declined; the numbers are those of the link's messages.

@@ -19,6 +19,9 @@ func TestModel(t *testing.T) {
 			return func() bool { return rapid.IntRange(0, 99).Draw(t, name) < percent }
 		}
 		w.loses, w.doubles = chance("lose", rapid.SampledFrom([]int{0, 5, 40}).Draw(t, "losses")), chance("double", 5)
+		for _, n := range w.nodes {
+			n.early = rapid.IntRange(0, 3).Draw(t, "program") == 0
+		}
 		for range rapid.IntRange(10, 120).Draw(t, "events") {
 			n := w.nodes[rapid.IntRange(0, 2).Draw(t, "node")]
 			switch rapid.IntRange(0, 16).Draw(t, "event") {

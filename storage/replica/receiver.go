@@ -16,7 +16,7 @@ type Key struct {
 // Holding is the state of a placement: its segments and the epoch that it promised to follow.
 type Holding struct {
 	Epoch  point.Epoch
-	Chain  []point.SegmentID // oldest first
+	Chain  []point.SegmentID // oldest first; then those that wait for others above them
 	Ends   []point.EpochEnd  // of its segments
 	Leads  bool              // it leads itself: then nothing is accepted (C57) but the bytes of its own damaged files
 	Absent bool              // it is not here, or is being dropped
@@ -107,7 +107,7 @@ type (
 		Epoch   point.Epoch // of the sender
 		Segment Segment
 	}
-	// Ack says that the segment is durable here.
+	// Ack says that the segment is durable here, or waits for those above it.
 	Ack struct {
 		To    Member
 		At    Key
@@ -277,7 +277,7 @@ func (r *Receiver) refuses(in *Offered) Reason {
 		return StaleEpoch
 	case !in.Segment.Major && !slices.Contains(has.Chain, in.Segment.Base):
 		return OutOfOrder
-	case !covers(in.Segment.Ends, has.Ends): // frames above the base, or below a major, would be lost
+	case !covers(in.Segment.Ends, has.Ends): // frames above the base, or below a major, would be lost: the sender has them in no segment
 		return OutOfOrder
 	}
 	for _, s := range r.slots {

@@ -19,6 +19,7 @@ import (
 //	fold 2 | folded    the leader begins to fold its segments from the third on into one; it is done
 //	take M             M leads the next epoch
 //	down M | up M      its process; unfinished files are gone
+//	early M            M's program is of before segments waited for those above them
 //	lose on|off        all messages are lost
 //	corrupt 1          so many of the next files arrive damaged
 //	break M 0          the file of M's first segment is damaged
@@ -74,6 +75,8 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string) {
 		w.endFold()
 	case "take":
 		w.take(w.named(args[0]))
+	case "early":
+		w.named(args[0]).early = true
 	case "down":
 		w.named(args[0]).down = true
 	case "up":

@@ -54,7 +54,7 @@ type (
 		Reason Reason
 		Ends   []point.EpochEnd
 	}
-	// Acked answers a commit: the segment is durable there.
+	// Acked answers a commit: the segment is durable there, or waits for those above it.
 	Acked struct {
 		From Member
 		Slot uint64
@@ -102,7 +102,7 @@ type (
 	}
 	// Flush asks for a segment of the frames which a placement has in segments of a former leader, and this one in its log.
 	Flush struct{ For Member }
-	// Compact asks for a major: the placement's segments are other ones with frames that minors hold here.
+	// Compact asks for a major: the placement's segments are other ones with frames that minors hold here, and its program does not wait for these.
 	Compact struct{ For Member }
 	// Suspect reports that a segment arrived damaged again and again: its own bytes must be verified.
 	Suspect struct{ ID point.SegmentID }
@@ -335,7 +335,9 @@ func (s *Sender) offer(p *peerState) {
 	}
 	s.slots++
 	p.slot, p.segment, p.until, p.moving = s.slots, s.chain[i], s.now+s.set.AnswerIn, false
-	s.do(Offer{To: p.member, Slot: p.slot, Segment: p.segment})
+	offered := p.segment // it may wait there for those above it
+	offered.Ends = s.chain[len(s.chain)-1].Ends
+	s.do(Offer{To: p.member, Slot: p.slot, Segment: offered})
 }
 
 // taken records that the placement has the offered segment.

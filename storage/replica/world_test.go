@@ -37,12 +37,14 @@ type node struct {
 	epoch    point.Epoch // promised
 	leads    bool
 	chain    []Segment
+	ahead    []Segment        // of its leader, which wait for those above them
 	log      []point.EpochEnd // of frames that it has, in segments or in the log
 	nextSeq  uint64
 	sender   *Sender // of a leader, or of a follower that repairs its leader
 	receiver *Receiver
 	files    map[point.SegmentID]uint64
 	down     bool
+	early    bool              // its program is of before segments waited for those above them
 	broken   []point.SegmentID // with damaged files
 	moving   map[uint64]Transit
 	asks     Time // when a leader with damaged files asks again
@@ -71,6 +73,7 @@ func newWorld(names ...string) *world {
 func never() bool { return false }
 
 func (n *node) restart() {
+	n.ahead = nil
 	n.receiver, n.files, n.moving, n.down = NewReceiver(Settings{SlotsMax: 1}), map[point.SegmentID]uint64{}, map[uint64]Transit{}, false
 	if n.leads {
 		n.sender = NewSender(Settings{})
@@ -91,8 +94,10 @@ func (n *node) ends() []point.EpochEnd {
 	return n.chain[len(n.chain)-1].Ends
 }
 
-func (n *node) ids() (ids []point.SegmentID) {
-	for _, g := range n.chain {
+func (n *node) ids() []point.SegmentID { return idsOf(n.chain) }
+
+func idsOf(chain []Segment) (ids []point.SegmentID) {
+	for _, g := range chain {
 		ids = append(ids, g.ID)
 	}
 	return ids
@@ -118,7 +123,7 @@ func (w *world) take(n *node) {
 		epoch = old.epoch + 1
 		old.leads, old.sender = false, nil
 	}
-	n.moving = map[uint64]Transit{}
+	n.moving, n.ahead = map[uint64]Transit{}, nil
 	n.epoch, n.leads, n.sender, n.nextSeq = epoch, true, NewSender(Settings{}), 1
 	w.leader, w.folding = n, nil
 	w.chainChanged()
@@ -138,6 +143,9 @@ func (w *world) write(frames uint64) {
 // follow makes a node's log catch up with the leader's, and promise its epoch.
 func (w *world) follow(n *node) {
 	if n != w.leader && !n.down {
+		if n.epoch != w.leader.epoch {
+			n.ahead = nil
+		}
 		n.epoch, n.log = w.leader.epoch, slices.Clone(w.leader.log)
 	}
 }
@@ -150,11 +158,7 @@ func (w *world) chainChanged() {
 			others = append(others, n.member)
 		}
 	}
-	offered := l.chain
-	if w.folding != nil { // later ones will be based on the result
-		offered = offered[:w.folding.upto]
-	}
-	w.perform(l, l.sender.Step(w.now, Chain{offered}, nil))
+	w.perform(l, l.sender.Step(w.now, Chain{l.chain}, nil))
 	w.perform(l, l.sender.Step(w.now, Members{others}, nil))
 }
 
@@ -315,7 +319,7 @@ func (w *world) deliver(i int) {
 	switch in := d.what.(type) {
 	case Offered:
 		n := d.to
-		in.Has, in.Free = Holding{Epoch: n.epoch, Chain: n.ids(), Ends: n.ends(), Leads: n.leads, Broken: n.broken}, w.free
+		in.Has, in.Free = Holding{Epoch: n.epoch, Chain: slices.Concat(n.ids(), idsOf(n.ahead)), Ends: n.ends(), Leads: n.leads, Broken: n.broken}, w.free
 		w.reply(n, n.receiver.Step(w.now, in, nil))
 	case ReceiverInput:
 		w.reply(d.to, d.to.receiver.Step(w.now, in, nil))
@@ -364,8 +368,14 @@ func (w *world) reply(n *node, es []ReceiverEffect) {
 
 // adopt handles a finished file like storage/partition.
 func (w *world) adopt(n *node, e Adopt) Reason {
-	g := e.Segment
+	g := w.made[e.Segment.ID]
 	delete(n.files, g.ID)
+	lowest := g
+	var before []Segment
+	if i := slices.Index(idsOf(n.ahead), g.Base); i >= 0 && !g.Major {
+		before = n.ahead[:i+1]
+		lowest = before[0]
+	}
 	switch {
 	case w.corrupt > 0:
 		w.corrupt--
@@ -379,21 +389,27 @@ func (w *world) adopt(n *node, e Adopt) Reason {
 		return 0
 	case n.leads:
 		return StaleEpoch
-	case !g.Major && !slices.Contains(n.ids(), g.Base), !covers(g.Ends, n.ends()):
+	case !lowest.Major && !slices.Contains(n.ids(), lowest.Base), !covers(e.Segment.Ends, n.ends()):
 		return OutOfOrder
+	case !covers(g.Ends, n.ends()) && n.early:
+		return OutOfOrder
+	case !covers(g.Ends, n.ends()):
+		n.ahead = append(slices.Clip(before), g)
+		w.say("%s keeps %v for what lies above it", n.name, g.ID)
+		return 0
 	}
-	before := n.ends()
-	n.chain = n.chain[:slices.Index(n.ids(), g.Base)+1]
-	if g.Major {
+	had := n.ends()
+	n.chain = slices.Clone(n.chain[:slices.Index(n.ids(), lowest.Base)+1])
+	if lowest.Major {
 		n.chain = nil
 	}
-	n.chain = append(n.chain, g)
+	n.chain, n.ahead = append(append(n.chain, before...), g), nil
 	n.broken = slices.DeleteFunc(n.broken, func(id point.SegmentID) bool { return !slices.Contains(n.ids(), id) })
 	if !covers(n.log, g.Ends) {
 		n.log = slices.Clone(g.Ends)
 	}
-	if !covers(n.ends(), before) {
-		w.broken = fmt.Sprintf("%s had frames up to %v in segments, and has %v", n.name, before, n.ends())
+	if !covers(n.ends(), had) {
+		w.broken = fmt.Sprintf("%s had frames up to %v in segments, and has %v", n.name, had, n.ends())
 	}
 	w.say("%s takes %v", n.name, g.ID)
 	return 0

@@ -35,6 +35,7 @@ func (c *Copier) holding(p lease.Partition, id point.PlacementID, epoch point.Ep
 	for i := range st.Segments {
 		h.Chain = append(h.Chain, st.Segments[i].ID)
 	}
+	h.Chain = append(h.Chain, copy.At.Ahead()...)
 	return h
 }
 
