@@ -66,9 +66,6 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 	unopened := p.unopened()
 	refs, err := p.placed(next, made)
 	if err != nil {
-		for _, a := range before { // under their ids the next leader may make other bytes
-			err = errors.Join(err, p.removeSegmentFile(a.ID))
-		}
 		return errors.Join(err, p.setAhead(sender, nil))
 	}
 	for _, id := range unopened {
@@ -88,23 +85,28 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 // placed moves files to their places and makes them part of the placement, those of the newest segments of an entry of the catalogue. Those below the newest hold only frames that segments here
 // have, so that a start after a crash knows what they are; the newest is noted.
 func (p *Partition) placed(next *State, made []ahead) (refs []*segmentRef, err error) {
-	for i, a := range made {
-		move := p.place
-		if i < len(made)-1 {
-			move = p.move
-		}
-		if err := move(a.Info, a.path); err != nil {
-			return nil, err
+	before := made[:len(made)-1]
+	for _, a := range before {
+		if err = p.move(a.Info, a.path); err != nil {
+			break
 		}
 	}
-	// Verified has checked them. To do so again here would hold up the leader's frames, and with them the acks of all copies.
-	refs, err = p.openAll(next.Segments[len(next.Segments)-len(made):], func(*segment.Reader) error { return nil })
+	if newest := made[len(before)]; err == nil {
+		err = p.place(newest.Info, newest.path)
+	}
+	if err == nil {
+		// Verified has checked them. To do so again here would hold up the leader's frames, and with them the acks of all copies.
+		refs, err = p.openAll(next.Segments[len(next.Segments)-len(made):], func(*segment.Reader) error { return nil })
+	}
 	if err != nil {
+		for _, a := range before { // under their ids the next leader may make other bytes
+			err = errors.Join(err, p.removeSegmentFile(a.ID))
+		}
 		return nil, err
 	}
 	if err := p.commit(next); err != nil {
 		for _, g := range refs {
-			g.release()
+			g.release() // the files stay: it is uncertain whether the catalogue names them
 		}
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/series"
 )
 
 // BenchmarkCompactSeries compacts a partition of series that live for a while each, SPILLWAY_SERIES of them, and reports the heap
@@ -98,4 +99,46 @@ func gcPercent() int {
 		return v
 	}
 	return 5
+}
+
+// BenchmarkFoldSeries folds three flushes of six rows of each of SPILLWAY_SERIES series, which an older segment defines.
+func BenchmarkFoldSeries(b *testing.B) {
+	n := 200_000
+	if v, err := strconv.Atoi(os.Getenv("SPILLWAY_SERIES")); err == nil {
+		n = v
+	}
+	for b.Loop() {
+		b.StopTimer()
+		p := churned(&testing.T{}, b.TempDir(), n)
+		p.must(p.Compact(context.Background(), ByRequest))
+		for flush := range 3 {
+			p.scrapes(n, 6, point.Nanos(100+flush*10))
+			p.must(p.Flush(context.Background(), ByAge))
+		}
+		b.StartTimer()
+		p.must(p.compact(context.Background(), ByCount, p.Segments()[1].ID))
+		b.StopTimer()
+		p.close()
+		b.StartTimer()
+	}
+}
+
+// scrapes appends rows of the first n series.
+func (p *bench) scrapes(n, rows int, from point.Nanos) {
+	const batch = 1000
+	x := p.ids.Load()
+	for at := 0; at < n; at += batch {
+		refs := make([]series.Ref, batch)
+		for i := range refs {
+			refs[i], _ = x.ref(point.DenseID(at + i))
+		}
+		times, values := make([]point.Nanos, batch), make([]float64, batch)
+		for k := range rows {
+			for i := range times {
+				times[i], values[i] = from+point.Nanos(k), float64((i*7919+k*104729)%1000)
+			}
+			p.stamp += 1024
+			p.must(p.Append(&Rows{Stamp: p.stamp, Level: point.Received, Refs: refs, Times: times, Values: values}))
+		}
+	}
 }
