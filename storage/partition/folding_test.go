@@ -147,7 +147,7 @@ func TestCompactionsCommitBelowWhatWasFlushedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAMajorThatWasAskedForDuringAFoldIsMadeAfterIt: the repair of a copy that differs asked for one while the newest minors were folded, and nobody made it.
+// TestAMajorThatWasAskedForDuringAFoldIsMadeAfterIt: the repair of a copy that differs asked for one while the newest minors were folded, and it was not made.
 func TestAMajorThatWasAskedForDuringAFoldIsMadeAfterIt(t *testing.T) {
 	fs := newFolds(vfs.NewMem())
 	b := openBench(t, fs, 1)
@@ -197,8 +197,8 @@ func TestAMajorThatCouldNotBeMadeIsMadeLater(t *testing.T) {
 	}
 }
 
-// TestDeletionsThatComeFasterThanAFoldHoldUpNobody: each of them made the compaction begin again, three times, the last time while no row could be flushed.
-func TestDeletionsThatComeFasterThanAFoldHoldUpNobody(t *testing.T) {
+// TestDeletionsThatComeFasterThanAFoldHoldUpNoFlush: each of them made the compaction begin again, three times, the last time while no row could be flushed.
+func TestDeletionsThatComeFasterThanAFoldHoldUpNoFlush(t *testing.T) {
 	fs := newFolds(vfs.NewMem())
 	b := openBench(t, fs, 1)
 	defer b.close()
