@@ -36,7 +36,7 @@ type folds struct {
 func newFolds(fs vfs.FS) *folds {
 	f := &folds{when: errorfs.OpCreate}
 	f.FS = errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Kind == f.when && strings.Contains(op.Path, ".seg") && !f.busy && len(f.steps) > 0 {
+		if strings.Contains(op.Path, ".seg") && op.Kind == f.when && !f.busy && len(f.steps) > 0 {
 			next := f.steps[0]
 			f.steps = f.steps[1:]
 			f.busy = true
