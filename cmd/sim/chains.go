@@ -136,7 +136,8 @@ func (x *link) placements() chain.Placements {
 	if m := x.s.views.at(x.id.Table).m; x.s.w.opt.broken == lowersAtOnce && m != nil {
 		least = min(least, m.Config.MinInSync())
 	}
-	return chain.Placements{All: x.s.machine.Placed(x.id), MinInSync: least, Demanded: x.s.lead.Demanded(x.id.Table), Mapped: x.s.lead.Mapped(x.id)}
+	placed := x.s.machine.Placed(x.id)
+	return chain.Placements{All: placed, Slow: x.s.machine.Slow(placed), MinInSync: least, Demanded: x.s.lead.Demanded(x.id.Table), Mapped: x.s.lead.Mapped(x.id)}
 }
 
 func (x *link) step(in chain.Input) { x.post(chainInput{in: in}) }
@@ -226,7 +227,7 @@ func (x *link) perform(in chainInput, e chain.Effect) {
 		w.mark(chainBehind)
 	case chain.Note:
 		w.say("%s: %s on %s is %v", s.id, x.id, e.Member.Server, e.What)
-		w.mark([]mark{chain.Silent: memberSilent, chain.Slow: memberSlow, chain.Unreached: memberUnreached, chain.Unmapped: memberUnmapped, chain.TakenIn: memberTakenIn}[e.What])
+		w.mark([]mark{chain.Silent: memberSilent, chain.Slow: memberSlow, chain.SlowDisk: memberSlowDisk, chain.Unreached: memberUnreached, chain.Unmapped: memberUnmapped, chain.TakenIn: memberTakenIn}[e.What])
 	}
 }
 

@@ -136,6 +136,7 @@ const (
 	copyMade
 	memberSilent
 	memberSlow
+	memberSlowDisk
 	memberUnreached
 	memberUnmapped
 	memberTakenIn
@@ -197,7 +198,7 @@ var markNames = [...]string{
 	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepEven: "the master: a partition with rows moves for balance", stepLead: "the master: a lead is handed over for its load", stepMetadata: "the master: metadata servers",
 	stepSweep: "the master: lease rows are swept", mergedUnborn: "partitions that were never led are merged",
 	chainLed: "a chain is led", chainOvertaken: "a head is overtaken", chainRests: "a chain is quiet", chainWakes: "a quiet chain wakes", chainGivesUp: "a head gives its lease up for a new epoch", chainUnmapped: "a chain is led by a placement that the map has no more", chainRefuses: "a head takes no rows", chainStalls: "rows wait for a copy that is away", chainBehind: "a copy is behind the log", copyMade: "a copy is made",
-	memberSilent: "a silent member is taken out", memberSlow: "a slow member is taken out", memberUnreached: "a member that no frame reaches is taken out", memberUnmapped: "a member that the map has no more is taken out", memberTakenIn: "a placement is taken into a chain", surplusCut: "surplus is set aside", surplusHandedOver: "surplus is handed over", tornFrame: "a torn frame is cut",
+	memberSilent: "a silent member is taken out", memberSlow: "a slow member is taken out", memberSlowDisk: "a member on a slow disk is taken out", memberUnreached: "a member that no frame reaches is taken out", memberUnmapped: "a member that the map has no more is taken out", memberTakenIn: "a placement is taken into a chain", surplusCut: "surplus is set aside", surplusHandedOver: "surplus is handed over", tornFrame: "a torn frame is cut",
 	frameNotLogged: "a member cannot log a frame", tooFewLive: "too few placements live for a first row",
 	segmentFlushed: "a segment is made", segmentCompacted: "segments are compacted", segmentsFolded: "the newest segments become one minor", segmentsBelow: "a compaction is committed below a segment made meanwhile", segmentWaits: "a segment waits for those above it", segmentAdopted: "a segment is adopted", segmentsFill: "a segment brings frames that the log lacked",
 	segmentsLevel: "a placement has all segments", segmentDeclined: "a segment is declined", segmentDamaged: "a segment comes damaged", segmentSuspect: "a segment comes damaged again and again",

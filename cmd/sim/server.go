@@ -292,9 +292,12 @@ func (s *server) perform(e lease.Effect) {
 	}
 }
 
-// published is what a server says of itself for its heartbeat. A disk that is full accepts no rows, and no copies.
+// published is what a server says of itself for its heartbeat. A disk that is full accepts no rows, and no copies. A slow one is said to be slow at once.
 func (s *server) published() rules.Published {
 	in := rules.Published{Good: s.machine.Status().Good, Room: 1 << 30}
+	if in.Fsync = 3 * time.Millisecond; s.w.now < s.disk.slow {
+		in.Fsync = time.Second
+	}
 	if s.disk.isFull(s.w) {
 		in.Room, in.ReadOnly = 1, "its disk is full"
 	}

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -40,8 +41,10 @@ type beatRow struct {
 	asOf    coord.Revision
 	rev     coord.Revision // 0: no row
 	beat    Beat
-	since   Time     // in reachable time: when this revision was first seen
-	changed Time     // in reachable time: when a row of another boot, or none, was last found in its place
+	since   Time          // in reachable time: when this revision was first seen
+	changed Time          // in reachable time: when a row of another boot, or none, was last found in its place
+	fsync   time.Duration // the slowest that it said of late, at fsyncAt
+	fsyncAt Time
 	waiters []*entry // partitions that it holds and that we acquire when it is silent
 
 	// Writing a row in the place of a missing one, missing.go.
@@ -66,6 +69,7 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 		b.beat, _ = DecodeBeat(value) // an unreadable row names no boot: the server counts as not alive
 	}
 	b.since = m.mark()
+	m.holdFsync(b)
 	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining || b.beat.Held >= m.share != (was.Held >= m.share) || !slices.Equal(b.beat.Damaged, was.Damaged) {
 		m.touchWaking() // they may have waited for this server to start, or to acquire leases first
 	}
@@ -112,7 +116,7 @@ func (m *Machine) planBeat() {
 	}
 	row := Beat{
 		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
-		Load: m.load, ReadOnly: m.readOnly, Room: m.room, NoRoom: m.noRoom, Held: m.held, Draining: b.draining, ClockAhead: m.clockSaid(), Damaged: m.damaged.said, Writes: m.writes, Guards: true, Time: m.wallNow(),
+		Load: m.load, ReadOnly: m.readOnly, Room: m.room, NoRoom: m.noRoom, Held: m.held, Draining: b.draining, ClockAhead: m.clockSaid(), Damaged: m.damaged.said, Fsync: m.disk.fsync, SlowDisk: m.disk.slow, Writes: m.writes, Guards: true, Time: m.wallNow(),
 	}
 	b.inFlight = true
 	key := BeatKey(m.self.Server)

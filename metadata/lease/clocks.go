@@ -87,7 +87,7 @@ func (m *Machine) setClockOff(off bool) {
 }
 
 // giving reports whether we hand over the partitions that others can lead.
-func (m *Machine) giving() bool { return m.draining || m.clockOff }
+func (m *Machine) giving() bool { return m.draining || m.clockOff || m.disk.slow }
 
 // clockSaid is the clock error that our heartbeat reports.
 func (m *Machine) clockSaid() time.Duration {

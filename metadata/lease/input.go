@@ -90,14 +90,15 @@ type MapIs struct {
 // Unassigned removes the server's placement of the partition; the server releases its lease.
 type Unassigned struct{ Partition Partition }
 
-// Loaded publishes the server's load; 1 is its full capacity. ReadOnly is the reason why the server accepts no rows; "": it accepts them. Room and NoRoom are
-// those of Beat. Led are the busiest of the partitions that are led here, the busiest first, and Rest is the rows a second of all others; Known: they were
+// Loaded publishes, about once a second, the server's load; 1 is its full capacity. ReadOnly is the reason why the server accepts no rows; "": it accepts them. Room and NoRoom are
+// those of Beat, and so is Fsync. Led are the busiest of the partitions that are led here, the busiest first, and Rest is the rows a second of all others; Known: they were
 // measured.
 type Loaded struct {
 	Load     float64
 	ReadOnly string
 	Room     int64
 	NoRoom   []Partition
+	Fsync    time.Duration
 	Led      []LedRows
 	Rest     int64
 	Known    bool

@@ -63,6 +63,7 @@ type Machine struct {
 	writes   *Writes  // nil: not known
 	hot      map[Partition]int64
 	damaged  damaged
+	disk     disk
 	draining bool
 	leave    bool
 	left     bool
@@ -228,6 +229,7 @@ func (m *Machine) setLoad(in Loaded) {
 		m.noRoom = append(m.noRoom, p.String())
 	}
 	m.setWrites(in)
+	m.judgeDisk(in.Fsync)
 }
 
 func (m *Machine) watch(in Watched) {

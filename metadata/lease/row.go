@@ -155,6 +155,10 @@ type Beat struct {
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
 	// Damaged are partitions, as Partition.String prints them, of which files are damaged on the server: others acquire their leases first. At most damagedMax are named.
 	Damaged []string `json:"damaged,omitempty"`
+	// Fsync is how long an fsync of the server's log lasts of late; 0: not known. Builds from before do not say it.
+	Fsync time.Duration `json:"fsync,omitempty"`
+	// SlowDisk: the server's fsyncs last so much longer than those of the others that it releases its leases, and leaves in-sync lists that are long enough without it (disk.go).
+	SlowDisk bool `json:"slow_disk,omitempty"`
 	// Writes are the rows that the server accepts as a leader; nil: not known. Builds from before do not say it.
 	Writes *Writes `json:"writes,omitempty"`
 	// Missing: this is the row of no process. A server that waits until another is silent found no row of it, and wrote this one in its place: the transaction that

@@ -39,6 +39,9 @@ var goldenHanded = Lease{State: Held, Holder: "s1", Boot: "b7", Store: "4f1c", E
 var goldenWrites = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.25, Held: 12, Guards: true, Time: noon,
 	Writes: &Writes{Hot: []Hot{{"cpu/7", 8000, 310}, {"mem/1", 250, 5}}, Rest: 40}}
 
+// goldenSlow is the row of a server with a slow disk.
+var goldenSlow = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.25, Held: 12, Draining: true, Fsync: 1300 * time.Millisecond, SlowDisk: true, Guards: true, Time: noon}
+
 func golden(t *testing.T, name string, got []byte) []byte {
 	t.Helper()
 	path := filepath.Join("testdata", "rows", name)
@@ -78,6 +81,10 @@ func TestRowsKeepTheirForm(t *testing.T) {
 	b, err := DecodeBeat(golden(t, "beat.json", goldenBeat.Encode()))
 	if diff := cmp.Diff(goldenBeat, b); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
+	}
+	b, err = DecodeBeat(golden(t, "beat_slow.json", goldenSlow.Encode()))
+	if diff := cmp.Diff(goldenSlow, b); diff != "" || err != nil {
+		t.Errorf("beat of a slow disk: %v\n%s", err, diff)
 	}
 	b, err = DecodeBeat(golden(t, "beat_writes.json", goldenWrites.Encode()))
 	if diff := cmp.Diff(goldenWrites, b); diff != "" || err != nil {

@@ -127,6 +127,15 @@ func (w *world) command(cmd string, args []string) error {
 		d, err := time.ParseDuration(args[1])
 		w.procs[w.index(args[0])].ahead = d
 		return err
+	case "fsync": // s1 5ms s2 2s: how long fsyncs last; "-": not known
+		for i := 0; i < len(args); i += 2 {
+			d, err := time.ParseDuration(args[i+1])
+			if err != nil && args[i+1] != "-" {
+				return err
+			}
+			w.procs[w.index(args[i])].publish(d)
+		}
+		return nil
 	case "bump":
 		return w.edit(args[0], func(l Lease) Lease { return l.Bumped(note) })
 	case "hand":

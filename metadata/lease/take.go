@@ -80,7 +80,7 @@ func (m *Machine) planTake(e *entry) {
 		m.awaitStranded(e)
 		return
 	}
-	if !m.mapReady(e) || m.clockOff && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) }) {
+	if !m.mapReady(e) || (m.clockOff || m.disk.slow) && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) }) {
 		return
 	}
 	c, ok := m.claimOf(e)
@@ -454,7 +454,7 @@ func (m *Machine) countShare() {
 // movesMax bounds how many empty partitions are handed over at a time.
 const movesMax = 32
 
-// planMoves hands over partitions that another server can acquire: when draining, or with our clock off, once the last ones have found their new
+// planMoves hands over partitions that another server can acquire: when draining, or with our clock off or our disk slow, once the last ones have found their new
 // leaders; above our share, slowly (C108). One at a time, but empty ones, for which no client waits, in numbers: half of the surplus over the
 // share, because others may do so at the same moment. Partitions that few rows come to go first; a busy one only to a server that is less busy with it than this
 // one is now (writes.go).
@@ -480,8 +480,12 @@ func (m *Machine) planMoves() {
 		return
 	}
 	why := "the server drains"
-	if m.clockOff && !m.draining {
+	switch {
+	case m.draining:
+	case m.clockOff:
 		why = m.clockWhy()
+	case m.disk.slow:
+		why = m.diskWhy()
 	}
 	if !m.giving() {
 		why, room = "above this server's share", min(room, (m.held-m.share+1)/2)
@@ -548,9 +552,11 @@ type Status struct {
 	Good   bool
 	// ClockOff: the wall clock is so far off the median of the servers' clocks that leases are released.
 	ClockOff bool
+	// SlowDisk: fsyncs last so much longer than those of the others that leases are released.
+	SlowDisk bool
 }
 
 // Status returns the machine's own view.
 func (m *Machine) Status() Status {
-	return Status{m.self.Server, m.held, m.share, m.good(m.now), m.clockOff}
+	return Status{m.self.Server, m.held, m.share, m.good(m.now), m.clockOff, m.disk.slow}
 }

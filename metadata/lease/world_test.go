@@ -63,6 +63,8 @@ type world struct {
 
 type process struct {
 	ahead   time.Duration // of the wall clock
+	fsync   time.Duration // as it is published, each second
+	loaded  bool          // it is
 	w       *world
 	self    Self
 	actor   actor
@@ -302,6 +304,24 @@ func (p *process) do(f func()) {
 
 // wall is the time of day as the process sees it.
 func (p *process) wall() time.Time { return time.Unix(1_800_000_000, int64(p.w.now+p.ahead)) }
+
+// publish has the process say each second how long its fsyncs last.
+func (p *process) publish(fsync time.Duration) {
+	p.fsync = fsync
+	if p.loaded {
+		return
+	}
+	p.loaded = true
+	var each func()
+	each = func() {
+		if p.dead {
+			return
+		}
+		p.do(func() { p.step(Loaded{Fsync: p.fsync}) })
+		p.w.after(time.Second, each)
+	}
+	each()
+}
 
 func (p *process) clock() Time { return Time(float64(p.w.now-p.origin) * p.rate) }
 

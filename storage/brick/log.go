@@ -7,7 +7,6 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/record"
@@ -65,9 +64,9 @@ func (s *sink) Sync() error {
 	if s.noSync && !s.final.Load() {
 		return nil
 	}
-	start := time.Now()
+	ended := s.m.fsyncBegins()
 	err := s.File.Sync()
-	s.m.fsyncs.Observe(time.Since(start).Seconds())
+	ended()
 	return err
 }
 

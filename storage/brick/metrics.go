@@ -2,6 +2,8 @@ package brick
 
 import (
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,12 +17,19 @@ type metrics struct {
 	rewrittenBytes  prometheus.Counter
 	fsyncs          prometheus.Histogram
 
+	opened time.Time
+	mu     struct {
+		sync.Mutex // guards what is inside, for a moment at both ends of each fsync
+		pace       pace
+	}
+
 	reg prometheus.Registerer
 	all []prometheus.Collector
 }
 
 func newMetrics() *metrics {
 	return &metrics{
+		opened:          time.Now(),
 		appendedRecords: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_brick_appended_records_total", Help: "Records appended to the common log."}),
 		appendedBytes:   prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_brick_appended_bytes_total", Help: "Bytes of records appended to the common log, without headers."}),
 		rewrittenBytes:  prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_brick_rewritten_bytes_total", Help: "Log bytes copied forward so that old files could go."}),
@@ -29,6 +38,28 @@ func newMetrics() *metrics {
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18), // 50 µs … 6.5 s
 		}),
 	}
+}
+
+// fsyncBegins measures an fsync of the common log, until the result is called.
+func (m *metrics) fsyncBegins() (ended func()) {
+	start := time.Since(m.opened)
+	m.mu.Lock()
+	m.mu.pace.began(start)
+	m.mu.Unlock()
+	return func() {
+		now := time.Since(m.opened)
+		m.fsyncs.Observe((now - start).Seconds())
+		m.mu.Lock()
+		m.mu.pace.ended(start, now)
+		m.mu.Unlock()
+	}
+}
+
+// Fsync is how long an fsync of the common log lasts: the median of the last ten seconds in which there were any (pace.go). 0: there were too few of late.
+func (b *Brick) Fsync() time.Duration {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.m.mu.pace.typical(time.Since(b.m.opened))
 }
 
 // register registers the metrics of b. A second brick in the same registry is refused, as Invalid.

@@ -16,6 +16,7 @@ import (
 //	                             └─────────────────────┴──▶ owed: may be in the list, or sure; nothing is acknowledged
 type head struct {
 	placements []Member
+	slow       []Member            // of the placements, those on slow disks
 	mapped     []point.PlacementID // nil: not known
 	min        int
 	demanded   bool // with a shorter list frames are refused
@@ -385,7 +386,7 @@ func (m *Machine) reportAgain(joined Member) {
 // grant answers a member's ping with the time for which it may be sure.
 func (m *Machine) grant(p *peer, sent Time) {
 	p.late = false
-	if p.version == 0 || p.leaving || !p.settled || !m.counted(p.member) || m.unmapped(p.member) {
+	if p.version == 0 || p.leaving || !p.settled || !m.counted(p.member) || m.unmapped(p.member) || m.spared(p.member) {
 		return
 	}
 	left := max(0, m.surelyLeads(m.now))
@@ -507,6 +508,12 @@ func (m *Machine) takeOut() {
 			return
 		}
 	}
+	for _, x := range m.order[1:] {
+		if m.spared(x) && m.agreed() && m.unsure(x) { // no row waits for its removal but for the row's change
+			m.drop(x, SlowDisk)
+			return
+		}
+	}
 	h := &m.head
 	if len(h.owed) > 0 {
 		return
@@ -586,7 +593,7 @@ func (m *Machine) takeIn() {
 			p.near = max(m.now, 1)
 		}
 		// While the store does not answer, nothing is acknowledged without a placement that may be listed: then it need not prove itself for long.
-		if unanswered := slices.Contains(m.mayBeListed(), x) && m.unanswered() >= joinLag; (m.now-p.near < p.pause || m.unmapped(x)) && !unanswered {
+		if unanswered := slices.Contains(m.mayBeListed(), x) && m.unanswered() >= joinLag; (m.now-p.near < p.pause || m.unmapped(x) || m.spared(x)) && !unanswered {
 			continue
 		}
 		if f.sent.Less(m.end) {
@@ -672,6 +679,8 @@ func (m *Machine) Outside(now Time, within time.Duration) (all []Outside) {
 		switch {
 		case why == "" && m.unmapped(x):
 			why = "the map has it no more"
+		case why == "" && m.spared(x):
+			why = "its disk is slow"
 		case why == "":
 			why = fmt.Sprintf("it has kept up for %v and must for %v, since it held up writers before", (now - p.near).Round(time.Millisecond), p.pause)
 		}

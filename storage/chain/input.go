@@ -31,9 +31,10 @@ type (
 		GoesOn bool
 	}
 	// Placements are the members that the partition map has on live servers, with the stores that they have now, and the minimum number of copies
-	// that an acknowledgement means. Demanded: a shorter list accepts no frames; else one that was shorter from the start continues. Mapped are all placements of the map, on live servers or not; nil: not known.
+	// that an acknowledgement means. Slow are those of them on servers with slow disks (metadata/lease, disk.go). Demanded: a shorter list accepts no frames; else one that was shorter from the start continues. Mapped are all placements of the map, on live servers or not; nil: not known.
 	Placements struct {
 		All       []Member
+		Slow      []Member
 		MinInSync int
 		Demanded  bool
 		Mapped    []point.PlacementID
@@ -167,20 +168,21 @@ type (
 type Event uint8
 
 const (
-	// Silent, Slow, Unreached (no frame reaches it from the member before it), Unmapped (the map has it no more) and Stops (its process ends in an orderly
-	// way): a member is removed from the chain.
+	// Silent, Slow, Unreached (no frame reaches it from the member before it), Unmapped (the map has it no more), Stops (its process ends in an orderly
+	// way) and SlowDisk: a member is removed from the chain.
 	Silent Event = iota
 	Slow
 	Unreached
 	Unmapped
 	Stops
+	SlowDisk
 	// TakenIn: a placement that has caught up is in the chain from now on.
 	TakenIn
 )
 
 // String returns the event's name, for logs and scripts.
 func (e Event) String() string {
-	return [...]string{"silent", "slow", "not reached", "no longer placed", "stopping", "taken in"}[e]
+	return [...]string{"silent", "slow", "not reached", "no longer placed", "stopping", "on a slow disk", "taken in"}[e]
 }
 
 func (Send) effect()    {}

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestModel plays random histories: messages lost, doubled and out of order, links cut one way, slow disks, crashes that lose
+// TestModel plays random histories: messages lost, doubled and out of order, links cut one way, slow disks, those of which their servers say so, crashes that lose
 // unsynced frames, emptied directories, acquisitions at any moment (also while the holder runs and believes that it leads), a
 // coordination store that is away, clocks within 10 % of the truth. The world's checks hold after every event; once the faults stop all placements
 // become equal and accept rows again, unless no listed disk is left.
@@ -111,9 +111,18 @@ func (w *world) event(t *rapid.T) {
 	case x < 106:
 		clear(w.cut)
 	case x < 107:
-		if pick(t, 3) == 0 {
+		switch pick(t, 4) {
+		case 0:
 			w.unmap(w.nodes[pick(t, len(w.nodes))].name)
-		} else {
+		case 1:
+			var names []string
+			for _, n := range w.nodes {
+				if pick(t, 3) == 0 {
+					names = append(names, n.name)
+				}
+			}
+			w.saySlow(names...)
+		default:
 			w.away = !w.away
 		}
 	case x < 111:
@@ -147,6 +156,7 @@ func (w *world) recovers() string {
 	clear(w.cut)
 	w.away = false
 	w.unmap("")
+	w.saySlow()
 	for _, n := range w.nodes {
 		n.lazy = false
 		if n.m != nil && n.m.leaving { // its process ends, as it said
@@ -192,6 +202,14 @@ func (w *world) recovers() string {
 		}
 	}
 	return ""
+}
+
+// saySlow has these nodes say that their disks are slow.
+func (w *world) saySlow(names ...string) {
+	w.slow = names
+	for _, n := range w.nodes {
+		n.step(w.placements())
+	}
 }
 
 // unmap has the map place all nodes but one; "": all.

@@ -98,6 +98,9 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 	case "unmap":
 		w.unmap(args[0])
 		w.quiet()
+	case "slow": // these say that their disks are slow, and no others
+		w.saySlow(args...)
+		w.quiet()
 	case "lazy", "eager":
 		w.node(args[0]).lazy = d.Cmd == "lazy"
 	case "busy", "calm":

@@ -24,6 +24,7 @@ type world struct {
 
 	row      row
 	unmapped string    // the map has this node's placement no more
+	slow     []string  // nodes that say that their disks are slow
 	away     bool      // the coordination store
 	mute     bool      // it carries out requests, and its answers are late
 	asks     []listAsk // not yet carried out
@@ -127,6 +128,9 @@ func (w *world) placements() Placements {
 	for _, n := range w.nodes {
 		if n.name != w.unmapped {
 			p.All, p.Mapped = append(p.All, n.member), append(p.Mapped, n.member.Placement)
+			if slices.Contains(w.slow, n.name) {
+				p.Slow = append(p.Slow, n.member)
+			}
 		}
 	}
 	return p

@@ -34,7 +34,7 @@ func (l *Lead) Placed(p lease.Partition) chain.Placements {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	least, _ := l.mu.machine.Copied(p)
-	return chain.Placements{All: placed, MinInSync: least, Demanded: l.mu.machine.Demanded(p.Table), Mapped: l.mu.machine.Mapped(p)}
+	return chain.Placements{All: placed, Slow: l.keeper.Slow(placed), MinInSync: least, Demanded: l.mu.machine.Demanded(p.Table), Mapped: l.mu.machine.Mapped(p)}
 }
 
 // Relist implements Leases of the chains' runner.

@@ -92,6 +92,7 @@ func (r *runner) publish(ctx context.Context) error {
 		r.step(rules.Clock{Now: r.keeper.Now()})
 		in := rules.Published{Load: r.srv.HeadLoad(), Good: r.keeper.Status().Good}
 		_, in.ReadOnly = r.deps.Brick.ReadOnly()
+		in.Fsync = r.deps.Brick.Fsync()
 		if room, ok := r.deps.Brick.Room(); ok {
 			in.Room = int64(max(1, min(room, math.MaxInt64)))
 		}

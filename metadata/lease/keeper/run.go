@@ -109,6 +109,13 @@ func (k *Keeper) Placed(p lease.Partition) []lease.Member {
 	return k.mu.machine.Placed(p)
 }
 
+// Slow returns those of the members that are on servers with slow disks, as this process sees them.
+func (k *Keeper) Slow(all []lease.Member) []lease.Member {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.mu.machine.Slow(all)
+}
+
 // Status is this process's view of its leases, for people.
 func (k *Keeper) Status() lease.Status {
 	k.mu.RLock()
@@ -198,6 +205,7 @@ func (k *Keeper) step(in lease.Input, out []lease.Effect) ([]lease.Effect, time.
 	k.metrics.clockAhead.Set(k.mu.machine.ClockAhead().Seconds())
 	k.metrics.good.Set(map[bool]float64{true: 1}[s.Good])
 	k.metrics.clockOff.Set(map[bool]float64{true: 1}[s.ClockOff])
+	k.metrics.diskSlow.Set(map[bool]float64{true: 1}[s.SlowDisk])
 	return out, k.mu.machine.Wake() - now
 }
 

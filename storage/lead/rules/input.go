@@ -74,9 +74,10 @@ type Published struct {
 	Load     float64
 	Good     bool
 	ReadOnly string
-	// Room and NoRoom are those of lease.Loaded.
+	// Room, NoRoom and Fsync are those of lease.Loaded.
 	Room   int64
 	NoRoom []lease.Partition
+	Fsync  time.Duration
 }
 
 // Accepted reports how many rows were accepted here for partitions, as their leader, since the process began: all that accepted any, about every MeterEvery.

@@ -352,7 +352,7 @@ func (m *Machine) published(in Published) {
 	if in.ReadOnly != "" { // others should rather lead the partitions without rows
 		in.Load = max(in.Load, 1)
 	}
-	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly, Room: in.Room, NoRoom: in.NoRoom, Led: m.meter.hot, Rest: m.meter.rest, Known: m.meter.known}})
+	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly, Room: in.Room, NoRoom: in.NoRoom, Fsync: in.Fsync, Led: m.meter.hot, Rest: m.meter.rest, Known: m.meter.known}})
 	switch {
 	case in.Load < m.set.LoadMax:
 		m.over = 0

@@ -1,0 +1,114 @@
+package brick
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// TestThePaceOfADiskIsThatOfItsTime: a slow second counts as much as a fast one, however many fsyncs that had room for.
+func TestThePaceOfADiskIsThatOfItsTime(t *testing.T) {
+	const ms = time.Millisecond
+	var p pace
+	now := time.Hour
+	// each lets fsyncs of a duration follow each other for a time.
+	each := func(total, d, gap time.Duration) {
+		for end := now + total; now+d+gap <= end; now += gap {
+			start := now
+			p.began(start)
+			now += d
+			p.ended(start, now)
+		}
+	}
+	want := func(what string, want time.Duration) {
+		t.Helper()
+		if got := p.typical(now); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	want("nothing was fsynced", 0)
+	each(4*time.Second, 10*ms, 90*ms)
+	want("for a moment", 0)
+	each(16*time.Second, 10*ms, 90*ms)
+	want("fast", 10*ms)
+	each(4*time.Second, 500*ms, 0)
+	want("slow for 4 s, eight fsyncs after 160", 10*ms)
+	each(3*time.Second, 500*ms, 0)
+	want("slow for 7 s", 500*ms)
+	each(20*time.Second, 500*ms, 0)
+	each(7*time.Second, 10*ms, 90*ms)
+	want("fast for 7 s", 10*ms)
+
+	each(20*time.Second, 10*ms, 90*ms)
+	start := now
+	p.began(start)
+	now += 4 * time.Second
+	want("one fsync has not ended for 4 s", 10*ms)
+	now += 3 * time.Second
+	want("one fsync has not ended for 7 s", 7*time.Second)
+	p.ended(start, now)
+	want("it has ended", 7*time.Second)
+	each(7*time.Second, 10*ms, 90*ms)
+	want("for 7 s all end at once again", 10*ms)
+
+	each(20*time.Second, 3*time.Second, 0)
+	want("each takes seconds", 3*time.Second)
+	each(60*time.Second, 400*ms, 4600*ms)
+	want("one in 5 s: there are too few", 0)
+	each(60*time.Second, 400*ms, 2100*ms)
+	want("one in 2.5 s", 400*ms)
+	now += 2 * time.Minute
+	want("none for minutes", 0)
+}
+
+// TestTwoFsyncsAtOnceBothCount: a file of the log ends while the next one is written.
+func TestTwoFsyncsAtOnceBothCount(t *testing.T) {
+	var p pace
+	now := time.Hour
+	for range 10 {
+		p.began(now)
+		p.began(now + 100*time.Millisecond)
+		p.ended(now, now+300*time.Millisecond)
+		p.ended(now+100*time.Millisecond, now+200*time.Millisecond)
+		now += time.Second
+	}
+	if len(p.running) > 0 || p.typical(now) != 200*time.Millisecond {
+		t.Errorf("%d run on, %v is typical; want none and 200ms", len(p.running), p.typical(now))
+	}
+}
+
+// crawlingFile is a file of a slow disk.
+type crawlingFile struct{ vfs.File }
+
+func (crawlingFile) Sync() error {
+	time.Sleep(1200 * time.Millisecond)
+	return nil
+}
+
+// TestFsyncsOfTheLogAreMeasured, those of its files and no others.
+func TestFsyncsOfTheLogAreMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &Brick{m: newMetrics()}
+		unsynced := &sink{File: crawlingFile{}, m: b.m, noSync: true}
+		for range 10 {
+			if err := unsynced.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if got := b.Fsync(); got != 0 {
+			t.Errorf("without fsyncs one lasts %v", got)
+		}
+		synced := &sink{File: crawlingFile{}, m: b.m}
+		for range 10 {
+			if err := synced.Sync(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := b.Fsync(); got != 1200*time.Millisecond {
+			t.Errorf("an fsync lasts %v, want 1.2s", got)
+		}
+	})
+}
