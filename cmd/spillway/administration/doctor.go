@@ -144,6 +144,8 @@ func (e *examination) dead() {
 			e.degraded("clock off", string(srv.ID), fmt.Sprintf("its clock is %v ahead of the median of the servers' clocks: it releases the partitions that others can lead, and acquires none", srv.Beat.ClockAhead.Round(time.Millisecond)), "set the clock right, and look at its time service")
 		case srv.Beat.ReadOnly != "":
 			e.broken("read-only server", string(srv.ID), srv.Beat.ReadOnly, "make room on its disk; until then its partitions are read, and writes to them are refused")
+		case srv.Beat.SlowDisk:
+			e.degraded("slow disk", string(srv.ID), fmt.Sprintf("an fsync of its log lasts %v, far longer than on the other servers: writers do not wait for it where two other copies at least are in sync, and it releases the partitions that others can lead", srv.Beat.Fsync.Round(time.Millisecond)), "look at its disk, and what else writes there: `iostat -x 1`; it is used again by itself once it has been well for a minute, or longer if it was slow before")
 		case srv.Drain != nil:
 			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements, %d of them of partitions without rows, and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Empty, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
 		}

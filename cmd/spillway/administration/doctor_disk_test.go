@@ -1,0 +1,24 @@
+package administration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/registry"
+)
+
+// TestDoctorNamesTheServerWithTheSlowDisk: its copies are out of sync, and nothing else says why.
+func TestDoctorNamesTheServerWithTheSlowDisk(t *testing.T) {
+	e := examination{}
+	e.s.Servers = []master.Server{
+		{Server: registry.Server{ID: "s1"}, Live: true, Beat: lease.Beat{Fsync: 5 * time.Millisecond}},
+		{Server: registry.Server{ID: "s2"}, Live: true, Beat: lease.Beat{Fsync: 1300 * time.Millisecond, SlowDisk: true}},
+	}
+	e.dead()
+	if len(e.report) != 1 || e.report[0].Kind != "slow disk" || e.report[0].Subject != "s2" || !strings.Contains(e.report[0].What, "1.3s") {
+		t.Errorf("found %+v, want the slow disk of s2, with 1.3s", e.report)
+	}
+}
