@@ -1,6 +1,7 @@
 package smear
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -34,7 +35,39 @@ func (r Rule) String() string {
 	if r.Threshold != 0 {
 		s += ", below " + time.Duration(r.Threshold).String()
 	}
+	if r.Kafka != KafkaStage {
+		s += ", kafka " + r.Kafka.String()
+	}
 	return s
+}
+
+// Kafka says where rows that came by Kafka wait.
+type Kafka uint8
+
+const (
+	KafkaStage Kafka = iota // in staging, as all others
+	KafkaWait               // in their topic: the gateway that reads it keeps them until they are due, and commits their offsets when they are written
+)
+
+// ParseKafka reads stage or wait. Errors are Invalid.
+func ParseKafka(text string) (Kafka, error) {
+	for k := KafkaStage; k <= KafkaWait; k++ {
+		if text == k.String() {
+			return k, nil
+		}
+	}
+	return 0, fault.Errorf(fault.Invalid, "smearing: %.100q is neither stage nor wait", text)
+}
+
+// String returns the name by which it is set.
+func (k Kafka) String() string {
+	switch k {
+	case KafkaStage:
+		return "stage"
+	case KafkaWait:
+		return "wait"
+	}
+	return fmt.Sprintf("Kafka(%d)", uint8(k))
 }
 
 // Mode says how the window of a table is chosen.
@@ -55,6 +88,8 @@ type Rule struct {
 	Window point.Nanos
 	// WindowMax bounds the window in mode Auto. Default 2 min. Longer: more servers share the load of narrow partitions, and more rows wait in staging.
 	WindowMax point.Nanos
+	// Kafka is where rows that came by Kafka wait.
+	Kafka Kafka
 	// Near: only rows whose time is at most this far from now wait. Others are no part of the load that all servers share. Default 5 min.
 	Near point.Nanos
 }
@@ -94,6 +129,8 @@ func (r Rule) Validate() error {
 	switch {
 	case r.Mode > Fixed:
 		return fault.Errorf(fault.Invalid, "smearing: mode %d is unknown", r.Mode)
+	case r.Kafka > KafkaWait:
+		return fault.Errorf(fault.Invalid, "smearing: %v is no place where rows of Kafka wait", r.Kafka)
 	case r.Window > WindowLimit || r.WindowMax > WindowLimit:
 		return fault.Errorf(fault.Invalid, "smearing: a window of %v is longer than %v", time.Duration(max(r.Window, r.WindowMax)), time.Duration(WindowLimit))
 	case r.Mode == Fixed && r.Window == 0:

@@ -97,6 +97,9 @@ func TestAWindowIsReadAsItIsWritten(t *testing.T) {
 	if got := (Rule{Mode: Auto, Threshold: 30 * second}).String(); got != "auto, below 30s" {
 		t.Errorf("%s", got)
 	}
+	if got := (Rule{Mode: Auto, Kafka: KafkaWait}).String(); got != "auto, kafka wait" {
+		t.Errorf("%s", got)
+	}
 }
 
 func TestMistakesInARule(t *testing.T) {
@@ -115,6 +118,21 @@ func TestMistakesInARule(t *testing.T) {
 	f(Rule{Threshold: -1}, "threshold -1ns is negative")
 	f(Rule{Mode: Fixed, Window: WindowLimit + 1}, "longer than 10m0s")
 	f(Rule{Mode: Auto, WindowMax: WindowLimit + 1}, "longer than 10m0s")
+	f(Rule{Kafka: KafkaWait + 1}, "Kafka(2)")
+}
+
+func TestAPlaceOfKafkaRowsIsReadAsItIsWritten(t *testing.T) {
+	f := func(text string, want Kafka, wrong bool) {
+		t.Helper()
+		got, err := ParseKafka(text)
+		if got != want || (err != nil) != wrong || err == nil && got.String() != text {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	f("stage", KafkaStage, false)
+	f("wait", KafkaWait, false)
+	f("", 0, true)
+	f("Kafka(2)", 0, true)
 }
 
 // The delays of any range of the ring, at least as long as four groups, are spread over the window.

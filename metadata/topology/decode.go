@@ -412,6 +412,8 @@ func (d *decoder) smear(b []byte) (r smear.Rule) {
 			r.WindowMax = int64(f.u)
 		case varintKey(5):
 			r.Near = int64(f.u)
+		case varintKey(6):
+			r.Kafka = smear.Kafka(min(f.u, math.MaxUint8)) // as Mode
 		default:
 			d.unknown(f)
 		}

@@ -35,11 +35,13 @@ func (m *Map) Digest() uint64 {
 	return max(xxhash.Sum64(b), 1)
 }
 
-// Marks beside the number of replicas: of a table with a rule for smearing, of one with settings for its in-sync lists, and of one with a ring rule, which follow.
+// Marks beside the number of replicas: of a table with a rule for smearing, of one with settings for its in-sync lists, of one with a ring rule, and of one whose rows
+// wait somewhere else than in staging, which follow.
 const (
 	smears = 1 << 32
 	inSync = 1 << 33
 	ringBy = 1 << 34
+	kafka  = 1 << 35
 )
 
 func digestReplicas(b []byte, c *Config) []byte {
@@ -53,6 +55,9 @@ func digestReplicas(b []byte, c *Config) []byte {
 	if !c.Ring.IsZero() {
 		n |= ringBy
 	}
+	if r.Kafka != smear.KafkaStage {
+		n |= kafka
+	}
 	b = digestNumbers(b, n) // without a mark as ever
 	if n&smears != 0 {
 		b = digestNumbers(b, uint64(r.Mode), uint64(r.Threshold), uint64(r.Window), uint64(r.WindowMax), uint64(r.Near))
@@ -62,6 +67,9 @@ func digestReplicas(b []byte, c *Config) []byte {
 	}
 	if n&ringBy != 0 {
 		b = digestString(b, c.Ring.String())
+	}
+	if n&kafka != 0 {
+		b = digestNumbers(b, uint64(r.Kafka))
 	}
 	return b
 }

@@ -18,6 +18,13 @@ func TestDigestsAreAsDrawn(t *testing.T) {
 	if got := empty.Digest(); got != 0xb03b3567ced37282 {
 		t.Errorf("an empty map: %#x", got)
 	}
+	waits, err := topology.New("cpu", topology.Config{PartitionWidth: 3600e9, Smear: smear.Rule{Mode: smear.Auto, Kafka: smear.KafkaWait}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := waits.Digest(); got != 0x58f44680a732e525 {
+		t.Errorf("rows that wait in Kafka: %#x", got)
+	}
 	if got := mapOfAll(t).Digest(); got != 0x35670acad3e535 {
 		t.Errorf("a map with everything: %#x", got)
 	}
@@ -64,6 +71,7 @@ func TestDigestsStandForTheBytes(t *testing.T) {
 	other("smeared below", smears(smear.Rule{Mode: smear.Auto, Threshold: 30e9}))
 	other("smeared for at most so long", smears(smear.Rule{Mode: smear.Auto, WindowMax: 30e9}))
 	other("smeared near now", smears(smear.Rule{Mode: smear.Auto, Near: 30e9}))
+	other("smeared in Kafka", smears(smear.Rule{Mode: smear.Auto, Kafka: smear.KafkaWait}))
 	other("the same seq, done and undone", topology.Join{Partition: 3, Placement: topology.Placement{ID: 5, Server: "s9"}}, topology.Unjoin{Partition: 3, Placement: 5})
 }
 

@@ -257,6 +257,7 @@ func (e *encoder) smear(r smear.Rule) {
 	e.num(3, uint64(r.Window))
 	e.num(4, uint64(r.WindowMax))
 	e.num(5, uint64(r.Near))
+	e.num(6, uint64(r.Kafka))
 }
 
 func (e *encoder) layout(l *Layout) {

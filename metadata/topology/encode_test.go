@@ -21,6 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology/testdata/topologypb"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -254,6 +255,7 @@ func TestDamageUnderTheChecksumIsSeen(t *testing.T) {
 	f("no width", "partition width", func(m *pb) { m.Config.PartitionWidthNanos = 0 })
 	f("a kind of smearing to come", "mode 200 is unknown", func(m *pb) { m.Config.Smear = &topologypb.Smear{Mode: 200} })
 	f("a kind of smearing above all", "mode 255 is unknown", func(m *pb) { m.Config.Smear = &topologypb.Smear{Mode: 1<<32 - 1} })
+	f("a place for rows of Kafka to come", "Kafka(2)", func(m *pb) { m.Config.Smear = &topologypb.Smear{Kafka: 2} })
 	f("a window below nothing", "is negative", func(m *pb) { m.Config.Smear = &topologypb.Smear{WindowNanos: -1} })
 	f("no replicas", "no replicas", func(m *pb) { m.Config.Replicas = 0 })
 	f("no table", "name of a table", func(m *pb) { m.Table = "" })
@@ -281,6 +283,7 @@ func TestDamageUnderTheChecksumIsSeen(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(mapOfAll(f).Encode()[16:], true)
 	f.Add(topology.EncodeOps(everything(f))[16:], false)
+	f.Add(topology.EncodeOps([]topology.Op{topology.SetConfig{Config: topology.Config{PartitionWidth: time.Second, Smear: smear.Rule{Mode: smear.Auto, Kafka: smear.KafkaWait}}}})[16:], false)
 	f.Add([]byte(`{"v":1,"table":"t","seq":1,"config":{"partition_width":1000000000},"next_id":1}`), true)
 	f.Fuzz(func(t *testing.T, body []byte, isMap bool) {
 		if _, err := topology.Decode(body); err != nil && !fault.Is(err, fault.Corrupt) {

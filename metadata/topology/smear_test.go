@@ -43,4 +43,6 @@ func TestSmearingSurvivesItsBytes(t *testing.T) {
 	f(smear.Rule{Mode: smear.Auto}, &topologypb.Smear{Mode: 1})
 	f(smear.Rule{Mode: smear.Fixed, Threshold: 1, Window: 2, WindowMax: 3, Near: 4}, &topologypb.Smear{Mode: 2, ThresholdNanos: 1, WindowNanos: 2, WindowMaxNanos: 3, NearNanos: 4})
 	f(smear.Rule{Threshold: 5e9}, &topologypb.Smear{ThresholdNanos: 5e9})
+	f(smear.Rule{Kafka: smear.KafkaWait}, &topologypb.Smear{Kafka: 1})
+	f(smear.Rule{Mode: smear.Auto, Kafka: smear.KafkaWait}, &topologypb.Smear{Mode: 1, Kafka: 1})
 }

@@ -336,6 +336,7 @@ type Smear struct {
 	WindowNanos    int64                  `protobuf:"varint,3,opt,name=window_nanos,json=windowNanos,proto3" json:"window_nanos,omitempty"`
 	WindowMaxNanos int64                  `protobuf:"varint,4,opt,name=window_max_nanos,json=windowMaxNanos,proto3" json:"window_max_nanos,omitempty"`
 	NearNanos      int64                  `protobuf:"varint,5,opt,name=near_nanos,json=nearNanos,proto3" json:"near_nanos,omitempty"`
+	Kafka          uint32                 `protobuf:"varint,6,opt,name=kafka,proto3" json:"kafka,omitempty"` // where rows of Kafka wait; 0: in staging, 1: in their topic
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -401,6 +402,13 @@ func (x *Smear) GetWindowMaxNanos() int64 {
 func (x *Smear) GetNearNanos() int64 {
 	if x != nil {
 		return x.NearNanos
+	}
+	return 0
+}
+
+func (x *Smear) GetKafka() uint32 {
+	if x != nil {
+		return x.Kafka
 	}
 	return 0
 }
@@ -1987,14 +1995,15 @@ const file_topology_proto_rawDesc = "" +
 	"\x06before\x18\x01 \x01(\x04R\x06before\x12\x14\n" +
 	"\x05least\x18\x02 \x01(\rR\x05least\x12\x12\n" +
 	"\x04most\x18\x03 \x01(\rR\x04most\x12\x16\n" +
-	"\x06fewest\x18\x04 \x01(\rR\x06fewest\"\xb0\x01\n" +
+	"\x06fewest\x18\x04 \x01(\rR\x06fewest\"\xc6\x01\n" +
 	"\x05Smear\x12\x12\n" +
 	"\x04mode\x18\x01 \x01(\rR\x04mode\x12'\n" +
 	"\x0fthreshold_nanos\x18\x02 \x01(\x03R\x0ethresholdNanos\x12!\n" +
 	"\fwindow_nanos\x18\x03 \x01(\x03R\vwindowNanos\x12(\n" +
 	"\x10window_max_nanos\x18\x04 \x01(\x03R\x0ewindowMaxNanos\x12\x1d\n" +
 	"\n" +
-	"near_nanos\x18\x05 \x01(\x03R\tnearNanos\"k\n" +
+	"near_nanos\x18\x05 \x01(\x03R\tnearNanos\x12\x14\n" +
+	"\x05kafka\x18\x06 \x01(\rR\x05kafka\"k\n" +
 	"\x06Layout\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x10R\x04from\x12\x18\n" +
 	"\aweights\x18\x02 \x03(\rR\aweights\x123\n" +
