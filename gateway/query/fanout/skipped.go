@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // An answer without staged rows has a watermark: the rows that came before the oldest staged one are in partitions, for every staged one has
@@ -23,6 +24,7 @@ const markPatience = spareAfter
 
 // stagedFor lists the servers that are asked for staged rows of a table for an answer about q: none, with a warning, if the request skips them.
 func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.ServerID {
+	s.warnKafka(ctx, q)
 	at := s.stagedAt(q.Table)
 	skips := query.SkipStaged(ctx)
 	if skips == nil {
@@ -30,6 +32,21 @@ func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.Serve
 	}
 	warnSkipped(ctx, q, skips.Mark(q.Table, func() query.StagedMark { return s.mark(ctx, q.Table, at) }))
 	return nil
+}
+
+// warnKafka warns where rows for an answer about q may wait in Kafka (smear.KafkaWait), where nobody can be asked for them. Whether any gateway reads rows of the table from
+// Kafka is not known here.
+func (s *Source) warnKafka(ctx context.Context, q *peer.Select) {
+	m, ok := s.deps.Tables.Get(q.Table)
+	if !ok || s.deps.Takers == nil || m.Config.Smear.Mode == smear.Off || m.Config.Smear.Kafka != smear.KafkaWait {
+		return
+	}
+	rule, now := m.Config.Smear.WithDefaults(), point.Nanos(time.Now().UnixNano())
+	window, _ := rule.Wanted(m.LoadAt(now, s.deps.Takers()))
+	if window > 0 && q.Hi > now-window-rule.Near {
+		query.Warn(ctx, fmt.Sprintf("rows of table %q that come by Kafka wait there up to %v (smear_kafka is wait), and are not in the answer before: those of the last %v may be missing",
+			q.Table, time.Duration(window), time.Duration(window+rule.Near)))
+	}
 }
 
 // withoutStaged warns where an answer about q, for which no server is asked for staged rows, may lack some.

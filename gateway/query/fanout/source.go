@@ -52,6 +52,8 @@ type Deps struct {
 	Copies func(p lease.Partition) []topology.ServerID
 	// Staged returns the servers on which rows of a table may be staged. Nil: none are.
 	Staged func(table string) []topology.ServerID
+	// Takers counts the servers that accept rows: those over which smeared rows are spread. Nil: no row waits in Kafka.
+	Takers func() int
 	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may accept some.
 	// Nil: none are. Errors are Unavailable.
 	Stagers func(ctx context.Context, table string) ([]topology.ServerID, error)

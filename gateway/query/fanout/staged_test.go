@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // stage stages a row at 7 s of a new series on a server.
@@ -269,4 +270,53 @@ func TestStagedRowsAreHeldWhileADeletionRuns(t *testing.T) {
 			return []topology.ServerID{"n2"}, nil
 		}
 	}, false, "hold, partitions, renew, renew, staged, held, staged, held, partitions, release")
+}
+
+// TestAReaderKnowsThatRowsWaitInKafka: a table lets rows of Kafka wait in their topic, where no reader sees them. A reader is told so where its times are among those that may wait.
+func TestAReaderKnowsThatRowsWaitInKafka(t *testing.T) {
+	const told = `rows of table "t" that come by Kafka wait there up to 3s (smear_kafka is wait), and are not in the answer before: those of the last 5m3s may be missing`
+	wait := smear.Rule{Mode: smear.Auto, Kafka: smear.KafkaWait}
+	for _, c := range []struct {
+		name    string
+		rule    smear.Rule
+		servers int
+		ago     time.Duration
+		warns   []string
+	}{
+		{"of now", wait, 3, 0, []string{told}},
+		{"of a moment that may wait", wait, 3, 5*time.Minute + 2*time.Second, []string{told}},
+		{"of before", wait, 3, 5*time.Minute + 3*time.Second, nil},
+		{"of one server, where nothing waits", wait, 1, 0, nil},
+		{"they are staged", smear.Rule{Mode: smear.Auto}, 3, 0, nil},
+		{"smearing is off", smear.Rule{Kafka: smear.KafkaWait}, 3, 0, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				cfg := w.m.Config
+				cfg.Smear = c.rule
+				m, err := w.m.Apply(topology.SetConfig{Config: cfg})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.m = m
+				w.source.deps.Takers = func() int { return c.servers }
+				ctx, warnings := query.WithWarnings(w.t.Context())
+				q := &peer.Select{Table: "t", Hi: time.Now().Add(-c.ago).UnixNano()}
+				for range 2 {
+					set, err := w.source.Select(ctx, q)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for set.Next() {
+					}
+					if err := set.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := warnings.Texts(); !slices.Equal(got, c.warns) {
+					t.Errorf("warned of %q", got)
+				}
+			})
+		})
+	}
 }
