@@ -66,10 +66,7 @@ type Row struct {
 // Due returns when a row that was received now is forwarded, a multiple of Tick. wait is false for rows that are forwarded at once. Opting out always wins; opting
 // in never overrules the table (C41).
 func (r Rule) Due(row Row, in InForce, now point.Nanos) (due point.Nanos, wait bool) {
-	switch {
-	case r.Mode == Off, row.Wish == point.SmearOff, row.Width >= r.Threshold:
-		return now, false
-	case row.Time < now-r.Near, row.Time > now+r.Near: // C42
+	if !r.mayWait(&row, now) {
 		return now, false
 	}
 	due = (now + in.Of(row.Ring)) / Tick * Tick
@@ -77,6 +74,28 @@ func (r Rule) Due(row Row, in InForce, now point.Nanos) (due point.Nanos, wait b
 		return now, false
 	}
 	return due, true
+}
+
+// Jumps is the delay of a row that does not wait, though its series has a delay: it may pass rows of its series that wait.
+const Jumps point.Nanos = -1
+
+// Delay returns how long a row that was received now waits, before it is rounded to a tick, or Jumps. 0: its series has no delay.
+func (r Rule) Delay(row Row, in InForce, now point.Nanos) point.Nanos {
+	delay := in.Of(row.Ring)
+	if delay > 0 && !r.mayWait(&row, now) {
+		return Jumps
+	}
+	return max(delay, 0)
+}
+
+func (r Rule) mayWait(row *Row, now point.Nanos) bool {
+	switch {
+	case r.Mode == Off, row.Wish == point.SmearOff, row.Width >= r.Threshold:
+		return false
+	case row.Time < now-r.Near, row.Time > now+r.Near: // C42
+		return false
+	}
+	return true
 }
 
 // InForce are the delays of a moment: the present ones, or, where they are longer, the ones before, less half of the time since.

@@ -59,7 +59,7 @@ type waiting struct {
 // smear stages the rows that wait, and leaves the others in w.rest. It never fails: rows that cannot be staged are left too.
 func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 	set, met := &m.Config.Smear, &w.t.f.metrics.smear
-	if set.Mode == smear.Off || w.whole != nil {
+	if set.Mode == smear.Off || w.whole != nil || w.rest.Smear == point.SmearWaited {
 		return
 	}
 	rule, now := set.WithDefaults(), point.Nanos(time.Now().UnixNano())
@@ -103,18 +103,10 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now point.Nanos) (lanes []waiting, rest *point.Batch, far int) {
 	d, b := w.g.dict, w.rest
 	rest = point.GetBatch(d)
-	var last *topology.Partition
+	finder := widths{m: m, dict: d}
 	of := func(id point.SeriesID, t point.Nanos) *point.Batch {
 		// The delay follows from all labels, whatever the table's ring rule is: series of one prefix would else wait equally long.
-		row := smear.Row{Ring: w.g.rings.of(d, id), Time: t, Width: point.Nanos(m.Config.PartitionWidth), Wish: b.Smear}
-		if last == nil || last.PointLo != 0 || last.PointHi != 0 || !last.Contains(0, t) { // of columns, or of another time
-			if at := m.PointOf(d.Labels(id)); last == nil || !last.Contains(at, t) {
-				last, _ = m.Find(at, t)
-			}
-		}
-		if last != nil {
-			row.Width = topology.Width(last)
-		}
+		row := smear.Row{Ring: w.g.rings.of(d, id), Time: t, Width: finder.of(id, t), Wish: b.Smear}
 		due, waits := rule.Due(row, in, now)
 		if !waits {
 			if row.Width < rule.Threshold && (t < now-rule.Near || t > now+rule.Near) {
@@ -139,6 +131,55 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now 
 	}
 	rest.Exemplars = append(rest.Exemplars, b.Exemplars...)
 	return lanes, rest, far
+}
+
+// widths finds how wide the partitions of rows are.
+type widths struct {
+	m    *topology.Map
+	dict *point.Dict
+	last *topology.Partition
+}
+
+func (w *widths) of(id point.SeriesID, t point.Nanos) point.Nanos {
+	if w.last == nil || w.last.PointLo != 0 || w.last.PointHi != 0 || !w.last.Contains(0, t) { // of columns, or of another time
+		if at := w.m.PointOf(w.dict.Labels(id)); w.last == nil || !w.last.Contains(at, t) {
+			w.last, _ = w.m.Find(at, t)
+		}
+	}
+	if w.last != nil {
+		return topology.Width(w.last)
+	}
+	return point.Nanos(w.m.Config.PartitionWidth)
+}
+
+// Delays returns how long each row of b waits in its Kafka topic, where the table is set so (smear.KafkaWait): the float rows, then the histograms. smear.Jumps: it does
+// not wait, though others of its series do. They are appended to delays. false: no row of the table waits there.
+func (t *Table) Delays(b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
+	m, ok := t.f.deps.Tables.Get(t.name)
+	if !ok || !t.f.settings.Smear || t.f.deps.Staging == nil || m.Config.Smear.Mode == smear.Off || m.Config.Smear.Kafka != smear.KafkaWait {
+		return delays, false
+	}
+	rule, now := m.Config.Smear.WithDefaults(), point.Nanos(time.Now().UnixNano())
+	in := t.smearing.of(now, rule, m, t.f.deps.Staging.Takers)
+	if in.Zero() {
+		return delays, false
+	}
+	ring := func(id point.SeriesID) uint64 { return b.Dict.Labels(id).RingPoint() }
+	if g := t.generationOf(b.Dict); g != nil {
+		defer t.leave(g)
+		ring = func(id point.SeriesID) uint64 { return g.rings.of(b.Dict, id) }
+	}
+	finder := widths{m: m, dict: b.Dict}
+	of := func(id point.SeriesID, at point.Nanos) point.Nanos {
+		return rule.Delay(smear.Row{Ring: ring(id), Time: at, Width: finder.of(id, at), Wish: b.Smear}, in, now)
+	}
+	for i, id := range b.IDs {
+		delays = append(delays, of(id, b.Times[i]))
+	}
+	for i := range b.Hists {
+		delays = append(delays, of(b.Hists[i].ID, b.Hists[i].Time))
+	}
+	return delays, true
 }
 
 // stageLanes makes the rows of each delay durable on as many servers as an ack of all needs, and returns how many of the delays, from the first on, it did so for. Of one that it did

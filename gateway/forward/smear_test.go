@@ -242,3 +242,56 @@ func TestASlowHolderStaysReadable(t *testing.T) {
 		t.Errorf("staged are %v", c.staged)
 	}
 }
+
+// TestRowsOfKafkaWaitAsLongAsStagedOnes: where the table lets rows of Kafka wait in their topic, each waits as long as it would in staging, and is forwarded at once then. Rows that
+// may not wait jump. By other protocols rows are staged as ever.
+func TestRowsOfKafkaWaitAsLongAsStagedOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 160 * time.Second
+		c := smeared(t, smear.Rule{Mode: smear.Fixed, Window: point.Nanos(window), Kafka: smear.KafkaWait}, &holders{})
+		now := time.Now()
+		direct, ids, err := c.put(now, func(*point.Batch) {})
+		if err != nil || direct == 0 || len(c.staged) == 0 {
+			t.Fatalf("%d rows went to leaders, %d frames were staged, %v", direct, len(c.staged), err)
+		}
+		due := map[point.SeriesID]point.Nanos{}
+		for _, s := range c.staged {
+			for _, id := range s.ids {
+				due[id] = s.due
+			}
+		}
+		table, err := c.forward.Table(t.Context(), "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &point.Batch{Dict: table.Dict()}
+		for _, id := range ids {
+			b.Append(id, now.UnixNano(), 1)
+		}
+		delays, wait := table.Delays(b, nil)
+		if !wait || len(delays) != len(ids) {
+			t.Fatalf("%d delays of %d rows, %v", len(delays), len(ids), wait)
+		}
+		for i, id := range ids {
+			if at := (now.UnixNano() + delays[i]) / smear.Tick * smear.Tick; due[id] != 0 && at != due[id] || due[id] == 0 && at > now.UnixNano() {
+				t.Errorf("series %d waits until %d, and in staging until %d", id, at, due[id])
+			}
+		}
+		b.Smear = point.SmearOff
+		jumps, wait := table.Delays(b, nil)
+		for i := range ids {
+			if want := delays[i]; !wait || want > 0 && jumps[i] != smear.Jumps || want == 0 && jumps[i] != 0 {
+				t.Errorf("a row that opts out waits %d, else %d", jumps[i], want)
+			}
+		}
+		if direct, _, err := c.put(now, func(b *point.Batch) { b.Smear = point.SmearWaited }); err != nil || direct != len(ids) || len(c.staged) > 0 {
+			t.Errorf("of rows that waited %d went to leaders, and %d frames were staged, %v", direct, len(c.staged), err)
+		}
+		if _, err := c.tables.SetConfig(t.Context(), "t", topology.Config{PartitionWidth: 10 * time.Second, Replicas: 3, Smear: smear.Rule{Mode: smear.Fixed, Window: point.Nanos(window)}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, wait := table.Delays(b, nil); wait {
+			t.Error("they wait where they are to be staged")
+		}
+	})
+}

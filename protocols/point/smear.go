@@ -14,6 +14,8 @@ const (
 	SmearByTable Smear = iota
 	SmearOff
 	SmearOn
+	// SmearWaited is no wish: the rows waited in their topic until they were due, and are forwarded at once.
+	SmearWaited
 )
 
 // ParseSmear reads on and off, a boolean, or nothing. The error is Invalid.

@@ -60,6 +60,7 @@ type tableBody struct {
 	Smear          *string       `json:"smear,omitempty"`
 	SmearBelow     *setting.Span `json:"smear_below,omitempty"`
 	SmearMax       *setting.Span `json:"smear_max,omitempty"`
+	SmearKafka     *string       `json:"smear_kafka,omitempty"`
 }
 
 // partitionOrder is the body of an order about a partition. Which fields count depends on the order.

@@ -66,6 +66,7 @@ type tableColumns struct {
 type tableSmear struct {
 	Window    string       `json:"window"`               // off, auto, or a duration
 	Threshold setting.Span `json:"threshold"`            // partitions of that width and wider get their rows at once
+	Kafka     string       `json:"kafka,omitempty"`      // where rows of Kafka wait; absent: in staging
 	Now       setting.Span `json:"window_now,omitempty"` // for the partitions of now
 	Why       string       `json:"why,omitempty"`
 }
@@ -75,7 +76,11 @@ func showSmear(r smear.Rule) *tableSmear {
 		return nil
 	}
 	window := smear.Rule{Mode: r.Mode, Window: r.Window}.String()
-	return &tableSmear{Window: window, Threshold: setting.Span(r.WithDefaults().Threshold)}
+	s := &tableSmear{Window: window, Threshold: setting.Span(r.WithDefaults().Threshold)}
+	if r.Kafka != smear.KafkaStage {
+		s.Kafka = r.Kafka.String()
+	}
+	return s
 }
 
 // smearNow adds the window that gateways with intake.smear choose now, and why; of a table that asks for none, the one that auto would choose.
@@ -227,6 +232,9 @@ func printTable(a *admin, r tableRow) error {
 			} else {
 				fmt.Fprintf(w, "smear now\trows do not wait: %s\n", s.Why)
 			}
+			if s.Kafka != "" {
+				fmt.Fprintf(w, "smear kafka\t%s: rows that gateways read from Kafka wait in their topic, where queries do not see them\n", s.Kafka)
+			}
 		}
 	})
 }
@@ -242,6 +250,7 @@ type TableSettings struct {
 	Smear          *string       `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers accept rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
 	SmearBelow     *setting.Span `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
 	SmearMax       *setting.Span `name:"smear-max" help:"The longest wait that --smear=auto may choose; 0: 2m."`
+	SmearKafka     *string       `name:"smear-kafka" help:"Where rows that came by Kafka wait: stage, as all others, or wait: in their topic, whose offsets are committed when the rows are written; queries do not see them before."`
 }
 
 // body is the request body for the administrators' port of a process.
@@ -259,7 +268,7 @@ func (s TableSettings) ofOneProcess() error {
 		return fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --min-in-sync is for tables of a cluster")
 	case s.RingBy != nil && *s.RingBy != "":
 		return fault.Errorf(fault.Invalid, "a process that is alone has the whole ring; --ring-by is for tables of a cluster")
-	case s.Smear != nil || s.SmearBelow != nil || s.SmearMax != nil:
+	case s.Smear != nil || s.SmearBelow != nil || s.SmearMax != nil || s.SmearKafka != nil:
 		return fault.Errorf(fault.Invalid, "a process that is alone has no other servers to spread rows over; --smear is for tables of a cluster")
 	}
 	return nil
@@ -294,6 +303,13 @@ func (s TableSettings) over(c *topology.Config) error {
 	}
 	if s.SmearMax != nil {
 		c.Smear.WindowMax = point.Nanos(*s.SmearMax)
+	}
+	if s.SmearKafka != nil {
+		kafka, err := smear.ParseKafka(*s.SmearKafka)
+		if err != nil {
+			return fault.Annotate(err, "--smear-kafka")
+		}
+		c.Smear.Kafka = kafka
 	}
 	return nil
 }

@@ -36,6 +36,7 @@ type Consumer struct {
 	// Constant after New.
 	deps     Deps
 	settings Settings
+	base     time.Time // dues are whole ticks later
 	log      *slog.Logger
 	metrics  *metrics
 	members  []*member
@@ -74,8 +75,8 @@ func New(d Deps, s Settings) (*Consumer, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Consumer{
-		deps: d, settings: s, log: d.Log,
-		tracker: newTracker(), queue: newQueue(), shares: newShares(s.InFlightBytesMax),
+		deps: d, settings: s, base: time.Now(), log: d.Log,
+		tracker: newTracker(), queue: newQueue(s.InFlightBytesMax), shares: newShares(s.InFlightBytesMax),
 		running: map[*job]struct{}{}, changed: make(chan struct{}),
 	}
 	c.metrics = newMetrics(c)

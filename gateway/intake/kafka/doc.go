@@ -6,7 +6,7 @@
 //	  ▲                       │ full: pause topic or partition      │ bad records                                │
 //	  └─ resume ◀─ shares ◀───┘                                     └─▶ dead-letter topic or file, acked ────────┘
 //
-// tracker, queue and shares are pure: they handle offsets, order and memory, and do no I/O. consumer, member and worker run
+// tracker, queue, shares and later (rows that wait in their topic until they are due) are pure: they handle offsets, order and memory, and do no I/O. consumer, member and worker run
 // them.
 //
 // Guarantees:

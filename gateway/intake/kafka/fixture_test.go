@@ -53,6 +53,7 @@ type memoryTable struct {
 	smears map[float64]point.Smear  // by value: with its wish
 	fail   func(*point.Batch) error // asked before a write
 	refuse func(b *point.Batch, i int) bool
+	delay  func(b *point.Batch, i int) point.Nanos // how long float row i waits in its topic; nil: none does
 	stall  chan struct{}
 }
 
@@ -127,6 +128,18 @@ func (t *memoryTable) Write(ctx context.Context, b *point.Batch, level point.Lev
 		t.smears[b.Values[i]] = b.Smear
 	}
 	return nil
+}
+
+func (t *memoryTable) Delays(b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.delay == nil {
+		return delays, false
+	}
+	for i := range b.IDs {
+		delays = append(delays, t.delay(b, i))
+	}
+	return delays, true
 }
 
 func (t *memoryTable) set(f func(*memoryTable)) {

@@ -9,7 +9,7 @@ import (
 
 // metrics counts what happens here. Labels are finite: cluster and topic as in the settings (topics of a pattern are as
 // many as the brokers have); partition a number below partitionLabelsMax, "other" for all beyond; kind a fault's Kind;
-// event one of assigned, revoked, lost; outcome ok or error.
+// event one of assigned, revoked, lost; outcome ok or error; reason room or order.
 type metrics struct {
 	c *Consumer
 
@@ -20,7 +20,7 @@ type metrics struct {
 
 	all []prometheus.Collector
 
-	records, bytes, rows, poison, lag, offset, commitAge, joined, inFlight, inFlightMax *prometheus.Desc
+	records, bytes, rows, poison, lag, offset, commitAge, joined, inFlight, inFlightMax, laterRows, laterBytes, laterEarly *prometheus.Desc
 }
 
 // partitionLabelsMax bounds the partitions of a topic that have series of their own.
@@ -67,6 +67,9 @@ func newMetrics(c *Consumer) *metrics {
 	m.joined = desc("group_joined", "1 while we are in the group, else 0.", "cluster")
 	m.inFlight = desc("in_flight_bytes", "Bytes of records that wait or are being written.")
 	m.inFlightMax = desc("in_flight_max_bytes", "Bound of in_flight_bytes.")
+	m.laterRows = desc("later_rows", "Rows that wait in their topics until they are due (table set --smear-kafka=wait).")
+	m.laterBytes = desc("later_bytes", "Bytes of these rows and of their records; they have the bound of in_flight_bytes, too, apart from them.")
+	m.laterEarly = desc("later_early_rows_total", "Rows that left before they were due: as many waited as may (room), or others would have passed them (order).", "reason")
 	return m
 }
 
@@ -90,7 +93,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range m.all {
 		c.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{m.records, m.bytes, m.rows, m.poison, m.lag, m.offset, m.commitAge, m.joined, m.inFlight, m.inFlightMax} {
+	for _, d := range []*prometheus.Desc{m.records, m.bytes, m.rows, m.poison, m.lag, m.offset, m.commitAge, m.joined, m.inFlight, m.inFlightMax, m.laterRows, m.laterBytes, m.laterEarly} {
 		ch <- d
 	}
 }
@@ -103,6 +106,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	s := m.c.Status()
 	ch <- prometheus.MustNewConstMetric(m.inFlight, prometheus.GaugeValue, float64(s.InFlightBytes))
 	ch <- prometheus.MustNewConstMetric(m.inFlightMax, prometheus.GaugeValue, float64(s.InFlightBytesMax))
+	ch <- prometheus.MustNewConstMetric(m.laterRows, prometheus.GaugeValue, float64(s.LaterRows))
+	ch <- prometheus.MustNewConstMetric(m.laterBytes, prometheus.GaugeValue, float64(s.LaterBytes))
+	ch <- prometheus.MustNewConstMetric(m.laterEarly, prometheus.CounterValue, float64(s.early[forRoom]), "room")
+	ch <- prometheus.MustNewConstMetric(m.laterEarly, prometheus.CounterValue, float64(s.early[forOrder]), "order")
 	for i, cl := range s.Clusters {
 		ch <- prometheus.MustNewConstMetric(m.commitAge, prometheus.GaugeValue, cl.CommitAge, cl.Name)
 		joined := 0.

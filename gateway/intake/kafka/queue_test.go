@@ -34,7 +34,7 @@ func (q *queue) end(w *work, ok bool, retryAt time.Time) {
 }
 
 func TestTopicsTakeTurnsAndPartitionsShareWork(t *testing.T) {
-	q := newQueue()
+	q := newQueue(1 << 20)
 	for _, p := range []partition{{0, "a", 0}, {0, "a", 1}, {0, "b", 0}} {
 		q.assign(p)
 		q.fill(p, 3, 10, 0)
@@ -65,7 +65,7 @@ func TestTopicsTakeTurnsAndPartitionsShareWork(t *testing.T) {
 }
 
 func TestFailedWorkComesBackInOrderAndWaits(t *testing.T) {
-	q := newQueue()
+	q := newQueue(1 << 20)
 	p := partition{0, "a", 0}
 	q.assign(p)
 	q.fill(p, 2, 10, 0)
@@ -84,7 +84,7 @@ func TestFailedWorkComesBackInOrderAndWaits(t *testing.T) {
 // time, each until it is settled, and none after its partition has gone.
 func TestOrderAndOwnership(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		q := newQueue()
+		q := newQueue(1 << 20)
 		parts := []partition{{0, "a", 0}, {0, "a", 1}, {1, "a", 0}, {0, "b", 0}}
 		part := rapid.SampledFrom(parts)
 		open := map[partition]uint64{}   // assignment

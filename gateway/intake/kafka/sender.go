@@ -24,6 +24,18 @@ func (w *worker) fresh(t *tableWrite) []recent.Fresh {
 	return out
 }
 
+// noteFresh counts the new series of a record whose rows wait, for its topic.
+func (w *worker) noteFresh(t *tableWrite, b *batch, s *point.Batch) {
+	if w.c.deps.Senders != nil {
+		var f recent.Fresh
+		for l := range s.NewSeries(t.known) {
+			f.Add(l.Get(point.MetricName))
+		}
+		w.c.deps.Senders.Note(t.name, recent.Sender{Protocol: "kafka", Agent: b.ticket.partition.topic}, 0, &f, time.Now())
+	}
+	t.known = t.batch.Dict.Len()
+}
+
 // noteSenders lists the topics of a write that is stored.
 func (w *worker) noteSenders(t *tableWrite, fresh []recent.Fresh) {
 	if w.c.deps.Senders == nil {

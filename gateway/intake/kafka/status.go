@@ -15,7 +15,11 @@ const StatusPath = "/api/v1/status/kafka"
 type Status struct {
 	InFlightBytes    int64           `json:"in_flight_bytes"`
 	InFlightBytesMax int64           `json:"in_flight_bytes_max"`
+	LaterRows        int             `json:"later_rows"`  // wait in their topics until they are due
+	LaterBytes       int64           `json:"later_bytes"` // of these rows and their records, not in flight; at most InFlightBytesMax, too
 	Clusters         []ClusterStatus `json:"clusters"`
+
+	early [3]uint64 // rows that left before they were due, by hurry
 }
 
 // ClusterStatus is one group on one cluster.
@@ -55,7 +59,8 @@ type PartitionStatus struct {
 // Status returns the present state of consuming.
 func (c *Consumer) Status() Status {
 	c.mu.Lock()
-	out := Status{InFlightBytes: c.shares.used, InFlightBytesMax: c.shares.max, Clusters: []ClusterStatus{}}
+	out := Status{InFlightBytes: c.shares.used, InFlightBytesMax: c.shares.max, LaterRows: c.queue.laterRows, LaterBytes: c.queue.laterBytes, Clusters: []ClusterStatus{}}
+	out.early = c.queue.early
 	var clients []*kgo.Client
 	for _, m := range c.members {
 		out.Clusters = append(out.Clusters, m.statusLocked())

@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/record"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // worker turns work into writes. It belongs to one goroutine.
@@ -32,6 +33,14 @@ type worker struct {
 	// stuck are partitions with a record that has to be retried: the records behind it wait, or the older of two values at
 	// one timestamp would be written last.
 	stuck map[partition]bool
+	lanes map[partition]*lane // of the work
+	delay []point.Nanos       // scratch
+}
+
+// waiter is a Table whose rows may wait in their topic until they are due (smear.KafkaWait). It returns how long each row waits: the float rows, then the histograms; below
+// 0: it does not, though others of its series do. false: none waits.
+type waiter interface {
+	Delays(b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool)
 }
 
 // tableWrite collects the rows of many records for one table. Each record is an item of the batch.
@@ -52,6 +61,31 @@ type part struct {
 	i int // number of the record in b
 	// Where its rows end in the batch; they begin where the part before ends.
 	rows, hists, exemplars, metadata int
+
+	done bool  // of an item: its rows are settled
+	of   *item // in a write: it is part at of an item; nil: it is all there is of its record
+	at   int
+}
+
+// store records that no more rows of a part are to be written, and with the last part of a record, that none of the record are.
+func (p *part) store() {
+	if p.of != nil {
+		p.of.parts[p.at].done = true
+		if p.b.open[p.i]--; p.b.open[p.i] > 0 {
+			return
+		}
+	}
+	p.b.store(p.i)
+}
+
+// reject puts the whole record of a part aside.
+func (p *part) reject(err error) {
+	if p.of == nil {
+		p.b.reject(p.i, err)
+		return
+	}
+	p.b.lay(p.i, 0, fault.KindOf(err), err.Error())
+	p.store()
 }
 
 // internalTries is how often work is retried that fails for an unnamed reason. Beyond it the record is put aside: a defect
@@ -72,18 +106,26 @@ func (w *worker) passing(err error, attempts int) bool {
 // process settles as much of the work as it can; the error says why the rest has to be retried.
 func (w *worker) process(ctx context.Context, m *member, job *work) error {
 	w.ctx, w.m, w.worst = ctx, m, nil
-	w.tables, w.stuck = map[string]*tableWrite{}, map[partition]bool{}
+	w.tables, w.stuck, w.lanes = map[string]*tableWrite{}, map[partition]bool{}, map[partition]*lane{}
+	for _, l := range job.lanes {
+		w.lanes[l.partition] = l
+	}
 	defer func() {
 		for _, t := range w.tables {
 			w.put(t.batch)
 			t.ticket.End()
 		}
-		w.tables, w.stuck = nil, nil
+		w.tables, w.stuck, w.lanes = nil, nil, nil
 	}()
+	for _, it := range job.items {
+		if !w.stuck[it.partition] {
+			w.deliver(it, job.attempts)
+		}
+	}
 	for _, b := range job.batches {
 		b.begin()
 		for i, r := range b.records {
-			if b.fates[i] == pending && !w.stuck[b.ticket.partition] {
+			if job.items == nil && b.fates[i] == pending && !w.stuck[b.ticket.partition] {
 				w.read(b, i, r, job.attempts)
 			}
 		}
@@ -204,7 +246,71 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 		b.store(i)
 		return
 	}
+	if w.wait(t, b, i, s, point.Smear(o.Smear)) {
+		return
+	}
 	t.add(b, i, s, point.Smear(o.Smear))
+	if t.batch.Rows() >= w.c.settings.WriteRowsMax {
+		w.write(t, attempts)
+	}
+}
+
+// wait plans when the rows of a record are written, if they wait, or others that do would be passed by them.
+func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point.Smear) bool {
+	l := w.lanes[b.ticket.partition]
+	if l == nil {
+		return false
+	}
+	now, waiting := time.Now(), false
+	w.delay = w.delay[:0]
+	if table, ok := t.table.(waiter); ok {
+		s.Smear = wish
+		w.delay, waiting = table.Delays(s, w.delay)
+	}
+	if !waiting && !l.later.passes(t.name, s, nil) {
+		return false
+	}
+	w.noteFresh(t, b, s)
+	l.later.plan(b, i, t.name, s, w.delay, func(delay point.Nanos) time.Time {
+		return dueAt(w.c.base, now, time.Duration(delay), time.Duration(smear.Tick))
+	})
+	return true
+}
+
+// deliver adds the rows of an item that is due to those of its table.
+func (w *worker) deliver(it *item, attempts int) {
+	topic := w.m.cluster.topic(it.partition.topic)
+	if topic == nil {
+		fault.Bug("rows of topic %s wait, which is not one of the settings", it.partition.topic)
+	}
+	t, err := w.open(it.table, topic)
+	switch {
+	case err != nil && w.passing(err, attempts):
+		w.fail(it.partition, err)
+		return
+	case err != nil:
+		for k := range it.parts {
+			if p := (part{b: it.parts[k].b, i: it.parts[k].i, of: it, at: k}); !it.parts[k].done {
+				p.reject(err)
+			}
+		}
+		return
+	}
+	if t.batch.Dict != it.rows.Dict { // it waited for longer than its dictionary is in use, or the other did not
+		w.write(t, attempts)
+		t.batch.Dict = it.rows.Dict
+	}
+	t.known = t.batch.Dict.Len() // new series were noted when they came
+	from := part{}
+	for k, p := range it.parts {
+		if !p.done {
+			s := between(it.rows, from, p)
+			t.add(p.b, p.i, &s, point.SmearWaited)
+			last := &t.parts[len(t.parts)-1]
+			last.of, last.at = it, k
+		}
+		from = p
+	}
 	if t.batch.Rows() >= w.c.settings.WriteRowsMax {
 		w.write(t, attempts)
 	}
@@ -228,27 +334,33 @@ func (w *worker) target(r *kgo.Record) (*tableWrite, record.Options, error) {
 			return nil, o, err
 		}
 	}
-	if t := w.tables[o.Table]; t != nil {
-		return t, o, nil
+	t, err := w.open(o.Table, topic)
+	return t, o, err
+}
+
+// open returns the write of a table.
+func (w *worker) open(name string, topic *Topic) (*tableWrite, error) {
+	if t := w.tables[name]; t != nil {
+		return t, nil
 	}
-	if err := tablename.Check(o.Table); err != nil {
-		return nil, o, err
+	if err := tablename.Check(name); err != nil {
+		return nil, err
 	}
 	// A reached limit is a passing error: the records behind it wait, and its partitions are paused.
-	ticket, err := w.c.deps.Limits.Begin(o.Table, -1)
+	ticket, err := w.c.deps.Limits.Begin(name, -1)
 	if err != nil {
-		return nil, o, err
+		return nil, err
 	}
-	table, err := w.c.deps.Writer.Table(w.ctx, o.Table)
+	table, err := w.c.deps.Writer.Table(w.ctx, name)
 	if err != nil {
 		ticket.End()
-		return nil, o, err
+		return nil, err
 	}
-	ticket.Found(o.Table)
-	t := &tableWrite{name: o.Table, table: table, level: topic.level, batch: w.batch(table.Dict()), ticket: ticket}
+	ticket.Found(name)
+	t := &tableWrite{name: name, table: table, level: topic.level, batch: w.batch(table.Dict()), ticket: ticket}
 	t.known = t.batch.Dict.Len()
-	w.tables[o.Table] = t
-	return t, o, nil
+	w.tables[name] = t
+	return t, nil
 }
 
 // decode fills w.scratch. A defect that a record finds must not end the process, since the record would come again.
@@ -340,7 +452,7 @@ func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	d.Hists = append(d.Hists, s.Hists...)
 	d.Exemplars = append(d.Exemplars, s.Exemplars...)
 	d.Metadata = append(d.Metadata, s.Metadata...)
-	t.parts = append(t.parts, part{b, i, len(d.IDs), len(d.Hists), len(d.Exemplars), len(d.Metadata)})
+	t.parts = append(t.parts, part{b: b, i: i, rows: len(d.IDs), hists: len(d.Hists), exemplars: len(d.Exemplars), metadata: len(d.Metadata)})
 }
 
 // write writes the collected rows, and starts an empty batch.
@@ -359,7 +471,7 @@ func (w *worker) write(t *tableWrite, attempts int) {
 			w.fail(p.b.ticket.partition, err)
 		}
 	case len(t.parts) == 1:
-		t.parts[0].b.reject(t.parts[0].i, err)
+		t.parts[0].reject(err)
 	default:
 		w.writeSingly(t, attempts)
 	}
@@ -389,7 +501,7 @@ func (w *worker) stored(t *tableWrite) {
 	w.layUnkept(t)
 	before := 0
 	for _, p := range t.parts {
-		p.b.store(p.i)
+		p.store()
 		w.m.stats.rows(p.b.ticket.partition, p.rows+p.hists-before)
 		t.ticket.Accepted(p.rows + p.hists - before)
 		before = p.rows + p.hists
@@ -421,6 +533,15 @@ func (w *worker) layUnkept(t *tableWrite) {
 	}
 }
 
+// between is what lies in b between the ends of two parts.
+func between(b *point.Batch, from, to part) point.Batch {
+	return point.Batch{
+		Dict: b.Dict, IDs: b.IDs[from.rows:to.rows], Times: b.Times[from.rows:to.rows],
+		Values: b.Values[from.rows:to.rows], Hists: b.Hists[from.hists:to.hists],
+		Exemplars: b.Exemplars[from.exemplars:to.exemplars], Metadata: b.Metadata[from.metadata:to.metadata],
+	}
+}
+
 // writeSingly finds the record that makes a write impossible.
 func (w *worker) writeSingly(t *tableWrite, attempts int) {
 	from := part{}
@@ -431,12 +552,9 @@ func (w *worker) writeSingly(t *tableWrite, attempts int) {
 			from = p
 			continue
 		}
-		s := &point.Batch{
-			Dict: t.batch.Dict, IDs: t.batch.IDs[from.rows:p.rows], Times: t.batch.Times[from.rows:p.rows],
-			Values: t.batch.Values[from.rows:p.rows], Hists: t.batch.Hists[from.hists:p.hists],
-			Exemplars: t.batch.Exemplars[from.exemplars:p.exemplars], Metadata: t.batch.Metadata[from.metadata:p.metadata],
-		}
-		one.add(p.b, p.i, s, t.batch.Smear)
+		s := between(t.batch, from, p)
+		one.add(p.b, p.i, &s, t.batch.Smear)
+		one.parts[0].of, one.parts[0].at = p.of, p.at
 		one.known = t.known
 		w.write(one, attempts)
 		from = p
