@@ -109,8 +109,8 @@ func (l *later) due(now time.Time) bool {
 	return len(l.items) > 0 && (l.hurry != noHurry || !now.Before(l.items[0].due))
 }
 
-// take returns the items that leave now, of about room bytes, at least one if any does. They are still counted until they are given back.
-func (l *later) take(now time.Time, room int64) []*item {
+// leave removes and returns the items that leave now, of about room bytes, at least one if any does. They are still counted until they are given back.
+func (l *later) leave(now time.Time, room int64) []*item {
 	n := 0
 	for n < len(l.items) && (l.hurry != noHurry || !now.Before(l.items[n].due)) && (n == 0 || l.items[n].bytes <= room) {
 		room -= l.items[n].bytes
@@ -121,7 +121,7 @@ func (l *later) take(now time.Time, room int64) []*item {
 	return out
 }
 
-// giveBack ends a try of items that were taken: those with rows that are not settled come first again.
+// giveBack ends a try of items that left: those with rows that are not settled come first again.
 func (l *later) giveBack(all []*item) (failed bool) {
 	var left []*item
 	for _, it := range all {

@@ -55,7 +55,7 @@ func TestItemsLeaveInTheOrderOfTheirTimes(t *testing.T) {
 	}
 	plan(3, "t", waiting(50, 2), smear.Jumps) // of a time at which none waits
 	draw("0s t[1], 1s t[1 2], 10s t[3], 11s t[3], 11s u[3], 20s t[2]")
-	if l.hurry != noHurry || len(l.take(zero.Add(11*time.Second), 1<<20)) != 5 {
+	if l.hurry != noHurry || len(l.leave(zero.Add(11*time.Second), 1<<20)) != 5 {
 		t.Error("rows of other times make none leave")
 	}
 	plan(4, "t", waiting(100, 2), smear.Jumps) // of the time of one that waits
@@ -66,7 +66,7 @@ func TestItemsLeaveInTheOrderOfTheirTimes(t *testing.T) {
 	}
 }
 
-// TestRowsThatWaitKeepTheirOrder checks the promises of rows that wait, whatever fails and whoever takes them: rows of a series are written in their order, none before it is
+// TestRowsThatWaitKeepTheirOrder checks the promises of rows that wait, whatever fails and whoever writes them: rows of a series are written in their order, none before it is
 // due unless its partition hurries, a batch is finished when all its rows are written and not before, what waits is counted, and all are written in the end.
 func TestRowsThatWaitKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -170,7 +170,7 @@ func (q *queue) full(l *lane) bool {
 // the time at which waiting work is to be retried.
 func (q *queue) take(now time.Time, bytesMax int64) (w *work, next time.Time) {
 	for i, r := range q.order {
-		if w = q.takeOf(r, now, bytesMax); w != nil {
+		if w = q.nextOf(r, now, bytesMax); w != nil {
 			q.order = append(append(q.order[:i:i], q.order[i+1:]...), r)
 			return w, time.Time{}
 		}
@@ -186,8 +186,8 @@ func (q *queue) take(now time.Time, bytesMax int64) (w *work, next time.Time) {
 	return nil, next
 }
 
-// takeOf takes work of one topic: of items or of batches, whichever the first lane that is ready has.
-func (q *queue) takeOf(r *ring, now time.Time, bytesMax int64) *work {
+// nextOf returns work of one topic: of items or of batches, whichever the first lane that is ready has.
+func (q *queue) nextOf(r *ring, now time.Time, bytesMax int64) *work {
 	var w *work
 	room, turned := bytesMax, 0
 	var skipped []*lane // ready, with work of the other kind: the next ones
@@ -215,7 +215,7 @@ func (q *queue) takeOf(r *ring, now time.Time, bytesMax int64) *work {
 			break
 		}
 		if items {
-			for _, it := range l.later.take(now, room) {
+			for _, it := range l.later.leave(now, room) {
 				room -= it.bytes
 				w.add(it)
 				if it.due.After(now) && !it.early {

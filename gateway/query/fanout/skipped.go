@@ -34,7 +34,7 @@ func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.Serve
 	return nil
 }
 
-// warnKafka warns where rows for an answer about q may wait in Kafka (smear.KafkaWait), where nobody can be asked for them. Whether any gateway reads rows of the table from
+// warnKafka warns where rows for an answer about q may wait in Kafka (smear.KafkaWait), where no server can be asked for them. Whether any gateway reads rows of the table from
 // Kafka is not known here.
 func (s *Source) warnKafka(ctx context.Context, q *peer.Select) {
 	m, ok := s.deps.Tables.Get(q.Table)
