@@ -194,6 +194,9 @@ func (l *later) plan(b *batch, i int, table string, s *point.Batch, delays []poi
 
 // passes reports whether rows of a record would pass others that wait.
 func (l *later) passes(table string, s *point.Batch, delays []point.Nanos) bool {
+	if len(l.items) == 0 {
+		return false
+	}
 	lo, hi := point.Nanos(math.MaxInt64), point.Nanos(math.MinInt64)
 	widen := func(k int, t point.Nanos) {
 		if k >= len(delays) || delays[k] < 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"pgregory.net/rapid"
 
+	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/smear"
@@ -362,6 +363,48 @@ func TestNoRecordPassesRowsThatWait(t *testing.T) {
 		tab.set(func(tab *memoryTable) { tab.delay = nil })
 		w.produce("metrics", 0, at("slow", 2))
 	})
+}
+
+// changing is a table that begins to let rows wait with its second record.
+type changing struct {
+	*memoryTable
+	*memory
+	asked int
+}
+
+func (c *changing) Table(context.Context, string) (intake.Table, error) { return c, nil }
+
+func (c *changing) Delays(b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
+	c.asked++
+	return append(delays, make([]point.Nanos, len(b.IDs))...), c.asked > 1
+}
+
+// TestRowsThatWaitDoNotPassOnesThatAreTriedAgain: a table is set to wait between two records of one write, and the write of the first fails. The second is not put where it would
+// be written first.
+func TestRowsThatWaitDoNotPassOnesThatAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	table := &changing{memory: m, memoryTable: m.table("default")}
+	table.fail = func(*point.Batch) error {
+		return fault.Errorf(fault.Unavailable, "the storage is away for a moment")
+	}
+	b := newBench(t, m, func(*Settings) {})
+	b.c.deps.Writer = table
+	l := &lane{partition: partition{0, "metrics", 0}}
+	b.work.lanes = []*lane{l}
+	b.from(0, nil, at("slow", 1), at("slow", 2))
+	if err := b.run(); fault.KindOf(err) != fault.Unavailable || len(l.later.items) > 0 {
+		t.Fatalf("%d items, %v", len(l.later.items), err)
+	}
+	table.fail = nil
+	err := b.run()
+	var values []float64
+	for _, it := range l.later.items {
+		values = append(values, it.rows.Values...)
+	}
+	if err != nil || !slices.Equal(values, []float64{1, 2}) {
+		t.Errorf("%v wait, %v", values, err)
+	}
 }
 
 // TestNoMoreRowsWaitThanMay: at its share of memory a partition's rows leave at once, and it goes on.

@@ -246,7 +246,7 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 		b.store(i)
 		return
 	}
-	if w.wait(t, b, i, s, point.Smear(o.Smear)) {
+	if w.wait(t, b, i, s, point.Smear(o.Smear), attempts) {
 		return
 	}
 	t.add(b, i, s, point.Smear(o.Smear))
@@ -256,12 +256,12 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 }
 
 // wait plans when the rows of a record are written, if they wait, or others that do would be passed by them.
-func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point.Smear) bool {
+func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point.Smear, attempts int) bool {
 	l := w.lanes[b.ticket.partition]
 	if l == nil {
 		return false
 	}
-	now, waiting := time.Now(), false
+	waiting := false
 	w.delay = w.delay[:0]
 	if table, ok := t.table.(waiter); ok {
 		s.Smear = wish
@@ -270,7 +270,11 @@ func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point
 	if !waiting && !l.later.passes(t.name, s, nil) {
 		return false
 	}
+	if w.write(t, attempts); w.stuck[b.ticket.partition] { // records before, which did not wait: what is due would pass them if they had to be tried again
+		return true
+	}
 	w.noteFresh(t, b, s)
+	now := time.Now()
 	l.later.plan(b, i, t.name, s, w.delay, func(delay point.Nanos) time.Time {
 		return dueAt(w.c.base, now, time.Duration(delay), time.Duration(smear.Tick))
 	})
@@ -298,7 +302,9 @@ func (w *worker) deliver(it *item, attempts int) {
 	}
 	if t.batch.Dict != it.rows.Dict { // it waited for longer than its dictionary is in use, or the other did not
 		w.write(t, attempts)
-		t.batch.Dict = it.rows.Dict
+		if t.batch.Dict = it.rows.Dict; w.stuck[it.partition] {
+			return
+		}
 	}
 	t.known = t.batch.Dict.Len() // new series were noted when they came
 	from := part{}
