@@ -298,6 +298,7 @@ func (p *Partition) move(info segment.Info, path string) error {
 // adopted shows readers segments that the catalogue lists, and releases the heads and segments that they replace.
 func (p *Partition) adopted(made []*segmentRef, next *State, x *ids, fresh []point.Labels) error {
 	refs := p.deps.Index.InternAll(fresh, nil)
+	p.applyMu.Lock()
 	p.mu.Lock()
 	// The partition may have cooled meanwhile: then nothing needs the references.
 	if p.mu.warm && p.ids.Load() == x {
@@ -321,6 +322,7 @@ func (p *Partition) adopted(made []*segmentRef, next *State, x *ids, fresh []poi
 	}
 	gone, straddles := p.coveredLocked(next.Flushed)
 	p.mu.Unlock()
+	p.applyMu.Unlock()
 	p.deps.Index.Release(refs...)
 	p.showTombstones(next)
 	for _, o := range old {
@@ -348,7 +350,7 @@ func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, stradd
 		straddles = !flushed.Less(p.mu.frozen[0].first)
 	case p.mu.frames > 0 && !flushed.Less(p.mu.applied):
 		gone = append(gone, p.mu.active)
-		p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = p.newHeadRef(), 0, nil, nil
+		p.newActiveLocked()
 	case p.mu.frames > 0:
 		straddles = !flushed.Less(p.mu.first)
 	}

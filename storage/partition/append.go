@@ -175,7 +175,7 @@ var errCold = errors.New("the partition went cold")
 
 // enqueue assigns the frame its serial and its place in the log and applies it, in one order for all frames.
 //
-// A frame without new series is encoded before the lock is acquired. A frame that brings series must be encoded under it: a
+// A frame without new series is encoded before a lock is acquired. A frame that brings series must be encoded under applyMu: a
 // definition must stand in the log before the first row that needs it.
 func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	f := &a.frame
@@ -190,27 +190,16 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 		}
 	}
 
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.dropped {
-		return brick.Wait{}, p.gone()
+	err := p.mayEnterLocked(x, a, r)
+	if err == nil && !known {
+		p.unlocked(func() { err = p.define(x, a, r) })
 	}
-	if !p.mu.warm || p.ids.Load() != x {
-		return brick.Wait{}, errCold // also if it is warm again: the encoded frame uses other ids
-	}
-	if p.mu.epoch == 0 || r.Epoch != 0 && r.Epoch != p.mu.epoch {
-		return brick.Wait{}, p.notLed(r.Epoch, p.mu.epoch)
-	}
-	if f.Foreign && p.newestDeletionLocked() != a.newest {
-		return brick.Wait{}, errDeleted
-	}
-	if a.beside != nil && p.mu.active != a.beside {
-		return brick.Wait{}, errFrozen
-	}
-	if !known {
-		if err := p.defineLocked(x, a, r); err != nil {
-			return brick.Wait{}, err
-		}
+	if err != nil {
+		return brick.Wait{}, err
 	}
 	if r.Once {
 		if newest, late := p.mu.seen.Late(f.Stamp, r.Now); r.Now != 0 && late {
@@ -238,6 +227,23 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	p.passLocked(f, a.buf, wait)
 	a.serial, a.chain = f.Serial, p.mu.chain
 	return wait, nil
+}
+
+// mayEnterLocked returns why a frame may not be added now. Its reasons stay as they are while applyMu is held.
+func (p *Partition) mayEnterLocked(x *ids, a *appender, r *Rows) error {
+	switch {
+	case p.mu.dropped:
+		return p.gone()
+	case !p.mu.warm || p.ids.Load() != x:
+		return errCold // also if it is warm again: the encoded frame uses other ids
+	case p.mu.epoch == 0 || r.Epoch != 0 && r.Epoch != p.mu.epoch:
+		return p.notLed(r.Epoch, p.mu.epoch)
+	case r.Foreign && p.newestDeletionLocked() != a.newest:
+		return errDeleted
+	case a.beside != nil && p.mu.active != a.beside:
+		return errFrozen
+	}
+	return nil
 }
 
 // logLocked gives a frame, encoded in buf and with its rank, the next serial and appends it to the log.
@@ -278,9 +284,9 @@ func mapIDs(x *ids, f *frame.Frame, r *Rows) bool {
 	return known
 }
 
-// defineLocked assigns dense ids to the new series, in the order of their rows, and encodes the frame with their
-// definitions. The ids are published only after the frame is in the log.
-func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
+// define assigns dense ids to the new series, in the order of their rows, and encodes the frame with their
+// definitions. The ids are published only after the frame is in the log. applyMu is held.
+func (p *Partition) define(x *ids, a *appender, r *Rows) error {
 	f := &a.frame
 	f.FirstDef = point.DenseID(x.len())
 	a.fresh.reset()
@@ -289,7 +295,7 @@ func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
 			return id
 		}
 		if x.quiet != nil {
-			if id, ok := p.reviveLocked(x, ref); ok {
+			if id, ok := p.revive(x, ref); ok {
 				return id
 			}
 		}

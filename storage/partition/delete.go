@@ -179,6 +179,8 @@ func (p *Partition) enqueueDeletion(epoch point.Epoch, t Tombstone) (at point.Se
 	var enc frame.Encoder
 	f := frame.Frame{Kind: frame.Delete, Deletion: t.deletion()}
 	buf := enc.Append(nil, &f)
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

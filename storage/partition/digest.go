@@ -2,6 +2,7 @@ package partition
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -12,25 +13,31 @@ import (
 type Digest struct {
 	Segments uint64 // of the list of segments: ids, bases, checksums
 	Ends     []point.EpochEnd
-	Log      uint64 // of the frames behind After, as they stand in the log
+	Log      uint64 // of the frames behind After up to the last of Ends, as they stand in the log
 	After    point.Serial
 	Frames   int // in Log
 }
 
 // Digest reads the log behind serial after, which must be no lower than the last frame in the segments of any compared placement:
-// earlier frames may be gone from the log. Errors: Corrupt, Unavailable.
+// earlier frames may be gone from the log. A frame that is being applied is in the log, and in no end yet: it does not count. Errors: Corrupt, Unavailable.
 func (p *Partition) Digest(after point.Serial) (Digest, error) {
 	p.mu.Lock()
-	st, ends := p.mu.state, p.endsLocked()
+	st, ends, last := p.mu.state, p.endsLocked(), p.mu.last
 	p.mu.Unlock()
 	d := Digest{Segments: st.digest(), Ends: ends, After: after}
 	sum := xxhash.New()
-	err := p.EachFrame(after, func(_ point.Serial, rec []byte) error {
+	err := p.EachFrame(after, func(s point.Serial, rec []byte) error {
+		if last.Less(s) {
+			return errEnough
+		}
 		d.Frames++
 		_, _ = sum.Write(rec) // never fails
 		return nil
 	})
 	d.Log = sum.Sum64()
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
 	return d, err
 }
 

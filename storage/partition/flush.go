@@ -159,6 +159,8 @@ type frozen struct {
 
 // freeze returns the oldest frozen head, and freezes the active one if there is none. Nil: nothing to flush, or it is not this placement's task.
 func (p *Partition) freeze() (*frozen, error) {
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -187,13 +189,13 @@ func (p *Partition) freezeActiveLocked() error {
 	return nil
 }
 
-// pushFrozenLocked makes the active head the newest frozen one. The list is copied, not changed in place: views share the old one.
+// pushFrozenLocked makes the active head the newest frozen one; applyMu is held. The list is copied, not changed in place: views share the old one.
 func (p *Partition) pushFrozenLocked() {
 	p.mu.frozen = append(slices.Clip(p.mu.frozen), &frozen{
 		head: p.mu.active, first: p.mu.first, last: p.mu.applied, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
 		defined: max(p.ids.Load().len(), p.mu.defined),
 	})
-	p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = p.newHeadRef(), 0, nil, nil
+	p.newActiveLocked()
 }
 
 // flushEnds notes that no flush is under way.

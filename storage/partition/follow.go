@@ -49,6 +49,8 @@ func (p *Partition) FollowLeader(epoch point.Epoch) error {
 
 // beginToFollow reports whether the placement could make segments before.
 func (p *Partition) beginToFollow(epoch point.Epoch) (led bool, err error) {
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -210,6 +212,8 @@ func (p *Partition) follow(fo *follower, sender point.Epoch, rec []byte) (brick.
 
 func (p *Partition) followWith(fo *follower, sender point.Epoch, rec []byte) (brick.Wait, error) {
 	f := &fo.frame
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.fitsLocked(sender, f.Serial, f.Prev); err != nil {
@@ -373,9 +377,10 @@ func (p *Partition) replayed(flushed, upTo point.Serial) (*Partition, error) {
 
 // become replaces the state of p in memory by the state that q replayed.
 func (p *Partition) become(q *Partition) {
+	p.applyMu.Lock()
 	p.mu.Lock()
 	old := p.headsLocked()
-	p.mu.frozen, p.mu.active, p.mu.frames = q.mu.frozen, q.mu.active, q.mu.frames
+	p.mu.frozen, p.mu.active, p.mu.upTo, p.mu.frames = q.mu.frozen, q.mu.active, q.mu.upTo, q.mu.frames
 	p.mu.deletions, p.mu.ends = q.mu.deletions, q.mu.ends
 	if p.isLateLocked() {
 		p.mu.applied = q.mu.last
@@ -387,6 +392,7 @@ func (p *Partition) become(q *Partition) {
 	p.mu.warm = true
 	p.mu.revived = slices.DeleteFunc(slices.Clone(p.mu.revived), func(id point.DenseID) bool { return int(id) >= p.mu.defined })
 	p.mu.Unlock()
+	p.applyMu.Unlock()
 	for _, h := range old {
 		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
 		h.release()

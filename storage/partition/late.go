@@ -227,6 +227,8 @@ func (p *Partition) applyLate(fo *follower, of sums) error {
 // applyWarm owns the references of the definitions, unless it fails.
 func (p *Partition) applyWarm(fo *follower, of sums) error {
 	f := &fo.frame
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := p.ids.Load()
@@ -243,8 +245,10 @@ func (p *Partition) applyWarm(fo *follower, of sums) error {
 	}
 	x.put(fo.refs...)
 	p.mu.late.applied(of)
-	written := p.mu.lastWrite
-	p.takeLocked(f, brick.Wait{}, time.Now()) // its fsync was waited for when it was read
-	p.mu.lastWrite = written
+	written, now := p.mu.lastWrite, time.Now()
+	p.takeLocked(f, brick.Wait{}, now) // its fsync was waited for when it was read
+	if p.mu.lastWrite.Equal(now) {     // no frame came meanwhile
+		p.mu.lastWrite = written
+	}
 	return nil
 }

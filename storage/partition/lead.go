@@ -41,6 +41,8 @@ func (p *Partition) lead(epoch point.Epoch, c Followers) error {
 
 // leadNow begins to lead, unless frames are late.
 func (p *Partition) leadNow(epoch point.Epoch, c Followers) (late bool, err error) {
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

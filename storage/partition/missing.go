@@ -53,11 +53,17 @@ func (p *Partition) lacking(v *View, r *Rows) (*Rows, error) {
 	if len(kept.Refs)+len(kept.Hists)+len(kept.Exemplars) == len(r.Refs)+len(r.Hists)+len(r.Exemplars) {
 		return r, nil
 	}
-	// Only now: a view shows rows of other servers that came after it, so those that are left out may be in any frame up to here.
-	p.mu.Lock()
-	last, wait, chain := p.mu.last, p.mu.wait, p.mu.chain
-	p.mu.Unlock()
+	last, wait, chain := p.newest()
 	return kept, p.settled(r.Level, last, wait, chain)
+}
+
+// newest returns the newest frame. A view shows rows of other servers that came after it, so those that are left out may be in any frame up to here, and in one that is being applied.
+func (p *Partition) newest() (point.Serial, brick.Wait, Followers) {
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.last, p.mu.wait, p.mu.chain
 }
 
 // settled waits until the frames up to last are as safe as a level demands.

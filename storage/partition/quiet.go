@@ -119,15 +119,17 @@ func (q *quiet) bytes() (n int) {
 	return n
 }
 
-// reviveLocked makes the series of a ref live again, if it is a quiet one of the partition.
-func (p *Partition) reviveLocked(x *ids, ref series.Ref) (point.DenseID, bool) {
+// revive makes the series of a ref live again, if it is a quiet one of the partition. applyMu is held.
+func (p *Partition) revive(x *ids, ref series.Ref) (point.DenseID, bool) {
 	id, ok := x.quiet.find(p.deps.Index.Labels(ref))
 	if !ok {
 		return 0, false
 	}
 	p.deps.Index.Retain(ref)
 	x.revive(id, ref)
+	p.mu.Lock()
 	p.mu.revived = append(p.mu.revived, id)
+	p.mu.Unlock()
 	p.deps.Metrics.revived.Inc()
 	return id, true
 }
@@ -213,6 +215,8 @@ func (p *Partition) without(ctx context.Context, x *ids, defined int, written *r
 // swapIDs replaces x by y, a copy of it, after adding the changes made meanwhile: series that came, and those that have rows in the active head by now.
 func (p *Partition) swapIDs(x, y *ids, defined int) bool {
 	order := p.liveOrder(y)
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.dropped || !p.mu.warm || p.ids.Load() != x {

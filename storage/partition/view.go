@@ -26,7 +26,7 @@ type View struct {
 	ids      *ids // of a warm partition; nil where only segments are looked at
 	segments []*segmentRef
 	heads    []*headRef
-	upTo     point.Stamp  // the highest rank in the last head, to which rows are added
+	upTo     point.Stamp  // the highest rank in the last head, to which rows are added; 0: it was empty
 	check    series.Check // nil: the caller waits to the end
 	timed    bool         // series without rows in [lo, hi] may be left out
 	lo, hi   point.Nanos
@@ -44,7 +44,7 @@ func (p *Partition) View() (*View, error) {
 	if err := p.catchUp(); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
+	p.lockWhole()
 	defer p.mu.Unlock()
 	switch {
 	case p.mu.dropped:
@@ -54,13 +54,24 @@ func (p *Partition) View() (*View, error) {
 	case p.mu.owed != nil:
 		return nil, p.mu.owed
 	}
-	v := &View{p: p, warm: p.mu.warm, ids: p.ids.Load().retain()}
+	v := &View{p: p, warm: p.mu.warm, ids: p.ids.Load().retain(), upTo: p.mu.upTo}
 	for _, g := range p.mu.segments {
 		v.segments = append(v.segments, g.retain())
 	}
 	v.retainHeadsLocked()
-	_, v.upTo, _ = p.mu.active.head.Stamps() // 0: it is empty
 	return v, nil
+}
+
+// lockWhole acquires mu, but not in the middle of a frame whose rows a view could not tell from those before by their ranks.
+func (p *Partition) lockWhole() {
+	p.mu.Lock()
+	if !p.mu.mixed {
+		return
+	}
+	p.mu.Unlock()
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
+	p.mu.Lock()
 }
 
 // viewHeads is a snapshot of the heads alone, with the state that lists the segments below them; nil when the partition was

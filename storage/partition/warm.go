@@ -142,6 +142,8 @@ func (p *Partition) Cool(now time.Time, idle time.Duration) bool {
 }
 
 func (p *Partition) cool(now time.Time, idle time.Duration) *ids {
+	p.applyMu.Lock()
+	defer p.applyMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ident.narrow() {
