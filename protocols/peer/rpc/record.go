@@ -389,16 +389,7 @@ func (d *insertDecoder) cutParent(traced byte, b []byte) (rest []byte, err error
 	return b[copy(d.parent[:], b):], nil
 }
 
-// decode reads an insert's payload; nothing of b is kept. Errors are Corrupt.
-func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
-	rest, err := d.cutHead(b)
-	if err != nil {
-		return nil, err
-	}
-	return &d.in, d.decodeFrame(rest)
-}
-
-// cutHead reads what comes before the frame, and returns the rest. Errors are Corrupt.
+// cutHead reads what comes before the frame, and returns the rest, whose rows the caller books before it has them decoded. Nothing of b is kept. Errors are Corrupt.
 func (d *insertDecoder) cutHead(b []byte) (rest []byte, err error) {
 	if len(b) < insertLen {
 		return nil, fault.Errorf(fault.Corrupt, "an insert of %d bytes", len(b))
@@ -416,7 +407,7 @@ func (d *insertDecoder) cutHead(b []byte) (rest []byte, err error) {
 	return d.cutParent(b[atTraced], rest)
 }
 
-// decodeFrame reads the rows of an insert. Errors are Corrupt.
+// decodeFrame reads the rows of an insert; nothing of b is kept. Errors are Corrupt.
 func (d *insertDecoder) decodeFrame(b []byte) error {
 	in, f := &d.in, &d.frame
 	d.decoder.NoDefs = true
@@ -457,15 +448,6 @@ type groupDecoder struct {
 	count   int
 	members []*insertDecoder // from the pool, until free
 	all     []*peer.Insert   // valid until free
-}
-
-// decode reads the payload of a group; nothing of b is kept. Errors are Corrupt.
-func (d *groupDecoder) decode(b []byte) ([]*peer.Insert, error) {
-	rest, err := d.cutHead(b)
-	if err != nil {
-		return nil, err
-	}
-	return d.decodeMembers(rest)
 }
 
 // cutHead reads the part before the inserts, and returns the rest. Errors are Corrupt.
