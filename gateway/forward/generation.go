@@ -49,7 +49,8 @@ func (t *Table) newGeneration(book *seriesBook) *generation {
 	return g
 }
 
-// enter keeps the generation's streams open until leave; false when they are closed already.
+// enter keeps the generation's streams open until leave; false when they are closed already. 0 users is final: the goroutine that brought the count there closes the streams, and
+// a batch that came in between would have its series defined on one of these.
 func (g *generation) enter() bool {
 	for {
 		n := g.users.Load()
@@ -69,7 +70,7 @@ func (g *generation) leave() error {
 	return g.links.close()
 }
 
-// retire ends the generation's being current.
+// retire ends the generation's being current. Batches that entered before go on with its numbers, and the last one of them closes the streams.
 func (g *generation) retire() error {
 	if g.retired.Swap(true) {
 		return nil
@@ -77,7 +78,7 @@ func (g *generation) retire() error {
 	return g.leave()
 }
 
-// link is one stream and which numbers were defined on it.
+// link is one stream and which numbers were defined on it. They end with the stream: the server forgets them, too.
 type link struct {
 	slot    *slot // where it lies among the generation's links
 	stream  peer.Stream
@@ -160,10 +161,10 @@ func (l *link) lengthen(n int64) {
 	}
 }
 
-// bitset remembers numbers; reads need no lock.
+// bitset remembers numbers; reads need no lock. A longer directory has the same pages as the one before, so that a bit that is set in an old one is in the new one, too.
 type bitset struct {
 	dir  atomic.Pointer[[]*[bitsetPage / 64]atomic.Uint64]
-	grow sync.Mutex
+	grow sync.Mutex // held while the directory is made longer
 }
 
 const bitsetPage = 4096

@@ -19,9 +19,9 @@ type links struct {
 	}
 }
 
-// slot is a link that is being opened, or is open.
+// slot is a link that is being opened, or is open. No lock is held while one is opened: a server that does not answer would keep batches to all others waiting.
 type slot struct {
-	ready chan struct{} // closed once the rest is there
+	ready chan struct{} // closed once the rest is there, and constant: a goroutine that has seen it closed may read
 	link  *link
 	err   error
 }
@@ -65,7 +65,7 @@ func (ls *links) open(ctx context.Context, id topology.ServerID, s *slot, open f
 	stream, err := open(ctx)
 	if err != nil {
 		s.err = err
-		ls.remove(id, s)
+		ls.remove(id, s) // before ready is closed: a caller that comes again finds no slot, and opens another link
 	} else {
 		s.link = &link{stream: stream, slot: s}
 	}
@@ -73,7 +73,8 @@ func (ls *links) open(ctx context.Context, id topology.ServerID, s *slot, open f
 	return s.link, s.err
 }
 
-// drop closes a link that broke. Others that use it at this moment get errors of their own and come here too.
+// drop closes a link that broke. Others that use it at this moment get errors of their own and come here too: the first one closes it, and none closes the one that was
+// opened since.
 func (ls *links) drop(id topology.ServerID, l *link) error {
 	if !ls.remove(id, l.slot) {
 		return nil
@@ -91,7 +92,7 @@ func (ls *links) remove(id topology.ServerID, s *slot) bool {
 	return true
 }
 
-// close closes all links. No goroutine opens any meanwhile.
+// close closes all links. No goroutine opens any meanwhile: the last user of the generation has left.
 func (ls *links) close() error {
 	ls.mu.Lock()
 	all := ls.mu.byServer

@@ -22,7 +22,8 @@ type rowAt struct {
 	hist bool
 }
 
-// refuse removes the rows of refused series from a share, whose columns may be another's: it gets new ones. An atomic write is over.
+// refuse removes the rows of refused series from a share, whose columns may be another's: it gets new ones. The rows that were acked before (rest.acked) stay counted,
+// since ranks of pieces go by their place in the share. An atomic write is over.
 func (w *attempt) refuse(refused peer.Refused, rest *pieces) error {
 	not := make(map[point.SeriesID]struct{}, len(refused.IDs))
 	for _, id := range refused.IDs {

@@ -79,7 +79,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		}
 	}
 	for {
-		changes := t.f.follow.Changes() // fetched before looking
+		changes := t.f.follow.Changes() // fetched before looking: what changes after the look ends the wait below
 		// One that was dropped may be made again; one that is being dropped accepts nothing.
 		m, err := t.f.deps.Tables.Ensure(ctx, t.name)
 		if err != nil {
@@ -150,7 +150,8 @@ type attempt struct {
 	anew map[point.PartitionID]ranks
 }
 
-// run routes and sends by one map. unplaced counts the rows for which no partition can be made. An error is final; shares
+// run routes and sends by one map. The shares lie in memory of the cutter, which another write has next: all sends have ended when it is put back, and rows that are
+// to be sent again were copied (fail). unplaced counts the rows for which no partition can be made. An error is final; shares
 // that may be retried are in failed.
 func (w *attempt) run(ctx context.Context) (unplaced int, err error) {
 	t := w.t

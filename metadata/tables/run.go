@@ -50,7 +50,8 @@ func (f follower) Changed(events []coord.Event) error {
 	return nil
 }
 
-// step gives a table's machine an input, and performs its effects. An input that brings a row or a map makes the machine.
+// step gives a table's machine an input, and performs its effects, both under mu: a reader that Publish wakes finds the new
+// map. An input that brings a row or a map makes the machine.
 func (t *Tables) step(name string, in Input) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +94,7 @@ func (t *Tables) stepLocked(name string, v *table, in Input) {
 
 func (t *Tables) settledLocked(v *table, err error) {
 	for _, c := range v.settled {
-		c <- err // there is room for it
+		c <- err // there is room for it: no caller that went away holds mu up
 	}
 	v.settled = nil
 }
@@ -105,7 +106,7 @@ func (t *Tables) saveLocked(name string) {
 	t.mu.unsaved[name] = true
 	select {
 	case t.save <- struct{}{}:
-	default:
+	default: // one is in the channel: saveLoop looks at unsaved after it has read that
 	}
 }
 
@@ -114,6 +115,8 @@ func (t *Tables) afterLocked(name string, v *table, d time.Duration, in Input) {
 	time.AfterFunc(t.jitter(d), func() { t.still(name, v, in) })
 }
 
+// still gives the machine its input if it is the table's machine still. One that was forgotten, as its table was deleted, may have a successor of the same name by now:
+// an answer to the former's Fetch is a map of the table that is gone.
 func (t *Tables) still(name string, v *table, in Input) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,6 +125,8 @@ func (t *Tables) still(name string, v *table, in Input) {
 	}
 }
 
+// fetchLocked fetches under the life of Tables, not of the caller whose input led to it: others wait for the same map. Close sets closed before it waits for all
+// fetches, so none begins behind that.
 func (t *Tables) fetchLocked(name string, v *table, f Fetch) {
 	if t.mu.closed {
 		return
@@ -135,7 +140,7 @@ func (t *Tables) fetchLocked(name string, v *table, f Fetch) {
 	})
 }
 
-// saveLoop writes changes to the cache.
+// saveLoop writes changes to the cache. In the end it writes all that was put off: a process that ends in order begins anew with its newest maps.
 func (t *Tables) saveLoop(ctx context.Context) {
 	if t.deps.Cache == nil {
 		return

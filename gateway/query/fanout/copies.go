@@ -48,21 +48,30 @@ func enough(p *topology.Partition, m *topology.Map) int {
 }
 
 // race is the questions to the copies of a group.
+//
+// A question's goroutine may outlive the race: it ends when its server answers or its context does. So that each answer is either kept or dropped, and its memory
+// released, it looks at over under mu before it puts its result into the channel:
+//
+//	before end sets over   ─▶ results, which has room for all: read by run, or emptied by end
+//	after it               ─▶ dropped where it came
 type race struct {
+	// Constant.
 	s       *Source
 	r       *request
 	g       *group
-	machine follow.Copies // owned by run
-	results chan result
+	results chan result // with room for all: no goroutine waits to put one in
+
+	// Owned by the goroutine that runs the race.
+	machine follow.Copies
+	open    map[follow.CopyAsk]*question
+	refusal []error // of each copy, the newest
 
 	mu sync.Mutex
 	// over says that nothing more counts: an answer that comes now is dropped by the goroutine that asked.
 	over bool
-
-	open    map[follow.CopyAsk]*question
-	refusal []error // of each copy, the newest; owned by run
 }
 
+// question is one that was asked. It is owned by the goroutine that runs the race; the one that asks has but its context.
 type question struct {
 	server topology.ServerID
 	cancel context.CancelFunc
@@ -78,7 +87,8 @@ type result struct {
 	err    error
 }
 
-// askCopies asks the copies of a group's partitions; its arguments and results are those of ask.
+// askCopies asks the copies of a group's partitions; its arguments and results are those of ask. Questions run under long, which lasts as long as the rows of an answer
+// are read, and are cancelled one by one; others ends only the race.
 func (s *Source) askCopies(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
 	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less && r.plan == nil), open: map[follow.CopyAsk]*question{},
 		refusal: make([]error, len(g.copies))}
@@ -200,7 +210,7 @@ func (x *race) answered(res result) []follow.CopyAsk {
 	return x.machine.Answer(res.ask, res.err)
 }
 
-// end cancels what does not count and returns what does.
+// end cancels what does not count and returns what does. Answers that came and do not count are dropped here, also those that were not read from the channel.
 func (x *race) end(long context.Context, err error) ([]answer, []follow.Failure, error) {
 	var answers []answer
 	if o := x.machine.Outcome(); err == nil && o != follow.Failed && o != follow.Refused {

@@ -38,13 +38,14 @@ func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, a
 	var parts []*budget.Loan
 	_, err := s.fan(ctx, &request{
 		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers, whole: whole, leaders: whole,
-		begin: func() {
+		begin: func() { // fan asks all again after a map or a leader changed: the answers by the old ones count no more
 			for _, p := range parts {
 				p.Close()
 			}
 			answers, parts = nil, nil
 		},
 		ask: func(ctx context.Context, g *group, st peer.Storage) (answer, error) {
+			// Questions run side by side; keep is called for one after the other when all have ended, so the lists need no lock.
 			a, part, err := booked(ctx, func(ctx context.Context) (T, error) { return ask(ctx, g.ask(q), st) })
 			return answer{keep: func() { answers, parts = append(answers, a), append(parts, part) }, drop: part.Close, complete: true}, err
 		},

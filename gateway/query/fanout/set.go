@@ -18,7 +18,8 @@ const (
 	aheadRows   = 1 << 16 // or one series, if it has more
 )
 
-// Select implements query.Source.
+// Select implements query.Source. The set owns the context of all questions until it is closed: servers send their series under it. Staged rows are asked for first:
+// rows that are forwarded meanwhile are then found in both places, and not in neither.
 func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
 	whole, cancel := context.WithCancel(ctx)
 	set := &set{ctx: ctx, cancel: cancel, q: q, loan: budget.LoanOf(ctx)}
@@ -94,7 +95,7 @@ type set struct {
 	closed  bool
 }
 
-// start begins to read ahead, unless there is nothing to merge.
+// start begins to read ahead, unless there is nothing to merge: of one server no series waits for another's, and its set is read by the asker's own goroutine.
 func (s *set) start() {
 	n := 0
 	for _, r := range s.readers {
@@ -179,7 +180,7 @@ func (s *set) At() *peer.Series { return s.at }
 // Err implements peer.SeriesSet.
 func (s *set) Err() error { return s.err }
 
-// Close implements peer.SeriesSet. It waits for the readers.
+// Close implements peer.SeriesSet. It cancels before it waits for the readers: one of them may be in the middle of a wait for its server.
 func (s *set) Close() error {
 	if s.closed {
 		return nil
@@ -199,7 +200,7 @@ func (s *set) closeReaders() (err error) {
 	return err
 }
 
-// The heap.
+// The heap. Readers with equal labels lie in any order: Next removes all of them before it merges.
 
 func (s *set) push(r *reader) {
 	s.heads = append(s.heads, r)
@@ -262,7 +263,7 @@ type batch struct {
 	err    error // after the series
 }
 
-// start hands the inner set, which stands at a series, to a goroutine.
+// start hands the inner set, which stands at a series, to a goroutine: from now on no other may touch it until close has waited for that.
 func (r *reader) start(loan *budget.Loan) {
 	r.started, r.loan = true, loan
 	r.ready = []*peer.Series{r.in.At()}
@@ -270,6 +271,8 @@ func (r *reader) start(loan *budget.Loan) {
 	r.done.Go(r.loop)
 }
 
+// loop reads batches until the end, an error or close. The channel has no room, so that one batch is read ahead while the one before is merged, and no more. The
+// memory of a batch is given back by the goroutine that has it: the asker's, once its last series was returned, or this one after close.
 func (r *reader) loop() {
 	defer close(r.batches)
 	for {
@@ -328,7 +331,7 @@ func (r *reader) advance() bool {
 	if !r.started {
 		return r.next()
 	}
-	r.ready[0] = nil // the asker owns the series returned
+	r.ready[0] = nil // the asker owns the series returned, and this list would keep it alive until the batch ends
 	if r.ready = r.ready[1:]; len(r.ready) > 0 {
 		return true
 	}

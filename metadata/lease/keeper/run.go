@@ -17,7 +17,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Handler receives the machine's decisions, in order, from one goroutine. It must not block, and must not wait for Tell.
+// Handler receives the machine's decisions, in order, from one goroutine: that of the loop, which reads no input meanwhile. So it must not block, or leases are not
+// renewed, and must not wait for Tell, which waits for the loop.
 type Handler interface {
 	Leads(lease.Leads)
 	Stops(lease.Stops)
@@ -45,6 +46,15 @@ type Settings struct {
 }
 
 // Keeper keeps leases. All methods are safe for concurrent use.
+//
+//	watch ────── Listed, Watched ─▶┐
+//	callers ──── Tell ────────────▶┼─▶ loop: machine.Step ─▶ effects ─▶ Handler
+//	timer ────── Tick ────────────▶│                            └────▶ requests to the store, a goroutine each
+//	requests ─── Answer ──────────▶┘                                       │
+//	    ▲──────────────────────────────────────────────────────────────────┘
+//
+// All channels into the loop are unbuffered: an input waits in the goroutine that brings it, and the loop waits for none of them, so nothing is stuck. A slow store
+// thus has at most as many goroutines here as the machine allows requests in flight.
 type Keeper struct {
 	// Constant after New.
 	deps     Deps
@@ -54,6 +64,7 @@ type Keeper struct {
 	left     chan struct{} // closed when everything was released after Leave
 	ended    chan struct{} // closed when Run has ended
 
+	// mu is held by the loop for one Step, and never while effects are performed.
 	mu struct {
 		sync.RWMutex
 		machine *lease.Machine
@@ -77,7 +88,10 @@ func New(d Deps, self lease.Self, s Settings) (*Keeper, error) {
 	return k, nil
 }
 
-// MayAct reports whether this process may act for a partition now, and at which epoch (C105).
+// MayAct reports whether this process may act for a partition now, and at which epoch (C105). It goes by the machine and the clock alone: it may say yes before the
+// handler was called for the beginning, and says no from the moment at which the lease ends, also while the loop is late to say so.
+//
+// The clock is read under the lock: a time from before a wait for it could lie in a lease that is over by now.
 func (k *Keeper) MayAct(p lease.Partition) (point.Epoch, bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -170,6 +184,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 // wakeMin keeps a machine that asks to be woken at once from using a whole core.
 const wakeMin = time.Millisecond
 
+// loop ends with ctx. It starts requests in the group that it is part of itself, so that Run returns only when they have ended, too.
 func (k *Keeper) loop(ctx context.Context, g *errgroup.Group, seen <-chan lease.Input, answers chan lease.Answer) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -194,6 +209,7 @@ func (k *Keeper) loop(ctx context.Context, g *errgroup.Group, seen <-chan lease.
 	}
 }
 
+// step gives the machine an input. The effects are performed after the lock is released: a handler may ask MayAct.
 func (k *Keeper) step(in lease.Input, out []lease.Effect) ([]lease.Effect, time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -219,7 +235,7 @@ func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect,
 			k.metrics.requests.WithLabelValues(p.String(), outcomeNames[a.Outcome]).Inc()
 			select {
 			case answers <- a:
-			case <-ctx.Done():
+			case <-ctx.Done(): // of Run, not of the request: the loop may have ended, and reads no answers any more
 			}
 			return nil
 		})
@@ -249,7 +265,7 @@ func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect,
 		k.deps.Handler.EverLed(e)
 	case lease.Left:
 		close(k.left)
-	case lease.SetBack:
+	case lease.SetBack: // the error ends the group, and so Run
 		g.Go(func() error {
 			return coord.SetBack("it has an older heartbeat of this server than it had before")
 		})
@@ -269,6 +285,7 @@ func (k *Keeper) listTimeout(prefix string) time.Duration {
 
 var outcomeNames = [...]string{lease.Unknown: "unknown", lease.Done: "done", lease.Conflict: "conflict", lease.Throttled: "throttled"}
 
+// outcome is Unknown after an error: a commit without an answer may have been carried out, or may be yet. The machine reads the row before it goes on.
 func outcome(ok bool, err error) lease.Outcome {
 	switch {
 	case fault.Is(err, fault.Throttled):
@@ -281,7 +298,8 @@ func outcome(ok bool, err error) lease.Outcome {
 	return lease.Done
 }
 
-// watch lists, then follows changes, and starts again whenever it missed some.
+// watch lists, then follows changes, and starts again whenever it missed some. Where the store has compacted the missing changes, the list is made at once: until then the
+// machine goes by rows that others may have changed. After other errors it waits, since a store that refuses would be asked without a pause.
 func (k *Keeper) watch(ctx context.Context, seen chan<- lease.Input) error {
 	pass := func(in lease.Input) error {
 		select {
@@ -309,6 +327,7 @@ func (k *Keeper) watch(ctx context.Context, seen chan<- lease.Input) error {
 	}
 }
 
+// follow watches from the revision of the list on, so that no change falls between the two. One goroutine passes both, in their order.
 func (k *Keeper) follow(ctx context.Context, pass func(lease.Input) error) error {
 	limited, cancel := context.WithTimeout(ctx, listAllTimeout)
 	rows, rev, err := k.deps.Store.List(limited, lease.Prefix)
