@@ -33,6 +33,7 @@ func Decode(b []byte) (*Map, error) {
 	m := &Map{}
 	var d decoder
 	var ps []*Partition
+	// Partitions name servers by their place in the list of field 6, which Encode writes before them: a partition that comes before the list is refused.
 	d.each(body, func(f field) {
 		switch f.key {
 		case bytesKey(1):
@@ -128,7 +129,8 @@ func open(b []byte, want content) ([]byte, error) {
 	return b[headerBytes:], nil
 }
 
-// decoder reads messages until its first error.
+// decoder reads messages until its first error: what is read after it is of no use. Bounds are checked before memory is allocated, since the
+// bytes may come from a file or a server that is broken.
 type decoder struct {
 	servers []ServerID
 	err     error
@@ -151,6 +153,7 @@ func (d *decoder) fail(form string, args ...any) {
 	}
 }
 
+// unknown refuses what protobuf would skip: two servers that understand an op differently would make two maps of one.
 func (d *decoder) unknown(f field) {
 	d.fail("a field %d of type %d, which this build does not know: a newer one wrote it", f.key>>3, f.key&7)
 }
@@ -162,7 +165,7 @@ func (d *decoder) room(n, most int, what string) bool {
 	return d.err == nil
 }
 
-// each calls f with every field until there is an error.
+// each calls f with every field until there is an error. The bytes of a field are part of b: kept ones are copied.
 func (d *decoder) each(b []byte, f func(field)) {
 	for len(b) > 0 && d.err == nil {
 		num, typ, n := protowire.ConsumeTag(b)
@@ -219,7 +222,7 @@ func (d *decoder) server(f field) {
 	}
 }
 
-// list reads numbers, packed.
+// decodePacked reads numbers, packed. Each ends with the only one of its bytes that is below 0x80, so they can be counted before there is memory for them.
 func decodePacked[T ~uint32 | ~uint64](d *decoder, f field, most int) []T {
 	n := 0
 	for _, c := range f.b {

@@ -79,6 +79,7 @@ func (ForceJoin) kind() opKind     { return kindForceJoin }
 // Encode gives the map's stored form: the same bytes for the same map, everywhere.
 func (m *Map) Encode() []byte {
 	e := encoder{b: make([]byte, 0, 96*m.Len()+1024), servers: map[ServerID]uint64{}}
+	// The partitions first, though they come last: they find out which servers the list before them has, in which order.
 	for p := range m.All() {
 		e.msg(7, func() { e.partition(p) })
 	}
@@ -156,7 +157,7 @@ func (e *encoder) list(n protowire.Number, names []ServerID) {
 	}
 }
 
-// msg writes a message; f writes its fields.
+// msg writes a message; f writes its fields. It leaves one byte for the length, which is enough for nearly all, and moves the fields behind a longer one.
 func (e *encoder) msg(n protowire.Number, f func()) {
 	e.b = append(protowire.AppendTag(e.b, n, protowire.BytesType), 0)
 	from := len(e.b)
@@ -179,6 +180,7 @@ func encodePacked[T ~uint32 | ~uint64](e *encoder, n protowire.Number, vs []T) {
 	}
 }
 
+// server returns the place of a server in the list, at its end if it is new: the order of first use, which is the same wherever the same map is encoded.
 func (e *encoder) server(s ServerID) uint64 {
 	i, ok := e.servers[s]
 	if !ok {
