@@ -15,7 +15,6 @@ import (
 // Each of them says in a comment why it is no wait for a condition: it is the pace of a load, the latency of a fake server, a time in which
 // something is measured or must not happen.
 var sleepsLeft = map[string]int{
-	"cmd/clienttest":       7,
 	"cmd/clustertest":      21,
 	"cmd/pathtest":         1,
 	"cmd/standalonetest":   2,

@@ -83,6 +83,46 @@ func startPrometheus(t *testing.T, binary, config, features string, args ...stri
 	return a, p
 }
 
+// scraped waits until Prometheus has scraped each of the jobs so many times more, and found its target, or not.
+func scraped(t *testing.T, prom api, times int, found bool, jobs ...string) {
+	t.Helper()
+	before := map[string]int{}
+	for _, job := range jobs {
+		eventually(t, time.Minute, func() (err error) { before[job], err = scrapes(prom, job, found); return err })
+	}
+	for _, job := range jobs {
+		eventually(t, 2*time.Minute, func() error {
+			n, err := scrapes(prom, job, found)
+			if err == nil && n < before[job]+times {
+				err = fmt.Errorf("Prometheus has %d scrapes of %s, target found %t, and had %d; %d more are waited for", n, job, found, before[job], times)
+			}
+			return err
+		})
+	}
+}
+
+// scrapes counts the scrapes of a job that found its target, or did not.
+func scrapes(prom api, job string, found bool) (n int, err error) {
+	query := fmt.Sprintf(`sum_over_time(up{job=%q}[1h])`, job)
+	if !found {
+		query = fmt.Sprintf(`count_over_time(up{job=%q}[1h]) - %s`, job, query)
+	}
+	e, err := prom.get("/api/v1/query", "query", query)
+	if err != nil {
+		return 0, err
+	}
+	var vector struct {
+		Result []struct {
+			Value [2]json.RawMessage // the time, and the value as a string
+		}
+	}
+	if err := json.Unmarshal(e.Data, &vector); err != nil || len(vector.Result) == 0 { // there was none yet
+		return 0, err
+	}
+	_, err = fmt.Sscanf(string(vector.Result[0].Value[1]), `"%d"`, &n)
+	return n, err
+}
+
 const modernFeatures = "exemplar-storage,metadata-wal-records,created-timestamp-zero-ingestion"
 
 // questions are asked of both sides.
@@ -263,9 +303,9 @@ func TestPrometheusReadsWhatItSent(t *testing.T) {
 	begin := time.Now()
 	startExporter(t, targets[0], 1)
 	leaves := startExporter(t, targets[1], 2)
-	time.Sleep(12 * time.Second) // the time that Prometheus scrapes
+	scraped(t, prom, 12, true, "job0", "job1")
 	leaves.leave()
-	time.Sleep(8 * time.Second) // scrapes that find one target gone
+	scraped(t, prom, 8, false, "job1")
 	w := until(begin)
 	for _, table := range []string{"rw1", "rw2"} {
 		a := s.of(table)
@@ -387,17 +427,18 @@ func TestPrometheusLosesNothingOverRestarts(t *testing.T) {
 	begin := time.Now()
 	startExporter(t, targets[0], 3)
 	leaves := startExporter(t, targets[1], 4)
-	time.Sleep(6 * time.Second) // scrapes that are sent at once
+	scraped(t, prom, 6, true, "job0", "job1") // these are sent at once
 	s.now.stop()
-	time.Sleep(3 * time.Second) // scrapes that wait in Prometheus
-	leaves.leave()              // its stale markers wait in Prometheus
+	scraped(t, prom, 3, true, "job0", "job1") // these wait in Prometheus
+	leaves.leave()
+	scraped(t, prom, 1, false, "job1") // its stale markers wait in Prometheus
 	s.start()
 	for range 3 {
-		time.Sleep(3 * time.Second)
+		scraped(t, prom, 3, true, "job0")
 		s.now.kill()
 		s.start()
 	}
-	time.Sleep(3 * time.Second) // scrapes after the last restart
+	scraped(t, prom, 3, true, "job0")
 	w := until(begin)
 	for _, table := range []string{"rw1", "rw2"} {
 		a := s.of(table)
@@ -424,9 +465,9 @@ func TestOldPrometheusReadsWhatItSent(t *testing.T) {
 	begin := time.Now()
 	startExporter(t, targets[0], 5)
 	leaves := startExporter(t, targets[1], 6)
-	time.Sleep(8 * time.Second) // scrapes of both targets
+	scraped(t, prom, 8, true, "job0", "job1")
 	leaves.leave()
-	time.Sleep(6 * time.Second) // scrapes that find one target gone
+	scraped(t, prom, 6, false, "job1")
 	w := until(begin)
 	// A Prometheus that old mixes up native histograms when it answers with several such series at once.
 	selectors := []string{`{__name__!~"app_native_seconds|app_both_seconds|app:native:rate5s"}`}
