@@ -50,23 +50,21 @@ type Head struct {
 	heapBytes    int // about the size of the three maps
 	madePages    int // those of pages that are there
 
-	series           int
-	rows             int
-	timeLo, timeHi   point.Nanos
-	passed           point.Nanos // no float row of a series that isPassed is later: one bound for all, so that a row on time ends the state of each
-	stampLo, stampHi point.Stamp
+	series         int
+	rows           int
+	timeLo, timeHi point.Nanos
+	passed         point.Nanos // no float row of a series that isPassed is later: one bound for all, so that a row on time ends the state of each
 }
 
 // New makes an empty head. It allocates memory as rows come.
 func New(s Settings) *Head {
 	s.setDefaults()
 	return &Head{
-		set:     s,
-		arena:   arena{onHeap: s.onHeap || checked},
-		timeLo:  math.MaxInt64,
-		timeHi:  math.MinInt64,
-		stampLo: math.MaxUint64,
-		passed:  math.MinInt64,
+		set:    s,
+		arena:  arena{onHeap: s.onHeap || checked},
+		timeLo: math.MaxInt64,
+		timeHi: math.MinInt64,
+		passed: math.MinInt64,
 	}
 }
 
@@ -208,7 +206,6 @@ func (h *Head) passLocked(s *series, t point.Nanos) {
 
 // frameLocked gives the number of the frame with this stamp: the newest one, or a new one.
 func (h *Head) frameLocked(stamp point.Stamp) uint32 {
-	h.stampLo, h.stampHi = min(h.stampLo, stamp), max(h.stampHi, stamp)
 	if n := len(h.stamps); n == 0 || h.stamps[n-1] != stamp {
 		h.stamps = append(h.stamps, stamp)
 	}
@@ -439,13 +436,6 @@ func (h *Head) TimeBounds() (lo, hi point.Nanos, ok bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.timeLo, h.timeHi, h.rows > 0
-}
-
-// Stamps gives the lowest and highest stamp of all rows; ok is false while there are none.
-func (h *Head) Stamps() (lo, hi point.Stamp, ok bool) {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	return h.stampLo, h.stampHi, h.rows > 0
 }
 
 // Drain hands every series of order that has rows to f, whole, as ReadRanked would give it. The run and its columns are valid

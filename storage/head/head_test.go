@@ -462,16 +462,10 @@ func TestFreedHeadIsEmpty(t *testing.T) {
 func TestBounds(t *testing.T) {
 	h := New(Settings{})
 	defer h.Free()
-	if _, _, ok := h.Stamps(); ok {
-		t.Error("an empty head has stamps")
-	}
 	h.Append(50, []point.DenseID{1, 5000}, []point.Nanos{-7, 9}, []float64{1, 1})
 	h.AppendHist(20, 3, 11, []byte("h"))
 	if lo, hi, ok := h.TimeBounds(); lo != -7 || hi != 11 || !ok {
 		t.Errorf("times %d…%d", lo, hi)
-	}
-	if lo, hi, ok := h.Stamps(); lo != 20 || hi != 50 || !ok {
-		t.Errorf("stamps %d…%d", lo, hi)
 	}
 }
 
