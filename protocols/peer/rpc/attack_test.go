@@ -116,6 +116,11 @@ func (p *program) frame(kind, flags byte, payload []byte) []byte {
 	return f
 }
 
+// patient are the settings of a peer that gives up no connection because this machine is busy.
+func patient(files TLS) DialSettings {
+	return DialSettings{TLS: files, SilenceMax: time.Minute, ConnectMax: time.Minute}
+}
+
 // heapNow is the memory in use, without garbage.
 func heapNow() int64 {
 	debug.FreeOSMemory()
@@ -141,7 +146,7 @@ func TestAProgramThatSendsWhatNobodyReadsIsRefused(t *testing.T) {
 	defer srv.arrivals.long.leave(has)
 	srv.arrivals.wait = time.Hour
 	addr := serving(t, srv)
-	p := dial(t, addr, DialSettings{TLS: a.files(t, "gw")})
+	p := dial(t, addr, patient(a.files(t, "gw")))
 	if err := p.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +176,7 @@ func TestAProgramThatSendsWhatNobodyReadsIsRefused(t *testing.T) {
 	if _, _, err := p.LabelNames(t.Context(), &peer.Select{Table: "t"}, 0); err != nil {
 		t.Errorf("a look-up of another gateway: %v", err)
 	}
-	other := dial(t, addr, DialSettings{TLS: stolen})
+	other := dial(t, addr, patient(stolen))
 	if err := other.Ping(t.Context()); err != nil {
 		t.Errorf("a ping of the peer that is refused: %v", err)
 	}
@@ -239,7 +244,7 @@ func TestACopyIsStillSentWhileAProgramHoldsItsMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	addr := serving(t, srv)
-	p := dial(t, addr, DialSettings{TLS: a.files(t, "gw")})
+	p := dial(t, addr, patient(a.files(t, "gw")))
 	st := openStream(t, p)
 	if err := st.Define(t.Context(), []peer.Def{{ID: 1, Labels: point.MakeLabels(point.MetricName, "m")}}); err != nil {
 		t.Fatal(err)
