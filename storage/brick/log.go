@@ -64,9 +64,9 @@ func (s *sink) Sync() error {
 	if s.noSync && !s.final.Load() {
 		return nil
 	}
-	ended := s.m.fsyncBegins()
+	start := s.m.fsyncBegins()
 	err := s.File.Sync()
-	ended()
+	s.m.fsyncEnds(start)
 	return err
 }
 
