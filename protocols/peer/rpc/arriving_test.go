@@ -78,6 +78,12 @@ func arrivingServer() *Server {
 	return srv
 }
 
+func (r *sharedRoom) used() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.room.used
+}
+
 // arrivingFrom is a call of a peer that has entered.
 func arrivingFrom(ctx context.Context, srv *Server, from messageReader, peer string, most int, inserts bool) *arrivingStream {
 	kind := ofCall
@@ -143,7 +149,7 @@ func TestMessagesThatArriveStayWithinTheMemoryForInserts(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := srv.ArrivingBytes(); n != 0 || peak.Load() > most || srv.arrivals.long.room.used != 0 {
+		if n := srv.ArrivingBytes(); n != 0 || peak.Load() > most || srv.arrivals.long.used() != 0 {
 			t.Errorf("%d bytes stay counted; at most %d arrived at a time", n, peak.Load())
 		}
 	})
@@ -172,7 +178,7 @@ func TestLongRequestsAreNotRefusedWhileInsertsWait(t *testing.T) {
 			go func() { _ = plan("slow", time.Second) }()
 		}
 		time.Sleep(2 * time.Second)
-		if n := srv.arrivals.calls.room.used; n != (arrivingCalls-1)*requestMessageMax {
+		if n := srv.arrivals.calls.used(); n != (arrivingCalls-1)*requestMessageMax {
 			t.Errorf("long plans of one peer have %d bytes", n)
 		}
 		if err := plan("a", 0); err != nil {
@@ -235,8 +241,8 @@ func TestASilentSenderLosesItsRoomWhileOthersWait(t *testing.T) {
 		if lost == 0 {
 			t.Error("no silent message lost its room")
 		}
-		if n := srv.ArrivingBytes(); n != 0 || srv.arrivals.long.room.used != 0 {
-			t.Errorf("%d bytes stay counted, %d in use", n, srv.arrivals.long.room.used)
+		if n := srv.ArrivingBytes(); n != 0 || srv.arrivals.long.used() != 0 {
+			t.Errorf("%d bytes stay counted, %d in use", n, srv.arrivals.long.used())
 		}
 	})
 }

@@ -261,12 +261,7 @@ func TestACopyIsStillSentWhileAProgramHoldsItsMessages(t *testing.T) {
 		}
 	}
 	until(t, "the program has its share", func() bool { return srv.ArrivingBytes() > messageBytesMax })
-	until(t, "all its calls", func() bool {
-		s := srv.arrivals.short
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.room.used > 20<<20
-	})
+	until(t, "all its calls", func() bool { return srv.arrivals.short.used() > 20<<20 })
 	t.Logf("%d bytes are counted, the heap grew by %d KiB", srv.ArrivingBytes(), (heapNow()-before)>>10)
 	in := &peer.Insert{Partition: 1, Stamp: 1 << 20}
 	for i := range 100_000 {
