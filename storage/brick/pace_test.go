@@ -79,19 +79,23 @@ func TestTwoFsyncsAtOnceBothCount(t *testing.T) {
 	}
 }
 
-// crawlingFile is a file of a slow disk.
-type crawlingFile struct{ vfs.File }
+// crawlingFile is a file whose fsyncs do what a test says.
+type crawlingFile struct {
+	vfs.File
+	sync func()
+}
 
-func (crawlingFile) Sync() error {
-	time.Sleep(1200 * time.Millisecond)
+func (f crawlingFile) Sync() error {
+	f.sync()
 	return nil
 }
 
 // TestFsyncsOfTheLogAreMeasured, those of its files and no others.
 func TestFsyncsOfTheLogAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		slow := crawlingFile{sync: func() { time.Sleep(1200 * time.Millisecond) }}
 		b := &Brick{m: newMetrics()}
-		unsynced := &sink{File: crawlingFile{}, m: b.m, noSync: true}
+		unsynced := &sink{File: slow, m: b.m, noSync: true}
 		for range 10 {
 			if err := unsynced.Sync(); err != nil {
 				t.Fatal(err)
@@ -101,7 +105,7 @@ func TestFsyncsOfTheLogAreMeasured(t *testing.T) {
 		if got := b.Fsync(); got != 0 {
 			t.Errorf("without fsyncs one lasts %v", got)
 		}
-		synced := &sink{File: crawlingFile{}, m: b.m}
+		synced := &sink{File: slow, m: b.m}
 		for range 10 {
 			if err := synced.Sync(); err != nil {
 				t.Fatal(err)
