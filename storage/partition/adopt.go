@@ -66,7 +66,8 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 	unopened := p.unopened()
 	refs, err := p.placed(next, made)
 	if err != nil {
-		return errors.Join(err, p.setAhead(sender, nil))
+		p.setAhead(sender, nil)
+		return err
 	}
 	for _, id := range unopened {
 		if baseOf(next.Segments, id) < 0 {
@@ -79,7 +80,8 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 	for _, a := range made {
 		p.log.Info("segment adopted", "segment", a.ID, "major", a.Major, "rows", a.Rows, "bytes", a.Size, "ends", a.Ends, "took", time.Since(start).Round(time.Millisecond))
 	}
-	return p.setAhead(sender, nil)
+	p.setAhead(sender, nil)
+	return nil
 }
 
 // placed moves files to their places and makes them part of the placement, those of the newest segments of an entry of the catalogue. Those below the newest hold only frames that segments here

@@ -56,11 +56,12 @@ func (p *Partition) keepAhead(sender point.Epoch, before []ahead, info segment.I
 		return fault.Wrap(err, fault.Unavailable, "rename %s to %s", path, to)
 	}
 	p.log.Info("a segment waits for those above it", "segment", info.ID, "bytes", info.Size, "ends", info.Ends)
-	return p.setAhead(sender, append(slices.Clip(before), ahead{info, to}))
+	p.setAhead(sender, append(slices.Clip(before), ahead{info, to}))
+	return nil
 }
 
-// setAhead replaces the list of segments that wait, and removes the files of others. The flush lock is held.
-func (p *Partition) setAhead(sender point.Epoch, list []ahead) error {
+// setAhead replaces the list of segments that wait, and removes the files of others; one that stays is removed at the next start. The flush lock is held.
+func (p *Partition) setAhead(sender point.Epoch, list []ahead) {
 	p.mu.Lock()
 	old := p.mu.ahead
 	p.mu.ahead, p.mu.aheadOf = list, sender
@@ -70,20 +71,19 @@ func (p *Partition) setAhead(sender point.Epoch, list []ahead) error {
 			continue
 		}
 		if err := p.deps.Brick.FS().Remove(a.path); err != nil && !oserror.IsNotExist(err) {
-			return fault.Wrap(err, fault.Unavailable, "remove %s", a.path)
+			p.log.Warn("the file of a segment that waited cannot be removed", "file", a.path, "error", err)
 		}
 	}
-	return nil
 }
 
 // tidyAhead removes the files of segments that wait since an earlier epoch.
-func (p *Partition) tidyAhead() error {
+func (p *Partition) tidyAhead() {
 	p.mu.Lock()
 	stale := len(p.mu.ahead) > 0 && len(p.aheadLocked()) == 0
 	p.mu.Unlock()
 	if !stale || !p.flushMu.TryLock() {
-		return nil
+		return
 	}
 	defer p.flushMu.Unlock()
-	return p.setAhead(0, nil)
+	p.setAhead(0, nil)
 }

@@ -176,6 +176,27 @@ func TestADiskThatFailsWhileSegmentsWaitLeavesTheCopyAsItWas(t *testing.T) {
 	}
 }
 
+// TestASegmentIsAdoptedWhereTheFileOfAnotherThatWaitedCannotBeRemoved: the leader was told that it was not.
+func TestASegmentIsAdoptedWhereTheFileOfAnotherThatWaitedCannotBeRemoved(t *testing.T) {
+	disk := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpRemove && strings.HasSuffix(op.Path, aheadSuffix) {
+			return errors.New("the disk is ill")
+		}
+		return nil
+	}))
+	l, f := foldedBelow(t, disk, func(l, f *bench) {
+		l.flushes(4)
+		f.must(f.fetch(l, 1))
+	})
+	defer l.close()
+	defer f.close()
+	info := l.Segments()[2]
+	f.must(f.Adopt(1, info, copySegment(t, l, f, info.ID)))
+	l.must(l.Compact(t.Context(), ByRequest))
+	f.must(f.fetch(l, 1))
+	same(t, l, f)
+}
+
 // TestSegmentsThatWaitGoWithTheirLeader: the next one may make others under their ids.
 func TestSegmentsThatWaitGoWithTheirLeader(t *testing.T) {
 	for _, leads := range []bool{true, false} {

@@ -43,6 +43,15 @@ type requests struct {
 	major bool // to be made: another compaction ran when Compact was called
 }
 
+// askMajor has a major made after the compaction that runs, unless it is one itself that was asked for: then who asks again and again until a copy has the result would get one more.
+func (p *Partition) askMajor() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.offered == nil {
+		p.mu.asked.major = !p.mu.follows
+	}
+}
+
 // askAgain has the next compaction do what one that failed should have done.
 func (p *Partition) askAgain(a requests) {
 	p.mu.Lock()
@@ -76,7 +85,7 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 // Compact folds every segment into one major. Rows are written while flushes go on; minors that were flushed meanwhile are based on the
 // major, so that the chain never forks (C50). Deleted rows and the losers of equal timestamps are left out; rows deleted meanwhile stay for the next one.
 //
-// While another compaction runs it returns at once, and one of all segments that was asked for is made after that by CompactIfDue.
+// While another compaction runs it returns at once, and one of all segments that was asked for is made after that by CompactIfDue, unless the other was asked for, too.
 //
 // A damaged partition is left as it is: its rows are not lost as long as the catalogue lists them (I6). The error is Corrupt.
 func (p *Partition) Compact(ctx context.Context, why Reason) error {
@@ -93,7 +102,7 @@ func (p *Partition) compact(ctx context.Context, why Reason, first point.Segment
 	}
 	if !p.compactMu.TryLock() {
 		if why == ByRequest {
-			p.askAgain(requests{major: true})
+			p.askMajor()
 		}
 		return nil
 	}

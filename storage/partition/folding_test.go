@@ -175,6 +175,34 @@ func TestAMajorThatWasAskedForDuringAFoldIsMadeAfterIt(t *testing.T) {
 	}
 }
 
+// TestAMajorThatIsAskedForAgainWhileItIsMadeIsMadeOnce: a leader asks again and again until a copy has it, and all was written and sent twice.
+func TestAMajorThatIsAskedForAgainWhileItIsMadeIsMadeOnce(t *testing.T) {
+	fs := newFolds(vfs.NewMem())
+	b := openBench(t, fs, 1)
+	defer b.close()
+	for i := range 4 {
+		b.must(b.put("a", int64(i), float64(i)))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	ask := func() { b.must(b.Compact(t.Context(), ByRequest)) }
+	fs.steps = append(fs.steps, ask)
+	b.foldFrom(2)
+	fs.steps = append(fs.steps, func() {
+		b.must(b.put("a", 4, 4))
+		b.must(b.Flush(t.Context(), ByAge))
+		ask()
+	})
+	b.must(b.CompactIfDue(t.Context(), time.Now()))
+	made := b.Segments()
+	if len(made) != 2 || !made[0].Major {
+		t.Fatalf("segments are %v", made)
+	}
+	b.must(b.CompactIfDue(t.Context(), time.Now()))
+	if now := b.Segments(); len(now) != 2 || now[0].ID != made[0].ID {
+		t.Errorf("one more was made: %v", now)
+	}
+}
+
 // TestAMajorThatCouldNotBeMadeIsMadeLater: one that was asked for, too.
 func TestAMajorThatCouldNotBeMadeIsMadeLater(t *testing.T) {
 	fs := newFolds(vfs.NewMem())

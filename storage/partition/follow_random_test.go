@@ -14,6 +14,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
 )
 
 // copiesOf are placements of one partition, one of which leads: frames and segments are carried over when a step says so.
@@ -21,11 +22,13 @@ type copiesOf struct {
 	t      *testing.T
 	rng    *rand.Rand
 	disks  []*vfs.MemFS
+	folds  []*folds
 	at     []*bench
 	epoch  point.Epoch
 	lead   int
 	epochs []point.Epoch // per placement, the epoch that it follows or leads
 	acked  map[string]float64
+	unsure map[string]bool // series of which a deletion failed
 	steps  []string
 }
 
@@ -54,11 +57,11 @@ func TestCopiesAgreeWhateverHappens(t *testing.T) {
 }
 
 func runCopies(t *testing.T, seed uint64) {
-	c := &copiesOf{t: t, rng: rand.New(rand.NewPCG(seed, 1)), acked: map[string]float64{}, epochs: make([]point.Epoch, copiesCount)}
+	c := &copiesOf{t: t, rng: rand.New(rand.NewPCG(seed, 1)), acked: map[string]float64{}, unsure: map[string]bool{}, epochs: make([]point.Epoch, copiesCount)}
 	for range copiesCount {
 		fs := vfs.NewCrashableMem()
-		c.disks = append(c.disks, fs)
-		b := openBenchWith(t, fs, 0, hushed)
+		c.disks, c.folds = append(c.disks, fs), append(c.folds, newFolds(fs))
+		b := openBenchWith(t, c.folds[len(c.at)], 0, hushed)
 		b.must(b.FollowLeader(0))
 		c.at = append(c.at, b)
 	}
@@ -90,26 +93,15 @@ func (c *copiesOf) step() {
 	case n < 45:
 		c.put()
 	case n < 52:
-		name := fmt.Sprint("s", c.rng.IntN(12))
-		c.say("delete %s", name)
-		if err := l.Delete(c.t.Context(), 0, only(name), 0, 1000); err == nil {
-			for k := range c.acked {
-				if k[:len(name)+1] == name+" " {
-					delete(c.acked, k)
-				}
-			}
-		}
+		c.delete()
 	case n < 62:
 		c.say("flush")
 		l.must(l.Flush(c.t.Context(), ByAge))
 	case n < 64:
-		c.say("compact")
-		l.must(l.Compact(c.t.Context(), ByRequest))
+		c.compact(ByRequest, 0)
 	case n < 66:
 		if n := len(l.Segments()); n > 1 {
-			first := c.rng.IntN(n)
-			c.say("fold from %d of %d on", first, n)
-			l.foldFrom(first)
+			c.compact(ByCount, c.rng.IntN(n))
 		}
 	case n < 76:
 		i := c.rng.IntN(copiesCount)
@@ -119,7 +111,7 @@ func (c *copiesOf) step() {
 		i := c.rng.IntN(copiesCount)
 		c.say("fetch %d", i)
 		c.catchUp(i)
-		c.fetch(i)
+		c.fetchSome(i, c.rng.IntN(4))
 	case n < 90:
 		c.restart(c.rng.IntN(copiesCount), c.rng.IntN(2) == 0)
 	case n < 94:
@@ -128,6 +120,81 @@ func (c *copiesOf) step() {
 		c.surplus()
 		c.elect(c.rng.IntN(copiesCount))
 	}
+}
+
+func (c *copiesOf) delete() {
+	l := c.at[c.lead]
+	name, lo, hi := fmt.Sprint("s", c.rng.IntN(12)), 0, 1000
+	if c.rng.IntN(2) == 0 { // of some segments, maybe
+		lo = c.rng.IntN(1000)
+		hi = lo + c.rng.IntN(200)
+	}
+	c.say("delete %s %d-%d", name, lo, hi)
+	if err := l.Delete(c.t.Context(), 0, only(name), point.Nanos(lo), point.Nanos(hi)); err != nil {
+		c.unsure[name] = true
+		return
+	}
+	for k := range c.acked {
+		if had, at, _ := strings.Cut(k, " "); had == name {
+			if at, _ := strconv.Atoi(at); at >= lo && at <= hi {
+				delete(c.acked, k)
+			}
+		}
+	}
+}
+
+// compact folds the segments from one on, with more steps each time that a result is begun.
+func (c *copiesOf) compact(why Reason, from int) {
+	l, epoch, fs := c.at[c.lead], c.epoch, c.folds[c.lead]
+	n := len(l.Segments())
+	if n == 0 {
+		return
+	}
+	c.say("fold from %d of %d on, by %s", from, n, why)
+	for range c.rng.IntN(4) {
+		fs.steps = append(fs.steps, func() { c.meanwhile(l, epoch) })
+	}
+	err := l.compact(c.t.Context(), why, l.Segments()[from].ID)
+	fs.steps = nil
+	if c.epoch == epoch || !fault.Is(err, fault.Canceled) && !fault.Is(err, fault.Stale) {
+		l.must(err)
+	}
+	c.say("folded: %d segments, error %v", len(l.Segments()), err)
+}
+
+func (c *copiesOf) meanwhile(l *bench, epoch point.Epoch) {
+	if !l.flushMu.TryLock() { // the last fold: nothing is flushed
+		return
+	}
+	l.flushMu.Unlock()
+	c.say("meanwhile")
+	for range c.rng.IntN(8) {
+		i := c.rng.IntN(copiesCount)
+		switch n := c.rng.IntN(100); {
+		case n < 35:
+			c.put()
+		case n < 45:
+			c.delete()
+		case n < 65 && c.at[c.lead].HeadRows() > 0:
+			c.say("flush")
+			c.at[c.lead].must(c.at[c.lead].Flush(c.t.Context(), ByAge))
+		case n < 75:
+			c.say("catch up %d", i)
+			c.catchUp(i)
+		case n < 92:
+			c.say("fetch %d", i)
+			c.catchUp(i)
+			c.fetchSome(i, c.rng.IntN(4))
+		case n < 96:
+			if i != c.lead && c.at[i] != l {
+				c.restart(i, c.rng.IntN(2) == 0)
+			}
+		case n < 98:
+			c.surplus()
+			c.elect(i)
+		}
+	}
+	c.say("goes on")
 }
 
 // put inserts a row; all placements have it before it counts.
@@ -221,24 +288,37 @@ func (c *copiesOf) catchUp(i int) {
 }
 
 // fetch copies segments: those that go on top of the chain or of a segment in it, or else the leader's major and the minors on it. None while the leader's lack frames of those here.
-func (c *copiesOf) fetch(i int) {
+func (c *copiesOf) fetch(i int) { c.fetchSome(i, 1000) }
+
+func (c *copiesOf) fetchSome(i, most int) {
 	if i == c.lead {
 		return
 	}
 	c.follow(i)
 	b, l := c.at[i], c.at[c.lead]
-	if !covers(endsOf(l.Segments()), endsOf(b.Segments())) {
+	if !covers(endsOf(infosOf(l.Offered())), endsOf(b.Segments())) {
 		return
 	}
-	for _, info := range l.Segments() {
+	for _, info := range infosOf(l.Offered()) {
+		if most == 0 {
+			return
+		}
 		var have []point.SegmentID
 		for _, g := range b.Segments() {
 			have = append(have, g.ID)
 		}
 		if have = append(have, b.Ahead()...); !slices.Contains(have, info.ID) && (info.Major || slices.Contains(have, info.Base)) {
 			b.must(b.Adopt(c.epoch, info, copySegment(c.t, l, b, info.ID)))
+			most--
 		}
 	}
+}
+
+func infosOf(st *State) (all []segment.Info) {
+	for i := range st.Segments {
+		all = append(all, st.Segments[i].Info)
+	}
+	return all
 }
 
 // restart opens a placement again, as it was or after a power cut.
@@ -250,8 +330,8 @@ func (c *copiesOf) restart(i int, cut bool) {
 		disk = disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100 * c.rng.IntN(2), RNG: c.rng})
 	}
 	b.close()
-	c.disks[i] = disk
-	b = openBenchWith(c.t, disk, 0, hushed)
+	c.disks[i], c.folds[i] = disk, newFolds(disk)
+	b = openBenchWith(c.t, c.folds[i], 0, hushed)
 	b.must(b.FollowLeader(0))
 	b.must(b.Tidy(true))
 	b.must(b.Damaged())
@@ -295,6 +375,18 @@ func (c *copiesOf) heal() {
 		_, _ = fmt.Sscan(k, &name, &at)
 		if !rowIn(have, name, at, want) {
 			c.t.Errorf("row %s=%v is gone: %s", k, want, have)
+		}
+	}
+	for series := range strings.SplitSeq(have, ";") { // none that was deleted is back
+		row := strings.Fields(series)
+		if len(row) == 0 || row[0][0] != 's' || c.unsure[row[0]] {
+			continue
+		}
+		for _, r := range row[1:] {
+			at, _, _ := strings.Cut(r, ":")
+			if _, ok := c.acked[row[0]+" "+at]; !ok {
+				c.t.Errorf("row %s %s was deleted, or never written", row[0], r)
+			}
 		}
 	}
 }

@@ -448,9 +448,7 @@ func (p *Partition) Segments() []segment.Info {
 // it waits for the retry time first, and while the list of segments is being changed it leaves the flush to the next call. A deletion that is owed
 // comes before all.
 func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) error {
-	if err := p.tidyAhead(); err != nil {
-		return err
-	}
+	p.tidyAhead()
 	if err := p.payDeletions(now); err != nil {
 		return err
 	}
