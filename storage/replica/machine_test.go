@@ -190,3 +190,41 @@ func TestAfterOutOfOrderTheMajorIsSent(t *testing.T) {
 		t.Errorf("%v is offered after that, want the major", id)
 	}
 }
+
+// TestACopyThatLetsNoSegmentWaitIsSentItOnce: one of an earlier build fetched the result of a compaction again and again until its leader had made a major.
+func TestACopyThatLetsNoSegmentWaitIsSentItOnce(t *testing.T) {
+	s := NewSender(Settings{})
+	m := Member{Server: "m"}
+	id := func(n uint64) point.SegmentID { return point.SegmentID{Epoch: 1, Seq: n} }
+	ends := func(n uint64) []point.EpochEnd { return []point.EpochEnd{{Epoch: 1, Seq: n}} }
+	offered := func(now Time, in SenderInput) (o Offer) {
+		for _, e := range s.Step(now, in, nil) {
+			if x, ok := e.(Offer); ok {
+				o = x
+			}
+		}
+		return o
+	}
+	s.Step(0, Members{All: []Member{m}}, nil)
+	o := offered(0, Chain{Segments: []Segment{{ID: id(4), Major: true, Ends: ends(2)}, {ID: id(5), Base: id(4), Ends: ends(3)}}})
+	if !covers(o.Segment.Ends, ends(3)) {
+		t.Fatalf("offered is %+v", o)
+	}
+	offered(1, Declined{From: m, Slot: o.Slot, Reason: OutOfOrder, Ends: ends(3)})
+	o = offered(Time(time.Minute), Tick{})
+	if o.Segment.ID != id(4) || covers(o.Segment.Ends, ends(3)) {
+		t.Errorf("offered again is %+v", o)
+	}
+	o = offered(Time(time.Minute), Chain{Segments: []Segment{{ID: id(6), Major: true, Ends: ends(3)}, {ID: id(7), Base: id(6), Ends: ends(4)}}})
+	if o.Slot == 0 {
+		o = offered(Time(2*time.Minute), Tick{})
+	}
+	offered(Time(2*time.Minute), Acked{From: m, Slot: o.Slot, ID: o.Segment.ID})
+	o = offered(Time(2*time.Minute), Chain{Segments: []Segment{{ID: id(6), Major: true, Ends: ends(3)}, {ID: id(8), Base: id(6), Ends: ends(4)}, {ID: id(9), Base: id(8), Ends: ends(5)}}})
+	for i := Time(3); o.Slot == 0 && i < 6; i++ {
+		o = offered(i*Time(time.Minute), Tick{})
+	}
+	if !covers(o.Segment.Ends, ends(5)) {
+		t.Errorf("once it has taken a segment, offered is %+v", o)
+	}
+}

@@ -146,6 +146,7 @@ type peerState struct {
 	pause   time.Duration
 	next    Time // not before
 	invalid int
+	early   bool // it did not let a segment wait: until it takes one, none is sent that would have to
 }
 
 // NewSender makes the machine. Settings that are zero get their defaults.
@@ -335,14 +336,17 @@ func (s *Sender) offer(p *peerState) {
 	}
 	s.slots++
 	p.slot, p.segment, p.until, p.moving = s.slots, s.chain[i], s.now+s.set.AnswerIn, false
-	offered := p.segment // it may wait there for those above it
-	offered.Ends = s.chain[len(s.chain)-1].Ends
+	offered := p.segment
+	if !p.early { // it may wait there for those above it
+		offered.Ends = s.chain[len(s.chain)-1].Ends
+	}
 	s.do(Offer{To: p.member, Slot: p.slot, Segment: offered})
 }
 
 // taken records that the placement has the offered segment.
 func (s *Sender) taken(p *peerState) {
 	p.newest, p.slot, p.moving, p.pause, p.next, p.invalid = p.segment.ID, 0, false, 0, 0, 0
+	p.early = false
 }
 
 // again repeats the offer after a pause that doubles.
@@ -368,6 +372,7 @@ func (s *Sender) declined(p *peerState, in Declined) {
 		case covers(p.segment.Ends, in.Ends): // its base is not there
 			p.newest = point.SegmentID{} // from the newest major on, after the pause
 		case n > 0 && covers(s.chain[n-1].Ends, in.Ends):
+			p.early = true
 			s.do(Compact{For: p.member})
 		default:
 			s.do(Flush{For: p.member})
