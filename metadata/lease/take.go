@@ -80,7 +80,11 @@ func (m *Machine) planTake(e *entry) {
 		m.awaitStranded(e)
 		return
 	}
-	if !m.mapReady(e) || (m.clockOff || m.disk.slow) && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) }) {
+	if !m.mapReady(e) {
+		return
+	}
+	if (m.clockOff || m.disk.slow) && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) }) {
+		m.awaitOthers(e)
 		return
 	}
 	c, ok := m.claimOf(e)
@@ -104,6 +108,13 @@ func (m *Machine) planTake(e *entry) {
 		return
 	}
 	m.take(e, c, members)
+}
+
+// awaitOthers looks again when those that acquire a partition rather than this server may be silent, too: nothing else need happen then.
+func (m *Machine) awaitOthers(e *entry) {
+	if e.row.State != Held || e.row.Holder == m.self.Server || m.silentFor(e, m.beats[e.row.Holder]) {
+		m.at(m.now + m.set.TakeAfter)
+	}
 }
 
 // ourEarlier reports whether the row names an earlier boot of the directory that we have locked: that boot has ended.
