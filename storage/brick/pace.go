@@ -7,7 +7,7 @@ import (
 
 // pace is how long fsyncs of the common log last of late: the median of the newest seconds in which one ended or ran, each with the mean of its fsyncs. A second counts once,
 // so that a few slow fsyncs weigh as much as the many fast ones that would have had room in their time; and a single slow one, as when a large file is written beside the log, changes
-// nothing. An fsync that is still running counts as one that ends now.
+// nothing. If the median of the newest three is lower, it is that. An fsync that is still running counts as one that ends now.
 //
 // It is a machine without a clock: times are those since any moment.
 type pace struct {
@@ -26,6 +26,8 @@ const (
 	paceSeconds = 10
 	// paceMin is from how many of them the pace is known.
 	paceMin = 5
+	// paceNewest of them must be as slow: a disk that stalled for some seconds, and is well, is not slow for as long again.
+	paceNewest = 3
 	// paceAge is how old the oldest of them may be. Larger: servers to which little is written have a pace too, and it is one of long ago.
 	paceAge = 15
 )
@@ -74,6 +76,11 @@ func (p *pace) typical(now time.Duration) time.Duration {
 	if len(means) < paceMin {
 		return 0
 	}
-	slices.Sort(means)
-	return max(means[(len(means)-1)/2], 1)
+	newest := slices.Clone(means[len(means)-paceNewest:])
+	return max(min(lowerMedian(means), lowerMedian(newest)), 1)
+}
+
+func lowerMedian(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[(len(all)-1)/2]
 }

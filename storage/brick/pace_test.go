@@ -63,6 +63,35 @@ func TestThePaceOfADiskIsThatOfItsTime(t *testing.T) {
 	want("none for minutes", 0)
 }
 
+// TestAStallThatIsOverDoesNotCountOn: a server is judged by what it says for some seconds (metadata/lease), and the disk was well again before.
+func TestAStallThatIsOverDoesNotCountOn(t *testing.T) {
+	for _, stall := range []time.Duration{4, 5, 6, 8} {
+		var p pace
+		now, slow := time.Hour, 0
+		run := func(seconds time.Duration) {
+			for range seconds {
+				for range 10 {
+					p.began(now)
+					p.ended(now, now+5*time.Millisecond)
+					now += 100 * time.Millisecond
+				}
+				if p.typical(now) > 250*time.Millisecond {
+					slow++
+				}
+			}
+		}
+		run(20)
+		p.began(now)
+		start := now
+		now += stall * time.Second
+		p.ended(start, now)
+		run(30)
+		if slow > 2 {
+			t.Errorf("after a stall of %d s fsyncs are slow for %d s, want 2 at most", stall, slow)
+		}
+	}
+}
+
 // TestTwoFsyncsAtOnceBothCount: a file of the log ends while the next one is written.
 func TestTwoFsyncsAtOnceBothCount(t *testing.T) {
 	var p pace
