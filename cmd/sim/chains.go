@@ -137,7 +137,7 @@ func (x *link) placements() chain.Placements {
 		least = min(least, m.Config.MinInSync())
 	}
 	placed := x.s.machine.Placed(x.id)
-	return chain.Placements{All: placed, Slow: x.s.machine.Slow(placed), MinInSync: least, Demanded: x.s.lead.Demanded(x.id.Table), Mapped: x.s.lead.Mapped(x.id)}
+	return chain.Placements{All: placed, Slow: x.s.machine.Slow(placed), Fixed: x.s.lead.Fixed(x.id), MinInSync: least, Demanded: x.s.lead.Demanded(x.id.Table), Mapped: x.s.lead.Mapped(x.id)}
 }
 
 func (x *link) step(in chain.Input) { x.post(chainInput{in: in}) }

@@ -17,6 +17,7 @@ import (
 type head struct {
 	placements []Member
 	slow       []Member            // of the placements, those on slow disks
+	fixed      bool                // the list cannot be changed
 	mapped     []point.PlacementID // nil: not known
 	min        int
 	demanded   bool // with a shorter list frames are refused
@@ -386,7 +387,7 @@ func (m *Machine) reportAgain(joined Member) {
 // grant answers a member's ping with the time for which it may be sure.
 func (m *Machine) grant(p *peer, sent Time) {
 	p.late = false
-	if p.version == 0 || p.leaving || !p.settled || !m.counted(p.member) || m.unmapped(p.member) || m.spared(p.member) {
+	if p.version == 0 || p.leaving || !p.settled || !m.counted(p.member) || m.unmapped(p.member) || m.spared(p.member) && !m.head.fixed {
 		return
 	}
 	left := max(0, m.surelyLeads(m.now))
@@ -509,7 +510,7 @@ func (m *Machine) takeOut() {
 		}
 	}
 	for _, x := range m.order[1:] {
-		if m.spared(x) && m.agreed() && m.unsure(x) { // no row waits for its removal but for the row's change
+		if m.spared(x) && !m.head.fixed && m.agreed() && m.unsure(x) { // no row waits for its removal but for the row's change
 			m.drop(x, SlowDisk)
 			return
 		}

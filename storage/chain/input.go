@@ -31,10 +31,11 @@ type (
 		GoesOn bool
 	}
 	// Placements are the members that the partition map has on live servers, with the stores that they have now, and the minimum number of copies
-	// that an acknowledgement means. Slow are those of them on servers with slow disks (metadata/lease, disk.go). Demanded: a shorter list accepts no frames; else one that was shorter from the start continues. Mapped are all placements of the map, on live servers or not; nil: not known.
+	// that an acknowledgement means. Slow are those of them on servers with slow disks (metadata/lease, disk.go). Fixed: the list cannot be changed now, since the lease lapsed or the map is too old. Demanded: a shorter list accepts no frames; else one that was shorter from the start continues. Mapped are all placements of the map, on live servers or not; nil: not known.
 	Placements struct {
 		All       []Member
 		Slow      []Member
+		Fixed     bool
 		MinInSync int
 		Demanded  bool
 		Mapped    []point.PlacementID

@@ -90,7 +90,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 			m.rest()
 		}
 	case Placements:
-		m.head.placements, m.head.slow, m.head.min, m.head.demanded, m.head.mapped = in.All, in.Slow, in.MinInSync, in.Demanded, in.Mapped
+		m.head.placements, m.head.slow, m.head.fixed, m.head.min, m.head.demanded, m.head.mapped = in.All, in.Slow, in.Fixed, in.MinInSync, in.Demanded, in.Mapped
 	case ListSet:
 		m.listSet(in)
 	case Appended:
@@ -189,7 +189,7 @@ func (m *Machine) rest() {
 	m.endOrder()
 	m.role, m.version, m.order, m.base, m.feeds, m.sure, m.asked = idle, 0, nil, nil, nil, m.now, nil
 	m.echo, m.left, m.quiet, m.said = 0, false, false, 0
-	m.head = head{placements: m.head.placements, slow: m.head.slow, min: m.head.min, demanded: m.head.demanded, mapped: m.head.mapped}
+	m.head = head{placements: m.head.placements, slow: m.head.slow, fixed: m.head.fixed, min: m.head.min, demanded: m.head.demanded, mapped: m.head.mapped}
 }
 
 // endOrder notes the members of the order that ends now: the map may have some no more, and no list names them.

@@ -111,7 +111,7 @@ func (w *world) event(t *rapid.T) {
 	case x < 106:
 		clear(w.cut)
 	case x < 107:
-		switch pick(t, 4) {
+		switch pick(t, 5) {
 		case 0:
 			w.unmap(w.nodes[pick(t, len(w.nodes))].name)
 		case 1:
@@ -122,6 +122,11 @@ func (w *world) event(t *rapid.T) {
 				}
 			}
 			w.saySlow(names...)
+		case 2:
+			w.lapsed = !w.lapsed
+			if pick(t, 2) == 0 { // else the heads do not learn of it yet
+				w.saySlow(w.slow...)
+			}
 		default:
 			w.away = !w.away
 		}
@@ -154,7 +159,7 @@ func (w *world) listedDiskLives() bool {
 // recovers ends all faults, and returns the failures of the recovery.
 func (w *world) recovers() string {
 	clear(w.cut)
-	w.away = false
+	w.away, w.lapsed = false, false
 	w.unmap("")
 	w.saySlow()
 	for _, n := range w.nodes {

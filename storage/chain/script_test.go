@@ -134,7 +134,12 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 		w.held[link()] = d.Cmd == "hold"
 		w.quiet()
 	case "store":
-		w.away, w.mute = args[0] == "away", args[0] == "mute"
+		w.away, w.mute, w.lapsed = args[0] == "away", args[0] == "mute", args[0] == "lapsed" || args[0] == "late"
+		for _, n := range w.nodes {
+			if args[0] != "late" { // the heads learn later, with the placements, that the lease has lapsed
+				n.step(w.placements())
+			}
+		}
 		w.quiet()
 	default:
 		d.Fatalf(t, "no command %q", d.Cmd)

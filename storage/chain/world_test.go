@@ -27,6 +27,7 @@ type world struct {
 	slow     []string  // nodes that say that their disks are slow
 	away     bool      // the coordination store
 	mute     bool      // it carries out requests, and its answers are late
+	lapsed   bool      // it is away for so long that the heads' leases have lapsed: requests are refused at once (storage/lead/rules)
 	asks     []listAsk // not yet carried out
 	answered []listAnswer
 
@@ -124,7 +125,7 @@ func (w *world) node(name string) *node {
 
 // placements are those that the map has: all but the one that was removed.
 func (w *world) placements() Placements {
-	p := Placements{MinInSync: w.min, Demanded: w.demanded, Mapped: []point.PlacementID{}}
+	p := Placements{Fixed: w.lapsed, MinInSync: w.min, Demanded: w.demanded, Mapped: []point.PlacementID{}}
 	for _, n := range w.nodes {
 		if n.name != w.unmapped {
 			p.All, p.Mapped = append(p.All, n.member), append(p.Mapped, n.member.Placement)
@@ -410,7 +411,7 @@ func (w *world) listStep() {
 		return
 	}
 	for _, a := range w.asks {
-		ok := w.row.epoch == a.epoch && w.row.holder == a.by.name && !slices.ContainsFunc(a.Members, func(x Member) bool { // metadata/lease
+		ok := !w.lapsed && w.row.epoch == a.epoch && w.row.holder == a.by.name && !slices.ContainsFunc(a.Members, func(x Member) bool { // metadata/lease
 			return w.unmapped != "" && x.Placement == w.node(w.unmapped).member.Placement && !slices.Contains(w.row.list, x)
 		})
 		if ok {

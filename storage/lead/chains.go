@@ -31,10 +31,11 @@ func (l *Lead) Led(p lease.Partition) (point.Epoch, bool) {
 // Placed implements Leases of the chains' runner.
 func (l *Lead) Placed(p lease.Partition) chain.Placements {
 	placed := l.keeper.Placed(p)
+	slow := l.keeper.Slow(placed)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	least, _ := l.mu.machine.Copied(p)
-	return chain.Placements{All: placed, Slow: l.keeper.Slow(placed), MinInSync: least, Demanded: l.mu.machine.Demanded(p.Table), Mapped: l.mu.machine.Mapped(p)}
+	return chain.Placements{All: placed, Slow: slow, Fixed: l.mu.machine.Fixed(p), MinInSync: least, Demanded: l.mu.machine.Demanded(p.Table), Mapped: l.mu.machine.Mapped(p)}
 }
 
 // Relist implements Leases of the chains' runner.

@@ -311,6 +311,12 @@ func (m *Machine) Led(id lease.Partition) (epoch point.Epoch, goesOn bool) {
 	return p.epoch, p.leading || p.lapsed
 }
 
+// Fixed reports whether a request for another in-sync list would be refused here, beside one under way (setList).
+func (m *Machine) Fixed(id lease.Partition) bool {
+	p := m.parts[id]
+	return p == nil || !p.leading || !m.current(p)
+}
+
 // Known is the number of partitions that the machine has a state of: those with a placement here, and those that were dropped until
 // their lease rows were looked at (I5).
 func (m *Machine) Known() int { return len(m.parts) }
