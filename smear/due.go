@@ -102,6 +102,14 @@ func (r Rule) mayWait(row *Row, now point.Nanos) bool {
 type InForce struct {
 	delays, before Delays
 	faded          point.Nanos
+	from           point.Nanos // when before began to fade
+}
+
+// At are the delays of a later moment. Where those of one moment are used for all rows of the next quarter of a second, a row that comes when they are renewed is due up to an eighth
+// of a second before one that came just earlier.
+func (f InForce) At(now point.Nanos) InForce {
+	f.faded = max(f.faded, (now-f.from)/2)
+	return f
 }
 
 // Zero reports whether nothing waits.
@@ -120,7 +128,6 @@ func (f InForce) Of(ring uint64) point.Nanos {
 // at most twice as many rows leave in a second as came. Delays that grow are in force at once. Further changes wait until a decrease has ended. The zero Change has none.
 type Change struct {
 	is   InForce
-	from point.Nanos // when before began to fade
 	fade point.Nanos // by how much its delays are longer
 	at   point.Nanos
 }
@@ -129,7 +136,7 @@ type Change struct {
 func (c *Change) Step(now point.Nanos, wanted Delays) InForce {
 	c.at = max(c.at, now)
 	if c.is.before.Lanes > 0 {
-		if c.is.faded = (c.at - c.from) / 2; c.is.faded < c.fade {
+		if c.is.faded = (c.at - c.is.from) / 2; c.is.faded < c.fade {
 			return c.is
 		}
 		c.is = InForce{delays: c.is.delays}
@@ -138,7 +145,7 @@ func (c *Change) Step(now point.Nanos, wanted Delays) InForce {
 		before := c.is.delays
 		c.is.delays = wanted
 		if c.fade = before.longer(wanted); c.fade > 0 {
-			c.is.before, c.is.faded, c.from = before, 0, c.at
+			c.is.before, c.is.faded, c.is.from = before, 0, c.at
 		}
 	}
 	return c.is

@@ -268,7 +268,7 @@ func TestRowsOfKafkaWaitAsLongAsStagedOnes(t *testing.T) {
 		for _, id := range ids {
 			b.Append(id, now.UnixNano(), 1)
 		}
-		delays, wait := table.Delays(b, nil)
+		delays, wait := table.Delays(now, b, nil)
 		if !wait || len(delays) != len(ids) {
 			t.Fatalf("%d delays of %d rows, %v", len(delays), len(ids), wait)
 		}
@@ -278,7 +278,7 @@ func TestRowsOfKafkaWaitAsLongAsStagedOnes(t *testing.T) {
 			}
 		}
 		b.Smear = point.SmearOff
-		jumps, wait := table.Delays(b, nil)
+		jumps, wait := table.Delays(now, b, nil)
 		for i := range ids {
 			if want := delays[i]; !wait || want > 0 && jumps[i] != smear.Jumps || want == 0 && jumps[i] != 0 {
 				t.Errorf("a row that opts out waits %d, else %d", jumps[i], want)
@@ -290,8 +290,50 @@ func TestRowsOfKafkaWaitAsLongAsStagedOnes(t *testing.T) {
 		if _, err := c.tables.SetConfig(t.Context(), "t", topology.Config{PartitionWidth: 10 * time.Second, Replicas: 3, Smear: smear.Rule{Mode: smear.Fixed, Window: point.Nanos(window)}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, wait := table.Delays(b, nil); wait {
+		if _, wait := table.Delays(now, b, nil); wait {
 			t.Error("they wait where they are to be staged")
+		}
+	})
+}
+
+// TestNoRowOfKafkaIsDueBeforeAnEarlierOne while delays become shorter: the later of two values at one time would be written first, and lost.
+func TestNoRowOfKafkaIsDueBeforeAnEarlierOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rule := smear.Rule{Mode: smear.Fixed, Window: point.Nanos(160 * time.Second), Kafka: smear.KafkaWait}
+		c := smeared(t, rule, &holders{})
+		table, err := c.forward.Table(t.Context(), "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &point.Batch{Dict: table.Dict()}
+		for i := range smearSeries {
+			b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", fmt.Sprint(i))), time.Now().UnixNano(), 1)
+		}
+		last := make([]time.Duration, smearSeries)
+		base, fell := time.Now(), 0
+		for i := range 600 {
+			if i == 300 {
+				rule.Window /= 4
+				if _, err := c.tables.SetConfig(t.Context(), "t", topology.Config{PartitionWidth: 10 * time.Second, Replicas: 3, Smear: rule}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			now := time.Now()
+			delays, _ := table.Delays(now, b, nil)
+			for k, d := range delays {
+				due := now.Sub(base) + time.Duration(d)
+				if due < last[k] {
+					t.Fatalf("series %d: a row of %v is due at %v, one before at %v", k, now.Sub(base), due, last[k])
+				}
+				if due < last[k]+10*time.Millisecond {
+					fell++
+				}
+				last[k] = due
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if fell == 0 {
+			t.Error("no delay became shorter")
 		}
 	})
 }

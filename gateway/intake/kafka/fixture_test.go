@@ -130,7 +130,7 @@ func (t *memoryTable) Write(ctx context.Context, b *point.Batch, level point.Lev
 	return nil
 }
 
-func (t *memoryTable) Delays(b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
+func (t *memoryTable) Delays(_ time.Time, b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.delay == nil {

@@ -374,7 +374,7 @@ type changing struct {
 
 func (c *changing) Table(context.Context, string) (intake.Table, error) { return c, nil }
 
-func (c *changing) Delays(b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
+func (c *changing) Delays(_ time.Time, b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
 	c.asked++
 	return append(delays, make([]point.Nanos, len(b.IDs))...), c.asked > 1
 }

@@ -37,10 +37,10 @@ type worker struct {
 	delay []point.Nanos       // scratch
 }
 
-// waiter is a Table whose rows may wait in their topic until they are due (smear.KafkaWait). It returns how long each row waits: the float rows, then the histograms; below
+// waiter is a Table whose rows may wait in their topic until they are due (smear.KafkaWait). It returns how long each row waits from now on: the float rows, then the histograms; below
 // 0: it does not, though others of its series do. false: none waits.
 type waiter interface {
-	Delays(b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool)
+	Delays(now time.Time, b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool)
 }
 
 // tableWrite collects the rows of many records for one table. Each record is an item of the batch.
@@ -261,11 +261,11 @@ func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point
 	if l == nil {
 		return false
 	}
-	waiting := false
+	waiting, now := false, time.Now() // one time for both: delays fall as time goes
 	w.delay = w.delay[:0]
 	if table, ok := t.table.(waiter); ok {
 		s.Smear = wish
-		w.delay, waiting = table.Delays(s, w.delay)
+		w.delay, waiting = table.Delays(now, s, w.delay)
 	}
 	if !waiting && !l.later.passes(t.name, s, nil) {
 		return false
@@ -274,7 +274,6 @@ func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point
 		return true
 	}
 	w.noteFresh(t, b, s)
-	now := time.Now()
 	l.later.plan(b, i, t.name, s, w.delay, func(delay point.Nanos) time.Time {
 		return dueAt(w.c.base, now, time.Duration(delay), time.Duration(smear.Tick))
 	})
