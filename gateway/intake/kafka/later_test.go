@@ -502,3 +502,46 @@ func TestPartitionsMoveWithRowsThatWait(t *testing.T) {
 		t.Errorf("the first wrote %v", got)
 	}
 }
+
+// TestRowsThatWereDueTogetherAreWrittenInParts: a gateway that was behind has more rows due at one time than go into a write, which would not end in time. Behind a part that fails none
+// is written.
+func TestRowsThatWereDueTogetherAreWrittenInParts(t *testing.T) {
+	t.Parallel()
+	const n, most = 100, 10
+	m := newMemory()
+	table, largest, fails := m.table("default"), 0, 0
+	slowly(hour)(table)
+	b := newBench(t, m, func(s *Settings) { s.WriteRowsMax = most })
+	l := &lane{partition: partition{0, "metrics", 0}}
+	b.work.lanes = []*lane{l}
+	var all []string
+	for i := range n {
+		all = append(all, at("slow", i))
+	}
+	b.from(0, nil, all...)
+	if err := b.run(); err != nil || len(l.later.items) == 0 || l.later.rows != n {
+		t.Fatalf("%d rows wait, %v", l.later.rows, err)
+	}
+	table.fail = func(w *point.Batch) error {
+		largest = max(largest, w.Rows())
+		if fails++; fails == 3 {
+			return fault.Errorf(fault.Unavailable, "the storage is away for a moment")
+		}
+		return nil
+	}
+	b.work.items = l.later.items
+	if err := b.run(); fault.KindOf(err) != fault.Unavailable || len(table.written()) != 2*most {
+		t.Errorf("%d rows are written, %v", len(table.written()), err)
+	}
+	if err := b.run(); err != nil || largest > most {
+		t.Errorf("%d rows are in one write, %v", largest, err)
+	}
+	for i, v := range table.written() {
+		if v != float64(i) {
+			t.Fatalf("written in the order %v", table.written())
+		}
+	}
+	if got := b.batches[0]; !got.done() || len(table.written()) != n {
+		t.Errorf("%d rows are written, %v", len(table.written()), got.fates)
+	}
+}

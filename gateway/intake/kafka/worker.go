@@ -313,11 +313,13 @@ func (w *worker) deliver(it *item, attempts int) {
 			t.add(p.b, p.i, &s, point.SmearWaited)
 			last := &t.parts[len(t.parts)-1]
 			last.of, last.at = it, k
+			if t.batch.Rows() >= w.c.settings.WriteRowsMax {
+				if w.write(t, attempts); w.stuck[it.partition] {
+					return
+				}
+			}
 		}
 		from = p
-	}
-	if t.batch.Rows() >= w.c.settings.WriteRowsMax {
-		w.write(t, attempts)
 	}
 }
 
