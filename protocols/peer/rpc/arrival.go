@@ -80,20 +80,24 @@ func (a *arrival) keep(piece mem.BufferSlice) error {
 	return nil
 }
 
-// whole gives the message away. release is to be called when it is done, unless it is nil: it is counted until its buffer is freed.
-func (a *arrival) whole() (data mem.BufferSlice, release func()) {
+// whole gives the message away. release is to be called when it is done, unless it is nil: it is counted until its buffer is freed. The error is errNoRoom where the message has
+// lost its room behind its last piece.
+func (a *arrival) whole() (data mem.BufferSlice, release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.lost {
+		return nil, nil, errNoRoom
+	}
 	data, a.data, a.lost = a.data, nil, true
 	switch {
 	case a.inserts && a.has != nil:
-		return data, nil
+		return data, nil, nil
 	case a.inserts:
 		n := a.counted
-		return data, func() { a.of.held.Add(-n) }
+		return data, func() { a.of.held.Add(-n) }, nil
 	}
 	a.giveLocked() // its reader counts it
-	return data, nil
+	return data, nil, nil
 }
 
 // drop frees the pieces, and returns the header of the first record, as far as that came.

@@ -118,7 +118,7 @@ func (s *Server) arriving(name string, ss grpc.ServerStream) grpc.ServerStream {
 	case methodSnapshots: // their own limit is longer
 		return a
 	}
-	a.sending.max = s.sendMax
+	a.sending.max, a.sending.reads = s.sendMax, name == methodSelect
 	return a
 }
 
@@ -152,9 +152,11 @@ func (a *arrivingStream) RecvMsg(to any) (err error) {
 	}
 	in := &arrival{of: &a.s.arrivals, room: a.s.arrivals.of(n, a.kind), length: n, inserts: a.kind == ofInserts}
 	left, err := a.gather(in, wait)
+	if err == nil {
+		m.data, m.release, err = in.whole()
+	}
 	switch {
 	case err == nil:
-		m.data, m.release = in.whole()
 		return nil
 	case errors.Is(err, errNoRoom) && in.inserts:
 		return a.refuse(m, in, left, wait, err)

@@ -158,7 +158,9 @@ func (r *sharedRoom) enter(ctx context.Context, most time.Duration, peer string,
 	if s.has {
 		return s, nil
 	}
-	r.refused++
+	if ctx.Err() == nil { // else it is its caller that is gone, and slow messages need not make room for it
+		r.refused++
+	}
 	r.room.leave(s)
 	r.serveLocked() // those behind may be smaller
 	return nil, fault.Annotate(errNoRoom, "a message of %d bytes", bytes)
