@@ -485,7 +485,9 @@ func (x *placement) logIt(e chain.LogIt) {
 
 // logged records a frame that is in the log; the lock is held.
 func (x *placement) logged(s, prev point.Serial, rec []byte, wait brick.Wait) {
-	x.mu.recent.add(s, prev, rec)
+	if !x.mu.ended { // else they are never cleared
+		x.mu.recent.add(s, prev, rec)
+	}
 	x.mu.unsynced = append(x.mu.unsynced, appended{s, wait})
 	if !x.mu.enlisted {
 		x.mu.enlisted = true
