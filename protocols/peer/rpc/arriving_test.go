@@ -196,8 +196,9 @@ func TestASilentSenderLosesItsRoomWhileOthersWait(t *testing.T) {
 		srv := arrivingServer()
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
-		in, ended := make(chan byte), make(chan error)
-		for _, silent := range []string{"a", "b"} {
+		ended := make(chan error)
+		ins := map[string]chan byte{"a": make(chan byte), "b": make(chan byte)} // one for both would let a have the piece of b
+		for silent, in := range ins {
 			go func() {
 				var m message
 				err := arrivingFrom(ctx, srv, &slowTransport{ctx, in, messageBytesMax}, silent, messageBytesMax, true).RecvMsg(&m)
@@ -226,8 +227,12 @@ func TestASilentSenderLosesItsRoomWhileOthersWait(t *testing.T) {
 		}
 		m.data.Free()
 		m.done()
-		for range 2 * (messageBytesMax/arrivingPiece - 1) {
-			in <- 1
+		for _, in := range ins {
+			go func() {
+				for range messageBytesMax/arrivingPiece - 1 {
+					in <- 1
+				}
+			}()
 		}
 		lost := 0
 		for range 2 {
