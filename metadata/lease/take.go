@@ -72,7 +72,13 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 
 // planTake acquires a partition if that is allowed and it is our turn.
 func (m *Machine) planTake(e *entry) {
-	if e.assigned == nil || e.running || !m.good(m.now) || m.draining && !m.onlyHere(e) || m.leave || m.floor == 0 || m.prohibited(e, m.self.Server) || m.offline(e) {
+	if e.assigned == nil || e.running || !m.good(m.now) || m.leave || m.floor == 0 || m.prohibited(e, m.self.Server) || m.offline(e) {
+		return
+	}
+	if m.draining && !m.onlyHere(e) {
+		if m.hasRowsHere(e) {
+			m.awaitOthers(e)
+		}
 		return
 	}
 	members := m.members(e)
@@ -125,8 +131,12 @@ func (m *Machine) ourEarlier(e *entry) bool {
 // onlyHere reports whether no other server could lead a partition with rows and accept its rows: this server continues to lead although it drains, until
 // another can. A member that the map does not list accepts no rows.
 func (m *Machine) onlyHere(e *entry) bool {
-	return e.present() && !e.row.Empty && e.assigned.places(m.selfAt(e)) && slices.Contains(e.row.InSync, m.selfAt(e)) &&
-		!slices.ContainsFunc(e.row.InSync, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) })
+	return m.hasRowsHere(e) && !slices.ContainsFunc(e.row.InSync, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) })
+}
+
+// hasRowsHere reports whether this server has every row of an assigned partition that has some.
+func (m *Machine) hasRowsHere(e *entry) bool {
+	return e.present() && !e.row.Empty && e.assigned.places(m.selfAt(e)) && slices.Contains(e.row.InSync, m.selfAt(e))
 }
 
 // selfAt is this server's placement of an assigned partition.
