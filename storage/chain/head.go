@@ -504,7 +504,7 @@ func (m *Machine) takeOut() {
 			m.drop(x, Unmapped)
 			return
 		}
-		if m.unmapped(x) && m.agreed() && m.unsure(x) { // one row at a time: while the store does not answer, all that may be listed must acknowledge
+		if m.unmapped(x) && !m.head.fixed && m.agreed() && m.unsure(x) { // one row at a time: while the store does not answer, all that may be listed must acknowledge
 			m.drop(x, Unmapped)
 			return
 		}
