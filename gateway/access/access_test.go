@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -346,6 +347,33 @@ func TestAHalfWrittenFileOpensNoDoor(t *testing.T) {
 	if w.metric("spillway_access_last_reload_successful", "") != 1 && w.metric("spillway_access_reloads_total", "failed") == 0 {
 		t.Error("failed reloads are not counted")
 	}
+}
+
+// TestNoTokenIsRefusedWhileItsFileIsWritten: an editor that writes in place leaves the first tokens alone for a moment, which is a good file, too.
+func TestNoTokenIsRefusedWhileItsFileIsWritten(t *testing.T) {
+	first, second := access.NewToken(), access.NewToken()
+	half := "tokens:\n" + entry(t, first, "first", "", on("a", "write"))
+	whole := half + entry(t, second, "second", "", on("a", "write"))
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "", whole).mustOpen()
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.g.Run(ctx) }()
+		for range 3 {
+			time.Sleep(1500 * time.Millisecond)
+			w.write("tokens.yml", half)
+			time.Sleep(time.Second) // one look sees the half
+			w.wants("second", as("Bearer "+second))
+			w.write("tokens.yml", whole)
+		}
+		w.write("tokens.yml", half)
+		time.Sleep(3 * time.Second)
+		w.wants("!401 unknown", as("Bearer "+second))
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestChangesAreTakenWithoutARestart(t *testing.T) {

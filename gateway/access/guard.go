@@ -42,6 +42,7 @@ type Guard struct {
 	reload struct {
 		sync.Mutex
 		failed string // the error of the last reload, so that it is logged once
+		seen   digest // of the files, a period ago
 	}
 }
 
@@ -102,8 +103,24 @@ func (s Settings) load() (*state, error) {
 func (g *Guard) Reload() error {
 	g.reload.Lock()
 	defer g.reload.Unlock()
-	old := g.now.Load()
+	return g.applyLocked(g.settings.load())
+}
+
+// reread is Reload where a change is as it was a period ago: while a tokens file is written in place its first half is a good file too, without
+// the other tokens, whose senders were refused.
+func (g *Guard) reread() {
+	g.reload.Lock()
+	defer g.reload.Unlock()
 	st, err := g.settings.load()
+	before := g.reload.seen
+	if g.reload.seen = st.sum; err == nil && st.sum != g.now.Load().sum && st.sum != before {
+		return
+	}
+	_ = g.applyLocked(st, err) // logged and counted
+}
+
+func (g *Guard) applyLocked(st *state, err error) error {
+	old := g.now.Load()
 	if err == nil {
 		err = old.mayBecome(st)
 	}
@@ -147,9 +164,9 @@ func (s *state) mayBecome(next *state) error {
 
 // rereadPeriod is how often the files are read. They are read whole, a few kilobytes: times of modification are not
 // reliable, least of all with mounted secrets.
-const rereadPeriod = 2 * time.Second
+const rereadPeriod = time.Second
 
-// Run reads the files again when they change, until ctx ends.
+// Run reads the files again when they have changed, until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
 	if g.settings == (Settings{}) {
 		<-ctx.Done()
@@ -162,7 +179,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			_ = g.Reload() // logged and counted
+			g.reread()
 		}
 	}
 }
