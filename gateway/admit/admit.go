@@ -73,8 +73,12 @@ func (s Settings) Outside(b *point.Batch, now point.Nanos, table Bounds) (c Coun
 func (s Settings) window(now point.Nanos, table Bounds) window {
 	w := window{Bounds: table}
 	// A clock that was never set bounds nothing: rows of senders with a right one would be refused for good.
-	if ahead := saturatingAdd(now, int64(s.FutureMax)); s.FutureMax > 0 && ahead < w.Hi && now >= point.ClockFirst {
-		w.Hi, w.now = ahead, now
+	from := now
+	if s.Seen != nil {
+		from = max(now, s.Seen())
+	}
+	if ahead := saturatingAdd(from, int64(s.FutureMax)); s.FutureMax > 0 && ahead < w.Hi && now >= point.ClockFirst {
+		w.Hi, w.now = ahead, from
 	}
 	if s.PastMax > 0 && now > math.MinInt64+int64(s.PastMax) && now-int64(s.PastMax) > w.Lo {
 		w.Lo, w.past = now-int64(s.PastMax), s.PastMax

@@ -93,8 +93,9 @@ type gatewayDeps struct {
 	// ReadOnly is why a server that is up accepts no rows; "": it accepts them. Nil: this process alone.
 	readOnly func(topology.ServerID) string
 	source   query.Source
-	health   func() error // why this process must not be used; nil: nothing
-	stalled  func() error // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
+	health   func() error       // why this process must not be used; nil: nothing
+	stalled  func() error       // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
+	seen     func() point.Nanos // where the clock was last seen, plus the time since; 0: not known. Nil where nothing is kept
 	// describe adds to the status page the servers and leaders, which the door lacks. Nil: nothing.
 	describe func(context.Context, *ui.Status)
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
@@ -187,11 +188,13 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: behind.administer, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.ForIntake())
+	forHTTP, forKafka := d.cfg.ForIntake(), d.cfg.ForKafka()
+	forHTTP.Admit.Seen, forKafka.Admit.Seen = behind.seen, behind.seen
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: behind.administer, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, forHTTP)
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
-	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Log: d.log, Registerer: d.registry}, d.cfg.ForKafka())
+	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Log: d.log, Registerer: d.registry}, forKafka)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,19 +35,35 @@ type retain struct {
 	seen point.Nanos // the last trusted wall clock; 0: never
 	at   time.Time   // when, by a clock that does not jump
 
+	last atomic.Pointer[lastClock] // nil: never seen
+
 	mu struct {
 		sync.Mutex
 		held map[string]retention.Verdict // by table
 	}
 }
 
+// lastClock is the latest wall clock that a process has seen, or the one before it.
+type lastClock struct {
+	wall point.Nanos
+	at   time.Time // when, by a clock that does not jump
+}
+
+// now is where the clock should be at least; 0: not known.
+func (c *lastClock) now() point.Nanos {
+	if c == nil || c.wall == 0 {
+		return 0
+	}
+	return c.wall + int64(time.Since(c.at))
+}
+
+// lastSeen is where the clock should be at least. A host that boots with a clock of hours ago, or of another zone, has seen a later one.
+func (r *retain) lastSeen() point.Nanos { return r.last.Load().now() }
+
 // keepRetention drops partitions that lie wholly before their table's retention: first their rows, then their place in
 // the map. In between a reader finds the partition empty, and admission has refused rows of that age for long. Partitions
 // that package retention holds wait for a person.
 func (p *standalone) keepRetention(ctx context.Context) error {
-	if err := p.rememberedClock(ctx); err != nil {
-		return err
-	}
 	for {
 		p.retainAll(ctx)
 		select {
@@ -68,6 +85,7 @@ func (p *standalone) rememberedClock(ctx context.Context) error {
 	if p.retention.seen, err = strconv.ParseInt(string(row.Value), 10, 64); p.retention.seen < point.ClockFirst {
 		p.retention.seen = 0 // a build from before remembered clocks that were not set
 	}
+	p.retention.last.Store(&lastClock{p.retention.seen, time.Now()})
 	return fault.Wrap(err, fault.Corrupt, "clock in the coordination store")
 }
 
@@ -79,9 +97,15 @@ func remembered(c retention.Clock) point.Nanos {
 	return c.Next()
 }
 
-// clockProblem says that a clock was never set; "": it was.
-func clockProblem(now time.Time) string {
+// backMax is how far a clock may be behind where it was last seen without a word: NTP sets clocks by seconds.
+const backMax = 10 * time.Minute
+
+// clockProblem says that a clock was never set, or is behind where it was last seen; "": it is not.
+func clockProblem(now time.Time, seen point.Nanos) string {
 	if now.UnixNano() >= point.ClockFirst {
+		if back := time.Duration(seen - now.UnixNano()); seen != 0 && back > backMax {
+			return fmt.Sprintf("The clock of this machine says %s, %v before where it was last seen. Rows up to that far ahead of it are accepted until the next start; rows without a time get this one: look whether it is right.", now.UTC().Format(time.RFC3339), back.Round(time.Minute))
+		}
 		return ""
 	}
 	return fmt.Sprintf("The clock of this machine says %s: it was never set. Rows without a time get this one, and queries of the last hours miss the rows of senders whose clock is right: set it, by NTP or by hand.", now.UTC().Format(time.RFC3339))
@@ -131,6 +155,9 @@ func (p *standalone) retainAll(ctx context.Context) {
 		}
 	}
 	p.retention.seen, p.retention.at = remembered(c), now
+	if p.retention.seen > p.retention.lastSeen() {
+		p.retention.last.Store(&lastClock{p.retention.seen, now})
+	}
 	writes := []coord.Write{{Key: clockRow, Value: strconv.AppendInt(nil, p.retention.seen, 10)}}
 	if _, _, err := p.coord.Commit(ctx, nil, writes); err != nil && ctx.Err() == nil {
 		p.log.Warn("the clock could not be noted", "error", err)

@@ -35,8 +35,8 @@ func TestRetentionGoesOnWhereEachBootBeginsIn1970(t *testing.T) {
 			t.Errorf("%s: the clock that NTP set is not believed", what)
 		}
 	}
-	if said := clockProblem(time.Unix(60, 0)); !strings.Contains(said, "1970-01-01T00:01:00Z") || clockProblem(november) != "" {
-		t.Errorf("it says %q, and %q", said, clockProblem(november))
+	if said := clockProblem(time.Unix(60, 0), 0); !strings.Contains(said, "1970-01-01T00:01:00Z") || clockProblem(november, november.UnixNano()) != "" {
+		t.Errorf("it says %q, and %q", said, clockProblem(november, november.UnixNano()))
 	}
 }
 
@@ -87,6 +87,31 @@ func TestAClockThatJumpsDropsNothing(t *testing.T) {
 	p.Env = append(p.Env, "SPILLWAY_TABLES_RETENTION_CONFIRMED="+now.Add(time.Hour).UTC().Format(time.RFC3339))
 	p.Start()
 	p.Eventually("what was confirmed is dropped", func() bool { return kept() == 0 })
+}
+
+// TestRightRowsAreKeptByAProcessWhoseClockWasSetBack starts a process on a host whose clock is three hours behind where it was last seen, as one that
+// boots with a clock of another zone has it: rows of now were too far ahead, and senders drop what is refused for good.
+func TestRightRowsAreKeptByAProcessWhoseClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	p := processtest.New(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	p.Start()
+	p.Eventually("the clock is remembered", func() bool {
+		status, _ := p.Line("x v=1")
+		return status == http.StatusNoContent
+	})
+	p.Stop()
+	moveClock(t, p, 3*time.Hour)
+	p.Start()
+	right := time.Now().Add(3 * time.Hour)
+	if status, text := p.Line(fmt.Sprintf("x v=2 %d", right.UnixMilli())); status != http.StatusNoContent {
+		t.Errorf("a row of now: %d %s", status, text)
+	}
+	if status, text := p.Line(fmt.Sprintf("x v=3 %d", right.Add(time.Hour).UnixMilli())); status != http.StatusBadRequest {
+		t.Errorf("a row of an hour ahead: %d %s", status, text)
+	}
+	if _, text, err := p.Get("/api/v1/status/cluster"); err != nil || !strings.Contains(string(text), "3h0m0s before where it was last seen") {
+		t.Errorf("the page says %s, %v", text, err)
+	}
 }
 
 // moveClock changes the clock that a stopped process has stored.
