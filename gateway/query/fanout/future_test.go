@@ -54,6 +54,39 @@ func TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor(t *testing.T) {
 	})
 }
 
+// TestQueriesUpToNowAreAnsweredWhereAnHourEndsWithoutTheCoordinationStore: the partition of the next hour was led and had no row yet. No server leads such a one
+// while the store is away, and queries of all hours were refused for it.
+func TestQueriesUpToNowAreAnsweredWhereAnHourEndsWithoutTheCoordinationStore(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.change(func() {
+			w.m = w.m.Cover([]point.Nanos{time.Now().UnixNano()}, func(point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: 9, Server: "n2"}}
+			})
+		})
+		empty := true
+		w.source.deps.HadNoRows = func(p lease.Partition) bool { return p.ID == 4 && empty }
+		f := func(what string, ctx context.Context, refused bool) {
+			t.Helper()
+			ctx, warned := query.WithWarnings(ctx)
+			got, err := w.rows(ctx)
+			texts := strings.Join(warned.Texts(), "; ")
+			switch {
+			case refused && !fault.Is(err, fault.Unavailable):
+				t.Errorf("%s: %q %v, want it refused", what, got, err)
+			case !refused && (err != nil || got != whole || !strings.Contains(texts, "may be missing")):
+				t.Errorf("%s: %q %v, warned of %q", what, got, err, texts)
+			}
+			w.closed()
+		}
+		f("the store answers", w.t.Context(), true)
+		w.cut(time.Minute)
+		f("cut off", w.t.Context(), false)
+		f("cut off, and nothing may be missing", query.WithWhole(w.t.Context()), true)
+		empty = false
+		f("cut off, and it had rows", w.t.Context(), true)
+	})
+}
+
 // TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed: the watch of this gateway has not brought the lease row of a partition of the future. Its
 // first row was acked through another one. The view catches up before the partition is left out, once for each request; if it cannot, the answer says so.
 func TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed(t *testing.T) {

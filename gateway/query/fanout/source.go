@@ -48,6 +48,8 @@ type Deps struct {
 	Age func(table string) time.Duration
 	// NeverLed reports whether no server ever led a partition, as of Age ago. Nil: all are led.
 	NeverLed func(p lease.Partition) bool
+	// HadNoRows reports whether no row of a partition was acked, as of Age ago. Nil: all have some.
+	HadNoRows func(p lease.Partition) bool
 	// Copies returns the servers that the lease row of a partition lists in sync; none if it may not be read now. Nil: leaders alone are asked.
 	Copies func(p lease.Partition) []topology.ServerID
 	// Staged returns the servers on which rows of a table may be staged. Nil: none are.
@@ -146,6 +148,8 @@ type request struct {
 	hedge    *hedge // nil: that of selects
 	ranked   bool   // rows need their ranks: there are staged ones
 	caughtUp bool   // the view of the leaders was compared with the store
+	// aside are partitions that had no rows when the coordination store answered last, and of which there was no answer.
+	aside map[point.PartitionID]bool
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
 	// begin drops the answers so far.
@@ -213,6 +217,9 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			s.metrics.fan.Observe(float64(len(groups)))
 			return nil, nil
 		}
+		if s.setAside(r, missing) {
+			continue
+		}
 		if e := s.follow.Await(ctx, &again, r.table, m, missing, changes); e.Do == follow.Send {
 			s.metrics.again.Inc()
 			continue
@@ -229,6 +236,27 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		}
 		return s.without(ctx, r, missing)
 	}
+}
+
+// setAside leaves partitions without an answer out of a request if the coordination store has not answered for long and they had no rows before:
+// a server whose lease lapsed leads no such partition, as when an hour ends and that of the next one has its first row to come, and every query up to now was
+// refused until the store was back. Others may lead it now: the answer says that rows may be missing.
+func (s *Source) setAside(r *request, missing []follow.Failure) (more bool) {
+	if s.deps.HadNoRows == nil || s.age(r.table) < follow.DoubtAge {
+		return false
+	}
+	for _, f := range missing {
+		for _, p := range f.Partitions {
+			if r.aside[p.ID] || !s.deps.HadNoRows(lease.Partition{Table: r.table, ID: p.ID}) {
+				continue
+			}
+			if r.aside == nil {
+				r.aside = map[point.PartitionID]bool{}
+			}
+			r.aside[p.ID], more = true, true
+		}
+	}
+	return more
 }
 
 // among returns the partitions of a map that are asked for, by time.
@@ -251,10 +279,15 @@ func (s *Source) asked(ctx context.Context, r *request, known *picture) []*topol
 		return nil
 	}
 	now, doubted := time.Now().UnixNano(), s.age(r.table) >= follow.DoubtAge
+	among := slices.DeleteFunc(r.among(known.m), func(p *topology.Partition) bool {
+		if r.aside[p.ID] && known.doubt == nil { // by time: the first one counts
+			known.doubt = s.lacks(r.table, max(p.TimeLo, r.lo), r.hi)
+		}
+		return r.aside[p.ID]
+	})
 	unled := func(p *topology.Partition) bool {
 		return follow.MayBeUnled(p, now) && s.deps.NeverLed(lease.Partition{Table: r.table, ID: p.ID})
 	}
-	among := r.among(known.m)
 	if s.deps.NeverLed == nil || r.partitions != nil || !slices.ContainsFunc(among, unled) {
 		return among
 	}

@@ -88,6 +88,14 @@ func (v *View) NeverLed(p lease.Partition) bool {
 	return v.mu.board.neverLed(p)
 }
 
+// HadNoRows reports whether a partition has a lease row, and no row of it was acked, by the lease rows seen so far. This view may be as old as Age.
+func (v *View) HadNoRows(p lease.Partition) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.mu.board.rows[p]
+	return ok && r.err == nil && r.lease.Empty && r.lease.Offline == nil
+}
+
 // catchUpMax bounds CaughtUp: a heartbeat comes through the watch about once a second.
 const catchUpMax = 1500 * time.Millisecond
 
