@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -87,6 +88,7 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	half := away / 2
 	reads := c.readsWithoutEtcd(began.Add(half))
 	refusing.Wait()
+	c.readsWhatHadNoRows()
 	c.Gateways[1].Kill()
 	restarted := time.Now()
 	c.must(c.Gateways[1].Launch())
@@ -161,6 +163,24 @@ func (c *crowd) refusesWithoutEtcd(empty []lease.Partition) {
 		})
 	}
 	wg.Wait()
+}
+
+// readsWhatHadNoRows asks every gateway for the table of partitions that had no row when etcd ended, as the next hour's has none when an hour ends: no server leads them now.
+func (c *crowd) readsWhatHadNoRows() {
+	c.t.Helper()
+	for _, d := range c.doors {
+		c.within(10*time.Second, "partitions without rows are read through the gateway at "+d.Addr, func() bool {
+			status, text := processtest.AskAt(d, "moving", "sum(count_over_time(m[6h]))", time.Now())
+			if status != http.StatusOK {
+				c.t.Logf("a read through the gateway at %s: %d %.300s", d.Addr, status, text)
+				return false
+			}
+			if !strings.Contains(string(text), "may be missing") {
+				c.t.Errorf("the answer does not say that rows may be missing: %.300s", text)
+			}
+			return true
+		})
+	}
 }
 
 // readsWithoutEtcd asks every gateway again and again, up to a time, for the rows of every partition that has some.
