@@ -196,7 +196,7 @@ func referenceV1(req *prompb.WriteRequest) contents {
 		}
 	}
 	for _, m := range req.Metadata {
-		if m.MetricFamilyName == "" || !utf8.ValidString(m.MetricFamilyName+m.Help+m.Unit) {
+		if m.MetricFamilyName == "" || !utf8.ValidString(m.MetricFamilyName) || !utf8.ValidString(m.Help) || !utf8.ValidString(m.Unit) {
 			c.refuse(0, 0)
 			continue
 		}
