@@ -39,7 +39,7 @@ type link struct {
 	making      bool           // a flush is under way
 	folding     []*segmentFile // the segments as they were when the compaction under way began; nil: none is
 	folds       point.Epoch    // of that compaction
-	foldAsked   bool           // for a member: it is offered what was there before
+	foldAsked   bool           // a member asked for it, and until it ends members are offered the segments in folding
 	ahead       []*segmentFile // of the leader, which wait for those above them
 	aheadOf     point.Epoch
 	nextSegment uint64

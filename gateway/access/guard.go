@@ -106,8 +106,8 @@ func (g *Guard) Reload() error {
 	return g.applyLocked(g.settings.load())
 }
 
-// reread is Reload where a change is as it was a period ago: while a tokens file is written in place its first half is a good file too, without
-// the other tokens, whose senders were refused.
+// reread is Reload, but for a change that was not there a period ago: it is looked at once more. While a tokens file is written in place its first half
+// is a good file too, and the senders of tokens in the second half were refused.
 func (g *Guard) reread() {
 	g.reload.Lock()
 	defer g.reload.Unlock()

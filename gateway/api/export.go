@@ -93,18 +93,11 @@ type exporter struct {
 }
 
 // ask writes the rows of a set, and opens it once more where a server fell silent before anything was written.
-func (e *exporter) ask(ctx context.Context, l *query.Lookup, open func(context.Context) *query.RowSet) (err error) {
-	asked := l.Ask(ctx, func(ctx context.Context) error {
+func (e *exporter) ask(ctx context.Context, l *query.Lookup, open func(context.Context) *query.RowSet) error {
+	return l.AskStream(ctx, e.w.begun, func(ctx context.Context) error {
 		e.buf, e.done = e.buf[:0], jsonrows.End{}
-		if err = e.rows(ctx, open(ctx)); e.w.begun() {
-			return nil
-		}
-		return err
+		return e.rows(ctx, open(ctx))
 	})
-	if e.w.begun() {
-		return err
-	}
-	return asked
 }
 
 func (e *exporter) rows(ctx context.Context, set *query.RowSet) error {

@@ -307,18 +307,9 @@ func (f *frames) begin() {
 }
 
 // ask streams one query's series, and asks for them once more where a server fell silent before the first of them.
-func (f *frames) ask(ctx context.Context, l *query.Lookup, table *query.Table, index int64, pq *prompb.Query) (err error) {
+func (f *frames) ask(ctx context.Context, l *query.Lookup, table *query.Table, index int64, pq *prompb.Query) error {
 	before := f.count
-	asked := l.Ask(ctx, func(ctx context.Context) error {
-		if err = f.query(ctx, table, index, pq); f.count > before {
-			return nil
-		}
-		return err
-	})
-	if f.count > before {
-		return err
-	}
-	return asked
+	return l.AskStream(ctx, func() bool { return f.count > before }, func(ctx context.Context) error { return f.query(ctx, table, index, pq) })
 }
 
 // query streams one query's series, in label order, each in separate frames.

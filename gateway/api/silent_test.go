@@ -45,19 +45,22 @@ func instantQuery(h http.Handler) *httptest.ResponseRecorder {
 	return w
 }
 
+// silences are the ways in which a server that stood still goes on, with the errors of each time that it is asked, the status of the answer, and how often it is asked.
+var silences = []struct {
+	what   string
+	fails  []error
+	status int
+	asked  int
+}{
+	{"it answers on the next connection", []error{errSilent}, 200, 2},
+	{"it stays silent", []error{errSilent, errSilent, errSilent}, 503, 2},
+	{"it refuses", []error{fault.Errorf(fault.Unavailable, "n2 is away"), nil}, 503, 1},
+}
+
 // TestAGraphSurvivesAServerThatStoodStill: the connection to it was given up in the midst of the query, which had two minutes. It is evaluated once more, over a new
 // connection; and no more than once.
 func TestAGraphSurvivesAServerThatStoodStill(t *testing.T) {
-	for _, at := range []struct {
-		what   string
-		fails  []error
-		status int
-		asked  int
-	}{
-		{"it answers on the next connection", []error{errSilent}, 200, 2},
-		{"it stays silent", []error{errSilent, errSilent, errSilent}, 503, 2},
-		{"it refuses", []error{fault.Errorf(fault.Unavailable, "n2 is away"), nil}, 503, 1},
-	} {
+	for _, at := range silences {
 		for i, path := range []string{"/api/v1/query?query=a&time=1", "/api/v1/query_range?query=sum(a)&start=1&end=10&step=1", "/api/v1/query_range?query=sum(a)&start=1&end=10&step=1"} {
 			asked, memory := 0, budget.New("queries", 1<<30)
 			h, _ := asking(t, query.Deps{Memory: memory}, query.Settings{PlainEngine: i == 2}, func(context.Context) error {

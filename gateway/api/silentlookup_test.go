@@ -14,7 +14,6 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/protocols/budget"
-	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lane"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -117,16 +116,7 @@ func answered(h http.Handler, r *http.Request) (w *httptest.ResponseRecorder, cu
 // TestALookUpSurvivesAServerThatStoodStill: a drop-down of a dashboard stayed empty, and a remote read failed, where a graph was drawn. They are asked for once more, and no more
 // than once; what the first time booked and warned of does not count.
 func TestALookUpSurvivesAServerThatStoodStill(t *testing.T) {
-	for _, at := range []struct {
-		what   string
-		fails  []error
-		status int
-		asked  int
-	}{
-		{"it answers on the next connection", []error{errSilent}, 200, 2},
-		{"it stays silent", []error{errSilent, errSilent, errSilent}, 503, 2},
-		{"it refuses", []error{fault.Errorf(fault.Unavailable, "n2 is away"), nil}, 503, 1},
-	} {
+	for _, at := range silences {
 		for what, request := range lookUps(t) {
 			asked, memory := 0, budget.New("queries", 1<<30)
 			h := standingAPI(t, query.Deps{Memory: memory}, 0, func(ctx context.Context) error {
@@ -155,7 +145,7 @@ func TestALookUpSurvivesAServerThatStoodStill(t *testing.T) {
 
 // TestNoSeriesIsAnsweredTwice: of an answer that is gathered before it is written the series of the first time are dropped; one that is begun is broken off, and not begun again.
 func TestNoSeriesIsAnsweredTwice(t *testing.T) {
-	const series = 3_000 // more than fit what is gathered before a stream begins
+	const series = 3_000 // too many to be gathered before the first bytes are sent
 	streams := map[string]bool{"/api/v1/export?match[]=a": true, "remote read of STREAMED_XOR_CHUNKS": true}
 	for what, request := range lookUps(t) {
 		asked := 0

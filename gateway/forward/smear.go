@@ -154,13 +154,13 @@ func (w *widths) of(id point.SeriesID, t point.Nanos) point.Nanos {
 
 // Delays returns how long each row of b waits in its Kafka topic, where the table is set so (smear.KafkaWait): the float rows, then the histograms. smear.Jumps: it does
 // not wait, though others of its series do. They are appended to delays. false: no row of the table waits there. A later row of a series,
-// by a later now, is never due before an earlier one.
-func (t *Table) Delays(at time.Time, b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
+// by a later from, is never due before an earlier one.
+func (t *Table) Delays(from time.Time, b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool) {
 	m, ok := t.f.deps.Tables.Get(t.name)
 	if !ok || !t.f.settings.Smear || t.f.deps.Staging == nil || m.Config.Smear.Mode == smear.Off || m.Config.Smear.Kafka != smear.KafkaWait {
 		return delays, false
 	}
-	rule, now := m.Config.Smear.WithDefaults(), point.Nanos(at.UnixNano())
+	rule, now := m.Config.Smear.WithDefaults(), point.Nanos(from.UnixNano())
 	in := t.smearing.of(now, rule, m, t.f.deps.Staging.Takers).At(now)
 	if in.Zero() {
 		return delays, false

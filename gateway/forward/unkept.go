@@ -22,8 +22,8 @@ type rowAt struct {
 	hist bool
 }
 
-// refuse removes the rows of refused series from a share, whose columns may be another's: it gets new ones. The rows that were acked before (rest.acked) stay counted,
-// since ranks of pieces go by their place in the share. An atomic write is over.
+// refuse removes the rows of refused series from a share. The share gets new columns, since others may use the old ones. Rows that were acked before (rest.acked) stay
+// counted: the rank of a piece follows from its place in the share. An atomic write ends with an error.
 func (w *attempt) refuse(refused peer.Refused, rest *pieces) error {
 	not := make(map[point.SeriesID]struct{}, len(refused.IDs))
 	for _, id := range refused.IDs {

@@ -54,7 +54,7 @@ func (q *query) second(ctx context.Context) (*promql.Result, func()) {
 }
 
 // Ask lets ask read what the look-up answers, and once more where a server fell silent, under the rules of queries (query.answer): it keeps its place meanwhile. ask reads under
-// the context that it is given, with memory and warnings of its own: of a time that failed, none count. An answer that was begun is not asked for again: then ask returns nil.
+// the context that it is given, with memory and warnings of its own: of a time that failed, none count.
 func (l *Lookup) Ask(ctx context.Context, ask func(context.Context) error) error {
 	again, gate := l.reader.engine.again, l.reader.lookups
 	publish, err := askOnce(ctx, ask)
@@ -66,6 +66,20 @@ func (l *Lookup) Ask(ctx context.Context, ask func(context.Context) error) error
 	}
 	publish()
 	return err
+}
+
+// AskStream is Ask for an answer that is written while it is read: one that was begun is not asked for again.
+func (l *Lookup) AskStream(ctx context.Context, begun func() bool, ask func(context.Context) error) (err error) {
+	asked := l.Ask(ctx, func(ctx context.Context) error {
+		if err = ask(ctx); begun() {
+			return nil
+		}
+		return err
+	})
+	if begun() {
+		return err
+	}
+	return asked
 }
 
 // askOnce asks once. Its warnings become the request's when publish is called.

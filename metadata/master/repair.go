@@ -127,6 +127,17 @@ func (p *planner) kindFor(s topology.ServerID) Kind {
 	return Repair
 }
 
+// kindOf is the kind of a step after which some placements of a partition are gone, for which servers went.
+func (p *planner) kindOf(table string, gone []topology.Placement, went []topology.ServerID) Kind {
+	switch {
+	case slices.ContainsFunc(gone, func(pl topology.Placement) bool { _, evens := p.evens[placementOf{table, pl.ID}]; return evens }):
+		return Balance
+	case len(went) > 0:
+		return p.kindFor(went[0])
+	}
+	return Repair
+}
+
 // repairEmpty replaces placements of a partition without rows, in one transaction. Its leader releases it.
 func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var good, gone []topology.Placement
@@ -189,16 +200,9 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	if why == "" {
 		why = fmt.Sprintf("%d of %d placements", len(part.Placements), m.Config.Replicas)
 	}
-	kind := Repair
-	if len(went) > 0 {
-		kind = p.kindFor(went[0])
-	}
-	if slices.ContainsFunc(gone, func(pl topology.Placement) bool { _, evens := p.evens[placementOf{key.Table, pl.ID}]; return evens }) {
-		kind = Balance
-	}
 	p.moves++
 	p.touched[key] = true
-	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},
+	p.add(Step{Kind: p.kindOf(key.Table, gone, went), Table: key.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},
 		What: describe(part.ID, came, went), Why: why + "; it never had rows"})
 }
 

@@ -24,16 +24,18 @@ func (v *view) compareSharing(others []topology.ServerID, a, b topology.ServerID
 	if x == nil || y == nil {
 		return number(x != nil) - number(y != nil)
 	}
-	hosts, zones := 0, 0
+	return cmp.Or(v.sharing(others, x, y))
+}
+
+// sharing counts how many more of others share the host of a than that of b, and how many more its zone.
+func (v *view) sharing(others []topology.ServerID, a, b *standing) (hosts, zones int) {
 	for _, s := range others {
-		st := v.servers[s]
-		if st == nil {
-			continue
+		if st := v.servers[s]; st != nil {
+			hosts += number(st.Host == a.Host) - number(st.Host == b.Host)
+			zones += number(st.Zone == a.Zone) - number(st.Zone == b.Zone)
 		}
-		hosts += number(st.Host == x.Host) - number(st.Host == y.Host)
-		zones += number(st.Zone == x.Zone) - number(st.Zone == y.Zone)
 	}
-	return cmp.Or(hosts, zones)
+	return hosts, zones
 }
 
 // shares reports whether two placements of a partition are on one host, or in one zone that has a name.
@@ -50,15 +52,9 @@ func (v *view) shares(part *topology.Partition) bool {
 
 // partedBy reports whether a server in the place of another one shares less with the rest of a partition.
 func (v *view) partedBy(part *topology.Partition, from, to topology.ServerID) bool {
-	hosts, zones, named := 0, 0, v.servers[to].Zone != ""
-	x, y := v.servers[from], v.servers[to]
-	for _, pl := range part.Placements {
-		st := v.servers[pl.Server]
-		if named = named && st.Zone != ""; pl.Server != from {
-			hosts += number(st.Host == x.Host) - number(st.Host == y.Host)
-			zones += number(st.Zone == x.Zone) - number(st.Zone == y.Zone)
-		}
-	}
+	servers := on(part.Placements)
+	hosts, zones := v.sharing(without(servers, from), v.servers[from], v.servers[to])
+	named := !slices.ContainsFunc(append(servers, to), func(s topology.ServerID) bool { return v.servers[s].Zone == "" })
 	return hosts > 0 || hosts == 0 && zones > 0 && named
 }
 

@@ -16,13 +16,18 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
+// benchSeries is how many series a benchmark has.
+func benchSeries() int {
+	if v, err := strconv.Atoi(os.Getenv("SPILLWAY_SERIES")); err == nil {
+		return v
+	}
+	return 200_000
+}
+
 // BenchmarkCompactSeries compacts a partition of series that live for a while each, SPILLWAY_SERIES of them, and reports the heap
 // that it uses beyond the heap before.
 func BenchmarkCompactSeries(b *testing.B) {
-	n := 200_000
-	if v, err := strconv.Atoi(os.Getenv("SPILLWAY_SERIES")); err == nil {
-		n = v
-	}
+	n := benchSeries()
 	for b.Loop() {
 		b.StopTimer()
 		p := churned(&testing.T{}, b.TempDir(), n)
@@ -103,10 +108,7 @@ func gcPercent() int {
 
 // BenchmarkFoldSeries folds three flushes of six rows of each of SPILLWAY_SERIES series, which an older segment defines.
 func BenchmarkFoldSeries(b *testing.B) {
-	n := 200_000
-	if v, err := strconv.Atoi(os.Getenv("SPILLWAY_SERIES")); err == nil {
-		n = v
-	}
+	n := benchSeries()
 	for b.Loop() {
 		b.StopTimer()
 		p := churned(&testing.T{}, b.TempDir(), n)

@@ -109,6 +109,14 @@ type gatewayDeps struct {
 	administer administration.Orders
 }
 
+// clockSeen is where the clock was last seen, plus the time since; 0: not known.
+func (b *gatewayDeps) clockSeen() point.Nanos {
+	if b.seen == nil {
+		return 0
+	}
+	return b.seen()
+}
+
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
 func (d *door) listen() (err error) {
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(d.cfg.Build))

@@ -35,7 +35,7 @@ type retain struct {
 	seen point.Nanos // the last trusted wall clock; 0: never
 	at   time.Time   // when, by a clock that does not jump
 
-	last atomic.Pointer[lastClock] // nil: never seen
+	last atomic.Pointer[lastClock] // nil: the clock was never seen
 
 	mu struct {
 		sync.Mutex
@@ -43,7 +43,7 @@ type retain struct {
 	}
 }
 
-// lastClock is the latest wall clock that a process has seen, or the one before it.
+// lastClock is the latest wall clock that this process has seen, or that an earlier one has noted. It never goes back, as seen does where the clock is set right.
 type lastClock struct {
 	wall point.Nanos
 	at   time.Time // when, by a clock that does not jump
@@ -57,7 +57,7 @@ func (c *lastClock) now() point.Nanos {
 	return c.wall + int64(time.Since(c.at))
 }
 
-// lastSeen is where the clock should be at least. A host that boots with a clock of hours ago, or of another zone, has seen a later one.
+// lastSeen is where the clock should be at least; 0: not known. A host may boot with a clock of some hours ago, or of another zone.
 func (r *retain) lastSeen() point.Nanos { return r.last.Load().now() }
 
 // keepRetention drops partitions that lie wholly before their table's retention: first their rows, then their place in

@@ -18,6 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/local"
 	"github.com/spillwaydb/spillway/metadata/retention"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // TestRetentionGoesOnWhereEachBootBeginsIn1970: the unset clock was remembered, and from it the right time was a jump that held partitions until a person came, after each boot.
@@ -89,18 +90,14 @@ func TestAClockThatJumpsDropsNothing(t *testing.T) {
 	p.Eventually("what was confirmed is dropped", func() bool { return kept() == 0 })
 }
 
-// TestRightRowsAreKeptByAProcessWhoseClockWasSetBack starts a process on a host whose clock is three hours behind where it was last seen, as one that
-// boots with a clock of another zone has it: rows of now were too far ahead, and senders drop what is refused for good.
+// TestRightRowsAreKeptByAProcessWhoseClockWasSetBack starts a process whose clock is three hours behind where it was last seen, as after a boot with the
+// clock of another zone. Rows with the right time were refused as too far ahead, and senders drop rows that are refused with 400.
 func TestRightRowsAreKeptByAProcessWhoseClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	p := processtest.New(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	p.Start()
-	p.Eventually("the clock is remembered", func() bool {
-		status, _ := p.Line("x v=1")
-		return status == http.StatusNoContent
-	})
 	p.Stop()
-	moveClock(t, p, 3*time.Hour)
+	changeClock(t, p, func(point.Nanos) point.Nanos { return time.Now().Add(3 * time.Hour).UnixNano() })
 	p.Start()
 	right := time.Now().Add(3 * time.Hour)
 	if status, text := p.Line(fmt.Sprintf("x v=2 %d", right.UnixMilli())); status != http.StatusNoContent {
@@ -114,22 +111,35 @@ func TestRightRowsAreKeptByAProcessWhoseClockWasSetBack(t *testing.T) {
 	}
 }
 
-// moveClock changes the clock that a stopped process has stored.
+// moveClock moves the clock that a stopped process has stored.
 func moveClock(t *testing.T, p *processtest.Process, by time.Duration) {
+	t.Helper()
+	changeClock(t, p, func(at point.Nanos) point.Nanos {
+		if at == 0 {
+			t.Fatal("the clock is not remembered")
+		}
+		return at + int64(by)
+	})
+}
+
+// changeClock changes the clock that a stopped process has stored; 0: it has not stored any.
+func changeClock(t *testing.T, p *processtest.Process, change func(point.Nanos) point.Nanos) {
 	t.Helper()
 	s, err := local.Open(vfs.Default, filepath.Join(p.Dir, "data", "coord"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	row, ok, err := s.Get(t.Context(), clockRow)
-	if err != nil || !ok {
-		t.Fatalf("the clock is not remembered: %v", err)
-	}
-	at, err := strconv.ParseInt(string(row.Value), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Commit(t.Context(), nil, []coord.Write{{Key: clockRow, Value: strconv.AppendInt(nil, at+int64(by), 10)}}); err != nil {
+	at := point.Nanos(0)
+	if ok {
+		if at, err = strconv.ParseInt(string(row.Value), 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.Commit(t.Context(), nil, []coord.Write{{Key: clockRow, Value: strconv.AppendInt(nil, change(at), 10)}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {

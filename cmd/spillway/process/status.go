@@ -75,11 +75,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	if well, _ := d.reloads.last(); !well {
 		s.Problems = append(s.Problems, "The settings could not be read again: those in force stay, and the process would not start with its files as they are.")
 	}
-	var seen point.Nanos
-	if d.behind.seen != nil {
-		seen = d.behind.seen()
-	}
-	if text := clockProblem(s.Now, seen); text != "" {
+	if text := clockProblem(s.Now, d.behind.clockSeen()); text != "" {
 		s.Problems = append(s.Problems, text)
 	}
 	if d.behind.describe != nil {

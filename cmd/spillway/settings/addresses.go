@@ -9,10 +9,11 @@ import (
 // The address space of the process, where a limit bounds it, RLIMIT_AS:
 //
 //	limit ─┬─ 1.5 GiB        programs and what the runtime reserves and never touches: measured, 1.3 GiB
-//	       └─ the rest       five quarters of storage.memory_bytes: what is freed is not given back as addresses
+//	       └─ the rest       five quarters of storage.memory_bytes: the runtime keeps the addresses of memory that was freed
 //
-// The runtime ends the process where there is none left, whatever is booked: the accounts would refuse the request before, and count memory alone.
+// Where no address is left the runtime ends the process. The accounts do not prevent that: they count memory, not addresses.
 
+// addressesOwn is what a process needs beside its memory.
 const addressesOwn = 1536 << 20
 
 // addressRoom is the most that storage.memory_bytes may be under a limit of addresses.

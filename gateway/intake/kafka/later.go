@@ -15,8 +15,8 @@ import (
 //	record ──▶│  + 10 s   │──▶ a write for each time ──▶ the record is settled after the last ──▶ its batch is finished ──▶ commit
 //	          └─ + 20 s ──┘
 //
-// A series always waits equally long, so that its rows come in order by their times. What would pass rows of its series that wait joins the last item, and all
-// items leave at once: a record that opts out, a row whose time is not near now any more, a table that is set back, a full share. They leave in their order.
+// A series always waits equally long, so that its rows leave in the order in which they came. Some records do not wait although rows of their series may: those that opt
+// out, those with old times, and all once the table's setting is taken back. Such a record joins the last item, and all items leave at once, in their order. So they do at a full share.
 //
 // Invariants: items are in the order of their times; while hurry is set, no row is put before another.
 type later struct {
@@ -88,7 +88,7 @@ func (l *later) at(p partition, table string, d *point.Dict, due time.Time) *ite
 	return it
 }
 
-// holds reports whether rows of a table wait whose times may lie between lo and hi.
+// holds reports whether an item of a table may have rows between the times lo and hi.
 func (l *later) holds(table string, lo, hi point.Nanos) bool {
 	for _, it := range l.items {
 		if it.table == table && it.lo <= hi && it.hi >= lo {

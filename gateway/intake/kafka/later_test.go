@@ -67,8 +67,8 @@ func TestItemsLeaveInTheOrderOfTheirTimes(t *testing.T) {
 	}
 }
 
-// TestRowsThatWaitKeepTheirOrder checks the promises of rows that wait, whatever fails and whoever writes them: rows of a series are written in their order, none before it is
-// due unless its partition hurries, a batch is finished when all its rows are written and not before, what waits is counted, and all are written in the end.
+// TestRowsThatWaitKeepTheirOrder has random records wait, and writes fail. Rows of a series are written in their order. None is written before it is due, unless its partition
+// hurries. A batch is finished when all its rows are written, and not before. What waits is counted, and all rows are written in the end.
 func TestRowsThatWaitKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 20_000
@@ -290,8 +290,8 @@ func (t *memoryTable) written() []float64 {
 // at is a row of a series at a time of its own, so that the value written last is the one that is left.
 func at(series string, v int) string { return fmt.Sprintf("m,s=%s v=%d 7", series, v) }
 
-// TestRowsThatWaitAreNotLostWithTheirGateway: a row waits for an hour, in a record whose other row does not, when its gateway stops. Nothing of
-// its batch was committed, and the next gateway writes it.
+// TestRowsThatWaitAreNotLostWithTheirGateway: a record has a row that waits for an hour, and one that does not wait. The gateway stops before the hour is over. Nothing
+// of the batch was committed, and the next gateway writes the row.
 func TestRowsThatWaitAreNotLostWithTheirGateway(t *testing.T) {
 	t.Parallel()
 	w, m := newWorld(t), newMemory()

@@ -13,44 +13,51 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// cover makes a partition of a time, which no server is found to lead. Its ID is 4.
+func (w *world) cover(at time.Time) {
+	w.change(func() {
+		w.m = w.m.Cover([]point.Nanos{at.UnixNano()}, func(point.PartitionID) []topology.Placement {
+			return []topology.Placement{{ID: 9, Server: "n2"}}
+		})
+	})
+}
+
+// answers checks that all rows are read, with a warning if one is named and with none else, or that the query is refused.
+func (w *world) answers(what string, ctx context.Context, warning string, refused bool) {
+	w.t.Helper()
+	ctx, warned := query.WithWarnings(ctx)
+	got, err := w.rows(ctx)
+	texts := strings.Join(warned.Texts(), "; ")
+	switch {
+	case refused && !fault.Is(err, fault.Unavailable):
+		w.t.Errorf("%s: %q %v, want it refused", what, got, err)
+	case !refused && (err != nil || got != whole || warning == "" != (texts == "") || !strings.Contains(texts, warning)):
+		w.t.Errorf("%s: %q %v, warned of %q", what, got, err, texts)
+	}
+	w.closed()
+}
+
 // TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor: a query up to the end of time is answered although no server leads them. A partition that was
 // led, or should be led by now, is asked for.
 func TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor(t *testing.T) {
 	inWorld(t, func(w *world) {
 		at := time.Now().Add(24 * time.Hour)
-		w.change(func() {
-			w.m = w.m.Cover([]point.Nanos{at.UnixNano()}, func(point.PartitionID) []topology.Placement {
-				return []topology.Placement{{ID: 9, Server: "n2"}}
-			})
-		})
+		w.cover(at)
 		never := map[lease.Partition]bool{{Table: "t", ID: 4}: true}
 		w.source.deps.NeverLed = func(p lease.Partition) bool { return never[p] }
-		f := func(what string, ctx context.Context, warning string, refused bool) {
-			t.Helper()
-			ctx, warned := query.WithWarnings(ctx)
-			got, err := w.rows(ctx)
-			texts := strings.Join(warned.Texts(), "; ")
-			switch {
-			case refused && !fault.Is(err, fault.Unavailable):
-				t.Errorf("%s: %q %v, want it refused", what, got, err)
-			case !refused && (err != nil || got != whole || warning == "" != (texts == "") || !strings.Contains(texts, warning)):
-				t.Errorf("%s: %q %v, warned of %q", what, got, err, texts)
-			}
-			w.closed()
-		}
 		ctx := w.t.Context()
-		f("never led", query.WithWhole(ctx), "", false)
+		w.answers("never led", query.WithWhole(ctx), "", false)
 		w.cut(4 * time.Second)
-		f("cut off a moment ago", query.WithWhole(ctx), "", false)
+		w.answers("cut off a moment ago", query.WithWhole(ctx), "", false)
 		w.cut(time.Minute)
-		f("cut off", ctx, "may be missing", false)
-		f("cut off, and nothing may be missing", query.WithWhole(ctx), "", true)
+		w.answers("cut off", ctx, "may be missing", false)
+		w.answers("cut off, and nothing may be missing", query.WithWhole(ctx), "", true)
 		w.cut(0)
 		never[lease.Partition{Table: "t", ID: 4}] = false
-		f("it was led once", ctx, "", true)
+		w.answers("it was led once", ctx, "", true)
 		never[lease.Partition{Table: "t", ID: 4}] = true
 		time.Sleep(time.Until(at.Add(-20 * time.Second)))
-		f("it should be led by now", ctx, "", true)
+		w.answers("it should be led by now", ctx, "", true)
 	})
 }
 
@@ -58,32 +65,15 @@ func TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor(t *testing.T) {
 // while the store is away, and queries of all hours were refused for it.
 func TestQueriesUpToNowAreAnsweredWhereAnHourEndsWithoutTheCoordinationStore(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.change(func() {
-			w.m = w.m.Cover([]point.Nanos{time.Now().UnixNano()}, func(point.PartitionID) []topology.Placement {
-				return []topology.Placement{{ID: 9, Server: "n2"}}
-			})
-		})
+		w.cover(time.Now())
 		empty := true
 		w.source.deps.HadNoRows = func(p lease.Partition) bool { return p.ID == 4 && empty }
-		f := func(what string, ctx context.Context, refused bool) {
-			t.Helper()
-			ctx, warned := query.WithWarnings(ctx)
-			got, err := w.rows(ctx)
-			texts := strings.Join(warned.Texts(), "; ")
-			switch {
-			case refused && !fault.Is(err, fault.Unavailable):
-				t.Errorf("%s: %q %v, want it refused", what, got, err)
-			case !refused && (err != nil || got != whole || !strings.Contains(texts, "may be missing")):
-				t.Errorf("%s: %q %v, warned of %q", what, got, err, texts)
-			}
-			w.closed()
-		}
-		f("the store answers", w.t.Context(), true)
+		w.answers("the store answers", w.t.Context(), "", true)
 		w.cut(time.Minute)
-		f("cut off", w.t.Context(), false)
-		f("cut off, and nothing may be missing", query.WithWhole(w.t.Context()), true)
+		w.answers("cut off", w.t.Context(), "may be missing", false)
+		w.answers("cut off, and nothing may be missing", query.WithWhole(w.t.Context()), "", true)
 		empty = false
-		f("cut off, and it had rows", w.t.Context(), true)
+		w.answers("cut off, and it had rows", w.t.Context(), "", true)
 	})
 }
 
@@ -92,11 +82,7 @@ func TestQueriesUpToNowAreAnsweredWhereAnHourEndsWithoutTheCoordinationStore(t *
 func TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed(t *testing.T) {
 	inWorld(t, func(w *world) {
 		at := time.Now().Add(24 * time.Hour)
-		w.change(func() {
-			w.m = w.m.Cover([]point.Nanos{at.UnixNano()}, func(point.PartitionID) []topology.Placement {
-				return []topology.Placement{{ID: 9, Server: "n2"}}
-			})
-		})
+		w.cover(at)
 		never, calls := true, 0
 		var late error
 		w.source.deps.NeverLed = func(p lease.Partition) bool { return p.ID == 4 && never }

@@ -50,10 +50,9 @@ func (a *arrival) enter(has *seat) {
 		return
 	}
 	first := a.data
-	release := a.has
 	buf, data := poolBufferOf(a.length, func() {
-		a.of.held.Add(-release.bytes)
-		a.room.leave(release)
+		a.of.held.Add(-has.bytes)
+		a.room.leave(has)
 	})
 	a.data, a.rest = mem.BufferSlice{buf}, data
 	a.rest = a.rest[first.CopyTo(a.rest):]
