@@ -26,6 +26,11 @@ CLUSTERS ?= 8
 # The commit whose program test-cluster upgrades from, and rolls back to: that of the last release, as soon as there is one.
 PREVIOUS ?= cd0cf359
 
+# All is compiled as build does it, without cgo: tests, vet and staticcheck take the packages that are compiled, and no C compiler is needed but for
+# the race detector. What GOFLAGS says otherwise is kept.
+export CGO_ENABLED ?= 0
+export GOFLAGS := $(strip $(or $(GOFLAGS),$(shell go env GOFLAGS)) $(if $(findstring -trimpath,$(GOFLAGS)),,-trimpath) $(if $(findstring -tags,$(GOFLAGS)),,-tags=grpcnotrace))
+
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
 
@@ -60,9 +65,10 @@ RACED_NOT := TestBodiesOfEverySizeArriveWhole TestBombsStaySmall TestPromQL.* \
 
 RACED_SKIP = -skip '^($(call any,$(RACED_NOT)))$$'
 
-# Tests that run in parallel wait most of their time, and so do the packages cmd/pathtest, cmd/standalonetest and gateway/intake/kafka, a minute
-# and a half each: .ci/run tests one package more at once than there are processors. Without PACKAGES, go and GOFLAGS decide how many.
-PARALLEL = $(if $(PACKAGES),-p=$(PACKAGES)) -parallel=4
+# Tests that run in parallel wait most of their time, and so do the packages cmd/standalonetest, gateway/intake/kafka and cmd/spillway/process, a
+# minute and a half each: one package more is tested at once than there are processors.
+PACKAGES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+PARALLEL = -p=$(PACKAGES) -parallel=4
 
 # With TEST_SEED random tests draw the same in every run; without, each run draws anew.
 SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
@@ -90,7 +96,8 @@ size: ## the stripped program stays small: at most 48 MB, and nothing in it call
 run: build ## build and start one process with everything inside; ARGS="--data-dir=…"
 	bin/spillway standalone $(ARGS)
 
-RACE = CRASH_IMAGES=20 KILL_COUNT=1 CGO_ENABLED=1 $(TEST) $(SEEDED) -race -short $(PARALLEL) -timeout=$(LIMIT)
+# The detector needs cgo, with which pebble would compile zstd in C.
+RACE = CRASH_IMAGES=20 KILL_COUNT=1 CGO_ENABLED=1 $(TEST) $(SEEDED) -tags=grpcnotrace,pebblegozstd -race -short $(PARALLEL) -timeout=$(LIMIT)
 
 # vet and staticcheck read all that is imported, too: minutes of a machine that has compiled nothing yet. CI runs check and test.
 test: ## the laws of cmd/archtest and all tests, then the concurrent ones under the race detector
