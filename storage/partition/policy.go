@@ -19,8 +19,8 @@ type Settings struct {
 	// FlushIdle is how long a head without new rows waits before it is flushed. Default 10 min. That of a partition of at most ten
 	// minutes with a time range that has passed waits for a thirtieth of it.
 	FlushIdle time.Duration
-	// MinorsMax is how many minors may lie above a major before some are folded into one, or all into a new major. Default 12.
-	// Larger: less written, slower reads.
+	// MinorsMax is how many minors may lie above a major before some are folded into one, or all into a new major; 8 at most in a
+	// partition of less than 32 MiB. Default 12. Larger: less written, slower reads.
 	MinorsMax int
 	// SeriesMax bounds the series of one partition. Default 20,000,000.
 	SeriesMax int
@@ -128,7 +128,7 @@ const (
 // taken off the list. Any other flush is tried again, and would keep those of other partitions waiting.
 func (r Reason) wanted() bool { return r == ByDelete || r == ByRequest || r == ByStop }
 
-// Reasons to compact, besides BySize.
+// Reasons to compact.
 const (
 	ByCount     Reason = "count"     // too many minors to read
 	ByDeletions Reason = "deletions" // too many to apply at every read, or deleted rows still use space
@@ -203,13 +203,13 @@ type Chain struct {
 
 // CompactDue returns why segments should be folded, and the index of the first of them: all newer ones are folded with it. 0: all, into one major.
 //
-// In a small partition minors are folded when together they weigh half of the major, so that there are few to read. Else they are folded when there are too many to
-// read, from the one on where it costs least (cheapest): each byte is rewritten three or four times then, however many flushes there are (DESIGN.md, Bytes written).
+// Minors are folded when there are too many to read, fewer of them in a small partition, from the one on where it costs least (cheapest): each byte is rewritten three
+// or four times then, however many flushes there are (DESIGN.md, Bytes written).
 // A partition that gets no more rows is folded once for good. Late rows start this again, so it waits for a day without any, unless
 // they weigh enough to pay for the rewriting.
 func (s *Settings) CompactDue(c *Chain) (why Reason, first int) {
 	var major, minors int64
-	n := 0
+	n, most := 0, s.MinorsMax
 	for _, g := range c.Segments {
 		if g.Major {
 			major = g.Size
@@ -217,6 +217,9 @@ func (s *Settings) CompactDue(c *Chain) (why Reason, first int) {
 			minors += g.Size
 			n++
 		}
+	}
+	if major+minors < smallPartition {
+		most = min(most, smallMinorsMax)
 	}
 	closing := c.Closed && c.Idle >= s.FlushIdle && (closingShare*minors >= major || c.Idle >= closingIdle)
 	switch {
@@ -226,10 +229,8 @@ func (s *Settings) CompactDue(c *Chain) (why Reason, first int) {
 		return ByDeletions, 0
 	case closing && n > 0:
 		return ByClosing, 0
-	case n >= s.MinorsMax:
+	case n >= most:
 		return ByCount, c.cheapest()
-	case n >= minorsWorth && 2*minors >= major && major < smallMajor:
-		return BySize, 0
 	case closing && c.Deletions > 0:
 		return ByDeletions, 0
 	case closing && c.Idle >= closingIdle && c.OldRanks > 0 && ranksShare*c.OldRanks >= major+minors:
@@ -254,10 +255,10 @@ func (c *Chain) cheapest() (first int) {
 }
 
 const (
-	// minorsWorth is the least number of minors worth folding while rows still come in, and smallMajor the size of a major up to which all is
-	// folded then: larger ones are rewritten less often.
-	minorsWorth = 4
-	smallMajor  = 16 << 20
+	// smallMinorsMax is how many minors lie above the major before some are folded while all segments together are smaller than smallPartition: writing a byte
+	// of these once more costs little beside what each segment costs a query.
+	smallMinorsMax = 8
+	smallPartition = 32 << 20
 	// closingShare of the major is the weight that minors of a closed partition need to be folded before closingIdle.
 	closingShare = 16
 	closingIdle  = 24 * time.Hour

@@ -83,15 +83,21 @@ func TestCompactDue(t *testing.T) {
 	}
 	f("nothing was ever flushed", Chain{}, NotDue)
 	f("a major alone is as good as it gets", chain(major(100), nil), NotDue)
-	f("four minors that weigh half of the major are folded", chain(major(80), minors(4, 10)), BySize)
-	f("three are not worth it", chain(major(60), minors(3, 10)), NotDue)
-	f("nor are four light ones", chain(major(81), minors(4, 10)), NotDue)
-	f("nor are heavy ones above a major that takes long to write", chain(major(smallMajor), minors(4, smallMajor)), NotDue)
-	f("twelve are too many to read", chain(major(1), minors(12, 1)), ByCount)
+	f("twelve minors are too many to read", chain(major(1), minors(12, 4*mib)), ByCount)
 	from("where the major is heavy it stays", chain(major(1<<40), minors(12, 1)), ByCount, 1)
 	from("and so do the heavier ones above it", chain(major(1<<40), append(minors(4, 100), minors(8, 1)...)), ByCount, 5)
 	from("until they are many", chain(major(1<<40), append(minors(10, 100), minors(2, 90)...)), ByCount, 1)
-	f("eleven are not", chain(major(1<<40), minors(11, 1)), NotDue)
+	f("eleven are not", chain(major(1), minors(11, 4*mib)), NotDue)
+	f("in a small partition eight are", chain(major(1), minors(8, 1)), ByCount)
+	from("where the major is heavy among them it stays", chain(major(1<<20), minors(8, 1)), ByCount, 1)
+	f("seven are not, however heavy", chain(major(1), minors(7, 4*mib)), NotDue)
+	f("it is small below 32 MiB", chain(major(24*mib), minors(8, mib)), NotDue)
+	from("in all", chain(major(24*mib-1), minors(8, mib)), ByCount, 1)
+	few := set
+	few.MinorsMax = 3
+	if got, _ := few.CompactDue(&Chain{Segments: append([]segment.Info{major(1)}, minors(3, 1)...)}); got != ByCount {
+		t.Errorf("three minors where three are allowed: %q", got)
+	}
 
 	f("a partition that is written to no more is folded for good", closed(chain(major(100), minors(1, 10)), 10*time.Minute), ByClosing)
 	f("when it has rested", closed(chain(major(100), minors(1, 10)), 10*time.Minute-1), NotDue)

@@ -171,7 +171,7 @@ type storageConfig struct {
 	FlushAge             setting.Span  `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
 	FlushIdle            setting.Span  `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
 	FlushBytes           setting.Bytes `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
-	MinorsMax            int           `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before the newest are merged into one." price:"More: less is written, and queries read more files."`
+	MinorsMax            int           `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before the newest are merged into one; below 32 MiB 8 at most." price:"More: less is written, and queries read more files."`
 	SeriesQuietAfter     setting.Span  `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
 	ScrubBytesPerSecond  setting.Bytes `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
 	ScrubPeriod          setting.Span  `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
