@@ -19,7 +19,7 @@ import (
 // readers.
 //
 //	blocks  pebble's cache, three quarters of the size: blocks as they lie in the file, after their checksum was compared
-//	mu      a quarter: decoded parts, of which the one used longest ago leaves first; but while blocks, columns and definitions are more than half
+//	mu      a quarter: decoded parts, of which the one used longest ago leaves first; but while blocks, columns, places and definitions are more than half
 //	        of them, one of these. An entry never changes once it is put: a look-up returns it without a copy, and one that leaves stays
 //	        good for the reads that still use it
 //	labels  labels that entries share; their bytes count as part of mu.bytes
@@ -36,7 +36,7 @@ type Cache struct {
 	mu struct {
 		sync.Mutex
 		pages map[pageKey]*list.Element // of *cached
-		// Blocks, columns and definitions are bulk, the rest is small; front: used last. Definitions of narrow partitions that do not all stay would push
+		// Blocks, columns, places and definitions are bulk, the rest is small; front: used last. Definitions of narrow partitions that do not all stay would push
 		// out the answers to selectors, which are a hundredth of their size and without which each query needs all definitions again.
 		bulk, small *list.List
 		refused     uint64               // blocks; see admits
@@ -49,6 +49,7 @@ type Cache struct {
 		answers     map[uint64][]*answer // that pages hold, by hash
 	}
 	pagesMax int64
+	common   *Reader // the reader of what segments have in common; it has no file
 	// Random, so that keys with one hash cannot be chosen from outside. Hashes stay in memory.
 	seed   maphash.Seed
 	labels labelTable // of the pages of definitions
@@ -64,7 +65,7 @@ func NewCache(size int64) *Cache {
 	if size <= 0 {
 		size = CacheBytes
 	}
-	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4, seed: maphash.MakeSeed()}
+	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4, common: &Reader{}, seed: maphash.MakeSeed()}
 	c.labels.seed, c.labels.of = c.seed, map[uint64][]*sharedLabels{}
 	c.scratch.New = func() any { return new(readState) }
 	c.mu.pages, c.mu.bulk, c.mu.small, c.mu.answers = map[pageKey]*list.Element{}, list.New(), list.New(), map[uint64][]*answer{}
@@ -120,8 +121,11 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 //	record of a group its group         2^32-2          0
 //	an answer        answersGroup, setsGroup, foundGroup   0   hash of the question
 //	a column         columnsGroup       0               hash of the selector
+//	places           placesGroup        number          0
+//	common names     namesGroup         0               hash of the bytes that are stored; the reader is Cache.common
+//	a common frame   framesGroup        0               hash of the bytes that are stored; the reader is Cache.common
 //
-// A hash may be that of two questions: the entry has the question, too, and is compared with it.
+// A hash may be that of two questions: the entry has the question, too, and is compared with it. So it is with stored bytes.
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
 // first id; or a record of ranks: then at is ranksAt; or a block: then at is its lowest time; or the record of a group: then page is recordPage; or the record of names: namesGroup;
@@ -140,6 +144,8 @@ const (
 	setsGroup        = groupsMax + 3
 	foundGroup       = groupsMax + 4
 	columnsGroup     = groupsMax + 5
+	framesGroup      = groupsMax + 6
+	placesGroup      = groupsMax + 7
 	blockPage        = 1<<32 - 1
 	recordPage       = 1<<32 - 2
 	plainPage        = 1<<32 - 3
@@ -156,7 +162,8 @@ type cached struct {
 	record *groupRecord
 	ranks  *openRanks
 	names  []labelName
-	asked  string // the key of a Lookup, of which the answer is, or a matcher, of which the set is, or of a Selector
+	raw    []byte // of a frame, or a page of places; nil: the segment has no such page
+	asked  string // the key of a Lookup, of which the answer is, or a matcher, of which the set is, or of a Selector; or the stored bytes of what is common
 
 	set      *roaring.Bitmap // of series
 	negative bool            // the matcher holds for the others
@@ -220,9 +227,9 @@ func (c *Cache) listLocked(k pageKey) *list.List {
 	return c.mu.small
 }
 
-// isBulk reports whether the key is of a block, a column or definitions.
+// isBulk reports whether the key is of a block, a column, places or definitions.
 func (k *pageKey) isBulk() bool {
-	return k.page == blockPage || k.page == plainPage || k.group == definitionsGroup || k.group == columnsGroup
+	return k.page == blockPage || k.page == plainPage || k.group == definitionsGroup || k.group == columnsGroup || k.group == placesGroup
 }
 
 // plainKey is the key under which a block is plain.
@@ -358,14 +365,18 @@ func (c *Cache) putRecord(k pageKey, g *groupRecord) {
 }
 
 func (c *Cache) putNames(k pageKey, names []labelName) {
-	size := int64(64)
+	c.put(&cached{key: k, names: names, bytes: 64 + namesBytes(names)})
+}
+
+// namesBytes is the size of a list of names.
+func namesBytes(names []labelName) (size int64) {
 	for i := range names {
 		size += 56 + int64(len(names[i].name))
 		for _, first := range names[i].firsts {
 			size += 16 + int64(len(first))
 		}
 	}
-	c.put(&cached{key: k, names: names, bytes: size})
+	return size
 }
 
 // putSet keeps the series that one matcher selects; set is read only from here on.

@@ -28,7 +28,17 @@ func (r *Reader) names() (names []labelName, err error) {
 		names, more, err = parseNames(names, v, r.cache.decoder)
 		return err
 	}
-	_, err = r.get([]byte{keyNames}, parse)
+	_, err = r.get([]byte{keyNames}, func(v []byte) error {
+		if p := r.cache.commonOf(namesGroup, v); p != nil {
+			names = p.names
+			return nil
+		}
+		if err := parse(v); err != nil || more {
+			return err
+		}
+		r.cache.putCommon(namesGroup, v, &cached{names: names}, namesBytes(names))
+		return nil
+	})
 	for part := uint32(0); more && err == nil; part++ {
 		more = false
 		_, err = r.get(keyPosting(nil, moreNames, part), parse)
@@ -210,7 +220,7 @@ func (r *Reader) values(n *labelName, limit int) ([]string, error) {
 	for page := 0; page < pages && (limit == 0 || len(out) < limit); page++ {
 		key := keyPosting(nil, n.number, uint32(page))
 		found, err := r.get(key, func(v []byte) (err error) {
-			out, err = valuesOfPage(out, v, r.cache.decoder)
+			out, err = valuesOfPage(out, v, r.cache)
 			return err
 		})
 		if err == nil && !found {

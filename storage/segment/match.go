@@ -223,7 +223,7 @@ func (r *Reader) equal(n *labelName, want string, set *roaring.Bitmap) error {
 	key := keyPosting(nil, n.number, uint32(page))
 	var bad error
 	found, err := r.get(key, func(b []byte) error {
-		runs, found, err := posting(b, r.cache.decoder, want)
+		runs, found, err := posting(b, r.cache, want)
 		if err == nil && found {
 			bad = addRuns(set, runs)
 		}

@@ -88,6 +88,46 @@ func sortPlaced(all []placed) []placed {
 	return all
 }
 
+// nearPlaces is a page of places that a read has at hand: series in label order go to and fro between a few pages.
+type nearPlaces struct {
+	number uint32
+	held   bool
+	page   []byte // nil: there is none, and no series of it has rows
+	own    []byte // the memory of a page that does not stay in the Cache
+}
+
+// nearPages is how many a read has at hand, by their numbers.
+const nearPages = 8
+
+// load puts a page at hand: from the Cache, or from the file, and then it stays in the Cache if there is room and keep is set.
+func (n *nearPlaces) load(t *tableIter, number uint32, keep bool) error {
+	n.number, n.held = number, true
+	c, k := t.r.cache, pageKey{reader: t.r, group: placesGroup, page: number}
+	if p, ok := c.page(k); ok {
+		n.page = p.raw
+		return nil
+	}
+	n.page = nil
+	if found := t.find(key32(nil, keyPlace, number)); found {
+		n.page = t.val
+	}
+	if err := t.failed(); err != nil {
+		return err
+	}
+	bytes := placesBytes + int64(len(n.page))
+	if keep && c.admits(bytes) {
+		n.page = slices.Clone(n.page)
+		c.put(&cached{key: k, raw: n.page, bytes: bytes})
+	} else if n.page != nil {
+		n.own = append(n.own[:0], n.page...)
+		n.page = n.own
+	}
+	return nil
+}
+
+// placesBytes is what a page of places takes in the Cache, beside its bytes.
+const placesBytes = 160
+
 // lookupPlace finds a series in its page.
 func lookupPlace(page []byte, id point.DenseID) (at place, ok bool, err error) {
 	if len(page) == 0 || page[0] == 0 || page[0] > 4 || (len(page)-1)%int(page[0]) != 0 {

@@ -327,11 +327,11 @@ func eachPosting(b []byte, d *zstd.Decoder, f func(value string, ids cursor) boo
 
 // posting returns the runs of a value of a page, and whether it is there. The ids are opened only then: most segments that a query looks at have no such
 // value. The runs are valid as long as b.
-func posting(b []byte, d *zstd.Decoder, want string) (runs cursor, found bool, err error) {
+func posting(b []byte, cache *Cache, want string) (runs cursor, found bool, err error) {
 	c := cursor{b: b}
 	n := c.count(pageValues)
-	heads, _ := c.frame(d, c.count(2*5*pageValues), nil)
-	strs, _ := c.frame(d, c.count(valueBytesMax), nil)
+	heads := c.commonFrame(cache, c.count(2*5*pageValues))
+	strs := c.commonFrame(cache, c.count(valueBytesMax))
 	if c.bad {
 		return cursor{}, false, errForm("page of postings")
 	}
@@ -355,7 +355,7 @@ func posting(b []byte, d *zstd.Decoder, want string) (runs cursor, found bool, e
 	if !found {
 		return cursor{}, false, nil
 	}
-	ids, _ := c.frame(d, c.count(postingsMax), nil)
+	ids, _ := c.frame(cache.decoder, c.count(postingsMax), nil)
 	if !c.end() || len(ids) < before+run {
 		return cursor{}, false, errForm("page of postings")
 	}
@@ -363,11 +363,11 @@ func posting(b []byte, d *zstd.Decoder, want string) (runs cursor, found bool, e
 }
 
 // valuesOfPage appends the values of a page. The ids are not opened.
-func valuesOfPage(out []string, b []byte, d *zstd.Decoder) ([]string, error) {
+func valuesOfPage(out []string, b []byte, cache *Cache) ([]string, error) {
 	c := cursor{b: b}
 	n := c.count(pageValues)
-	heads, _ := c.frame(d, c.count(2*5*pageValues), nil)
-	strs, _ := c.frame(d, c.count(valueBytesMax), nil)
+	heads := c.commonFrame(cache, c.count(2*5*pageValues))
+	strs := c.commonFrame(cache, c.count(valueBytesMax))
 	if c.bad {
 		return nil, errForm("page of postings")
 	}

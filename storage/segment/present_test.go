@@ -65,7 +65,7 @@ func TestSeriesInATimeAreThoseOfItsGroups(t *testing.T) {
 
 // TestADamagedPageOfPostingsIsNoAbsentValue: the page says that it has fewer values than it has, and a value behind them counted as absent: its series were missing from answers.
 func TestADamagedPageOfPostingsIsNoAbsentValue(t *testing.T) {
-	pk, d := newPacker(), newDecoder()
+	pk, cache := newPacker(), openCache(t, 1<<20)
 	values := map[string]*runs{}
 	for id, v := range []string{"a", "b", "c"} {
 		values[v] = &runs{value: v}
@@ -80,7 +80,7 @@ func TestADamagedPageOfPostingsIsNoAbsentValue(t *testing.T) {
 		fails bool
 	}{{3, "c", true, false}, {3, "bb", false, false}, {3, "d", false, false}, {2, "c", false, true}, {2, "d", false, true}, {0, "a", false, true}} {
 		page[0] = c.count
-		if _, found, err := posting(page, d, c.value); found != c.found || fault.Is(err, fault.Corrupt) != c.fails || (err != nil) != c.fails {
+		if _, found, err := posting(page, cache, c.value); found != c.found || fault.Is(err, fault.Corrupt) != c.fails || (err != nil) != c.fails {
 			t.Errorf("%q in a page that says it has %d values: found %v, %v", c.value, c.count, found, err)
 		}
 	}

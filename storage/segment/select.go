@@ -74,7 +74,8 @@ type readState struct {
 	spare      int        // room behind the values of a series, for rows that the caller appends
 	level      int        // blocks of the group read before this one
 	places     []wanted
-	joins      [][joinsKept]join // by level
+	near       [nearPages]nearPlaces // of the segment being read
+	joins      [][joinsKept]join     // by level
 
 	// Of a read behind the rows of other segments; see ReadBehind.
 	into    []*rows.Gathered // by index; nil: rows become runs
@@ -161,6 +162,9 @@ func (c *Cache) putState(s *readState) {
 	clear(s.joins)
 	s.runs, s.pageKey, s.page, s.spare, s.ranked = s.runs[:0], pageKey{}, nil, 0, false
 	s.ranks, s.rankedRows = nil, 0
+	for i := range s.near {
+		s.near[i].page = nil
+	}
 	s.plain, s.only, s.recorded, s.once, s.short = nil, nil, nil, false, false
 	// After a ReadNew the memory belongs to the caller.
 	if s.keep || len(s.values.mem) > arenaKept {
@@ -257,7 +261,7 @@ func (r *Reader) read(s *readState, ids []point.DenseID, at []Place, lo, hi poin
 	t, err := &tableIter{r: r, lazy: true}, error(nil)
 	if at != nil {
 		s.places = inFileOrder(given(ids, at, s.places[:0]))
-	} else if s.places, err = r.places(t, ids, s.places[:0]); err != nil {
+	} else if err = s.findPlaces(t, ids); err != nil {
 		_ = t.close()
 		return err
 	}
@@ -299,11 +303,33 @@ type wanted struct {
 	index int32
 }
 
-// places appends the places of the series to out, in file order, without doubles and without series that have no rows
-// here.
-func (r *Reader) places(t *tableIter, ids []point.DenseID, out []wanted) ([]wanted, error) {
-	err := r.eachPlace(t, ids, func(i int, at place) { out = append(out, wanted{placed{ids[i], at}, int32(i)}) })
-	return inFileOrder(out), err
+// findPlaces fills s.places with the places of the series, in file order, without doubles and without series that have no rows here.
+func (s *readState) findPlaces(t *tableIter, ids []point.DenseID) error {
+	for i := range s.near {
+		s.near[i].held = false
+	}
+	all := s.places[:0]
+	for i, id := range ids {
+		number := uint32(id) / pagePlaces
+		near := &s.near[number%nearPages]
+		if !near.held || near.number != number {
+			if err := near.load(t, number, !s.once); err != nil {
+				return err
+			}
+		}
+		if near.page == nil {
+			continue
+		}
+		at, ok, err := lookupPlace(near.page, id)
+		if err != nil {
+			return t.r.corrupt(key32(nil, keyPlace, number), err)
+		}
+		if ok {
+			all = append(all, wanted{placed{id, at}, int32(i)})
+		}
+	}
+	s.places = inFileOrder(all)
+	return nil
 }
 
 // given appends the places of the series that have rows, as they are known.

@@ -277,14 +277,15 @@ func (r *Reader) verifyPlaces(order []point.DenseID) error {
 	if err != nil {
 		return err
 	}
-	places, err := r.places(t, order, nil)
+	var all []wanted
+	err = r.eachPlace(t, order, func(i int, at place) { all = append(all, wanted{placed{order[i], at}, int32(i)}) })
 	if cerr := t.close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
 		return err
 	}
-	if !slices.EqualFunc(places, order, func(p wanted, id point.DenseID) bool { return p.id == id }) {
+	if !slices.EqualFunc(inFileOrder(all), order, func(p wanted, id point.DenseID) bool { return p.id == id }) {
 		return fault.Errorf(fault.Corrupt, "segment %s: the places of series are not those of the groups", r.path)
 	}
 	return nil

@@ -1,0 +1,70 @@
+package segment
+
+import (
+	"hash/maphash"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Segments of narrow partitions have the same label names, and the same values of most labels, so their records of names and frames of values have the same bytes. The
+// Cache has what small ones hold by these bytes: a query that visits a thousand such segments for the first time opens a few frames, and not three of each.
+//
+//	segment 1: record of names ─┐                  segment 1: frame of values ─┐
+//	segment 2: record of names ─┼─▶ names          segment 2: frame of values ─┼─▶ values
+//	segment 3: record of names ─┘                  segment 3: frame of values ─┘
+//
+// The bytes themselves are compared, so equal hashes do no harm.
+
+// Bounds of what is common: the bytes as they are stored, and what they hold. Longer ones are of segments of many series, of which there are few.
+const (
+	commonStoredMax = 4 << 10
+	commonHeldMax   = 16 << 10
+)
+
+// commonBytes is what a common part takes in the Cache, beside its bytes.
+const commonBytes = 200
+
+// commonKey is the key of what stored bytes hold. The reader stands for all.
+func (c *Cache) commonKey(group uint32, stored []byte) pageKey {
+	return pageKey{reader: c.common, group: group, at: point.Nanos(maphash.Bytes(c.seed, stored))}
+}
+
+// commonOf returns what stored bytes hold, if the Cache has it. It is shared and read only.
+func (c *Cache) commonOf(group uint32, stored []byte) *cached {
+	if len(stored) > commonStoredMax {
+		return nil
+	}
+	if p, ok := c.page(c.commonKey(group, stored)); ok && p.asked == string(stored) {
+		return p
+	}
+	return nil
+}
+
+// putCommon keeps what stored bytes hold, which is so many bytes long.
+func (c *Cache) putCommon(group uint32, stored []byte, p *cached, held int64) {
+	if len(stored) > commonStoredMax || held > commonHeldMax {
+		return
+	}
+	p.key, p.asked, p.bytes = c.commonKey(group, stored), string(stored), commonBytes+int64(len(stored))+held
+	c.put(p)
+}
+
+// commonFrame is frame for one that other segments may have too. What it returns is shared and read only.
+func (c *cursor) commonFrame(of *Cache, rawLen int) []byte {
+	rest := *c
+	form := rest.byte()
+	stored := rest.bytes(rest.count(len(rest.b)))
+	if rest.bad || form != frameZstd {
+		raw, _ := c.frame(of.decoder, rawLen, nil)
+		return raw
+	}
+	if p := of.commonOf(framesGroup, stored); p != nil && len(p.raw) == rawLen {
+		*c = rest
+		return p.raw
+	}
+	raw, _ := c.frame(of.decoder, rawLen, nil)
+	if !c.bad {
+		of.putCommon(framesGroup, stored, &cached{raw: raw}, int64(cap(raw)))
+	}
+	return raw
+}
