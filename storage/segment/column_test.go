@@ -180,6 +180,7 @@ func TestColumnsAreCounted(t *testing.T) {
 		t.Errorf("a column of 300 values has %d bytes", grown)
 	}
 	check(t, r.Close())
+	cache.forget(cache.common) // is no segment's
 	cache.mu.Lock()
 	defer cache.mu.Unlock()
 	if cache.mu.bytes != 0 || cache.mu.bulkBytes != 0 || len(cache.mu.pages) != 0 {

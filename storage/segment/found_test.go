@@ -78,6 +78,7 @@ func TestSelectorsFindWhatTheDefinitionsHave(t *testing.T) {
 		for _, r := range rs {
 			check(t, r.Close())
 		}
+		cache.forget(cache.common) // is no segment's
 		if n := len(cache.mu.answers); n > 0 || cache.mu.bytes != 0 {
 			t.Errorf("%d lists of closed segments are kept, %d bytes", n, cache.mu.bytes)
 		}
