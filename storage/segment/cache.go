@@ -15,8 +15,8 @@ import (
 )
 
 // Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded parts: columns of times, definitions,
-// series of blocks of which few were asked for, blocks of short chunks, columns of values. It also holds the decoder that they share. Safe for concurrent use; close it after its
-// readers.
+// series of blocks of which few were asked for, blocks of short chunks, columns of values, pages of places, and what segments have in common. It
+// also holds the decoder that they share. Safe for concurrent use; close it after its readers.
 //
 //	blocks  pebble's cache, three quarters of the size: blocks as they lie in the file, after their checksum was compared
 //	mu      a quarter: decoded parts, of which the one used longest ago leaves first; but while blocks, columns, places and definitions are more than half
@@ -40,6 +40,7 @@ type Cache struct {
 		// out the answers to selectors, which are a hundredth of their size and without which each query needs all definitions again.
 		bulk, small *list.List
 		refused     uint64               // blocks; see admits
+		unplaced    uint64               // pages of places that were refused
 		filling     map[pageKey]struct{} // columns that are being read
 		noRoom      uint64               // columns that were wanted while there was no room
 		wanted      int                  // series of columns of which few were wanted while there was no room, since one was read
@@ -301,6 +302,13 @@ func (c *Cache) admits(bytes int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.admitsLocked(bytes, &c.mu.refused)
+}
+
+// admitsPlaces is admits for a page of places.
+func (c *Cache) admitsPlaces(bytes int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.admitsLocked(bytes, &c.mu.unplaced)
 }
 
 func (c *Cache) admitsLocked(bytes int64, refused *uint64) bool {

@@ -115,7 +115,7 @@ func (n *nearPlaces) load(t *tableIter, number uint32, keep bool) error {
 		return err
 	}
 	bytes := placesBytes + int64(len(n.page))
-	if keep && c.admits(bytes) {
+	if keep && c.admitsPlaces(bytes) {
 		n.page = slices.Clone(n.page)
 		c.put(&cached{key: k, raw: n.page, bytes: bytes})
 	} else if n.page != nil {
@@ -145,4 +145,59 @@ func lookupPlace(page []byte, id point.DenseID) (at place, ok bool, err error) {
 		return 0, false, nil
 	}
 	return place(v), true, nil
+}
+
+// findPlaces fills s.places with the places of the series, in file order, without doubles and without series that have no rows here.
+func (s *readState) findPlaces(t *tableIter, ids []point.DenseID) error {
+	for i := range s.near {
+		s.near[i].held = false
+	}
+	all := s.places[:0]
+	for i, id := range ids {
+		number := uint32(id) / pagePlaces
+		near := &s.near[number%nearPages]
+		if !near.held || near.number != number {
+			if err := near.load(t, number, !s.once); err != nil {
+				return err
+			}
+		}
+		if near.page == nil {
+			continue
+		}
+		at, ok, err := lookupPlace(near.page, id)
+		if err != nil {
+			return t.r.corrupt(key32(nil, keyPlace, number), err)
+		}
+		if ok {
+			all = append(all, wanted{placed{id, at}, int32(i)})
+		}
+	}
+	s.places = inFileOrder(all)
+	return nil
+}
+
+// eachPlace calls f for each of the series that has rows here.
+func (r *Reader) eachPlace(t *tableIter, ids []point.DenseID, f func(i int, at place)) error {
+	var key []byte
+	held, last := false, uint32(0)
+	for i, id := range ids {
+		if page := uint32(id) / pagePlaces; i == 0 || page != last {
+			key, last = key32(key, keyPlace, page), page
+			held = t.find(key)
+			if err := t.failed(); err != nil {
+				return err
+			}
+		}
+		if !held {
+			continue
+		}
+		at, ok, err := lookupPlace(t.val, id)
+		if err != nil {
+			return r.corrupt(key, err)
+		}
+		if ok {
+			f(i, at)
+		}
+	}
+	return nil
 }

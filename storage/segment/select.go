@@ -303,35 +303,6 @@ type wanted struct {
 	index int32
 }
 
-// findPlaces fills s.places with the places of the series, in file order, without doubles and without series that have no rows here.
-func (s *readState) findPlaces(t *tableIter, ids []point.DenseID) error {
-	for i := range s.near {
-		s.near[i].held = false
-	}
-	all := s.places[:0]
-	for i, id := range ids {
-		number := uint32(id) / pagePlaces
-		near := &s.near[number%nearPages]
-		if !near.held || near.number != number {
-			if err := near.load(t, number, !s.once); err != nil {
-				return err
-			}
-		}
-		if near.page == nil {
-			continue
-		}
-		at, ok, err := lookupPlace(near.page, id)
-		if err != nil {
-			return t.r.corrupt(key32(nil, keyPlace, number), err)
-		}
-		if ok {
-			all = append(all, wanted{placed{id, at}, int32(i)})
-		}
-	}
-	s.places = inFileOrder(all)
-	return nil
-}
-
 // given appends the places of the series that have rows, as they are known.
 func given(ids []point.DenseID, at []Place, out []wanted) []wanted {
 	for i, p := range at {
@@ -351,32 +322,6 @@ func inFileOrder(all []wanted) []wanted {
 		}
 	}
 	return all
-}
-
-// eachPlace calls f for each of the series that has rows here.
-func (r *Reader) eachPlace(t *tableIter, ids []point.DenseID, f func(i int, at place)) error {
-	var key []byte
-	held, last := false, uint32(0)
-	for i, id := range ids {
-		if page := uint32(id) / pagePlaces; i == 0 || page != last {
-			key, last = key32(key, keyPlace, page), page
-			held = t.find(key)
-			if err := t.failed(); err != nil {
-				return err
-			}
-		}
-		if !held {
-			continue
-		}
-		at, ok, err := lookupPlace(t.val, id)
-		if err != nil {
-			return r.corrupt(key, err)
-		}
-		if ok {
-			f(i, at)
-		}
-	}
-	return nil
 }
 
 // Whole returns how many of the series, from least to most, to read together so that no group is opened once for them
