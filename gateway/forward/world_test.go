@@ -51,6 +51,7 @@ type staged struct {
 	nonce uint64
 	due   point.Nanos
 	ids   []point.SeriesID
+	first string // of its holders
 }
 
 // server is one storage server: it accepts rows of the partitions it leads.
@@ -251,7 +252,7 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	if s := in.Staging; s != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.staged = append(c.staged, staged{st.s.id, s.Nonce, s.Due, slices.Clone(in.IDs)})
+		c.staged = append(c.staged, staged{st.s.id, s.Nonce, s.Due, slices.Clone(in.IDs), s.Holders[0]})
 		return nil
 	}
 	c.mu.Lock()
