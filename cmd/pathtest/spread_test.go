@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -65,6 +66,9 @@ type spread struct {
 	fast    atomic.Int64 // how far the servers' clocks are ahead, in nanoseconds
 	latest  func() point.Nanos
 	copies  int // of each partition; 1: it lies on one server
+	// With a disk, servers have their files in directories there, else in memory. With ways, they forward rows that wait.
+	disk string
+	ways func(topology.ServerID) stagings.Ways
 }
 
 // now is the servers' time.
@@ -74,8 +78,9 @@ func (s *spread) now() point.Nanos { return time.Now().UnixNano() + s.fast.Load(
 type part struct {
 	id     topology.ServerID
 	fs     vfs.FS
+	dir    string
 	brick  *brick.Brick
-	staged *stagings.Store // which forwards nothing by itself
+	staged *stagings.Store // which forwards nothing by itself, but with spread.ways
 	server *server.Server
 	rpc    *rpc.Server
 }
@@ -116,8 +121,16 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 
 // openSpreadOf opens n servers, with copies of each partition on so many.
 func openSpreadOf(tb testing.TB, n int, far bool, width time.Duration, columns, copies int) *spread {
+	s := &spread{tb: tb, copies: copies}
+	s.start(n, far, width, columns)
+	return s
+}
+
+// start opens the servers.
+func (s *spread) start(n int, far bool, width time.Duration, columns int) {
 	log := slog.New(slog.DiscardHandler)
-	s := &spread{tb: tb, store: mem.New(), parts: map[topology.ServerID]*part{}, reg: prometheus.NewRegistry(), ended: make(chan error, 2), copies: copies}
+	tb, copies := s.tb, s.copies
+	s.store, s.parts, s.reg, s.ended = mem.New(), map[topology.ServerID]*part{}, prometheus.NewRegistry(), make(chan error, 2)
 	var ids []topology.ServerID
 	for i := range n {
 		ids = append(ids, topology.ServerID(fmt.Sprint("n", i+1)))
@@ -143,6 +156,9 @@ func openSpreadOf(tb testing.TB, n int, far bool, width time.Duration, columns, 
 	local := map[topology.ServerID]peers.Local{}
 	for _, id := range ids {
 		p := &part{id: id, fs: vfs.NewMem()}
+		if s.disk != "" {
+			p.fs, p.dir = vfs.Default, filepath.Join(s.disk, string(id))
+		}
 		s.parts[id] = p
 		s.open(p)
 		if far {
@@ -167,7 +183,6 @@ func openSpreadOf(tb testing.TB, n int, far bool, width time.Duration, columns, 
 	s.stop = stop
 	go func() { s.ended <- s.view.Run(ctx) }()
 	go func() { s.ended <- s.peers.Run(ctx) }()
-	return s
 }
 
 // open opens a server on its disk.
@@ -175,10 +190,14 @@ func (s *spread) open(p *part) {
 	s.tb.Helper()
 	log := slog.New(slog.DiscardHandler)
 	var err error
-	p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
+	p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: log}, brick.Settings{DataDir: filepath.Join(p.dir, "data"), FreeBytesMin: 1, FileBytesMax: 1 << 20})
 	s.must(err)
-	p.staged, err = stagings.Open(stagings.Deps{FS: p.fs, Dir: "staging", Room: func(int64) error { return nil }, Announce: func(context.Context, []string) error { return nil }, Ways: noWays{}, Log: log},
-		staging.Settings{Server: p.id})
+	ways, gather := stagings.Ways(noWays{}), time.Duration(0)
+	if s.ways != nil {
+		ways, gather = s.ways(p.id), staging.GatherFor
+	}
+	p.staged, err = stagings.Open(stagings.Deps{FS: p.fs, Dir: filepath.Join(p.dir, "staging"), Room: func(int64) error { return nil }, Announce: func(context.Context, []string) error { return nil }, Ways: ways, Log: log},
+		staging.Settings{Server: p.id, GatherFor: gather, BytesMax: 1 << 30})
 	s.must(err)
 	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Latest: s.latest, Log: log, Registerer: prometheus.NewRegistry()},
 		server.Settings{Server: p.id})
