@@ -81,9 +81,8 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 		rest.Put()
 		return
 	}
-	at := w.holdersAt(now)
 	w.m, w.rest = m, rest
-	staged := w.stageLanes(ctx, lanes, at)
+	staged := w.stageLanes(ctx, lanes)
 	for i, l := range lanes {
 		n := len(l.batch.IDs) + len(l.batch.Hists)
 		if i < staged {
@@ -97,25 +96,6 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 		}
 		l.batch.Put()
 	}
-}
-
-// holdersFor is how long requests that begin with the same series have the same holders: as long as frames that are due wait for others
-// (staging.GatherFor), and a tick, so that all of them leave together. Longer: a sender's rows lie on few servers at a moment.
-const holdersFor = point.Nanos(time.Second)
-
-// holdersAt chooses the holders of the request's frames: in one second the same for all requests that begin with the same series, as those of a
-// sender mostly do that writes its series again and again, in the next second the servers behind them. So one holder has the rows of a series in
-// their order, and forwards them in it: a row that comes to its partition behind a newer one of its series takes more memory and CPU there.
-// Gateways choose the same ones.
-func (w *attempt) holdersAt(now point.Nanos) uint64 {
-	b := w.rest
-	first := point.SeriesID(0)
-	if len(b.IDs) > 0 {
-		first = b.IDs[0]
-	} else {
-		first = b.Hists[0].ID
-	}
-	return w.g.rings.of(w.g.dict, first)>>1 + uint64(now/holdersFor) // half of it: the sum does not begin anew
 }
 
 // lanes sorts the rows: a lane for each delay, and rest for rows that do not wait. far counts those of rest that do not because their time is not near now, although
@@ -204,10 +184,11 @@ func (t *Table) Delays(from time.Time, b *point.Batch, delays []point.Nanos) ([]
 }
 
 // stageLanes makes the rows of each delay durable on as many servers as an ack of all needs, and returns how many of the delays, from the first on, it did so for. Of one that it did
-// not, some rows may be staged: they are forwarded with the rank that they have here too. at chooses the holders.
+// not, some rows may be staged: they are forwarded with the rank that they have here too.
 //
 // The frames of a request go to the same holders together, as far as an insert has room for them: one message, one wait for the disk and one ack.
-func (w *attempt) stageLanes(ctx context.Context, lanes []waiting, at uint64) (staged int) {
+func (w *attempt) stageLanes(ctx context.Context, lanes []waiting) (staged int) {
+	at := rand.Uint64() // chooses the holders
 	var group frames
 	whole := 0 // lanes of which all rows are in group, or staged
 	for i := range lanes {

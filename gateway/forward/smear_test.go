@@ -24,19 +24,14 @@ type holders struct {
 	full  bool
 	rooms int64 // so often it chooses some; 0: always
 	asked int64 // atomic
-	turns bool  // it chooses by what it is asked with, as staged.View does; else always the first servers
 }
 
 // Holders implements forward.Staging, as do the others.
-func (h *holders) Holders(n int, at uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
+func (h *holders) Holders(n int, _ uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
 	free := slices.DeleteFunc(slices.Clone(h.all), func(s topology.ServerID) bool { return slices.Contains(avoid, s) })
 	asked := atomic.AddInt64(&h.asked, 1)
 	if h.full || h.rooms > 0 && asked > h.rooms || len(free) < n {
 		return nil, fault.Errorf(fault.Unavailable, "no room")
-	}
-	if h.turns {
-		by := int(at % uint64(len(free)))
-		free = slices.Concat(free[by:], free[:by])
 	}
 	return free[:n], nil
 }
@@ -195,55 +190,6 @@ func TestRowsOfLaterCallsGoToTheirLeadersIfTheRoomEnds(t *testing.T) {
 		}
 		if both := direct + len(staged) - len(ids); both < 0 || both > 30 {
 			t.Errorf("of %d rows %d are staged, %d are not", len(ids), len(staged), direct)
-		}
-	})
-}
-
-// TestRowsOfASenderWaitAtOneHolder writes all series ten times a second. Within a second all rows of a series wait at one holder, which forwards them in their order: those of several
-// holders would come to their partition in any. The next second it is the turn of the next server, so that all hold the same share.
-func TestRowsOfASenderWaitAtOneHolder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := &holders{turns: true}
-		c := smeared(t, smear.Rule{Mode: smear.Auto}, h)
-		first := func() (at string) {
-			t.Helper()
-			if _, _, err := c.put(time.Now(), func(*point.Batch) {}); err != nil {
-				t.Fatal(err)
-			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			for _, s := range c.staged {
-				if at == "" {
-					at = s.first
-				}
-				if s.first != at {
-					t.Errorf("frames of one request are first held by %s and by %s", at, s.first)
-				}
-			}
-			return at
-		}
-		turns := map[string]int{}
-		last := ""
-		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
-		for range 6 {
-			at := first()
-			for range 9 {
-				time.Sleep(100 * time.Millisecond)
-				if other := first(); other != at {
-					t.Errorf("rows of a sender wait at %s and at %s within a second", at, other)
-				}
-			}
-			if at == last {
-				t.Errorf("rows of a sender wait at %s for more than a second", at)
-			}
-			turns[at]++
-			last = at
-			time.Sleep(100 * time.Millisecond)
-		}
-		for _, s := range h.all {
-			if turns[string(s)] != 2 {
-				t.Errorf("in six seconds the turns of the servers are %v", turns)
-			}
 		}
 	})
 }

@@ -51,7 +51,6 @@ type staged struct {
 	nonce uint64
 	due   point.Nanos
 	ids   []point.SeriesID
-	first string // of its holders
 }
 
 // server is one storage server: it accepts rows of the partitions it leads.
@@ -252,7 +251,7 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	if s := in.Staging; s != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.staged = append(c.staged, staged{st.s.id, s.Nonce, s.Due, slices.Clone(in.IDs), s.Holders[0]})
+		c.staged = append(c.staged, staged{st.s.id, s.Nonce, s.Due, slices.Clone(in.IDs)})
 		return nil
 	}
 	c.mu.Lock()
