@@ -77,6 +77,37 @@ func benchV2(t testing.TB, n int) (bodies [][]byte) {
 	return bodies
 }
 
+// BenchmarkRows decodes requests of known series with one sample each, as a scrape is sent, and with 100, as senders write what they kept while the
+// receiver was away. The second is nearly all loop over rows.
+func BenchmarkRows(b *testing.B) {
+	for _, per := range []int{1, 100} {
+		v1, v2 := &prompb.WriteRequest{}, &writev2.Request{}
+		table := writev2.NewSymbolTable()
+		for i := range benchSamples / per {
+			one, two := prompb.TimeSeries{}, writev2.TimeSeries{}
+			for _, l := range benchLabels(i) {
+				one.Labels = append(one.Labels, prompb.Label{Name: l.name, Value: l.value})
+				two.LabelsRefs = append(two.LabelsRefs, table.Symbolize(l.name), table.Symbolize(l.value))
+			}
+			for k := range per {
+				value, at := float64(i)+0.5, t0+int64(k)*15_000
+				one.Samples = append(one.Samples, prompb.Sample{Value: value, Timestamp: at})
+				two.Samples = append(two.Samples, writev2.Sample{Value: value, Timestamp: at})
+			}
+			two.Metadata = writev2.Metadata{Type: writev2.Metadata_METRIC_TYPE_COUNTER, HelpRef: table.Symbolize("How often it happened.")}
+			v1.Timeseries, v2.Timeseries = append(v1.Timeseries, one), append(v2.Timeseries, two)
+		}
+		v2.Symbols = table.Symbols()
+		for version, marshal := range map[string]func() ([]byte, error){"v1": v1.Marshal, "v2": v2.Marshal} {
+			body, err := marshal()
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Run(fmt.Sprintf("%s/per=%d", version, per), func(b *testing.B) { benchDecode(b, newDecoder(version), [][]byte{body}, false) })
+		}
+	}
+}
+
 // BenchmarkDecode decodes series that are in the Dict; 2 k fit the caches of a core, 100 k do not. In the same order
 // each number stands beside the one before; scattered senders need the table.
 func BenchmarkDecode(b *testing.B) {

@@ -164,20 +164,6 @@ func appendFloatHistogram(dst []byte, h *histogram.FloatHistogram) ([]byte, erro
 	return point.AppendFloatHistogram(dst, h), nil
 }
 
-// encodeZero gives the empty histogram of the same layout, which stands at the start timestamp of a counter.
-func (h *histogramReader) encodeZero() []byte {
-	if h.isFloat {
-		return point.AppendFloatHistogram(nil, &histogram.FloatHistogram{
-			CounterResetHint: histogram.CounterReset, Schema: min(h.schema, histogram.ExponentialSchemaMax),
-			ZeroThreshold: h.zeroThreshold, CustomValues: h.customValues(),
-		})
-	}
-	return point.AppendHistogram(nil, &histogram.Histogram{
-		CounterResetHint: histogram.CounterReset, Schema: min(h.schema, histogram.ExponentialSchemaMax),
-		ZeroThreshold: h.zeroThreshold, CustomValues: h.customValues(),
-	})
-}
-
 func tooFine(schema int32) bool {
 	return histogram.IsExponentialSchemaReserved(schema) && schema > histogram.ExponentialSchemaMax
 }

@@ -26,7 +26,6 @@ type common struct {
 	b       *point.Batch // of the Decode that runs
 	room    int          // rows this request may still bring
 	begun   mark         // where the batch stood before the request
-	zeros   Written      // rows that we made up: zero samples at start timestamps
 	taken   Written      // of the last Decode
 
 	// The series being read.
@@ -46,7 +45,7 @@ type common struct {
 	hist      histogramReader
 }
 
-// Taken counts the rows that the last Decode put into the batch, without rows that the sender did not write.
+// Taken counts the rows that the last Decode put into the batch.
 func (d *common) Taken() Written { return d.taken }
 
 // mark is the length of a batch at a moment.
@@ -74,7 +73,7 @@ func (d *common) begin(v Version, body []byte, b *point.Batch) error {
 	d.version, d.b, d.room, d.item = v, b, RowsMax, 0
 	d.begun.set(b)
 	d.ahead.reset()
-	d.zeros, d.taken = Written{}, Written{}
+	d.taken = Written{}
 	return nil
 }
 
@@ -90,8 +89,8 @@ func (d *common) end(err error) error {
 		return fault.Wrap(err, fault.Invalid, "remote write %s: corrupt body at time series %d", d.version, d.item)
 	}
 	d.taken = Written{
-		Samples:    len(d.b.IDs) - d.begun.ids - d.zeros.Samples,
-		Histograms: len(d.b.Hists) - d.begun.hists - d.zeros.Histograms,
+		Samples:    len(d.b.IDs) - d.begun.ids,
+		Histograms: len(d.b.Hists) - d.begun.hists,
 		Exemplars:  len(d.b.Exemplars) - d.begun.exemplars,
 	}
 	d.b = nil

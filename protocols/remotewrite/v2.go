@@ -13,11 +13,6 @@ import (
 // DecoderV2 reads io.prometheus.write.v2.Request. The zero DecoderV2 is ready; keep it for many requests, by one
 // goroutine at a time. It may be used with batches of different Dicts.
 type DecoderV2 struct {
-	// StartTimestampZero, unless nil, makes the decoder add a zero sample at the start timestamp of a counter when that
-	// is new, as Prometheus' feature created-timestamp-zero-ingestion does. Default nil: start timestamps are checked
-	// and dropped. Price: a look-up under a lock a sample. Set it before Decode; several decoders may share it.
-	StartTimestampZero *Starts
-
 	common
 	symbols   symbols
 	scattered []byte   // label references of a series that does not keep them together, packed
@@ -31,8 +26,7 @@ type DecoderV2 struct {
 
 	// The series being read, beside the fields of common.
 	samples, histograms, exemplars int
-	startZeros                     Written // value of zeros before it
-	created                        int64   // milliseconds, of the series, from before samples had start timestamps of their own
+	created                        int64 // milliseconds, of the series, from before samples had start timestamps of their own
 	meta                           metadataMessage
 }
 
@@ -179,9 +173,6 @@ func (d *DecoderV2) series(m []byte, at int) error {
 	if err := d.beginSeries(); err != nil {
 		return err
 	}
-	if d.StartTimestampZero != nil {
-		d.startZeros = d.zeros
-	}
 	packed, next, _ := wire.ReadMessage(m, 0, tagRefs)
 	var id point.SeriesID
 	var ok bool
@@ -196,14 +187,6 @@ func (d *DecoderV2) series(m []byte, at int) error {
 		}
 	}
 	return err
-}
-
-// rewind removes the rows read so far of the current series.
-func (d *DecoderV2) rewind() {
-	d.common.rewind()
-	if d.StartTimestampZero != nil {
-		d.zeros = d.startZeros
-	}
 }
 
 // gather packs the label references of a TimeSeries, wherever and however they are written.
@@ -236,9 +219,6 @@ func (d *DecoderV2) seriesOf(id point.SeriesID, packed, rest []byte, skipRefs bo
 		}
 	}
 	d.id, d.prev, d.accept = id, id, refusal == nil
-	if d.StartTimestampZero != nil {
-		d.created = createdOf(rest)
-	}
 	if err := d.rows(rest, skipRefs); err != nil {
 		return err
 	}
@@ -405,7 +385,7 @@ func (d *DecoderV2) sample(m []byte) error {
 		return err
 	}
 	d.samples++
-	if v, ms, ok := plainSample(m); ok && d.accept && d.StartTimestampZero == nil {
+	if v, ms, ok := plainSample(m); ok && d.accept {
 		d.b.Append(d.id, nanos(ms), v)
 		return nil
 	}
@@ -416,10 +396,6 @@ func (d *DecoderV2) sample(m []byte) error {
 	if !millisFit(s.start) && d.accept {
 		d.refuseTime(s.start, "start of a sample")
 		return nil
-	}
-	if start, ok := d.startOf(s.start, s.time); ok {
-		d.b.Append(d.id, nanos(start), 0)
-		d.zeros.Samples++
 	}
 	d.addSample(&s)
 	return nil
@@ -438,42 +414,8 @@ func (d *DecoderV2) histogram(m []byte) error {
 		d.refuseTime(d.hist.start, "start of a histogram")
 		return nil
 	}
-	before := len(d.b.Hists)
 	d.addHistogram()
-	if len(d.b.Hists) == before {
-		return nil
-	}
-	if start, ok := d.startOf(d.hist.start, d.hist.time); ok {
-		d.b.Hists = append(d.b.Hists, point.HistRow{ID: d.id, Time: nanos(start), H: d.hist.encodeZero()})
-		d.zeros.Histograms++
-	}
 	return nil
-}
-
-// startOf reports whether a zero is to be added for a row at time t, and at which time.
-func (d *DecoderV2) startOf(own, t int64) (start int64, ok bool) {
-	if d.StartTimestampZero == nil || !d.accept {
-		return 0, false
-	}
-	if start = own; start == 0 {
-		start = d.created
-	}
-	return start, millisFit(start) && millisFit(t) && d.StartTimestampZero.see(d.id, start, t)
-}
-
-// createdOf finds the created timestamp of a series, which stands behind its samples.
-func createdOf(m []byte) (ms int64) {
-	for i := 0; i < len(m); {
-		f, next, err := wire.Read(m, i)
-		if err != nil {
-			return 0
-		}
-		if f.Num == 6 && f.Type == wire.Varint {
-			ms = int64(f.Bits)
-		}
-		i = next
-	}
-	return ms
 }
 
 func (d *DecoderV2) exemplar(m []byte) error {
