@@ -1,10 +1,12 @@
 package archtest
 
 import (
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,6 +14,9 @@ import (
 var (
 	mechanism = regexp.MustCompile(`\bC(?:0[1-9]|[1-9][0-9]|1[0-4][0-9])\b`)
 	promise   = regexp.MustCompile(`\bI[0-9]\b`)
+	testName  = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]{6,}\b`)
+	testFunc  = regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?((?:Test|Fuzz|Benchmark)\w+)`)
+	pageLink  = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
 	section   = regexp.MustCompile(`\b(?:DESIGN|CONTRACTS|PROOFS|MECHANISMS|STYLE)(?:\.md)?,?\s(?:§|[A-Z]\.?[0-9])`)
 )
 
@@ -64,6 +69,63 @@ func TestBrokenReferencesAreSeen(t *testing.T) {
 		if got := brokenReferences(text, mechanisms, promises); len(got) != want {
 			t.Errorf("%q: %q, want %d", text, got, want)
 		}
+	}
+}
+
+// TestNamedTestsAndPagesExist: where a comment or document names a test as the proof of what it says, the test is there, or several begin so; a link between
+// documents leads to a file or folder.
+func TestNamedTestsAndPagesExist(t *testing.T) {
+	texts, err := trackedTexts()
+	if err != nil {
+		t.Skip("the list of files is not to be had: ", err) // a tree without version control
+	}
+	report(t, deadNames(texts))
+	for name, text := range texts {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		for _, link := range pageLink.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, path.Dir(name), link[1])); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", name, link[1])
+			}
+		}
+	}
+}
+
+// deadNames lists the names of tests in comments and documents that no test of texts has, nor begins with.
+func deadNames(texts map[string]string) (dead []string) {
+	var tests []string
+	for _, text := range texts {
+		for _, f := range testFunc.FindAllStringSubmatch(text, -1) {
+			tests = append(tests, f[1])
+		}
+	}
+	slices.Sort(tests)
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		for line := range strings.Lines(texts[name]) {
+			if path.Ext(name) == ".go" {
+				var comment bool
+				if _, line, comment = strings.Cut(line, "//"); !comment {
+					continue
+				}
+			}
+			for _, test := range testName.FindAllString(line, -1) {
+				if i, _ := slices.BinarySearch(tests, test); i == len(tests) || !strings.HasPrefix(tests[i], test) {
+					dead = append(dead, name+": "+test+" is no test")
+				}
+			}
+		}
+	}
+	return dead
+}
+
+func TestDeadNamesAreSeen(t *testing.T) {
+	got := deadNames(map[string]string{
+		"a_test.go": "// TestRowsAreKept: as it says.\nfunc TestRowsAreKeptTwice(t *testing.T) {\n\tx := \"TestOfNothing\" // TestRowsWereLost\n}\n",
+		"a.md":      "See TestRowsAreKeptTwice, BenchmarkAppendAll; Testing is no name.",
+	})
+	if want := []string{"a.md: BenchmarkAppendAll is no test", "a_test.go: TestRowsWereLost is no test"}; !slices.Equal(got, want) {
+		t.Errorf("seen: %q", got)
 	}
 }
 

@@ -17,10 +17,10 @@ var notListed = []string{
 	"CLUSTER_BIN", "CLUSTER_PREVIOUS", "CHAOS_FAULTS", "PROGRAM_SIZE", "SMEAR_COST", "UNLOAD_COST", "MOVE_COST", "EDGES_COST", "SMEAR_SVG", // by make, which names what it runs
 }
 
-// testVariables gives the environment variables that the tests of a package read: by os.Getenv and os.LookupEnv, or by a function of the
-// package that passes its own parameter to these.
+// testVariables gives the environment variables that the tests of a package read: by os.Getenv and os.LookupEnv, by those of processtest, or by a
+// function of the package that passes its own parameter to these.
 func testVariables(p pkg) []string {
-	readers := map[string]int{"os.Getenv": 0, "os.LookupEnv": 0} // function → place of the name among its arguments
+	readers := map[string]int{"os.Getenv": 0, "os.LookupEnv": 0, "processtest.EnvInt": 1, "processtest.EnvDuration": 1} // function → place of the name among its arguments
 	for _, f := range p.files {
 		for _, d := range f.tree.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && f.test && fn.Body != nil {
@@ -116,11 +116,11 @@ func TestVariablesOfTestsAreListed(t *testing.T) {
 func TestVariablesAreSeen(t *testing.T) {
 	p, err := parse("x", map[string]string{"x_test.go": `package x
 		func number(t *testing.T, name string) string { return os.Getenv(name) }
-		func a() { _ = os.Getenv("A_B"); _, _ = os.LookupEnv("C_D"); number(nil, "E_F"); f("G_H") }`})
+		func a() { _ = os.Getenv("A_B"); _, _ = os.LookupEnv("C_D"); number(nil, "E_F"); processtest.EnvInt(nil, "I_J", 1); f("G_H") }`})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(testVariables(p), " "); got != "A_B C_D E_F" {
+	if got := strings.Join(testVariables(p), " "); got != "A_B C_D E_F I_J" {
 		t.Errorf("seen: %s", got)
 	}
 }

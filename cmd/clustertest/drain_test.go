@@ -88,7 +88,7 @@ func (c *crowd) single(n int) (all []lease.Partition, rows map[topology.ServerID
 func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=false"}}) // with copies rows leave, too: cluster_moves_test.go
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=false"}}) // with copies rows leave, too: moves_test.go
 	all, rows, written := c.single(90)
 	empty := without(c.led(all, "s1"), rows["s1"])
 	began := time.Now()

@@ -139,8 +139,8 @@ func TestPausedProcessAcksNothing(t *testing.T) {
 	s1.wantRows("7: 101 103 104", full)
 }
 
-// TestOfflinePartitionIsNotWrittenWhileTheStoreIsAway: going on without the store ends when the store answers.
-func TestOfflinePartitionIsNotWrittenAfterTheStoreWasHeard(t *testing.T) {
+// TestOfflinePartitionIsNotWrittenAfterTheStoreAnswered: going on without the store ends when the store answers.
+func TestOfflinePartitionIsNotWrittenAfterTheStoreAnswered(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
 	p := w.create("s1")
@@ -205,8 +205,8 @@ func TestLeaseThatEndsDuringTheFsyncAcksNothing(t *testing.T) {
 	s1.wantRows("7: 101 102", p)
 }
 
-// TestStoppedAnswersWhenNothingIsUnderWay: others see a lease as free only when no change can come any more.
-func TestLeaseIsLetGoWhenNothingIsUnderWay(t *testing.T) {
+// TestLeaseIsReleasedWhenNothingIsUnderWay: others see a lease as free only when no change can come any more.
+func TestLeaseIsReleasedWhenNothingIsUnderWay(t *testing.T) {
 	w := newWorld(t)
 	gate := &blocking{open: make(chan struct{})}
 	s1 := w.start("s1", errorfs.Wrap(vfs.NewMem(), gate))
