@@ -13,9 +13,13 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/connect"
+	"github.com/spillwaydb/spillway/gateway/admit"
 	"github.com/spillwaydb/spillway/gateway/api"
+	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/setting"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
 )
 
 var updateReference = flag.Bool("update-reference", false, "write docs/configuration.md anew")
@@ -161,5 +165,34 @@ func noSettings(t *testing.T) {
 			t.Setenv(name, value) // puts it back at the end
 			os.Unsetenv(name)
 		}
+	}
+}
+
+// TestTheDefaultsOfUsersAreThoseOfThePackages: a setting that lies in Config, and not in the Settings of its package, has a default in both. They are the
+// same, so that tests of the package run what users run.
+func TestTheDefaultsOfUsersAreThoseOfThePackages(t *testing.T) {
+	c := Default()
+	var rows, ownRows partition.Settings
+	rows.SetDefaults()
+	ownRows = c.ForServer().Partition
+	ownRows.SetDefaults()
+	ownRows.CompactBytes = rows.CompactBytes // of the machine's memory
+	if ownRows != rows {
+		t.Errorf("storage/partition: %+v, users have %+v", rows, ownRows)
+	}
+	var plans, ownPlans master.Settings
+	plans.SetDefaults()
+	ownPlans = c.ForMaster()
+	ownPlans.SetDefaults()
+	if ownPlans != plans {
+		t.Errorf("metadata/master: %+v, users have %+v", plans, ownPlans)
+	}
+	var admitted admit.Settings
+	admitted.SetDefaults()
+	if own := c.ForIntake().Admit; own.FutureMax != admitted.FutureMax || own.RowsMax != admitted.RowsMax {
+		t.Errorf("gateway/admit: %+v, users have %+v", admitted, own)
+	}
+	if own := c.ForBrick().LostFoundKeep; own != brick.LostFoundKeepDefault {
+		t.Errorf("storage/brick: %s, users have %s", brick.LostFoundKeepDefault, own)
 	}
 }
