@@ -434,6 +434,7 @@ func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 	}
 }
 
+// renumber copies a batch into one of another Dict.
 func renumber(to, from *point.Batch) error {
 	id := func(old point.SeriesID) (point.SeriesID, error) {
 		l := from.Dict.Labels(old)

@@ -102,7 +102,8 @@ func (c *Coordinator) link(ctx context.Context, table string, txn peer.TxnID, se
 // silent server delays no request that another one can serve.
 const fetchesMax = 8
 
-// search runs a Fetch: ask asks one server.
+// search runs a Fetch: ask asks one server. The machine asks each server at most once, so answers has room for all that may come after search returned, and no goroutine is
+// left behind that cannot send.
 func search[T any](c *Coordinator, ctx context.Context, table string, servers []topology.ServerID, ask func(context.Context, peer.Metadata) (T, error)) (result T, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,7 +131,7 @@ func search[T any](c *Coordinator, ctx context.Context, table string, servers []
 				if e.After > 0 {
 					tick.Reset(e.After)
 				}
-			case FetchFound:
+			case FetchFound: // it follows from the answer of this step, which result is of
 				return result, nil
 			case FetchLost:
 				var none T

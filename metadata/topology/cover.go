@@ -40,6 +40,7 @@ func (t *txn) fill(at, lo, hi point.Nanos, pointLo, pointHi uint64, place func(p
 				continue
 			}
 			b.timeLo, b.timeHi = lo, hi
+			// At the time itself nothing holds this range of the ring, so whatever overlaps the box lies before that time or after it, and cuts it there.
 			t.m.overlapping(lo, hi-1, func(o *box, _ *Partition) bool {
 				if o.overlaps(&b) {
 					if o.timeHi <= at {
@@ -59,7 +60,8 @@ func (t *txn) fill(at, lo, hi point.Nanos, pointLo, pointHi uint64, place func(p
 	return out
 }
 
-// free gives the parts of a ring range that nothing holds at a time.
+// free gives the parts of a ring range that no partition holds at a time. A partition that unloads holds its part too, beside those that replace it: ranges of held may
+// overlap.
 func (t *txn) free(at point.Nanos, pointLo, pointHi uint64) []box {
 	var held []box
 	t.m.overlapping(at, at, func(b *box, _ *Partition) bool {

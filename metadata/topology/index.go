@@ -97,7 +97,7 @@ func (x *index[K]) get(k K) (*Partition, bool) {
 	return nil, false
 }
 
-// own gives leaf i as one that t may change.
+// own gives leaf i as one that t may change: a copy, the first time, since readers of older maps have the leaf. A quarter of room is left for what the op inserts.
 func (x *index[K]) own(t *txn, i int) *leaf[K] {
 	l := x.leaves[i]
 	if l.owner != t {
@@ -157,7 +157,8 @@ func (x *index[K]) remove(t *txn, k K) {
 	}
 }
 
-// seal ends t's rights to change leaves, and makes their ends exact.
+// seal ends t's rights to change leaves, and makes their ends exact: put only raises them, so after a removal or a shorter partition they were too late, which costs a
+// search a look into the leaf.
 func (x *index[K]) seal(t *txn) {
 	for _, l := range x.leaves {
 		if l.owner == t {

@@ -158,7 +158,7 @@ func (h *Head) thinLocked(id point.DenseID) *thin {
 func (h *Head) readThinLocked(th *thin, id point.DenseID, lo, hi point.Nanos, most point.Stamp, ranked bool, dst *rows.Run) bool {
 	slot := int(id & (pageSeries - 1))
 	stampLo, stampHi := point.Stamp(math.MaxUint64), point.Stamp(0)
-	var w *scratch
+	var w *scratch // only from the second row on
 	var only row
 	n := 0
 	for _, p := range th.passes {

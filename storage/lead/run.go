@@ -112,7 +112,7 @@ func (r *runner) perform(ctx context.Context) error {
 // do performs one effect; slow ones run in the background and are answered. Errors are Canceled.
 func (r *runner) do(ctx context.Context, e rules.Effect) error {
 	switch e := e.(type) {
-	case rules.Assign:
+	case rules.Assign: // the machine reads no disk: the highest epoch that the brick saw of each placement (I3) is filled in here
 		for i := range e.All {
 			e.All[i].BrickEpoch = r.deps.Brick.HighestEpoch(e.All[i].Placement)
 		}

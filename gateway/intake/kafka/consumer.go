@@ -103,6 +103,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	// Workers outlive ctx: leaving a group revokes its partitions, and that waits for the work under way and commits it.
 	working, stop := context.WithCancel(context.Background())
 	defer stop()
 	var workers, members sync.WaitGroup
@@ -201,7 +202,7 @@ func (c *Consumer) finish(j *job, err error) {
 	c.mu.Unlock()
 	j.cancel()
 	close(j.done)
-	for _, m := range c.members {
+	for _, m := range c.members { // of all clusters: a topic that is gone leaves the others larger shares
 		m.turn()
 	}
 }

@@ -125,7 +125,7 @@ func (m *member) run(ctx context.Context) {
 	m.close()
 }
 
-// accept queues the result of a poll. Callbacks of the group wait until it returns.
+// accept queues the result of a poll. Callbacks of the group wait until it returns (AllowRebalance), so no partition moves before its records are in the tracker.
 func (m *member) accept(fetches kgo.Fetches) {
 	m.c.mu.Lock()
 	any := false
@@ -217,7 +217,8 @@ func (m *member) skip(e *kgo.ErrDecompressTooLarge) {
 	}
 }
 
-// turn pauses and resumes partitions as the shares demand. Polls go on meanwhile, so the group never misses us.
+// turn pauses and resumes partitions as the shares demand. A full queue pauses fetches and not polls: from a poll to
+// AllowRebalance the rebalances of the whole group wait for this member, so accept must not wait for room. The client is called without mu, which its callbacks acquire.
 func (m *member) turn() {
 	m.c.turning.Lock()
 	defer m.c.turning.Unlock()

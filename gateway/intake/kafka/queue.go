@@ -186,7 +186,10 @@ func (q *queue) take(now time.Time, bytesMax int64) (w *work, next time.Time) {
 	return nil, next
 }
 
-// nextOf returns work of one topic: of items or of batches, whichever the first lane that is ready has.
+// nextOf returns work of one topic: of items or of batches, whichever the first lane that is ready has. The two are never mixed, since rows of items are written without
+// being smeared again, and an item goes before the batches of its lane.
+//
+// Then the ring turns: lanes that were ready and had work of the other kind come first, those that were served come last.
 func (q *queue) nextOf(r *ring, now time.Time, bytesMax int64) *work {
 	var w *work
 	room, turned := bytesMax, 0
@@ -280,6 +283,7 @@ func (q *queue) giveBack(w *work, retryAt time.Time, finished, freed func(*batch
 			finished(b)
 		}
 		switch {
+		// The bytes of a batch are counted in one place: as in flight (shares), as parked (its lane), or no more. freed is called where they leave the first.
 		case b.queued: // rows of it were due, and others are still to be read
 		case b.parked && (done || gone):
 			b.parked = false

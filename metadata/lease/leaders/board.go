@@ -57,7 +57,8 @@ func (r *reachable) answer(now time.Time) {
 	r.last = now
 }
 
-// list replaces all rows by a complete list; it reports whether leaders changed.
+// list replaces all rows by a complete list. A row that did not change keeps the time since when it is unchanged: else each new list, as after a break of the watch,
+// would make servers look alive that have been silent.
 func (b *board) list(now time.Time, rows []coord.Row) {
 	b.reachable.answer(now)
 	leases := b.rows

@@ -347,5 +347,5 @@ func (w *wait) stop() {
 // ArrivingBytes is the memory of messages of requests that are being received, but those of links. One of inserts is counted as long as it is held.
 func (s *Server) ArrivingBytes() int64 { return s.arrivals.held.Load() }
 
-// OnArrivingGrowth has f called with the coming value of ArrivingBytes each time before it grows.
+// OnArrivingGrowth registers f, which is called with the coming value of ArrivingBytes each time before it grows.
 func (s *Server) OnArrivingGrowth(f func(to int64)) { s.arrivals.held.OnGrowth(f) }

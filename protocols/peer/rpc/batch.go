@@ -69,15 +69,15 @@ func (w *batchWriter) full() bool {
 func (w *batchWriter) add(s *peer.Series) {
 	w.labels.add(s.Labels)
 	w.count++
-	column := 0 // none
+	column := 0 // none: the series has only histograms
 	if len(s.Times) > 0 {
 		if w.columns == 0 || !sameTimes(w.last, s.Times) {
 			w.addTimes(s.Times)
 			w.columns, w.last = w.columns+1, s.Times
 		}
-		column = 1
+		column = w.columns // counted from 1; always the newest, as times are compared with that alone
 	}
-	w.series = binary.AppendUvarint(w.series, uint64(w.columns*column))
+	w.series = binary.AppendUvarint(w.series, uint64(column))
 	for _, v := range s.Values {
 		w.values = binary.LittleEndian.AppendUint64(w.values, math.Float64bits(v))
 	}
@@ -201,6 +201,7 @@ func decodeBatchHead(b []byte) (h batchHead, err error) {
 	switch {
 	case batchLen+h.packed+h.series+h.times+h.hists+h.ranks+h.values != len(b):
 		return h, fault.Errorf(fault.Corrupt, "a batch of %d bytes whose parts do not fill it", len(b))
+	// Memory is allocated by these numbers, so each is held against bytes that are here: a series has two of them at least, and a column of times belongs to a series.
 	case h.count > h.series/2 || h.count > labelSetsMax || h.columns > h.count || h.values%8 != 0 || h.ranks > 0 && !h.ranked:
 		return h, fault.Errorf(fault.Corrupt, "a batch of %d series and %d columns does not fit its %d bytes", h.count, h.columns, len(b))
 	}
@@ -220,7 +221,7 @@ func (r *batchReader) decode(b []byte) (out []peer.Series, goesOn bool, err erro
 	if r.body, err = unpack(r.body, packed, uint32(h.labels)); err != nil {
 		return nil, false, err
 	}
-	if h.count > len(r.body) {
+	if h.count > len(r.body) { // a label set has a byte at least
 		return nil, false, errLabels
 	}
 	if err := r.columns(times, h.columns, h.values/8); err != nil {
@@ -271,7 +272,7 @@ func (r *batchReader) decode(b []byte) (out []peer.Series, goesOn bool, err erro
 	if len(r.labels.b)+len(series)+len(hists)+len(ranks)+len(values) > 0 {
 		return nil, false, errBatch
 	}
-	clear(r.cols)
+	clear(r.cols) // the scratch memory must not keep the answer alive
 	return out, h.flags&batchGoesOn != 0, nil
 }
 
@@ -328,7 +329,8 @@ func readRanks(s *peer.Series, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// columns reads the columns of times, which together have at most rows rows.
+// columns reads the columns of times. A column is there because a series has a value for each of its times, so together they have at most rows rows, the number of values:
+// without that bound a run of a few bytes could ask for memory of any size.
 func (r *batchReader) columns(b []byte, n, rows int) error {
 	r.cols = r.cols[:0]
 	for range n {

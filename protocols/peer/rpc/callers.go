@@ -111,5 +111,5 @@ func (a *arrivingStream) end() {
 // UnreadBytes is the memory that gRPC may hold of calls that are not read at the moment.
 func (s *Server) UnreadBytes() int64 { return s.callers.held.Load() }
 
-// OnUnreadGrowth has f called with the coming value of UnreadBytes each time before it grows.
+// OnUnreadGrowth registers f, which is called with the coming value of UnreadBytes each time before it grows.
 func (s *Server) OnUnreadGrowth(f func(to int64)) { s.callers.held.OnGrowth(f) }

@@ -176,7 +176,10 @@ func (p *Peer) enter() (*line, error) {
 
 func (l *line) leave() { l.active.Add(-1) }
 
-// watch asks for a sign of life when calls wait and nothing arrived for a while, and gives the connection up when none comes.
+// watch pings the peer when calls wait and nothing arrived for a quarter of SilenceMax, and replaces the connection when nothing arrives in the other three quarters. Any byte
+// that arrives counts as an answer, not that of the ping alone.
+//
+//	last byte ──── SilenceMax/4 ──▶ ping ──── 3/4 SilenceMax ──▶ replace: all calls end as Unavailable
 func (p *Peer) watch(ctx context.Context) {
 	t := time.NewTicker(p.settings.SilenceMax / 8)
 	defer t.Stop()

@@ -140,7 +140,8 @@ func (in *inserts) end() {
 	close(in.jobs) // the idle workers end; no goroutine hands over jobs any more
 }
 
-// enter keeps the stream from ending until leave; false when it has ended.
+// enter keeps end waiting until running.Done; false when the stream has ended. Add is called under the lock that end sets ended under: a WaitGroup at zero must not be added
+// to while another goroutine waits for it.
 func (in *inserts) enter() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -243,7 +244,7 @@ func (in *inserts) defineSeries(kind recordType, payload []byte) error {
 	return refused.AsError()
 }
 
-// start hands an insert to a worker, or refuses it because there are too many.
+// start hands an insert to a worker, or refuses it because there are too many. A new worker is started only while none is idle.
 func (in *inserts) start(j job) {
 	n := int64(len(j.payload))
 	if err := in.admit(n); err != nil {
@@ -294,7 +295,7 @@ func (in *inserts) work(j job) {
 		in.s.insertsHeld.Add(-n)
 		in.mu.Lock()
 		in.mu.inserts--
-		in.mu.bytes -= n
+		in.mu.bytes -= n // with the ack, not after it: the sender fills its window again at once, and would be Throttled
 		in.mu.acks = appendAck(in.mu.acks, j.seq, err)
 		in.mu.Unlock()
 		in.rouse()
@@ -397,7 +398,7 @@ func (s *Server) giveRoom(n int64) {
 // InsertBytes is the memory of inserts under way: as they came, and decoded.
 func (s *Server) InsertBytes() int64 { return s.insertsHeld.Load() }
 
-// OnInsertGrowth has f called with the coming value of InsertBytes each time before it grows.
+// OnInsertGrowth registers f, which is called with the coming value of InsertBytes each time before it grows.
 func (s *Server) OnInsertGrowth(f func(to int64)) { s.insertsHeld.OnGrowth(f) }
 
 // span begins the span of an insert, if it is part of a trace.

@@ -114,7 +114,7 @@ func (ls *Links) Link(server string) (peer.Link, bool) {
 // HeldBytes is the memory of frames and pieces of segments of all links: of those that came and are not released, and of those that wait to be sent.
 func (ls *Links) HeldBytes() int64 { return ls.held.Load() }
 
-// OnHeldGrowth has f called with the coming value of HeldBytes each time before it grows.
+// OnHeldGrowth registers f, which is called with the coming value of HeldBytes each time before it grows.
 func (ls *Links) OnHeldGrowth(f func(to int64)) { ls.held.OnGrowth(f) }
 
 // Connect keeps a link to a server, calling it by p, until Disconnect or Close. A call with another Peer replaces the first.

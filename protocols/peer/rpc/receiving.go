@@ -180,8 +180,8 @@ func (s *Server) RequestBytes() int64 { return s.requestsHeld.Load() }
 // AnswerBytes is the memory of answers that are being sent, but those of selects and evaluations.
 func (s *Server) AnswerBytes() int64 { return s.answerBytes.Load() }
 
-// OnAnswerGrowth has f called with the coming value of AnswerBytes each time before it grows.
+// OnAnswerGrowth registers f, which is called with the coming value of AnswerBytes each time before it grows.
 func (s *Server) OnAnswerGrowth(f func(to int64)) { s.answerBytes.OnGrowth(f) }
 
-// OnRequestGrowth has f called with the coming value of RequestBytes each time before it grows.
+// OnRequestGrowth registers f, which is called with the coming value of RequestBytes each time before it grows.
 func (s *Server) OnRequestGrowth(f func(to int64)) { s.requestsHeld.OnGrowth(f) }

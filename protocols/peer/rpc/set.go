@@ -70,7 +70,7 @@ func (s *set) begin(q *peer.Select) error {
 	return nil
 }
 
-// Next implements peer.SeriesSet.
+// Next implements peer.SeriesSet. The last series of a batch that goes on is held back until the batch with its end is there.
 func (s *set) Next() bool {
 	for {
 		s.at++
@@ -121,7 +121,7 @@ func (s *set) receive() error {
 		if begun.Labels != rest.Labels {
 			return fault.Errorf(fault.Corrupt, "a select goes on with %v within %v", rest.Labels, begun.Labels)
 		}
-		if !s.joined {
+		if !s.joined { // its neighbours may have the same column of times: the first append copies it, those of later pieces grow the copy
 			begun.Times = begun.Times[:len(begun.Times):len(begun.Times)]
 		}
 		rest.Times = append(begun.Times, rest.Times...)

@@ -91,7 +91,7 @@ func (p *Peer) openStream(ctx context.Context, l *line, table string) (*stream, 
 	}
 	st.mu.waiting = map[uint64]waiter{}
 	err = st.greet(table)
-	if !stop() && err == nil {
+	if !stop() && err == nil { // ctx ended after the welcome, and abandon is about to end this stream
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -263,6 +263,8 @@ func (st *stream) askBuffer(ctx context.Context, buf mem.Buffer, data []byte) er
 	return err
 }
 
+// queue gives a record its number and its place in the queue under one lock, so that the order of the queue is that of the numbers. The windows are those that the peer
+// named in its welcome: it refuses what exceeds them, so they are kept here, where no bytes have been sent yet.
 func (st *stream) queue(buf mem.Buffer, data []byte, ack chan error) (seq uint64, err error) {
 	n := int64(len(data))
 	st.mu.Lock()
@@ -284,7 +286,8 @@ func (st *stream) queue(buf mem.Buffer, data []byte, ack chan error) (seq uint64
 	return seq, nil
 }
 
-// abandon ends the wait for a record; false when its ack has arrived. Its bytes count until it is acked.
+// abandon ends the wait for a record; false when its ack has arrived, or is about to be sent to the channel. The caller must read it then, or the channel would come to
+// the next asker from the pool with the ack of another record. The bytes of the record count until it is acked, since the peer still holds them.
 func (st *stream) abandon(seq uint64) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
