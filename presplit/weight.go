@@ -12,7 +12,8 @@ type Weight struct {
 type Weighed struct{ Rows, Bytes float64 }
 
 const (
-	// weighedFew are the newest partitions, whose size counts: rows change over weeks. weighedMax are those from which the two numbers are told apart.
+	// weighedFew are the newest partitions, whose size counts: rows change over weeks. weighedMax are those from which the bytes of a row and of a
+	// partition are separated.
 	weighedFew, weighedMax = 8, 24
 	// apart is how many times the rows of a partition another must have, at least, to show by the difference the bytes of a row; apartMin is
 	// how many pairs must be so: one partition that was compacted, or got other rows, is no evidence.
@@ -22,7 +23,7 @@ const (
 )
 
 // WeightOf learns the weight from partitions that closed, newest first; false: there are none. Where all have about as many rows as each other, all
-// bytes count as those of rows: partitions of just that many rows get the right size, and where others come, the next ones tell.
+// bytes count as those of rows: partitions of just that many rows get the right size, and partitions of another size correct it later.
 func WeightOf(closed []Weighed) (Weight, bool) {
 	closed = slices.DeleteFunc(slices.Clone(closed[:min(len(closed), weighedMax)]), func(p Weighed) bool { return p.Rows <= 0 || p.Bytes <= 0 })
 	if len(closed) == 0 {

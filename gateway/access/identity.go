@@ -16,7 +16,7 @@ type Verb uint8
 const (
 	// Read is queries, look-ups, remote read, federation and the table's status.
 	Read Verb = 1 << iota
-	// Write is samples by every protocol, and making the table.
+	// Write is writing samples by every protocol, which may create the table.
 	Write
 	// Admin is deleting series. It includes Read and Write.
 	Admin

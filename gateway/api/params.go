@@ -56,7 +56,7 @@ func parseDuration(s string) (time.Duration, error) {
 }
 
 // onlyValue gives the value of a parameter of ours, "" when it is absent. A request that asks for an answer that lacks nothing and for
-// one that may lack rows is refused: whoever checks one of the two would not see which counted. Prometheus' own parameters are
+// one that may lack rows is refused: a proxy that checks one of the two could not know which counts. Prometheus' own parameters are
 // read as it reads them, the first of several.
 func onlyValue(name string, values []string) (string, error) {
 	value := ""

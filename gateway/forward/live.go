@@ -243,7 +243,7 @@ func (t *Table) turnDue(g *generation, age time.Duration) bool {
 	return most > 0 && g.dict.Len() >= most
 }
 
-// OnSeriesGrowth has f called with the coming value of Series each time before a series is added.
+// OnSeriesGrowth registers grows, which is called with the coming value of Series each time before a series is added.
 func (f *Forwarder) OnSeriesGrowth(grows func(to int64)) { f.series.OnGrowth(grows) }
 
 // Series is how many series all tables hold of those that there is memory for.

@@ -147,10 +147,10 @@ func (f *Front) Writing() bool { return f.turns.taken() }
 // DeltaBytes is the memory of the sums of delta samples.
 func (f *Front) DeltaBytes() int64 { return f.deltas.Bytes() }
 
-// OnDeltaGrowth has g called with DeltaBytes, from any goroutine, before they grow. g is quick.
+// OnDeltaGrowth registers g, a quick function: it is called with DeltaBytes, from any goroutine, before they grow.
 func (f *Front) OnDeltaGrowth(g func(to int64)) { f.deltas.OnGrowth(g) }
 
-// OnInFlightGrowth has g called with InFlightBytes, from any goroutine, before requests hold more. g is quick.
+// OnInFlightGrowth registers g, a quick function: it is called with InFlightBytes, from any goroutine, before requests hold more.
 func (f *Front) OnInFlightGrowth(g func(to int64)) { f.inFlight.grows.Store(&g) }
 
 // acceptedAtOnce is how many connections are accepted before other goroutines run. While the backlog has more, Accept does not block, and a loop

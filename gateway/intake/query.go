@@ -115,8 +115,8 @@ func (rq *Request) nameIn(form url.Values) error {
 	return nil
 }
 
-// onlyQuery gives the statements that a request asks for, "" for none. Whoever stands in front may have judged another q than
-// we would take, which may delete. The error is Invalid.
+// onlyQuery gives the statements that a request asks for, "" for none. A proxy in front may have checked the one q,
+// and we would run the other, which may delete. The error is Invalid.
 func onlyQuery(all []string) (q string, err error) {
 	for _, v := range all {
 		if v == "" {

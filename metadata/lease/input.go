@@ -90,18 +90,16 @@ type MapIs struct {
 // Unassigned removes the server's placement of the partition; the server releases its lease.
 type Unassigned struct{ Partition Partition }
 
-// Loaded publishes, about once a second, the server's load; 1 is its full capacity. ReadOnly is the reason why the server accepts no rows; "": it accepts them. Room and NoRoom are
-// those of Beat, and so is Fsync. Led are the busiest of the partitions that are led here, the busiest first, and Rest is the rows a second of all others; Known: they were
-// measured.
+// Loaded publishes, about once a second, the state of the server. Room, NoRoom and Fsync are those of Beat.
 type Loaded struct {
-	Load     float64
-	ReadOnly string
+	Load     float64 // 1 is its full capacity
+	ReadOnly string  // why the server accepts no rows; "": it accepts them
 	Room     int64
 	NoRoom   []Partition
 	Fsync    time.Duration
-	Led      []LedRows
-	Rest     int64
-	Known    bool
+	Led      []LedRows // the busiest of the partitions that are led here, the busiest first
+	Rest     int64     // rows a second of the others that are led here
+	Known    bool      // Led and Rest were measured
 }
 
 // noRoomMax bounds the partitions that a heartbeat row names in NoRoom.

@@ -284,7 +284,7 @@ func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand, quiet *
 	}
 	if r.deps.MapServers != nil {
 		if err := s.FillMetadata(ctx, r.deps.Store); err != nil {
-			r.deps.Log.Debug("which servers keep METADATA files is not known, and is not changed", "error", err)
+			r.deps.Log.Debug("the servers that keep METADATA files are not known, and stay as they are", "error", err)
 		}
 	}
 	began := time.Now()

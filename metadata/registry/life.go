@@ -126,7 +126,7 @@ func Begin(ctx context.Context, store coord.Store, d *Directory) (begun bool, er
 		}
 		failed = err
 	}
-	return false, errors.Join(fault.Errorf(fault.Unavailable, "the row of server %q kept changing; no life of its directory was begun", d.Server), failed)
+	return false, errors.Join(fault.Errorf(fault.Unavailable, "the row of server %q changed at each try: the next life of its directory is not registered", d.Server), failed)
 }
 
 func older(s Server, l Lives) error {

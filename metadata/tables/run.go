@@ -44,7 +44,7 @@ func (f follower) Changed(events []coord.Event) error {
 		if e.Deleted {
 			f.t.step(name, RowGone{e.Revision})
 		} else if err := f.t.learn(e.Row); err != nil {
-			f.t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", name, "error", err)
+			f.t.deps.Log.Error("a table's row cannot be read; the newest map that is known of it stays in use, if there is one", "table", name, "error", err)
 		}
 	}
 	return nil

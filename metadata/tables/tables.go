@@ -261,7 +261,7 @@ func (t *Tables) listed(rows []coord.Row, rev coord.Revision) (unread []string) 
 			continue
 		}
 		if err := t.learn(row); err != nil {
-			t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", name, "error", err)
+			t.deps.Log.Error("a table's row cannot be read; the newest map that is known of it stays in use, if there is one", "table", name, "error", err)
 			unread = append(unread, name)
 		}
 	}

@@ -9,7 +9,7 @@ type Held struct {
 	grows atomic.Pointer[func(to int64)]
 }
 
-// OnGrowth has f called, from any goroutine, with the bytes held, each time they become more. f is quick.
+// OnGrowth registers f, a quick function: it is called, from any goroutine, with the bytes held, each time they become more.
 func (h *Held) OnGrowth(f func(to int64)) { h.grows.Store(&f) }
 
 // Add counts n more bytes before they are allocated, or -n that were freed.

@@ -104,7 +104,7 @@ type waiting struct {
 	come chan struct{} // closed when it is its turn
 }
 
-// Share counts the turns of one query, over all its goroutines. The zero value is a query's without turns. Not to be copied.
+// Share counts the turns of one query, over all its goroutines. The zero value is that of a query that has had no turn. It must not be copied.
 type Share struct {
 	background int // its side; constant
 	turns      int // guarded by the lane's lock

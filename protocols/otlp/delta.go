@@ -119,7 +119,7 @@ type deltaTime struct {
 // Bytes is the memory of the sums and of the names of their series.
 func (d *Deltas) Bytes() int64 { return d.held.Load() }
 
-// OnGrowth has f called with the coming value of Bytes each time before it grows.
+// OnGrowth registers f, which is called with the coming value of Bytes each time before it grows.
 func (d *Deltas) OnGrowth(f func(to int64)) { d.held.OnGrowth(f) }
 
 // Late returns how many samples came after newer ones of their series and count from the next sum on.

@@ -54,13 +54,13 @@ func (s *Staging) String() string {
 // Validate checks the bounds. Errors are Invalid.
 func (s *Staging) Validate() error {
 	if s.Do < Stage || s.Do > Inherit {
-		return fault.Errorf(fault.Invalid, "an insert of staging that does %d, known are 1 to 4", s.Do)
+		return fault.Errorf(fault.Invalid, "operation %d of a staging insert is not known, 1 to 4 are", s.Do)
 	}
 	if s.Due < 0 || s.Due != 0 && s.Do != Stage {
-		return fault.Errorf(fault.Invalid, "an insert of staging that does %d at %d", s.Do, s.Due)
+		return fault.Errorf(fault.Invalid, "operation %d of a staging insert has the due time %d: only staging has one, from 1970 on", s.Do, s.Due)
 	}
 	if len(s.Holders) > HoldersMax || (s.Do == Stage) != (len(s.Holders) > 0) {
-		return fault.Errorf(fault.Invalid, "an insert of staging with %d holders", len(s.Holders))
+		return fault.Errorf(fault.Invalid, "operation %d of a staging insert has %d holders: staging has 1 to %d, the others none", s.Do, len(s.Holders), HoldersMax)
 	}
 	for _, h := range s.Holders {
 		if h == "" || len(h) > HolderBytesMax {

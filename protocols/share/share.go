@@ -40,7 +40,7 @@ func NewReserved(most int64) *Pool { return &Pool{most: most, reserve: true} }
 // Most is how much there is.
 func (p *Pool) Most() int64 { return p.most }
 
-// OnGrowth has f called, from any goroutine, with the total that all members hold, each time a member adds more. f is quick.
+// OnGrowth registers f, a quick function: it is called, from any goroutine, with the total that all members hold, each time a member adds more.
 func (p *Pool) OnGrowth(f func(to int64)) { p.grows.Store(&f) }
 
 // Used is how much all members hold.

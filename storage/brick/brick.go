@@ -250,7 +250,7 @@ func (b *Brick) openCopies() {
 	err := b.witness.begin()
 	b.committed(b.commits.last())
 	if err = errors.Join(err, b.tendCopies()); err != nil {
-		b.log.Warn("the copies of what the catalogue holds could not be written; it will be tried again", "error", err)
+		b.log.Warn("the mirrors of the catalogue and the WITNESS could not be written; it is tried again", "error", err)
 	}
 }
 
@@ -282,7 +282,7 @@ func (b *Brick) closeCatalogue() error {
 		b.committed(b.commits.last())
 	}
 	if cerr := errors.Join(b.mirror.close(), b.metadata.close(), b.witness.close()); cerr != nil {
-		b.log.Warn("the copies of what the catalogue holds could not be completed", "error", cerr)
+		b.log.Warn("the mirrors of the catalogue and the WITNESS could not be completed", "error", cerr)
 	}
 	return err
 }

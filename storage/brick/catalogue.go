@@ -166,7 +166,7 @@ func (l catalogueLog) Infof(format string, args ...any) {
 }
 
 func (l catalogueLog) Errorf(format string, args ...any) {
-	l.b.log.Warn("catalogue trouble", "detail", slog.AnyValue(lazy{format, args}))
+	l.b.log.Warn("the catalogue reports an error", "detail", slog.AnyValue(lazy{format, args}))
 }
 
 func (l catalogueLog) Fatalf(format string, args ...any) {

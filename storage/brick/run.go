@@ -59,8 +59,8 @@ func (r *runner) noteSynced() {
 	}
 }
 
-// Watch has f called soon after each fsync that made records safe, by one goroutine: f then finds all records whose Wait is done with one look. It may
-// be called once. f must not wait. Its calls end with Close.
+// Watch registers f, which one goroutine calls soon after each fsync that made records safe, so that one call serves all records whose Wait ended with it. f must not
+// wait. Watch may be called once; the calls of f end with Close.
 func (b *Brick) Watch(f func()) { b.runner.watcher.Store(&f) }
 
 // testify calls the watcher, and keeps the witness close behind the fsyncs of the log, without their waiting for either.
@@ -118,7 +118,7 @@ func (b *Brick) run() {
 				b.countLostFound(now, clock.look(now, now.Round(0)))
 			}
 			if err := b.tendCopies(); err != nil && b.Err() == nil {
-				b.log.Warn("the copies of what the catalogue holds could not be written; it will be tried again", "error", err)
+				b.log.Warn("the mirrors of the catalogue and the WITNESS could not be written; it is tried again", "error", err)
 			}
 		}
 	}

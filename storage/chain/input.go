@@ -24,8 +24,8 @@ type (
 		List    []Member
 		Dropped []Member
 	}
-	// Lease is the newest epoch in which this server held the lease, and whether it goes on, or lapsed: then all of the list go on acknowledging. A head of
-	// another epoch, or with a lease that is over, ends its own; nothing more is acknowledged under it.
+	// Lease is the newest epoch in which this server held the lease. GoesOn is true while it holds it, and while the lease has lapsed and no other server acquired it:
+	// then the frames that all members of the list have are still acknowledged. A head of another epoch, or without GoesOn, ends its chain and acknowledges nothing more.
 	Lease struct {
 		Epoch  point.Epoch
 		GoesOn bool

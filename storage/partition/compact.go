@@ -43,7 +43,8 @@ type requests struct {
 	major bool // to be made: another compaction ran when Compact was called
 }
 
-// askMajor has a major made after the compaction that runs, unless it is one itself that was asked for: then who asks again and again until a copy has the result would get one more.
+// askMajor requests a major, to be made after the running compaction. While that compaction is itself a requested major, the request is dropped: Compact repeats it
+// until the copies have the result, and each repetition would rewrite the partition once more.
 func (p *Partition) askMajor() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -716,7 +716,8 @@ func share(lo, hi, from, to point.Nanos) float64 {
 	return (float64(min(hi, to)) - float64(max(lo, from)) + 1) / (float64(to) - float64(from) + 1)
 }
 
-// Whole returns how many of the series, from least to most, to read together: see segment.Reader.
+// Whole returns how many of the series, from least to most, to read together, so that no group of the view's largest segment is opened for these and again for the
+// next ones (segment.Reader.Whole).
 func (v *View) Whole(ss []Series, least, most int) (int, error) {
 	var largest *segmentRef
 	for _, g := range v.segments {

@@ -21,7 +21,7 @@ import (
 //	rank:   time 54 bits │ gateway 10 bits
 //	column: times as distances minus their commonest, gateways xor the first one
 //
-// It is a record of its own, which only those read who need ranks of rows: all others have the lowest and highest in the block.
+// It is a record of its own, read only where the rank of each row is needed. The lowest and the highest are in the block, which is enough for all other reads.
 type ranksPage struct {
 	head  []byte
 	count int

@@ -43,7 +43,7 @@ type Deps struct {
 	Differs func(table string, p point.PartitionID) string
 	// Staging keeps rows for leaders that are away. Nil: this server stages none.
 	Staging Staging
-	// Transfers says how far the copies of a partition that is led here are which lack segments. Nil: there are no copies.
+	// Transfers returns, for a partition that is led here, the progress of each copy that lacks segments. Nil: there are no copies.
 	Transfers func(table string, p point.PartitionID) []peer.Transfer
 	// Unloads moves the rows of partitions whose keys others own now. Nil: they stay where they are.
 	Unloads Unloads

@@ -160,7 +160,7 @@ func (s *Server) Series() (n int64) {
 // CompactingBytes is about the memory of the compactions under way.
 func (s *Server) CompactingBytes() int64 { return s.compacting.Load() }
 
-// OnCompactingGrowth has f called with CompactingBytes before a compaction allocates its memory.
+// OnCompactingGrowth registers f, which is called with CompactingBytes before a compaction allocates its memory.
 func (s *Server) OnCompactingGrowth(f func(to int64)) { s.compacting.OnGrowth(f) }
 
 // unmappedMax bounds the tables that Stats names.

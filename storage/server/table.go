@@ -32,7 +32,7 @@ type table struct {
 	mu       struct {
 		sync.RWMutex
 		partitions map[point.PartitionID]*partition.Partition
-		byTime     []*partition.Partition // the same by time; nil after a change. Elements are never changed: all gives them away
+		byTime     []*partition.Partition // the same by time; nil after a change. Elements are never changed: all returns the slice itself
 		// A gate outlives a lease: it is what a hand-over waits for, and what a later lease of the same partition finds
 		// sealed.
 		gates   map[point.PartitionID]*door    // of all that were ever led here and not dropped since

@@ -10,10 +10,10 @@ type Effect interface{ effect() }
 
 // Inputs.
 type (
-	// Begin says that this server leads the partition, sealed for good: no server accepts its rows any more. First: it has led it since before it was sealed, so no slice
+	// Begin: this server leads the partition, which is sealed for good: no server accepts rows for it any more. First: it led the partition before that too, so no slice
 	// of an earlier leader can be on its way.
 	Begin struct{ First bool }
-	// End says that it does not any more. Whoever has slices drops them.
+	// End: this server does not lead the partition any more. Slices under way are forgotten.
 	End struct{}
 	// Tick says that time went by.
 	Tick struct{}

@@ -182,7 +182,7 @@ func iterate(it chunkenc.Iterator, l *Line, lo, hi int64, give func(*Line) error
 	}
 }
 
-// flush gives a line's rows away, if there are any.
+// flush passes a line's rows on, if there are any.
 func flush(l *Line, give func(*Line) error) error {
 	if l.Rows() == 0 {
 		return nil

@@ -230,7 +230,8 @@ func (o Orders) Pages(guard *access.Guard, list func(pattern string, h http.Hand
 	})
 }
 
-// Guarded asks for credentials on loopback, too, where the process is a gateway that knows any: the handler reads or changes a whole cluster.
+// Guarded returns h, or on a gateway a handler that asks for the credentials of an administrator of all tables first, on loopback too, if the gateway has any credentials:
+// h reads or changes the whole cluster.
 func (o Orders) Guarded(guard *access.Guard, h http.Handler) http.Handler {
 	if o.asks {
 		return guard.Handler(access.NeedAdminAll, h)

@@ -681,7 +681,7 @@ func (c *PartitionRestore) run(ctx context.Context, a *admin) error {
 		return err
 	}
 	if !ok {
-		return fault.Errorf(fault.Invalid, "%s never had a lease row: its placements take it by themselves", c.key())
+		return fault.Errorf(fault.Invalid, "%s never had a lease row: its placements acquire the lease by themselves", c.key())
 	}
 	if _, ok, err := a.store.Get(ctx, lease.RowKey(c.key())); err != nil {
 		return err

@@ -109,7 +109,7 @@ func (c *copies) linkBytes() int64 {
 	return c.links.HeldBytes()
 }
 
-// onLinkGrowth has grown called before linkBytes grows.
+// onLinkGrowth registers grown, which is called before linkBytes grows.
 func (c *copies) onLinkGrowth(grown func(to int64)) {
 	if c.links != nil {
 		c.links.OnHeldGrowth(grown)
@@ -124,7 +124,7 @@ func (c *copies) recentBytes() int64 {
 	return c.chains.RecentBytes()
 }
 
-// onRecentGrowth has grown called before recentBytes grows.
+// onRecentGrowth registers grown, which is called before recentBytes grows.
 func (c *copies) onRecentGrowth(grown func(to int64)) {
 	if c.chains != nil {
 		c.chains.OnRecentGrowth(grown)

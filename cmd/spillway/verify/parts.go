@@ -43,7 +43,7 @@ func (v *Verification) small() {
 		case f.Kind == KindLetters:
 			v.letters(path)
 		case f.Kind == KindOther:
-			v.tell(path, "no process of Spillway makes such a file; it was not looked at")
+			v.found(path, "no process of Spillway makes such a file; it was not looked at")
 		case f.Kind == "settings":
 			if err := v.program.ReadSettings(path); err != nil {
 				v.say(path, FileSuspect, err.Error(), "nothing: the next start writes it; no start reads it")

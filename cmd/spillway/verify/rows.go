@@ -81,7 +81,7 @@ func (v *Verification) stagedRows() {
 		case f.Kind == stagings.FileWitness && f.Err != nil:
 			v.say(path, FileSuspect, f.Err.Error(), doWitness)
 		case f.Kind == stagings.FileWitness:
-			v.tell(path, "how much of each log of staged rows was durable")
+			v.found(path, "how much of each log of staged rows was durable")
 		case f.Err != nil:
 			v.say(path, FileDamaged, damage, doStaged)
 		case f.Lost != nil:
@@ -93,7 +93,7 @@ func (v *Verification) stagedRows() {
 		case f.Gap:
 			v.say(path, FileDamaged, "the log of staged rows before it is missing", doStaged)
 		default:
-			v.tell(path, rows+" wait for their leaders")
+			v.found(path, rows+" wait for their leaders")
 		}
 		if f.Kind == stagings.FileOfLog {
 			v.staged += f.Rows
@@ -118,7 +118,7 @@ func (v *Verification) surplusRows() {
 			v.aside = map[string]partition.SurplusContent{}
 		}
 		v.aside[path] = c
-		v.tell(path, fmt.Sprintf("%d rows in %d frames of partition %d of table %q that its leader may not have: a start hands them over; %d deletions are left out", c.Rows, c.Frames, c.Partition, c.Table, c.Deletions))
+		v.found(path, fmt.Sprintf("%d rows in %d frames of partition %d of table %q that its leader may not have: a start hands them over; %d deletions are left out", c.Rows, c.Frames, c.Partition, c.Table, c.Deletions))
 	}
 }
 
@@ -143,11 +143,11 @@ func (v *Verification) letters(path string) {
 		v.say(path, FileSuspect, fmt.Sprintf("%v; %s are whole", err, what), doLetters)
 		return
 	}
-	v.tell(path, what)
+	v.found(path, what)
 }
 
-// tell records the content of a whole file.
-func (v *Verification) tell(path, what string) {
+// found records the content of a whole file.
+func (v *Verification) found(path, what string) {
 	f := v.file(path)
 	v.mu.Lock()
 	defer v.mu.Unlock()

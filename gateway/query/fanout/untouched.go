@@ -23,7 +23,7 @@ import (
 //   - It was not staged, or its leader acked it at level all before the question: partitions have it, which are asked later.
 //   - It is staged when the question comes. Its time is among those answered, so every step with it in its window is read as rows: first those that are staged, then
 //     those of partitions, and the row counts once by its rank (staged.go). It does not matter that it may be forwarded at any point in between.
-//   - It goes from one holder to another meanwhile, which the gateway does not know yet: the one that gave it away answers for it as long as it reads it (staging.ReadableFor).
+//   - It goes from one holder to another meanwhile, which the gateway does not know yet: the one that transferred it answers for it as long as it can be read there (staging.ReadableFor).
 //
 // No evaluated step has a row twice, whatever moves: a server evaluates rows of partitions alone, and each is in one. Rows staged after the question were not acked when
 // the query began, so the answer need not have them: the times of a holder cannot grow by a row that it must have. They are asked for, and not announced in the registry, where they would be older. Times

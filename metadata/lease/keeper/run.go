@@ -165,7 +165,7 @@ func (k *Keeper) Leave(ctx context.Context) error {
 	}
 }
 
-var errEnded = fault.Errorf(fault.Canceled, "leases are kept no more")
+var errEnded = fault.Errorf(fault.Canceled, "the lease keeper has ended")
 
 // Run keeps leases until ctx ends. It does not release them: call Leave first for that. The error is coord.ErrSetBack where the store was set back.
 func (k *Keeper) Run(ctx context.Context) error {

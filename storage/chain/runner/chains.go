@@ -72,7 +72,7 @@ type Deps struct {
 	Wire   Wire
 	Clock  func() chain.Time                   // never goes back and counts suspends
 	Epoch  func(point.PlacementID) point.Epoch // the brick's highest
-	Watch  func(synced func())                 // has synced called after each fsync of the log
+	Watch  func(synced func())                 // registers synced, which is called after each fsync of the log
 	Log    *slog.Logger
 	// RecentBytes bounds the memory of the newest frames of all logs together. 0: 64 MiB. Smaller: a member that is a moment behind is sent frames out of the log.
 	RecentBytes int64

@@ -96,7 +96,7 @@ func (r *recent) clearLocked() {
 // RecentBytes is the memory of the newest frames of the logs, which are kept until they are passed on.
 func (c *Chains) RecentBytes() int64 { return c.recents.held.Load() }
 
-// OnRecentGrowth has f called with the coming value of RecentBytes each time before it grows.
+// OnRecentGrowth registers f, which is called with the coming value of RecentBytes each time before it grows.
 func (c *Chains) OnRecentGrowth(f func(to int64)) { c.recents.held.OnGrowth(f) }
 
 // after returns the frames behind a serial, about so many bytes; found: the first one, if there is any, follows serial.

@@ -258,7 +258,7 @@ func (s *Store) giveLocked(id staging.ID) {
 		time.AfterFunc(staging.ReadableFor, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if s.mu.gives[id]--; s.mu.gives[id] == 0 { // else it came back meanwhile, and was given away again
+			if s.mu.gives[id]--; s.mu.gives[id] == 0 { // else the frame was staged here and transferred a second time meanwhile
 				delete(s.mu.gives, id)
 				delete(s.mu.given, id)
 			}

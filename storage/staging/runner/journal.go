@@ -214,9 +214,9 @@ func (j *journal) keepDamaged(f *file, why error) error {
 	path, kept := j.path(f.number, fileSuffix), j.path(f.number, damagedSuffix)
 	j.log.Error("a log of staged frames is damaged: frames behind the damage are read from their other holders, which stage them here again", "file", path, "kept_as", kept, "error", why)
 	if err := j.fs.Link(path, kept); err != nil && !oserror.IsExist(err) {
-		return fault.Wrap(err, fault.Unavailable, "keep %s", path)
+		return fault.Wrap(err, fault.Unavailable, "keep the damaged log %s", path)
 	}
-	return fault.Wrap(brick.SyncDir(j.fs, j.dir), fault.Unavailable, "keep %s", path)
+	return fault.Wrap(brick.SyncDir(j.fs, j.dir), fault.Unavailable, "keep the damaged log %s", path)
 }
 
 func readAll(fs vfs.FS, path string) ([]byte, error) {
