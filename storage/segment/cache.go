@@ -48,6 +48,7 @@ type Cache struct {
 		bytes       int64
 		bulkBytes   int64                // of bytes, those of bulk, and of the labels of definitions
 		answers     map[uint64][]*answer // that pages hold, by hash
+		met         []point.Nanos        // hashes of stored bytes; see metBefore
 	}
 	pagesMax int64
 	common   *Reader // the reader of what segments have in common; it has no file
@@ -70,7 +71,7 @@ func NewCache(size int64) *Cache {
 	c.labels.seed, c.labels.of = c.seed, map[uint64][]*sharedLabels{}
 	c.scratch.New = func() any { return new(readState) }
 	c.mu.pages, c.mu.bulk, c.mu.small, c.mu.answers = map[pageKey]*list.Element{}, list.New(), list.New(), map[uint64][]*answer{}
-	c.mu.filling = map[pageKey]struct{}{}
+	c.mu.filling, c.mu.met = map[pageKey]struct{}{}, make([]point.Nanos, commonMet)
 	c.files.max = FilesMax
 	return c
 }

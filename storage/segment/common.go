@@ -13,7 +13,8 @@ import (
 //	segment 2: record of names ─┼─▶ names          segment 2: frame of values ─┼─▶ values
 //	segment 3: record of names ─┘                  segment 3: frame of values ─┘
 //
-// The bytes themselves are compared, so equal hashes do no harm.
+// The bytes themselves are compared, so equal hashes do no harm. What is met for the first time does not stay, only the hash of its bytes: where each segment has hosts
+// of its own, frames that no other has would push out the answers to selectors, which are a tenth of their size.
 
 // Bounds of what is common: the bytes as they are stored, and what they hold. Longer ones are of segments of many series, of which there are few.
 const (
@@ -23,6 +24,9 @@ const (
 
 // commonBytes is what a common part takes in the Cache, beside its bytes.
 const commonBytes = 200
+
+// commonMet is how many hashes of bytes that were met are remembered, by their remainders: those of the last few hundred segments.
+const commonMet = 1 << 10
 
 // commonKey is the key of what stored bytes hold. The reader stands for all.
 func (c *Cache) commonKey(group uint32, stored []byte) pageKey {
@@ -40,13 +44,27 @@ func (c *Cache) commonOf(group uint32, stored []byte) *cached {
 	return nil
 }
 
-// putCommon keeps what stored bytes hold, which is so many bytes long.
+// putCommon keeps what stored bytes hold, which is so many bytes long, if they were met before.
 func (c *Cache) putCommon(group uint32, stored []byte, p *cached, held int64) {
 	if len(stored) > commonStoredMax || held > commonHeldMax {
 		return
 	}
-	p.key, p.asked, p.bytes = c.commonKey(group, stored), string(stored), commonBytes+int64(len(stored))+held
+	p.key = c.commonKey(group, stored)
+	if !c.metBefore(p.key.at) {
+		return
+	}
+	p.asked, p.bytes = string(stored), commonBytes+int64(len(stored))+held
 	c.put(p)
+}
+
+// metBefore reports whether a hash was met lately, and remembers it. Another one with its remainder takes its place.
+func (c *Cache) metBefore(hash point.Nanos) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := &c.mu.met[uint64(hash)%commonMet]
+	met := *at == hash
+	*at = hash
+	return met
 }
 
 // commonFrame is frame for one that other segments may have too. What it returns is shared and read only.
