@@ -1,8 +1,15 @@
 package segment
 
 import (
+	"container/list"
 	"math/rand/v2"
+	"reflect"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
 )
 
 // A list is counted in the Cache by the pages that hold it: without a page it must leave no bytes behind.
@@ -63,5 +70,26 @@ func BenchmarkForget(b *testing.B) {
 			c.put(&cached{key: pageKey{reader: &r, group: i}, bytes: 1})
 		}
 		c.forget(&r)
+	}
+}
+
+// TestSmallPartsCountWithTheirEntry: of thousands of pages of places that a segment lacks, and of short frames, the entries are most of the memory, and half of them was not counted.
+func TestSmallPartsCountWithTheirEntry(t *testing.T) {
+	size := func(v any) int64 { return int64(reflect.TypeOf(v).Size()) }
+	entry := size(cached{}) + size(list.Element{}) + size(pageKey{}) + size((*list.Element)(nil))
+	if placesBytes < entry || commonBytes < entry {
+		t.Errorf("a page of places counts %d bytes and a common part %d beside their own, an entry has %d", placesBytes, commonBytes, entry)
+	}
+	fs, cache := vfs.NewMem(), openCache(t, 8<<20)
+	r := sparse(t, fs, cache, "s", 1, 1)
+	m := cache.Memory()
+	defer m.Close()
+	before, ids := cache.mu.bytes, []point.DenseID{}
+	for i := range 1000 {
+		ids = append(ids, point.DenseID(i*pagePlaces))
+	}
+	check(t, r.ReadInto(m, ids[1:], nil, 0, 10, 0, func(int, rows.Run) error { return nil }))
+	if grown := cache.mu.bytes - before; grown < 999*entry {
+		t.Errorf("999 pages that are not there count %d bytes, their entries have %d", grown, 999*entry)
 	}
 }

@@ -22,8 +22,8 @@ const (
 	commonHeldMax   = 16 << 10
 )
 
-// commonBytes is what a common part takes in the Cache, beside its bytes.
-const commonBytes = 200
+// commonBytes is the entry of a common part in the Cache, beside its bytes.
+const commonBytes = 400
 
 // commonMet is how many hashes of bytes that were met are remembered, by their remainders: those of the last few hundred segments.
 const commonMet = 1 << 10

@@ -125,8 +125,8 @@ func (n *nearPlaces) load(t *tableIter, number uint32, keep bool) error {
 	return nil
 }
 
-// placesBytes is what a page of places takes in the Cache, beside its bytes.
-const placesBytes = 160
+// placesBytes is the entry of a page of places in the Cache, beside the bytes of the page.
+const placesBytes = 400
 
 // lookupPlace finds a series in its page.
 func lookupPlace(page []byte, id point.DenseID) (at place, ok bool, err error) {
