@@ -22,6 +22,7 @@ type Copies struct {
 	seq    uint64 // of the map by which the servers were chosen
 	enough int
 	less   bool
+	other  bool
 
 	copies  []copyState
 	spare   bool // those that may lack rows are asked
@@ -66,9 +67,10 @@ const (
 )
 
 // Copies begins to ask servers in an order, by the map of seq. Answers of so many that may lack rows are complete; more than there are servers: those
-// never are. less allows an answer that may lack rows where there is no other.
-func (p *Policy) Copies(order []topology.ServerID, seq uint64, enough int, less bool) Copies {
-	c := Copies{policy: p, seq: seq, enough: max(1, enough), less: less, copies: make([]copyState, len(order))}
+// never are. less allows an answer that may lack rows where there is no other. other says that the asker has another way to an answer, if none of the servers surely has
+// every row.
+func (p *Policy) Copies(order []topology.ServerID, seq uint64, enough int, less, other bool) Copies {
+	c := Copies{policy: p, seq: seq, enough: max(1, enough), less: less, other: other, copies: make([]copyState, len(order))}
 	for i, s := range order {
 		c.copies[i].server = s
 	}
@@ -78,12 +80,17 @@ func (p *Policy) Copies(order []topology.ServerID, seq uint64, enough int, less 
 // Begin returns the first questions.
 func (c *Copies) Begin() []CopyAsk { return c.next() }
 
-// Late handles that for some time there was no answer to the questions asked, and returns more.
+// Late handles that for some time there was no answer to the questions asked, and returns more. Where the asker has another way, and all others may lack rows since they do not
+// hear from their leader, one that is late is not waited for: it is most likely that leader, and frozen.
 func (c *Copies) Late() []CopyAsk {
 	if c.outcome != Open {
 		return nil
 	}
-	return c.next()
+	asks := c.next()
+	if c.other && len(asks) == 0 && c.outcome == Open && c.refusals() > 0 && c.refusals() == len(c.copies)-1 {
+		c.outcome = Failed
+	}
+	return asks
 }
 
 // Look gets the leader of one of the partitions, now that a copy is late. If it has failed to answer before, it may answer now: as a leader it surely has

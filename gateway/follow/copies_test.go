@@ -17,20 +17,20 @@ import (
 
 // copiesScript runs
 //
-//	copies n1 n2 n3 [enough=2] [less]     the servers in the order in which they are asked; then events, one a line:
+//	copies n1 n2 n3 [enough=2] [less] [other]     the servers in the order in which they are asked; then events, one a line:
 //	    n1 ok · n1 unsure · n1 stale [named=9] · n1 unavailable · n1 corrupt · n1 throttled · n1 here throttled · late · leads n2
 //
 // "here": by this gateway itself. All go by a map of seq 7. "n1?" is the question for what n1 has, though rows may be missing.
 func (s *script) copies(d *datadriven.TestData) string {
-	enough, less := 2, d.HasArg("less")
+	enough, less, other := 2, d.HasArg("less"), d.HasArg("other")
 	d.MaybeScanArgs(s.t, "enough", &enough)
 	var order []topology.ServerID
 	for _, a := range d.CmdArgs {
-		if a.Vals == nil && a.Key != "less" {
+		if a.Vals == nil && a.Key != "less" && a.Key != "other" {
 			order = append(order, topology.ServerID(a.Key))
 		}
 	}
-	c := s.policy.Copies(order, 7, enough, less)
+	c := s.policy.Copies(order, 7, enough, less, other)
 	var out strings.Builder
 	name := func(a CopyAsk) string {
 		if a.Mode == peer.UnsureCopies {

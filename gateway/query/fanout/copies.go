@@ -90,7 +90,7 @@ type result struct {
 // askCopies asks the copies of a group's partitions; its arguments and results are those of ask. Questions run under long, which lasts as long as the rows of an answer
 // are read, and are cancelled one by one; others ends only the race.
 func (s *Source) askCopies(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
-	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less && r.plan == nil), open: map[follow.CopyAsk]*question{},
+	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less && r.plan == nil, r.plan != nil), open: map[follow.CopyAsk]*question{},
 		refusal: make([]error, len(g.copies))}
 	x.results = make(chan result, 2*len(g.copies)) // each is asked twice at most
 	err := x.run(long, others)

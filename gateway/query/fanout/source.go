@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -48,8 +49,8 @@ type Deps struct {
 	Age func(table string) time.Duration
 	// NeverLed reports whether no server ever led a partition, as of Age ago. Nil: all are led.
 	NeverLed func(p lease.Partition) bool
-	// HadNoRows reports whether no row of a partition was acked, as of Age ago. Nil: all have some.
-	HadNoRows func(p lease.Partition) bool
+	// HadNoRows reports whether no row of a partition was acked, and no transaction of the map newer than seq changed it, as of Age ago. Nil: all have some.
+	HadNoRows func(p lease.Partition, seq uint64) bool
 	// Copies returns the servers that the lease row of a partition lists in sync; none if it may not be read now. Nil: leaders alone are asked.
 	Copies func(p lease.Partition) []topology.ServerID
 	// Staged returns the servers on which rows of a table may be staged. Nil: none are.
@@ -59,7 +60,8 @@ type Deps struct {
 	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may accept some.
 	// Nil: none are. Errors are Unavailable.
 	Stagers func(ctx context.Context, table string) ([]topology.ServerID, error)
-	// CaughtUp returns when NeverLed has all that was known to the coordination store when it was called. Nil: NeverLed is the newest.
+	// CaughtUp returns when NeverLed and HadNoRows have all that was known to the coordination store when it was called. Nil: NeverLed is the newest, and HadNoRows counts
+	// only while the store is away.
 	CaughtUp   func(context.Context) error
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
@@ -150,6 +152,7 @@ type request struct {
 	caughtUp bool   // the view of the leaders was compared with the store
 	// aside are partitions that had no rows when the coordination store answered last, and of which there was no answer.
 	aside map[point.PartitionID]bool
+	seq   uint64 // of the map of this try
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
 	// begin drops the answers so far.
@@ -185,6 +188,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			return nil, err
 		}
 		m := known.m
+		r.seq = m.Seq
 		warnIncomplete(ctx, r.table, among)
 		groups, orphans := r.groups(among, s.targets(ctx, r, m, again.Try()))
 		if r.plan != nil && len(groups) == 0 {
@@ -201,7 +205,8 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		for _, o := range orphans {
 			missing = append(missing, follow.Failure{Partitions: []*topology.Partition{o.partition}, Reason: follow.Leaderless, Err: o.err})
 		}
-		if len(orphans) == 0 || query.Partial(ctx) && !r.whole { // else an answer without them is refused anyway
+		missing = s.withRows(ctx, r, missing)
+		if len(missing) == 0 || query.Partial(ctx) && !r.whole { // else an answer without them is refused anyway
 			r.begin()
 			failed, err := s.askAll(ctx, r, groups)
 			if err != nil {
@@ -247,7 +252,7 @@ func (s *Source) setAside(r *request, missing []follow.Failure) (more bool) {
 	}
 	for _, f := range missing {
 		for _, p := range f.Partitions {
-			if r.aside[p.ID] || !s.deps.HadNoRows(lease.Partition{Table: r.table, ID: p.ID}) {
+			if r.aside[p.ID] || !s.deps.HadNoRows(lease.Partition{Table: r.table, ID: p.ID}, math.MaxUint64) {
 				continue
 			}
 			if r.aside == nil {
@@ -348,6 +353,7 @@ func (s *Source) askGroup(ctx, others context.Context, r *request, g *group) (an
 		answers, failed, err = s.askCopies(ctx, others, r, g)
 	} else {
 		answers, failed, err = s.ask(ctx, others, r, g)
+		failed = s.withRows(others, r, failed)
 	}
 	if err == nil && len(failed) > 0 {
 		s.metrics.request(failed[0].Err)
@@ -385,7 +391,14 @@ func (s *Source) ask(long, others context.Context, r *request, g *group) ([]answ
 	a := s.follow.Begin(long, r.table, g.server, g.partitions)
 	stop := context.AfterFunc(others, a.Close)
 	defer stop()
+	silent := s.unlessEmpty(r, g, a)
 	ans, err := r.ask(a.Context(), g, storage)
+	if silent.answered() {
+		if err == nil {
+			ans.drop()
+		}
+		return nil, nil, nil
+	}
 	verdict, reason := a.End(err)
 	if verdict == follow.Done {
 		if ans.complete {

@@ -88,12 +88,13 @@ func (v *View) NeverLed(p lease.Partition) bool {
 	return v.mu.board.neverLed(p)
 }
 
-// HadNoRows reports whether a partition has a lease row, and no row of it was acked, by the lease rows seen so far. This view may be as old as Age.
-func (v *View) HadNoRows(p lease.Partition) bool {
+// HadNoRows reports whether a partition has a lease row, no row of it was acked, and no transaction of its table's map newer than seq changed it, by the lease rows seen
+// so far. This view may be as old as Age.
+func (v *View) HadNoRows(p lease.Partition, seq uint64) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	r, ok := v.mu.board.rows[p]
-	return ok && r.err == nil && r.lease.Empty && r.lease.Offline == nil
+	return ok && r.err == nil && r.lease.Empty && r.lease.Offline == nil && r.lease.Seq <= seq
 }
 
 // catchUpMax bounds CaughtUp: a heartbeat comes through the watch about once a second.

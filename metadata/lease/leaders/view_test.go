@@ -318,3 +318,26 @@ func TestTheViewCatchesUpWithTheStore(t *testing.T) {
 		}
 	})
 }
+
+// TestOnlyAMarkThatNoNewerMapChangedSaysThatThereAreNoRows: the keys of a partition may be another's by a newer map.
+func TestOnlyAMarkThatNoNewerMapChangedSaysThatThereAreNoRows(t *testing.T) {
+	inWorld(t, func(w *world) {
+		f := func(what string, want bool, l lease.Lease) {
+			w.t.Helper()
+			w.put(l)
+			if err := w.view.CaughtUp(w.t.Context()); err != nil {
+				w.t.Error(err)
+			}
+			if got := w.view.HadNoRows(lease.Partition{Table: "t", ID: 7}, 3); got != want {
+				w.t.Errorf("%s: %t", what, got)
+			}
+		}
+		l := lease.Lease{State: lease.Held, Holder: "n2", Boot: "b1", Epoch: 4, Empty: true}
+		f("it is led", true, l)
+		f("by the map of transaction 3", true, l.Barring(3))
+		f("by a newer one", false, l.Barring(4))
+		f("taken offline", false, l.TakenOffline(lease.Note{Who: "ada", Reason: "bad disk"}))
+		l.Empty = false
+		f("it had a row", false, l)
+	})
+}

@@ -1,0 +1,88 @@
+package fanout
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/follow/runner"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// A partition of which no row was acked has no copies: its leader alone answers, and while that is dead or silent none does, until another leads, seconds later. But
+// its lease row says that it has no rows (lease.Lease.Empty), and the leader removes that mark before it accepts the first one. So the coordination store answers
+// in the leader's place, if this view has all that the store had after the question was begun:
+//
+//	query begins ──▶ staged rows are asked for ──▶ the leader is asked ──▶ no answer ──▶ CaughtUp, and the mark is there: no rows
+//
+//   - A row of the partition itself that was acked before is one before which the mark was removed: there is none.
+//   - A row of its keys that another partition acked before, by a newer map, would mean that this one had ended, or moved. That transaction wrote its number
+//     into the lease row (lease.Guard): a number newer than the map is no answer, as a leader with a newer map is Stale.
+//   - A row that waits in staging is in the answer of staging, which is older than the mark. Had it gone to the partition before, the mark would be gone.
+//   - A row that moves here from a partition that unloads is still in that one, which is asked by the same map. In another try, by a newer map, the mark is looked at anew.
+//
+// Requests that are more than questions need the leader: it remembers a deletion for rows that come late.
+
+// empty returns which of a group's partitions surely have no row.
+func (s *Source) empty(ctx context.Context, r *request, ps []*topology.Partition) (none []*topology.Partition) {
+	if s.deps.HadNoRows == nil || s.deps.CaughtUp == nil || r.whole {
+		return nil
+	}
+	marked := func(p *topology.Partition) bool {
+		return s.deps.HadNoRows(lease.Partition{Table: r.table, ID: p.ID}, r.seq)
+	}
+	if !slices.ContainsFunc(ps, marked) || s.deps.CaughtUp(ctx) != nil {
+		return nil
+	}
+	for _, p := range ps {
+		if marked(p) {
+			none = append(none, p)
+		}
+	}
+	return none
+}
+
+// withRows leaves partitions without any row out of failures. A server that answered Stale is there: it may have a newer map, or lead in a moment.
+func (s *Source) withRows(ctx context.Context, r *request, failed []follow.Failure) (rest []follow.Failure) {
+	for _, f := range failed {
+		if f.Reason != follow.Stale {
+			none := s.empty(ctx, r, f.Partitions)
+			f.Partitions = slices.DeleteFunc(slices.Clone(f.Partitions), func(p *topology.Partition) bool { return slices.Contains(none, p) })
+		}
+		if len(f.Partitions) > 0 {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+// silentLeader ends a question to a leader that says nothing for follow.SilenceMax, where none of the partitions has a row.
+type silentLeader struct {
+	state atomic.Int32 // of the states below
+	timer *time.Timer
+}
+
+const (
+	leaderAsked int32 = iota
+	leaderAnswered
+	leaderLeft // it is not waited for, and what it may still say does not count
+)
+
+func (s *Source) unlessEmpty(r *request, g *group, a *runner.Attempt) *silentLeader {
+	u := &silentLeader{}
+	u.timer = time.AfterFunc(follow.SilenceMax, func() {
+		if len(s.empty(a.Context(), r, g.partitions)) == len(g.partitions) && u.state.CompareAndSwap(leaderAsked, leaderLeft) {
+			a.Close()
+		}
+	})
+	return u
+}
+
+// answered is called when the question has ended; left: the partitions have no rows.
+func (u *silentLeader) answered() (left bool) {
+	u.timer.Stop()
+	return !u.state.CompareAndSwap(leaderAsked, leaderAnswered)
+}
