@@ -3,7 +3,6 @@ package clustertest
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -98,7 +97,7 @@ type emptyAnswer struct {
 
 // emptyRows leaves out partitions that had rows.
 func (c *crowd) emptyRows(ps []lease.Partition) []lease.Partition {
-	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { return !c.view.Leaders.HadNoRows(p, math.MaxUint64) })
+	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { return !c.view.Leaders.HadNoRows(p) })
 }
 
 // ask asks all kinds again and again, whether or not the questions before were answered.

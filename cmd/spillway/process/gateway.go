@@ -96,7 +96,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 		Stagers: func(ctx context.Context, table string) ([]topology.ServerID, error) {
 			return waiting.Stagers(ctx, time.Now(), table, func(ctx context.Context) ([]registry.Server, error) { return registry.List(ctx, p.view.Coord) })
 		},
-		Takers: waiting.Takers, Tables: p.view.Tables, Leaders: p.view.Leaders, Servers: p.view.Peers, Age: p.view.Age, NeverLed: p.view.Leaders.NeverLed, HadNoRows: p.view.Leaders.HadNoRows,
+		Takers: waiting.Takers, Tables: p.view.Tables, Leaders: p.view.Leaders, Servers: p.view.Peers, Age: p.view.Age, NeverLed: p.view.Leaders.NeverLed, HadNoRows: p.view.Leaders.HadNoRows, HasNoRows: p.view.Leaders.HasNoRows,
 		CaughtUp: p.view.Leaders.CaughtUp, Copies: p.view.Leaders.InSync, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
 	behind := gatewayDeps{tables: p.view.Tables, coord: p.view.Coord, servers: p.view.Peers, leaders: p.view.Leaders, source: source, describe: p.view.Describe, ping: p.view.Peers.Ping, lastReceived: p.view.Peers.LastReceived, readOnly: p.view.ReadOnly, administer: p.administer(),

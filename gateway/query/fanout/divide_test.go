@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/columns"
@@ -94,5 +95,39 @@ func withCopies(m *topology.Map) *topology.Map {
 	}
 	return two.Cover([]point.Nanos{0, 1e9, 2e9}, func(point.PartitionID) []topology.Placement {
 		return []topology.Placement{{ID: 1, Server: "n1"}, {ID: 2, Server: "n2"}}
+	})
+}
+
+// copyEvaluator evaluates nothing; the leader is frozen, or the copy does not hear from it.
+type copyEvaluator struct{ *copyServer }
+
+func (e copyEvaluator) Evaluate(ctx context.Context, q *peer.Select, _ []byte, _ func([]byte) error) error {
+	set, err := e.Select(ctx, q)
+	if err == nil {
+		err = set.Close()
+	}
+	return err
+}
+
+// copyEvaluators are the servers of copied, which evaluate.
+type copyEvaluators struct{ *copied }
+
+func (c copyEvaluators) Server(id topology.ServerID) (peer.Storage, bool) {
+	return copyEvaluator{c.copies[id]}, true
+}
+
+// TestEvaluationsDoNotWaitForAFrozenLeader: the other copies do not hear from it. Rows are read of them together, as soon as it is late.
+func TestEvaluationsDoNotWaitForAFrozenLeader(t *testing.T) {
+	inCopies(t, func(c *copied) {
+		c.copies["n1"].mute, c.copies["n2"].sure, c.copies["n3"].sure = true, false, false
+		c.source.deps.Servers = copyEvaluators{c}
+		began := time.Now()
+		divided, err := c.source.Divide(c.t.Context(), &peer.Select{Table: "t", Hi: 2e9}, &columns.Request{Plan: columns.Plan{
+			Grid:   columns.Grid{Start: 500, End: 1500, Step: 500},
+			Source: columns.Source{Window: 100 * time.Millisecond, Function: columns.FunctionOf("rate"), OneName: true},
+		}})
+		if took := time.Since(began); err != nil || divided != nil || took > follow.LateMax || c.asked() < 3 {
+			c.t.Errorf("%v %v after %v, with %d questions: want rows to be read", divided, err, took, c.asked())
+		}
 	})
 }

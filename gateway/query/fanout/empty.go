@@ -19,6 +19,7 @@ import (
 //	query begins ──▶ staged rows are asked for ──▶ the leader is asked ──▶ no answer ──▶ CaughtUp, and the mark is there: no rows
 //
 //   - A row of the partition itself that was acked before is one before which the mark was removed: there is none.
+//   - In a coordination store that was restored from a backup, the mark may be older than the rows. There the leader was not seen to renew its heartbeat since (HasNoRows).
 //   - A row of its keys that another partition acked before, by a newer map, would mean that this one had ended, or moved. That transaction wrote its number
 //     into the lease row (lease.Guard): a number newer than the map is no answer, as a leader with a newer map is Stale.
 //   - A row that waits in staging is in the answer of staging, which is older than the mark. Had it gone to the partition before, the mark would be gone.
@@ -28,11 +29,11 @@ import (
 
 // empty returns which of a group's partitions surely have no row.
 func (s *Source) empty(ctx context.Context, r *request, ps []*topology.Partition) (none []*topology.Partition) {
-	if s.deps.HadNoRows == nil || s.deps.CaughtUp == nil || r.whole {
+	if s.deps.HasNoRows == nil || s.deps.CaughtUp == nil || r.whole {
 		return nil
 	}
 	marked := func(p *topology.Partition) bool {
-		return s.deps.HadNoRows(lease.Partition{Table: r.table, ID: p.ID}, r.seq)
+		return s.deps.HasNoRows(lease.Partition{Table: r.table, ID: p.ID}, r.seq)
 	}
 	if !slices.ContainsFunc(ps, marked) || s.deps.CaughtUp(ctx) != nil {
 		return nil

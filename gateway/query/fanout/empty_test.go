@@ -30,7 +30,7 @@ func inEmptyWorld(t *testing.T, f func(*emptyWorld)) {
 		x := &emptyWorld{world: w, empty: true}
 		w.cover(time.Now())
 		w.change(func() { w.leads[4] = "dead" })
-		w.source.deps.HadNoRows = func(p lease.Partition, seq uint64) bool { return p.ID == 4 && x.empty && x.changed <= seq }
+		w.source.deps.HasNoRows = func(p lease.Partition, seq uint64) bool { return p.ID == 4 && x.empty && x.changed <= seq }
 		w.source.deps.CaughtUp = func(context.Context) error {
 			if x.calls++; x.learns != nil {
 				x.learns()

@@ -67,7 +67,7 @@ func TestQueriesUpToNowAreAnsweredWhereAnHourEndsWithoutTheCoordinationStore(t *
 	inWorld(t, func(w *world) {
 		w.cover(time.Now())
 		empty := true
-		w.source.deps.HadNoRows = func(p lease.Partition, _ uint64) bool { return p.ID == 4 && empty }
+		w.source.deps.HadNoRows = func(p lease.Partition) bool { return p.ID == 4 && empty }
 		w.answers("the store answers", w.t.Context(), "", true)
 		w.cut(time.Minute)
 		w.answers("cut off", w.t.Context(), "may be missing", false)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -49,8 +48,10 @@ type Deps struct {
 	Age func(table string) time.Duration
 	// NeverLed reports whether no server ever led a partition, as of Age ago. Nil: all are led.
 	NeverLed func(p lease.Partition) bool
-	// HadNoRows reports whether no row of a partition was acked, and no transaction of the map newer than seq changed it, as of Age ago. Nil: all have some.
-	HadNoRows func(p lease.Partition, seq uint64) bool
+	// HadNoRows reports whether no row of a partition was acked, as of Age ago. Nil: all have some.
+	HadNoRows func(p lease.Partition) bool
+	// HasNoRows reports that for readers that do without its leader's word: no transaction of the map newer than seq changed the partition either. Nil: all have some.
+	HasNoRows func(p lease.Partition, seq uint64) bool
 	// Copies returns the servers that the lease row of a partition lists in sync; none if it may not be read now. Nil: leaders alone are asked.
 	Copies func(p lease.Partition) []topology.ServerID
 	// Staged returns the servers on which rows of a table may be staged. Nil: none are.
@@ -60,8 +61,8 @@ type Deps struct {
 	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may accept some.
 	// Nil: none are. Errors are Unavailable.
 	Stagers func(ctx context.Context, table string) ([]topology.ServerID, error)
-	// CaughtUp returns when NeverLed and HadNoRows have all that was known to the coordination store when it was called. Nil: NeverLed is the newest, and HadNoRows counts
-	// only while the store is away.
+	// CaughtUp returns when NeverLed and HasNoRows have all that was known to the coordination store when it was called. Nil: NeverLed is the newest, and HasNoRows is not
+	// asked.
 	CaughtUp   func(context.Context) error
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
@@ -252,7 +253,7 @@ func (s *Source) setAside(r *request, missing []follow.Failure) (more bool) {
 	}
 	for _, f := range missing {
 		for _, p := range f.Partitions {
-			if r.aside[p.ID] || !s.deps.HadNoRows(lease.Partition{Table: r.table, ID: p.ID}, math.MaxUint64) {
+			if r.aside[p.ID] || !s.deps.HadNoRows(lease.Partition{Table: r.table, ID: p.ID}) {
 				continue
 			}
 			if r.aside == nil {

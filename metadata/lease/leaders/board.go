@@ -28,10 +28,12 @@ type row struct {
 }
 
 type beat struct {
-	rev   coord.Revision
-	boot  lease.Boot    // "": the row is gone
-	since time.Duration // in reachable time: when this revision was first seen
-	load  float64
+	rev  coord.Revision
+	boot lease.Boot // "": the row is gone
+	// renewed: this boot was seen to write more than one revision.
+	renewed bool
+	since   time.Duration // in reachable time: when this revision was first seen
+	load    float64
 	// readOnly is the reason why it accepts no rows; "": it accepts them.
 	readOnly string
 	room     int64 // 0: not known
@@ -146,12 +148,15 @@ func (b *board) learn(r coord.Row) (changed bool) {
 		b.beats[s] = beat{rev: r.Revision, since: b.reachable.total}
 		return false
 	}
-	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.reachable.total, load: hb.Load, readOnly: hb.ReadOnly, room: hb.Room}
+	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, renewed: was.rev != 0 && was.boot == hb.Boot, since: b.reachable.total, load: hb.Load, readOnly: hb.ReadOnly, room: hb.Room}
 	return was.boot != hb.Boot || !wasLive
 }
 
 // led reports whether the row is of a partition that was once led. For an unreadable row it cannot say.
 func (r row) led() bool { return r.err != nil || r.lease.Epoch > 0 }
+
+// empty reports whether the row says that no row of the partition was acked.
+func (r row) empty() bool { return r.err == nil && r.lease.Empty && r.lease.Offline == nil }
 
 // neverLed reports whether no server ever led a partition.
 func (b *board) neverLed(p lease.Partition) bool {

@@ -88,13 +88,25 @@ func (v *View) NeverLed(p lease.Partition) bool {
 	return v.mu.board.neverLed(p)
 }
 
-// HadNoRows reports whether a partition has a lease row, no row of it was acked, and no transaction of its table's map newer than seq changed it, by the lease rows seen
-// so far. This view may be as old as Age.
-func (v *View) HadNoRows(p lease.Partition, seq uint64) bool {
+// HadNoRows reports whether a partition has a lease row, and no row of it was acked, by the lease rows seen so far. This view may be as old as Age.
+func (v *View) HadNoRows(p lease.Partition) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	r, ok := v.mu.board.rows[p]
-	return ok && r.err == nil && r.lease.Empty && r.lease.Offline == nil && r.lease.Seq <= seq
+	return ok && r.empty()
+}
+
+// HasNoRows is HadNoRows for callers that do without the leader's word: no transaction of the table's map newer than seq changed the partition, and its leader was seen to
+// renew its heartbeat. In a coordination store that was restored from a backup the lease rows of dead servers are those of then.
+func (v *View) HasNoRows(p lease.Partition, seq uint64) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.mu.board.rows[p]
+	if !ok || !r.empty() || r.lease.Seq > seq {
+		return false
+	}
+	hb := v.mu.board.beats[r.lease.Holder]
+	return hb.renewed && hb.boot == r.lease.Boot
 }
 
 // catchUpMax bounds CaughtUp: a heartbeat comes through the watch about once a second.

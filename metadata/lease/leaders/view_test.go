@@ -319,8 +319,8 @@ func TestTheViewCatchesUpWithTheStore(t *testing.T) {
 	})
 }
 
-// TestOnlyAMarkThatNoNewerMapChangedSaysThatThereAreNoRows: the keys of a partition may be another's by a newer map.
-func TestOnlyAMarkThatNoNewerMapChangedSaysThatThereAreNoRows(t *testing.T) {
+// TestTheMarkOfNoRowsStandsForALeaderThatWasSeen: not for one that was not seen since the coordination store was restored, nor of an older map: the keys may be another's by now.
+func TestTheMarkOfNoRowsStandsForALeaderThatWasSeen(t *testing.T) {
 	inWorld(t, func(w *world) {
 		f := func(what string, want bool, l lease.Lease) {
 			w.t.Helper()
@@ -328,16 +328,25 @@ func TestOnlyAMarkThatNoNewerMapChangedSaysThatThereAreNoRows(t *testing.T) {
 			if err := w.view.CaughtUp(w.t.Context()); err != nil {
 				w.t.Error(err)
 			}
-			if got := w.view.HadNoRows(lease.Partition{Table: "t", ID: 7}, 3); got != want {
+			if got := w.view.HasNoRows(lease.Partition{Table: "t", ID: 7}, 3); got != want {
 				w.t.Errorf("%s: %t", what, got)
 			}
 		}
 		l := lease.Lease{State: lease.Held, Holder: "n2", Boot: "b1", Epoch: 4, Empty: true}
-		f("it is led", true, l)
-		f("by the map of transaction 3", true, l.Barring(3))
-		f("by a newer one", false, l.Barring(4))
+		f("of its server there is no heartbeat", false, l)
+		w.beat("n2")
+		f("its heartbeat is as old as the view", false, l)
+		w.beat("n2")
+		f("it was renewed", true, l)
+		w.pass(5, "n1")
+		f("it is dead", true, l)
+		f("the map of transaction 3 changed it", true, l.Barring(3))
+		f("a newer one did", false, l.Barring(4))
 		f("taken offline", false, l.TakenOffline(lease.Note{Who: "ada", Reason: "bad disk"}))
-		l.Empty = false
-		f("it had a row", false, l)
+		had := l
+		had.Empty = false
+		f("it had a row", false, had)
+		w.write(lease.BeatKey("n2"), lease.Beat{Server: "n2", Boot: "b2", Store: "d1", N: 1}.Encode())
+		f("it is of an earlier boot", false, l)
 	})
 }
