@@ -27,13 +27,13 @@ import (
 //
 // Requests that are more than questions need the leader: it remembers a deletion for rows that come late.
 
-// empty returns which of a group's partitions surely have no row.
-func (s *Source) empty(ctx context.Context, r *request, ps []*topology.Partition) (none []*topology.Partition) {
+// empty returns which partitions of the map of seq surely have no row.
+func (s *Source) empty(ctx context.Context, r *request, seq uint64, ps []*topology.Partition) (none []*topology.Partition) {
 	if s.deps.HasNoRows == nil || s.deps.CaughtUp == nil || r.whole {
 		return nil
 	}
 	marked := func(p *topology.Partition) bool {
-		return s.deps.HasNoRows(lease.Partition{Table: r.table, ID: p.ID}, r.seq)
+		return s.deps.HasNoRows(lease.Partition{Table: r.table, ID: p.ID}, seq)
 	}
 	if !slices.ContainsFunc(ps, marked) || s.deps.CaughtUp(ctx) != nil {
 		return nil
@@ -46,11 +46,11 @@ func (s *Source) empty(ctx context.Context, r *request, ps []*topology.Partition
 	return none
 }
 
-// withRows leaves partitions without any row out of failures. A server that answered Stale is there: it may have a newer map, or lead in a moment.
-func (s *Source) withRows(ctx context.Context, r *request, failed []follow.Failure) (rest []follow.Failure) {
+// withRows leaves partitions without any row out of failures by the map of seq. A server that answered Stale is there: it may have a newer map, or lead in a moment.
+func (s *Source) withRows(ctx context.Context, r *request, seq uint64, failed []follow.Failure) (rest []follow.Failure) {
 	for _, f := range failed {
 		if f.Reason != follow.Stale {
-			none := s.empty(ctx, r, f.Partitions)
+			none := s.empty(ctx, r, seq, f.Partitions)
 			f.Partitions = slices.DeleteFunc(slices.Clone(f.Partitions), func(p *topology.Partition) bool { return slices.Contains(none, p) })
 		}
 		if len(f.Partitions) > 0 {
@@ -75,7 +75,7 @@ const (
 func (s *Source) unlessEmpty(r *request, g *group, a *runner.Attempt) *silentLeader {
 	u := &silentLeader{}
 	u.timer = time.AfterFunc(follow.SilenceMax, func() {
-		if len(s.empty(a.Context(), r, g.partitions)) == len(g.partitions) && u.state.CompareAndSwap(leaderAsked, leaderLeft) {
+		if len(s.empty(a.Context(), r, g.by, g.partitions)) == len(g.partitions) && u.state.CompareAndSwap(leaderAsked, leaderLeft) {
 			a.Close()
 		}
 	})

@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 // emptyWorld has a fourth partition, of which no row was acked, and the server that leads it is dead.
 type emptyWorld struct {
 	*world
+	view    sync.Mutex // guards the fields below while a query runs
 	empty   bool
 	changed uint64 // the transaction that changed the partition last
 	calls   int    // of CaughtUp
@@ -30,8 +32,14 @@ func inEmptyWorld(t *testing.T, f func(*emptyWorld)) {
 		x := &emptyWorld{world: w, empty: true}
 		w.cover(time.Now())
 		w.change(func() { w.leads[4] = "dead" })
-		w.source.deps.HasNoRows = func(p lease.Partition, seq uint64) bool { return p.ID == 4 && x.empty && x.changed <= seq }
+		w.source.deps.HasNoRows = func(p lease.Partition, seq uint64) bool {
+			x.view.Lock()
+			defer x.view.Unlock()
+			return p.ID == 4 && x.empty && x.changed <= seq
+		}
 		w.source.deps.CaughtUp = func(context.Context) error {
+			x.view.Lock()
+			defer x.view.Unlock()
 			if x.calls++; x.learns != nil {
 				x.learns()
 			}

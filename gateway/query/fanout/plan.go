@@ -20,6 +20,7 @@ type group struct {
 	overlaps   bool              // with partitions of other groups: rows need their ranks
 	accepts    bool              // its partitions accept rows by this map
 	seq        uint64            // of the map, if they do
+	by         uint64            // of the map
 	next       point.PartitionID // the first that the map does not have
 	partitions []*topology.Partition
 

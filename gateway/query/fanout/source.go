@@ -153,7 +153,6 @@ type request struct {
 	caughtUp bool   // the view of the leaders was compared with the store
 	// aside are partitions that had no rows when the coordination store answered last, and of which there was no answer.
 	aside map[point.PartitionID]bool
-	seq   uint64 // of the map of this try
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
 	// begin drops the answers so far.
@@ -189,14 +188,13 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			return nil, err
 		}
 		m := known.m
-		r.seq = m.Seq
 		warnIncomplete(ctx, r.table, among)
 		groups, orphans := r.groups(among, s.targets(ctx, r, m, again.Try()))
 		if r.plan != nil && len(groups) == 0 {
 			return nil, nil
 		}
 		for i := range groups {
-			groups[i].next = m.NextID
+			groups[i].by, groups[i].next = m.Seq, m.NextID
 			groups[i].overlaps = groups[i].overlaps || r.ranked
 			if groups[i].accepts {
 				groups[i].seq = m.Seq
@@ -206,7 +204,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		for _, o := range orphans {
 			missing = append(missing, follow.Failure{Partitions: []*topology.Partition{o.partition}, Reason: follow.Leaderless, Err: o.err})
 		}
-		missing = s.withRows(ctx, r, missing)
+		missing = s.withRows(ctx, r, m.Seq, missing)
 		if len(missing) == 0 || query.Partial(ctx) && !r.whole { // else an answer without them is refused anyway
 			r.begin()
 			failed, err := s.askAll(ctx, r, groups)
@@ -354,7 +352,7 @@ func (s *Source) askGroup(ctx, others context.Context, r *request, g *group) (an
 		answers, failed, err = s.askCopies(ctx, others, r, g)
 	} else {
 		answers, failed, err = s.ask(ctx, others, r, g)
-		failed = s.withRows(others, r, failed)
+		failed = s.withRows(others, r, g.by, failed)
 	}
 	if err == nil && len(failed) > 0 {
 		s.metrics.request(failed[0].Err)
