@@ -163,6 +163,9 @@ func (p *Partition) flushForDelete(ctx context.Context) error {
 	return p.flushAll(ctx, ByDelete)
 }
 
+// FlushesToDelete reports whether a deletion that came now would flush rows first.
+func (p *Partition) FlushesToDelete() bool { return p.hasHeadRows() }
+
 // hasHeadRows reports whether there are frames with rows that are in no segment, or too many deletions for one segment's header.
 func (p *Partition) hasHeadRows() bool {
 	p.mu.Lock()

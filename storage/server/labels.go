@@ -144,17 +144,26 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 			return err
 		}
 	}
-	// Each deletion waits for the disk, which serves several as fast as one. Partitions with much to flush first go alone.
+	// Each deletion waits for fsyncs of the log and of the catalogue, which serve all that wait. Fewer flush rows first at a time: that needs memory for their
+	// columns. Those with many rows do so one after the other, in this goroutine.
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(deletesAtOnce)
+	flushing := make(chan struct{}, flushesAtOnce)
 	for _, p := range from {
 		job := func() error { return s.deleteFrom(gctx, t, p, q) }
-		// Delete flushes the head first where it must; a large flush needs memory for its columns, so those run one
-		// after the other, in this goroutine.
-		if p.HeadBytes() < smallFlush {
+		switch {
+		case !p.FlushesToDelete():
 			g.Go(job)
-		} else if err := job(); err != nil {
-			g.Go(func() error { return err })
+		case p.HeadBytes() < smallFlush:
+			flushing <- struct{}{}
+			g.Go(func() error {
+				defer func() { <-flushing }()
+				return job()
+			})
+		default:
+			if err := job(); err != nil {
+				g.Go(func() error { return err })
+			}
 		}
 		if gctx.Err() != nil {
 			break
@@ -167,8 +176,11 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	return s.named(q.Table, err)
 }
 
-// deletesAtOnce bounds the partitions that one request deletes from in parallel.
-const deletesAtOnce = 32
+// deletesAtOnce bounds the partitions that one request deletes from in parallel, and flushesAtOnce those of them that flush rows.
+const (
+	deletesAtOnce = 512
+	flushesAtOnce = 32
+)
 
 func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partition, q *peer.Select) error {
 	id := p.Identity().Partition
