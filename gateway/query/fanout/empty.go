@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // A partition of which no row was acked has no copies: its leader alone answers, and while that is dead or silent none does, until another leads, seconds later. But
@@ -19,23 +20,29 @@ import (
 //	query begins ──▶ staged rows are asked for ──▶ the leader is asked ──▶ no answer ──▶ CaughtUp, and the mark is there: no rows
 //
 //   - A row of the partition itself that was acked before is one before which the mark was removed: there is none.
-//   - In a coordination store that was restored from a backup, the mark may be older than the rows. There the leader was not seen to renew its heartbeat since (HasNoRows).
+//   - In a coordination store that was restored from a backup, the mark may be older than the rows. There the leader was not seen to renew its heartbeat since all rows were
+//     listed (HasNoRows).
 //   - A row of its keys that another partition acked before, by a newer map, would mean that this one had ended, or moved. That transaction wrote its number
 //     into the lease row (lease.Guard): a number newer than the map is no answer, as a leader with a newer map is Stale.
+//   - A row of other keys, in a partition that only a newer map has, is one of which the leader would have named that map. So the store is asked whether there is one.
 //   - A row that waits in staging is in the answer of staging, which is older than the mark. Had it gone to the partition before, the mark would be gone.
 //   - A row that moves here from a partition that unloads is still in that one, which is asked by the same map. In another try, by a newer map, the mark is looked at anew.
 //
 // Requests that are more than questions need the leader: it remembers a deletion for rows that come late.
 
-// empty returns which partitions of the map of seq surely have no row.
+// newestMax bounds the wait for the newest map.
+const newestMax = 1500 * time.Millisecond
+
+// empty returns which partitions of the map of seq surely have no row. None if there is a newer map: the leader might have named it, and rows of the asked range may be in
+// partitions that only that one has.
 func (s *Source) empty(ctx context.Context, r *request, seq uint64, ps []*topology.Partition) (none []*topology.Partition) {
-	if s.deps.HasNoRows == nil || s.deps.CaughtUp == nil || r.whole {
+	if s.deps.HasNoRows == nil || s.deps.CaughtUp == nil || r.whole || s.age(r.table) >= follow.DoubtAge {
 		return nil
 	}
 	marked := func(p *topology.Partition) bool {
 		return s.deps.HasNoRows(lease.Partition{Table: r.table, ID: p.ID}, seq)
 	}
-	if !slices.ContainsFunc(ps, marked) || s.deps.CaughtUp(ctx) != nil {
+	if !slices.ContainsFunc(ps, marked) || s.deps.CaughtUp(ctx) != nil || !s.newest(ctx, r.table, seq) {
 		return nil
 	}
 	for _, p := range ps {
@@ -46,14 +53,32 @@ func (s *Source) empty(ctx context.Context, r *request, seq uint64, ps []*topolo
 	return none
 }
 
-// withRows leaves partitions without any row out of failures by the map of seq. A server that answered Stale is there: it may have a newer map, or lead in a moment.
+// newest asks the coordination store whether a table's map of seq is the newest one.
+func (s *Source) newest(ctx context.Context, table string, seq uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, newestMax)
+	defer cancel()
+	m, err := s.deps.Tables.Refresh(ctx, table, 0)
+	return err == nil && m.Seq == seq
+}
+
+// withRows leaves partitions without any row out of failures by the map of seq, with one look for all. A server that answered Stale is there: it may have a newer map, or
+// lead in a moment.
 func (s *Source) withRows(ctx context.Context, r *request, seq uint64, failed []follow.Failure) (rest []follow.Failure) {
+	var silent []*topology.Partition
 	for _, f := range failed {
 		if f.Reason != follow.Stale {
-			none := s.empty(ctx, r, seq, f.Partitions)
-			f.Partitions = slices.DeleteFunc(slices.Clone(f.Partitions), func(p *topology.Partition) bool { return slices.Contains(none, p) })
+			silent = append(silent, f.Partitions...)
 		}
-		if len(f.Partitions) > 0 {
+	}
+	none := map[point.PartitionID]bool{}
+	for _, p := range s.empty(ctx, r, seq, silent) {
+		none[p.ID] = true
+	}
+	if len(none) == 0 {
+		return failed
+	}
+	for _, f := range failed {
+		if f.Partitions = slices.DeleteFunc(slices.Clone(f.Partitions), func(p *topology.Partition) bool { return none[p.ID] }); len(f.Partitions) > 0 {
 			rest = append(rest, f)
 		}
 	}

@@ -113,6 +113,60 @@ func TestALeaderWithANewerMapIsFollowedAlsoWhereItHasNoRows(t *testing.T) {
 	})
 }
 
+// TestRowsThatANewerMapHasElsewhereAreReadBesideADeadLeaderWithoutRows: another gateway made a partition of the range and wrote rows there. The leader would have named that map.
+func TestRowsThatANewerMapHasElsewhereAreReadBesideADeadLeaderWithoutRows(t *testing.T) {
+	for _, what := range []string{"dead", "mute", "none"} {
+		inEmptyWorld(t, func(w *emptyWorld) {
+			now := time.Now()
+			w.newest = w.m.Cover([]point.Nanos{now.Add(time.Hour).UnixNano()}, func(point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: 10, Server: "n1"}}
+			})
+			w.servers["mute"] = &storage{Store: querytest.NewStore(), w: w.world, id: "mute", mute: true}
+			w.change(func() { w.leads[4], w.truth[4], w.leads[5], w.truth[5] = topology.ServerID(what), topology.ServerID(what), "n1", "n1" })
+			switch what {
+			case "none":
+				w.change(func() { w.leads[4] = "" })
+			case "mute": // its connection is given up, or another leads
+				time.AfterFunc(2*time.Second, func() { w.change(func() { w.leads[4], w.truth[4] = "n3", "n3" }) })
+			}
+			set, err := w.source.Select(w.t.Context(), &peer.Select{Table: "t", Lo: now.UnixNano(), Hi: now.Add(2 * time.Hour).UnixNano()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := set.Close(); err != nil || w.servers["n1"].asked != 1 {
+				t.Errorf("%s: %v, the new partition was asked for %d times", what, err, w.servers["n1"].asked)
+			}
+		})
+	}
+}
+
+// TestManyPartitionsWithoutRowsCostOneLookAtTheStore: a server that stops gives back all that it leads, and a thousand looks, one after the other, were the wait of a query.
+func TestManyPartitionsWithoutRowsCostOneLookAtTheStore(t *testing.T) {
+	inEmptyWorld(t, func(w *emptyWorld) {
+		for hour := range 20 {
+			w.cover(time.Now().Add(-time.Duration(hour+1) * time.Hour))
+		}
+		w.source.deps.HasNoRows = func(p lease.Partition, _ uint64) bool { return p.ID >= 4 }
+		w.change(func() { delete(w.leads, 4) })
+		w.answers("no server leads them", w.t.Context(), "", false)
+		if w.calls != 1 {
+			t.Errorf("%d questions to the coordination store", w.calls)
+		}
+	})
+}
+
+// TestQueriesDoNotWaitForACoordinationStoreThatIsAway: nothing it says would count for what others may have done since it answered last.
+func TestQueriesDoNotWaitForACoordinationStoreThatIsAway(t *testing.T) {
+	inEmptyWorld(t, func(w *emptyWorld) {
+		w.cut(follow.DoubtAge)
+		w.source.deps.HadNoRows = func(p lease.Partition) bool { return p.ID == 4 }
+		w.answers("it is away", w.t.Context(), "may be missing", false)
+		if w.calls > 0 {
+			t.Errorf("%d questions to the coordination store", w.calls)
+		}
+	})
+}
+
 // TestRowsThatMovedIntoAnEmptyPartitionAreRead: a partition had no rows by one map, and those of its parent were moved into it by the next one, which has no parent.
 func TestRowsThatMovedIntoAnEmptyPartitionAreRead(t *testing.T) {
 	inEmptyWorld(t, func(w *emptyWorld) {

@@ -30,7 +30,7 @@ type row struct {
 type beat struct {
 	rev  coord.Revision
 	boot lease.Boot // "": the row is gone
-	// renewed: this boot was seen to write more than one revision.
+	// renewed: this boot was seen to write another revision since all rows were listed last.
 	renewed bool
 	since   time.Duration // in reachable time: when this revision was first seen
 	load    float64
@@ -60,7 +60,7 @@ func (r *reachable) answer(now time.Time) {
 }
 
 // list replaces all rows by a complete list. A row that did not change keeps the time since when it is unchanged: else each new list, as after a break of the watch,
-// would make servers look alive that have been silent.
+// would make servers look alive that have been silent. No heartbeat in it counts as renewed: the store may have been restored from a backup, which ends the watches.
 func (b *board) list(now time.Time, rows []coord.Row) {
 	b.reachable.answer(now)
 	leases := b.rows
@@ -80,6 +80,10 @@ func (b *board) list(now time.Time, rows []coord.Row) {
 			}
 		}
 		b.learn(r)
+	}
+	for s, hb := range b.beats {
+		hb.renewed = false
+		b.beats[s] = hb
 	}
 	for _, r := range rows {
 		if p, ok := lease.ParseBornKey(r.Key); ok {

@@ -97,7 +97,8 @@ func (v *View) HadNoRows(p lease.Partition) bool {
 }
 
 // HasNoRows is HadNoRows for callers that do without the leader's word: no transaction of the table's map newer than seq changed the partition, and its leader was seen to
-// renew its heartbeat. In a coordination store that was restored from a backup the lease rows of dead servers are those of then.
+// renew its heartbeat since this view listed all rows. In a coordination store that was restored from a backup the lease rows of dead servers are those of then, and a view that
+// ran before lists them anew.
 func (v *View) HasNoRows(p lease.Partition, seq uint64) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -350,3 +350,44 @@ func TestTheMarkOfNoRowsStandsForALeaderThatWasSeen(t *testing.T) {
 		f("it is of an earlier boot", false, l)
 	})
 }
+
+// TestTheMarkOfNoRowsOfARestoredStoreDoesNotStandForALeaderSeenBefore: this process ran all the while, and saw its heartbeats. Rows were acked behind the backup.
+func TestTheMarkOfNoRowsOfARestoredStoreDoesNotStandForALeaderSeenBefore(t *testing.T) {
+	for _, behind := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			none := func() bool {
+				w.t.Helper()
+				if err := w.view.CaughtUp(w.t.Context()); err != nil {
+					w.t.Error(err)
+				}
+				return w.view.HasNoRows(lease.Partition{Table: "t", ID: 7}, 3)
+			}
+			l := lease.Lease{State: lease.Held, Holder: "n2", Boot: "b1", Epoch: 4, Empty: true}
+			w.put(l)
+			w.pass(2, "n1", "n2")
+			if !none() {
+				t.Error("before the backup it has rows")
+			}
+			if behind { // this process hears no more of the old store
+				w.store.take()
+				w.pass(2, "n1", "n2")
+			}
+			rows, rev, err := w.store.Store.List(w.t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Empty = false
+			w.put(l)
+			w.pass(2, "n1", "n2")
+			// etcdutl --bump-revision --mark-compacted: rows keep their revisions, that of the store goes on, and watchers list.
+			w.store.take()
+			synctest.Wait()
+			w.store.Store = coord.NewRows(rows, rev+1e6, nil)
+			w.store.away.Store(false)
+			w.pass(3, "n1")
+			if none() {
+				t.Errorf("by a mark of the backup it has no rows, seen up to the backup alone: %t", behind)
+			}
+		})
+	}
+}
