@@ -122,7 +122,9 @@ func TestRowsThatANewerMapHasElsewhereAreReadBesideADeadLeaderWithoutRows(t *tes
 				return []topology.Placement{{ID: 10, Server: "n1"}}
 			})
 			w.servers["mute"] = &storage{Store: querytest.NewStore(), w: w.world, id: "mute", mute: true}
-			w.change(func() { w.leads[4], w.truth[4], w.leads[5], w.truth[5] = topology.ServerID(what), topology.ServerID(what), "n1", "n1" })
+			w.change(func() {
+				w.leads[4], w.truth[4], w.leads[5], w.truth[5] = topology.ServerID(what), topology.ServerID(what), "n1", "n1"
+			})
 			switch what {
 			case "none":
 				w.change(func() { w.leads[4] = "" })
