@@ -80,8 +80,8 @@ func (p *Policy) Copies(order []topology.ServerID, seq uint64, enough int, less,
 // Begin returns the first questions.
 func (c *Copies) Begin() []CopyAsk { return c.next() }
 
-// Late handles that for some time there was no answer to the questions asked, and returns more. Where the asker has another way, and all others may lack rows since they do not
-// hear from their leader, one that is late is not waited for: it is most likely that leader, and frozen.
+// Late handles that for some time there was no answer to the questions asked, and returns more. Where the asker has another way, and all others may lack rows since they get nothing
+// from their leader, one that is late is not waited for: it is most likely that leader, and frozen.
 func (c *Copies) Late() []CopyAsk {
 	if c.outcome != Open {
 		return nil

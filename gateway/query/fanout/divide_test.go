@@ -98,7 +98,7 @@ func withCopies(m *topology.Map) *topology.Map {
 	})
 }
 
-// copyEvaluator evaluates nothing; the leader is frozen, or the copy does not hear from it.
+// copyEvaluator evaluates nothing; the leader is frozen, or the copy gets nothing from it.
 type copyEvaluator struct{ *copyServer }
 
 func (e copyEvaluator) Evaluate(ctx context.Context, q *peer.Select, _ []byte, _ func([]byte) error) error {
@@ -116,7 +116,7 @@ func (c copyEvaluators) Server(id topology.ServerID) (peer.Storage, bool) {
 	return copyEvaluator{c.copies[id]}, true
 }
 
-// TestEvaluationsDoNotWaitForAFrozenLeader: the other copies do not hear from it. Rows are read of them together, as soon as it is late.
+// TestEvaluationsDoNotWaitForAFrozenLeader: the other copies get nothing from it. Rows are read of them together, as soon as it is late.
 func TestEvaluationsDoNotWaitForAFrozenLeader(t *testing.T) {
 	inCopies(t, func(c *copied) {
 		c.copies["n1"].mute, c.copies["n2"].sure, c.copies["n3"].sure = true, false, false

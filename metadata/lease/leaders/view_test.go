@@ -368,7 +368,7 @@ func TestTheMarkOfNoRowsOfARestoredStoreDoesNotStandForALeaderSeenBefore(t *test
 			if !none() {
 				t.Error("before the backup it has rows")
 			}
-			if behind { // this process hears no more of the old store
+			if behind { // this process is cut off from the old store
 				w.store.take()
 				w.pass(2, "n1", "n2")
 			}
