@@ -180,6 +180,17 @@ func (a *Account) Free() int64 {
 	return max(0, a.freeLocked())
 }
 
+// Limit is how much the account could hold now: what it holds and what is free, and less than it holds where Force exceeded what there is above it; at least its floor.
+func (a *Account) Limit() int64 {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	limit := a.share.Max
+	if a.parent != nil {
+		limit = min(limit, a.chargeLocked()+a.parent.freeLocked())
+	}
+	return max(limit, a.share.Floor)
+}
+
 // chargeLocked is the amount that the account above books for this one.
 func (a *Account) chargeLocked() int64 { return max(a.used, a.share.Floor) }
 

@@ -266,3 +266,29 @@ spillway_budget_peak_bytes{account="process"} 40
 		t.Error(err)
 	}
 }
+
+// TestLimitFollowsTheOthers: one that holds less where others hold more asks for the figure, whatever it holds itself.
+func TestLimitFollowsTheOthers(t *testing.T) {
+	process := budget.New("process", 100)
+	records, others := child(t, process, "records", 10, 60), child(t, process, "others", 0, 0)
+	want := func(n int64) {
+		t.Helper()
+		if got := records.Limit(); got != n {
+			t.Errorf("%d bytes, want %d", got, n)
+		}
+	}
+	want(60)
+	others.Force(50)
+	want(50)
+	records.Force(30)
+	want(50)
+	others.Force(30) // 10 too many
+	want(20)
+	others.Force(100)
+	want(10)
+	others.Release(180)
+	want(60)
+	if n := process.Limit(); n != 100 {
+		t.Errorf("the process may hold %d bytes", n)
+	}
+}

@@ -19,11 +19,13 @@ import (
 //	                      ├─ 1/32  bodies       requests, inserts and frames of copies under way
 //	                      ├─ 4/32  queries      at most 12/32
 //	                      ├─ 1/32  compactions  and flushes
+//	                      ├─ 1/32  kafka        records, where topics are read; no more than both bounds of them together
 //	                      ├─ 0     scrape       of the process by itself
-//	                      └─ 8/32  for the first that asks
+//	                      └─ the rest, 7/32 and more, for the first that asks
 //
 // The figures are floors: an account may hold that much whatever the others do. Heads, series, bodies and compactions have bounds of their own, which
 // refuse (docs/limits.md), and are booked before they grow; queries and look-ups draw on the rest and are refused when there is none.
+// Records of Kafka are booked when they are there, and less is read where there is no room.
 type accounts struct {
 	process, heads, series, caches, bodies, queries, compactions, scrape *budget.Account
 }
@@ -61,6 +63,11 @@ func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error
 	}
 	a.process.Register(registry)
 	return a, nil
+}
+
+// forKafka makes the account of records, of which so many bytes may be in flight, and as many wait in their topics.
+func (a *accounts) forKafka(inFlightMax int64) (*budget.Account, error) {
+	return a.process.Child("kafka", budget.Share{Floor: min(a.process.Share().Max/settings.MemoryParts, 2*inFlightMax)})
 }
 
 // followed is an account of memory that other parts bound; the bytes they hold are booked here, so that the rest is

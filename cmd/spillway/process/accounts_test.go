@@ -13,6 +13,9 @@ func TestFloorsOfAccountsFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, err := a.forKafka(64 << 20); err != nil {
+			t.Fatal(err)
+		}
 		if shared := a.heads.Free() - a.heads.Share().Floor; shared < bytes/8 {
 			t.Errorf("%d of %d bytes are for whichever asks first", shared, bytes)
 		}

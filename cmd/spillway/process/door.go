@@ -202,7 +202,11 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
-	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Log: d.log, Registerer: d.registry}, forKafka)
+	records, err := d.accounts.forKafka(forKafka.InFlightBytesMax)
+	if err != nil {
+		return err
+	}
+	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Memory: records, Log: d.log, Registerer: d.registry}, forKafka)
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/recent"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/record"
@@ -25,6 +26,7 @@ type Deps struct {
 	Limits     *limits.Registry      // default: tables have none
 	Replicas   intake.Replicas       // default: all rows are kept
 	Senders    *recent.Senders       // default: topics are not listed as senders
+	Memory     *budget.Account       // of records; where it has no room, less is read. Default: they are not counted
 	Log        *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
 	// Dial opens connections to brokers, where it is not the usual way.
@@ -40,6 +42,7 @@ type Consumer struct {
 	log      *slog.Logger
 	metrics  *metrics
 	members  []*member
+	booking  *budget.Ahead // of records, in deps.Memory; nil: they are not counted
 
 	jobs atomic.Int64 // as many as running has
 
@@ -79,6 +82,7 @@ func New(d Deps, s Settings) (*Consumer, error) {
 		tracker: newTracker(), queue: newQueue(s.InFlightBytesMax), shares: newShares(s.InFlightBytesMax),
 		running: map[*job]struct{}{}, changed: make(chan struct{}),
 	}
+	c.booking = newBooking(d.Memory, s.InFlightBytesMax)
 	c.metrics = newMetrics(c)
 	if d.Registerer != nil {
 		if err := d.Registerer.Register(c.metrics); err != nil {
@@ -110,6 +114,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	for range c.settings.Workers {
 		w := newWorker(c)
 		workers.Go(func() { w.loop(working) })
+	}
+	if c.booking != nil {
+		workers.Go(func() { c.followMemory(working) })
 	}
 	for _, m := range c.members {
 		members.Go(func() { m.run(ctx) })
@@ -199,7 +206,9 @@ func (c *Consumer) finish(j *job, err error) {
 	delete(c.running, j)
 	c.jobs.Store(int64(len(c.running)))
 	c.wakeLocked()
+	held := c.heldLocked()
 	c.mu.Unlock()
+	c.cover(held)
 	j.cancel()
 	close(j.done)
 	for _, m := range c.members { // of all clusters: a topic that is gone leaves the others larger shares

@@ -21,7 +21,7 @@
 //     passing reason is retried after a growing pause and is never dropped.
 //   - Progress. A record that can never be written is put aside with the reason, and the partition goes on.
 //
-// Invariants it keeps: I1 (offsets are acks), I5 (bytes in flight are bounded for all clusters together; a topic gets an
+// Invariants it keeps: I1 (offsets are acks), I5 (bytes in flight are bounded for all clusters together, and booked; a topic gets an
 // equal share), I8 (the Kind of an error decides between trying again and putting aside).
 //
 // Not here: Kafka as Spillway's log, transactions, schema registries. franz-go is imported by this package alone.

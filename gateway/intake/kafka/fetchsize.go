@@ -26,20 +26,20 @@ func (f *fetchSize) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, b 
 	f.open += int64(b.UncompressedBytes)
 }
 
-// adapt returns the size that fetches shall ask for, and whether it differs from the last by more than a fifth.
-func (f *fetchSize) adapt(most int32) (n int32, changed bool) {
+// adapt returns the size that fetches shall ask for, of which most may be in memory, and whether it differs from the last by more than a fifth. The first was the
+// configured one.
+func (f *fetchSize) adapt(configured, most int32) (n int32, changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.packed == 0 {
-		return f.asked, false
+	if f.packed > 0 {
+		now := max(1, float64(f.open)/float64(f.packed))
+		f.packed, f.open = 0, 0
+		f.ratio = max(now, 0.9*f.ratio+0.1*now)
 	}
-	now := max(1, float64(f.open)/float64(f.packed))
-	f.packed, f.open = 0, 0
-	f.ratio = max(now, 0.9*f.ratio+0.1*now)
-	n = min(most, max(fetchBytesMin, int32(float64(most)/f.ratio)))
+	n = min(most, max(fetchBytesMin, int32(float64(most)/max(1, f.ratio))))
 	was := f.asked
 	if was == 0 {
-		was = most
+		was = configured
 	}
 	if n > was-was/5 && n < was+was/5 {
 		return f.asked, false

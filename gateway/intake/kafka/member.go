@@ -140,13 +140,13 @@ func (m *member) accept(fetches kgo.Fetches) {
 	if any {
 		m.c.wakeLocked()
 	}
+	held := m.c.heldLocked()
 	m.c.mu.Unlock()
+	m.c.cover(held)
 	for _, e := range fetches.Errors() {
 		m.fetchFailed(e)
 	}
-	if n, changed := m.fetch.adapt(m.cluster.FetchBytesMax); changed {
-		m.client.UpdateFetchMaxBytes(n, min(1<<20, n))
-	}
+	m.adapt()
 	m.turn()
 }
 

@@ -66,7 +66,7 @@ func newMetrics(c *Consumer) *metrics {
 	m.commitAge = desc("commit_age_seconds", "Time since a commit succeeded or nothing waited to be committed.", "cluster")
 	m.joined = desc("group_joined", "1 while we are in the group, else 0.", "cluster")
 	m.inFlight = desc("in_flight_bytes", "Bytes of records that wait or are being written.")
-	m.inFlightMax = desc("in_flight_max_bytes", "Bound of in_flight_bytes.")
+	m.inFlightMax = desc("in_flight_max_bytes", "Bound of in_flight_bytes, less where the process has little memory left.")
 	m.laterRows = desc("later_rows", "Rows that wait in their topics until they are due (table set --smear-kafka=wait).")
 	m.laterBytes = desc("later_bytes", "Bytes of these rows and of their records; they have the bound of in_flight_bytes, too, apart from them.")
 	m.laterEarly = desc("later_early_rows_total", "Rows that left before they were due: as many waited as may (room), or others would have passed them (order).", "reason")

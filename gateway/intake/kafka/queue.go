@@ -23,7 +23,7 @@ type queue struct {
 	rings map[topicKey]*ring
 	order []*ring // topics in order of their turns, the next one first
 
-	laterMax   int64
+	laterMax   int64     // follows the memory of the process
 	laterBytes int64     // of all lanes
 	laterRows  int       // of all lanes
 	early      [3]uint64 // rows that left before they were due, by hurry

@@ -23,7 +23,7 @@ type Settings struct {
 	Clusters []Cluster
 
 	// InFlightBytesMax bounds the records of all clusters that wait or are being written. Default 64 MiB. Each topic gets
-	// an equal share; at its share it is paused. One round of fetches may come on top: FetchBytesMax for each broker.
+	// an equal share; at its share it is paused. It is less while the process has less memory (Deps.Memory). One round of fetches may come on top: FetchBytesMax for each broker.
 	InFlightBytesMax int64
 	// WriteBytesMax is how many bytes of records go into one write. Default 1 MiB. Larger: fewer fsyncs, more to repeat.
 	WriteBytesMax int64

@@ -7,7 +7,7 @@ package kafka
 //
 // Invariant: used = Σ topics' bytes ≤ max + one round of fetches.
 type shares struct {
-	max  int64
+	max  int64 // follows the memory of the process
 	used int64
 
 	topics map[topicKey]*topicShare
@@ -93,7 +93,7 @@ func (s *shares) turn(member int) (out turns) {
 	if len(s.topics) == 0 {
 		return out
 	}
-	share := s.max / int64(len(s.topics))
+	share := max(s.max/int64(len(s.topics)), 1) // one that may hold nothing would never be read
 	for k, t := range s.topics {
 		if k.member != member {
 			continue

@@ -1,0 +1,100 @@
+package kafka
+
+import (
+	"context"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+)
+
+// followPeriod is the longest delay after which less is read where the process has less memory, and more where it has more.
+const followPeriod = 100 * time.Millisecond
+
+// bookQuanta is the number of quanta in InFlightBytesMax: records are booked so much ahead (budget.Ahead).
+const bookQuanta = 64
+
+// fetchRounds is how many fetches of one broker the bound of records in flight holds where memory is short.
+const fetchRounds = 8
+
+// bounds are those of records in flight and of those that wait in their topics, of a memory of so many bytes: each may have what the other leaves and half of the
+// memory at least, and never more than most. They are positive, so that one record after the other is read where there is no memory at all: a share is full as soon as it holds
+// something, and empty again when that is written.
+func bounds(most, memory, inFlight, waiting int64) (inFlightMax, waitingMax int64) {
+	return min(most, max(memory/2, memory-waiting, 1)), min(most, max(memory/2, memory-inFlight, 1))
+}
+
+// newBooking books for an account; nil: records are not counted.
+func newBooking(memory *budget.Account, inFlightMax int64) *budget.Ahead {
+	if memory == nil {
+		return nil
+	}
+	return budget.NewAhead(memory, inFlightMax/bookQuanta)
+}
+
+// followMemory has the bounds follow the memory of the process until ctx ends.
+func (c *Consumer) followMemory(ctx context.Context) {
+	for {
+		c.fit()
+		if !sleep(ctx, followPeriod) {
+			return
+		}
+	}
+}
+
+// fit books what is held, and sets the bounds of what may be.
+func (c *Consumer) fit() {
+	memory := c.deps.Memory.Limit()
+	c.mu.Lock()
+	held := c.heldLocked()
+	was := [2]int64{c.shares.max, c.queue.laterMax}
+	c.shares.max, c.queue.laterMax = bounds(c.settings.InFlightBytesMax, memory, c.shares.used, c.queue.laterBytes)
+	changed := was != [2]int64{c.shares.max, c.queue.laterMax}
+	if changed {
+		c.wakeLocked() // rows that wait may have to leave
+	}
+	c.mu.Unlock()
+	if held > 0 {
+		c.booking.Cover(held)
+	}
+	c.booking.Trim(held)
+	if changed {
+		for _, m := range c.members {
+			m.adapt()
+			m.turn()
+		}
+	}
+}
+
+// heldLocked is the memory of records: in flight, waiting in their topics, and fetched by the clients but not polled.
+func (c *Consumer) heldLocked() int64 {
+	held := c.shares.used + c.queue.laterBytes
+	for _, m := range c.members {
+		if m.client != nil {
+			held += m.client.BufferedFetchBytes()
+		}
+	}
+	return held
+}
+
+// cover books so many bytes, which are held already, if that was not done ahead.
+func (c *Consumer) cover(held int64) {
+	if c.booking != nil {
+		c.booking.Cover(held)
+	}
+}
+
+// adapt has the next fetches ask for as much as batches grow by and memory allows.
+func (m *member) adapt() {
+	m.c.mu.Lock()
+	most, client := m.cluster.FetchBytesMax, m.client
+	if bound := m.c.shares.max; bound < m.c.settings.InFlightBytesMax {
+		most = int32(min(int64(most), max(bound/fetchRounds, fetchBytesMin)))
+	}
+	m.c.mu.Unlock()
+	if client == nil {
+		return
+	}
+	if n, changed := m.fetch.adapt(m.cluster.FetchBytesMax, most); changed {
+		client.UpdateFetchMaxBytes(n, min(1<<20, n))
+	}
+}
