@@ -36,6 +36,8 @@ const (
 	CanRest Capabilities = 1 << 2
 	// CanCompare: knows the messages CompareAsk and CompareTell.
 	CanCompare Capabilities = 1 << 3
+	// CanAskRoom: a link begins with little room for frames, and more is asked for.
+	CanAskRoom Capabilities = 1 << 4
 )
 
 // Has reports whether all of c2 are in c.

@@ -49,7 +49,7 @@ func (c *copies) open(p *storage) (err error) {
 	c.dialed, c.refused = map[topology.ServerID]dialedServer{}, map[topology.ServerID]string{}
 	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze | peer.CanLeave | peer.CanRest | peer.CanCompare}
 	handler := &replicas.Handler{Next: runner.Handler{Wire: c.wire}}
-	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, Log: p.log, Registerer: p.registerer}, handler)
+	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, RoomBytes: p.cfg.LinkBytes(), Log: p.log, Registerer: p.registerer}, handler)
 	if err != nil {
 		return err
 	}

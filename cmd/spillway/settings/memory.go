@@ -91,6 +91,10 @@ const (
 	peerDecodedShare  = 8
 	peerRequestsShare = 4
 
+	peerLinksShare = 8
+	peerLinksLeast = 2 * (peer.LinkFrameBytesMax + 4<<10) // two of the longest frames
+	peerLinksMost  = 512 << 20
+
 	recentShare = 64 // the newest frames of partitions with copies
 	recentLeast = 4 << 20
 	recentMost  = 64 << 20
@@ -106,6 +110,11 @@ func (c *Config) ForPeers(own rpc.Identity) rpc.Settings {
 	share := func(of, most int64) int64 { return min(max(int64(c.Storage.MemoryBytes)/of, peersLeast), most) }
 	return rpc.Settings{TLS: c.Peer.TLS(own), InsertBytesMax: share(peerInsertsShare, peerInsertsMost),
 		DecodedBytesMax: share(peerDecodedShare, peerDecodedMost), RequestBytesMax: share(peerRequestsShare, peerRequestsMost)}
+}
+
+// LinkBytes bounds the frames of copies that other storage servers have sent, and that are not in the log.
+func (c *Config) LinkBytes() int64 {
+	return min(max(int64(c.Storage.MemoryBytes)/peerLinksShare, peerLinksLeast), peerLinksMost)
 }
 
 // MemoryOfMachine is the least of the machine's memory and the limits of the process's control groups; 2 GiB where

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/mem"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
@@ -41,10 +40,11 @@ type link struct {
 	done   chan struct{} // closed when no goroutine of the link is left, and the handler was notified
 	began  time.Time
 
-	// Bytes of the other side's window, with bodyCost for each body; its credits return them once its handler has
+	// Bytes that the other side has room for, with bodyCost for each body; its credits return them once its handler has
 	// released the bodies.
-	frameRoom *semaphore.Weighted // room left to send
-	pieceRoom *semaphore.Weighted
+	frameRoom outRoom
+	pieceRoom outRoom
+	part      *linkPart // of the room of all links, for received frames; nil: the other side does not ask for room
 
 	mu struct {
 		sync.Mutex
@@ -57,8 +57,6 @@ type link struct {
 	}
 
 	frames, pieces flow // of received bodies
-	framesOut      atomic.Int64
-	piecesOut      atomic.Int64
 
 	received atomic.Int64 // when something was last received or handled, since began
 	handling atomic.Bool  // the handler is at work: later messages wait for it
@@ -85,6 +83,7 @@ type flow struct {
 	held   *budget.Held // of all links
 	inUse  atomic.Int64
 	owed   atomic.Int64 // released, but not yet reported to the sender
+	kept   atomic.Int64 // likewise, and their room is not returned
 }
 
 // outgoing is a frame or a piece on its way.
@@ -147,12 +146,17 @@ var errLinkFull = fault.Errorf(fault.Throttled, "the link has no room: its other
 // newLink makes a link of two sides that have greeted each other. ctx is the pipe's, and cancel ends it.
 func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p pipe, other linkGreeting, dialed bool) *link {
 	l := &link{ls: ls, self: ls.greeting(), other: other, dialed: dialed, pipe: p, ctx: ctx, cancel: cancel,
-		wake: make(chan struct{}, 1), done: make(chan struct{}), began: time.Now(),
-		frameRoom: semaphore.NewWeighted(int64(other.frameWindow)), pieceRoom: semaphore.NewWeighted(int64(other.pieceWindow))}
+		wake: make(chan struct{}, 1), done: make(chan struct{}), began: time.Now()}
 	// A capability counts only if both sides have it: callers then ask one place.
 	l.other.Capabilities &= l.self.Capabilities
 	l.frames.window, l.pieces.window = int64(l.self.frameWindow), int64(l.self.pieceWindow)
 	l.frames.held, l.pieces.held = &ls.held, &ls.held
+	l.frameRoom.room, l.pieceRoom.room = int64(other.frameWindow), int64(other.pieceWindow)
+	if l.other.Capabilities.Has(peer.CanAskRoom) {
+		l.frameRoom.room, l.frameRoom.asks = linkFirstBytes, true
+		l.frameRoom.ask = func(give, want uint64) { l.sendOwn(linkAsk, give, want) }
+		l.part = &linkPart{all: ls.room, server: other.Server, window: l.frames.window, grant: func(n uint64) { l.sendOwn(linkGrant, n) }}
+	}
 	return l
 }
 
@@ -169,8 +173,12 @@ func (l *link) run() {
 	loops.Go(l.watch)
 	l.fail(l.receive())
 	if p := l.partly; p != nil {
+		l.frames.inUse.Add(-p.cost())
 		l.frames.held.Add(-p.cost() - p.spare)
 		p.buf.Free()
+	}
+	if l.part != nil {
+		l.part.end(l.frames.inUse.Load())
 	}
 	loops.Wait()
 	h.Unlinked(l, l.why())
@@ -220,13 +228,13 @@ func (l *link) poke() {
 
 // Frame implements peer.Link.
 func (l *link) Frame(ctx context.Context, r *peer.Route, rec []byte, done func()) error {
-	return l.frame(r, rec, done, func(n int64) error { return l.await(ctx, l.frameRoom, n) })
+	return l.frame(r, rec, done, func(n int64) error { return l.await(ctx, &l.frameRoom, n) })
 }
 
 // TryFrame implements peer.Link.
 func (l *link) TryFrame(r *peer.Route, rec []byte, done func()) error {
 	return l.frame(r, rec, done, func(n int64) error {
-		if !l.frameRoom.TryAcquire(n) {
+		if !l.frameRoom.tryTake(n) {
 			return errLinkFull
 		}
 		return nil
@@ -253,7 +261,6 @@ func (l *link) tryQueueFrame(r *peer.Route, rec []byte, done func(), take func(i
 	o.head = appendRoute(beginLinkRecord(make([]byte, 0, linkRecordLen+48+len(r.Table)), linkFrame), r)
 	o.head = binary.AppendUvarint(o.head, uint64(len(rec)))
 	o.head = endLinkRecord(o.head, 0, min(len(rec), partBytes))
-	l.framesOut.Add(n)
 	return l.queue(&l.mu.frames, o)
 }
 
@@ -263,27 +270,26 @@ func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, d
 		return fault.Errorf(fault.TooLarge, "a piece of %d bytes, at most %d travel", len(data), peer.LinkPieceBytesMax)
 	}
 	n := int64(len(data)) + bodyCost
-	if err := l.await(ctx, l.pieceRoom, n); err != nil {
+	if err := l.await(ctx, &l.pieceRoom, n); err != nil {
 		return err
 	}
 	o := newOutgoing(append([]byte(nil), data...), n, nil)
 	o.head = appendRoute(beginLinkRecord(nil, linkPiece), r)
 	o.head = binary.AppendUvarint(binary.AppendUvarint(o.head, at.Slot), at.Offset)
 	o.head = endLinkRecord(o.head, 0, len(data))
-	l.piecesOut.Add(n)
 	// data is copied above: the caller reads the next piece of the file into the same buffer.
 	return l.queue(&l.mu.pieces, o)
 }
 
 // await reserves room, unless ctx or the link ends before.
-func (l *link) await(ctx context.Context, room *semaphore.Weighted, n int64) error {
-	if room.TryAcquire(n) {
+func (l *link) await(ctx context.Context, room *outRoom, n int64) error {
+	if room.tryTake(n) {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	if err := room.Acquire(ctx, n); err != nil {
+	if err := room.take(ctx, n); err != nil {
 		if why := l.why(); why != nil {
 			return why
 		}
@@ -541,9 +547,26 @@ func (l *link) takeOwn(r linkRecord) error {
 	switch r.kind {
 	case linkCredit:
 		frames, pieces := h.u64(), h.u64()
-		if h.bad || !giveRoom(l.frameRoom, &l.framesOut, frames) || !giveRoom(l.pieceRoom, &l.piecesOut, pieces) {
+		if h.bad || !l.frameRoom.credit(frames) || !l.pieceRoom.credit(pieces) {
 			return fault.Errorf(fault.Corrupt, "a link's other side has done with %d and %d bytes, more than it was sent", frames, pieces)
 		}
+	case linkKept:
+		if n := h.u64(); h.bad || !l.frameRoom.kept(n) {
+			return fault.Errorf(fault.Corrupt, "a link's other side has done with %d bytes, more than it was sent", n)
+		}
+	case linkGrant:
+		if n := h.u64(); h.bad || !l.frameRoom.granted(n) {
+			return fault.Errorf(fault.Corrupt, "a link's other side gives room for %d bytes, which was not asked for", n)
+		}
+	case linkAsk:
+		give, want := h.u64(), h.u64()
+		if h.bad || l.part == nil {
+			return errLinkHead(r.kind)
+		}
+		if err := l.part.ask(give, want); err != nil {
+			return err
+		}
+		l.sendCredit() // less than a step, and the other side waits
 	case linkPing:
 		if sent := h.u64(); !h.bad {
 			l.sendOwn(linkPong, sent)
@@ -559,20 +582,6 @@ func (l *link) takeOwn(r linkRecord) error {
 		return errLinkHead(r.kind)
 	}
 	return nil
-}
-
-// giveRoom adds the n bytes that the other side released to the room.
-// More than is out would let this side send beyond the other's memory, and Release panics on it: the link ends instead.
-func giveRoom(room *semaphore.Weighted, out *atomic.Int64, n uint64) bool {
-	if n == 0 {
-		return true
-	}
-	if n > uint64(out.Load()) {
-		return false
-	}
-	out.Add(-int64(n))
-	room.Release(int64(n))
-	return true
 }
 
 // The whole frame counts against the window from its first part on, before memory for it is reserved: a side that
@@ -678,19 +687,28 @@ func (b *heldBody) Done() {
 	b.buf.Free()
 	b.of.inUse.Add(-b.cost)
 	b.of.held.Add(-b.cost - b.spare)
-	if b.of.owed.Add(b.cost) >= b.of.window/creditShare {
+	back, step := b.cost, b.of.window/creditShare
+	if p := b.l.part; p != nil && b.of == &b.l.frames {
+		kept := p.release(b.cost)
+		b.of.kept.Add(kept)
+		back, step = back-kept, p.step()
+	}
+	if b.of.owed.Add(back)+b.of.kept.Load() >= step {
 		b.l.sendCredit()
 	}
 }
 
 // creditShare is the part of a window that is returned at once. A frame is never longer than half a window, so that it gets
-// room although some is not returned yet.
+// room although some is not returned yet; where room is asked for, it gets all that it needs by asking.
 const creditShare = 16
 
 func (l *link) sendCredit() {
 	frames, pieces := l.frames.owed.Swap(0), l.pieces.owed.Swap(0)
 	if frames+pieces > 0 {
 		l.sendOwn(linkCredit, uint64(frames), uint64(pieces))
+	}
+	if kept := l.frames.kept.Swap(0); kept > 0 {
+		l.sendOwn(linkKept, uint64(kept))
 	}
 }
 
@@ -708,6 +726,10 @@ func (l *link) watch() {
 		case <-t.C:
 		}
 		now := l.now()
+		l.frameRoom.idle(time.Now())
+		if l.part != nil {
+			l.sendCredit() // of a link that is quiet since: others may need it
+		}
 		late := now-last > 2*every // this process was stopped and has not read its input yet
 		last = now
 		if pingDue(now, time.Duration(l.sent.Load()), pinged, every) {

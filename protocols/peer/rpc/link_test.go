@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -247,7 +248,12 @@ func TestAFullLinkTakesUrgentMessages(t *testing.T) {
 		defer end()
 		rec := make([]byte, 1<<20)
 		sent := 0
-		for ; la.TryFrame(&someRoute, rec, nil) == nil; sent++ {
+		for try := time.Second; ; sent++ {
+			ctx, cancel := context.WithTimeout(t.Context(), try)
+			err := la.Frame(ctx, &someRoute, rec, nil)
+			if cancel(); err != nil {
+				break
+			}
 		}
 		if err := la.TryFrame(&someRoute, rec, nil); !fault.Is(err, fault.Throttled) || sent < 78 || sent > 80 {
 			t.Errorf("%d MiB on their way, then %v", sent, err)
@@ -628,6 +634,8 @@ func TestAPeerThatBreaksTheRulesLosesItsLink(t *testing.T) {
 	body := func(kind linkType, head, body []byte) []byte {
 		return append(endLinkRecord(append(beginLinkRecord(nil, kind), head...), 0, len(body)), body...)
 	}
+	numbers := func(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
+	asking := func(h *linkGreeting) { h.Capabilities = peer.CanAskRoom }
 	frameHead := func(total byte) []byte { return append(appendRoute(nil, &someRoute), total) }
 	for name, messages := range map[string][][]byte{
 		"no hello":               {own(linkPing, make([]byte, 8)...)},
@@ -639,6 +647,12 @@ func TestAPeerThatBreaksTheRulesLosesItsLink(t *testing.T) {
 		"two hellos":             {hello(func(*linkGreeting) {}), hello(func(*linkGreeting) {})},
 		"room that was not used": {hello(func(*linkGreeting) {}), own(linkCredit, append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0)...)},
 		"half a ping":            {hello(func(*linkGreeting) {}), own(linkPing, 1, 2)},
+		"room it had not":        {hello(asking), own(linkAsk, append(numbers(linkFirstBytes+1), numbers(1)...)...)},
+		"asks twice":             {hello(asking), own(linkAsk, append(numbers(0), numbers(32<<20)...)...), own(linkAsk, append(numbers(0), numbers(32<<20)...)...), own(linkAsk, append(numbers(0), numbers(32<<20)...)...), own(linkAsk, append(numbers(0), numbers(32<<20)...)...)},
+		"asks for too much":      {hello(asking), own(linkAsk, append(numbers(0), numbers(33<<20)...)...)},
+		"asks and cannot":        {hello(func(*linkGreeting) {}), own(linkAsk, append(numbers(0), numbers(1)...)...)},
+		"gives, not asked":       {hello(asking), own(linkGrant, numbers(1)...)},
+		"keeps, not sent":        {hello(asking), own(linkKept, numbers(1)...)},
 		"an unknown type":        {hello(func(*linkGreeting) {}), own(77, appendRoute(nil, &someRoute)...)},
 		"a part of nothing":      {hello(func(*linkGreeting) {}), body(linkFramePart, nil, []byte{1})},
 		"more than the frame":    {hello(func(*linkGreeting) {}), body(linkFrame, frameHead(1), []byte{1, 2})},

@@ -27,6 +27,9 @@ type LinkSettings struct {
 	FrameWindowBytes int64
 	// PieceWindowBytes bounds the pieces of segments likewise. Default 4 MiB; at least 512 KiB.
 	PieceWindowBytes int64
+	// RoomBytes bounds the received frames of all links together that are not released, beyond 1 MiB of each. Default 512 MiB; at least
+	// twice the longest frame. Links with builds that do not ask for room have FrameWindowBytes each beside it.
+	RoomBytes int64
 	// SilenceAfter is how long nothing may be received before the other side is reported as silent. Default 500 ms.
 	SilenceAfter time.Duration
 	// GiveUpAfter is how long nothing may be received before the link is closed and dialled again. Default 2 s.
@@ -42,6 +45,7 @@ const linkFrameWindowMin = 2 * (peer.LinkFrameBytesMax + bodyCost)
 func (s *LinkSettings) setDefaults() {
 	setDefault(&s.FrameWindowBytes, 80<<20)
 	setDefault(&s.PieceWindowBytes, 4<<20)
+	setDefault(&s.RoomBytes, 512<<20)
 	setDefault(&s.SilenceAfter, 500*time.Millisecond)
 	setDefault(&s.GiveUpAfter, 4*s.SilenceAfter)
 	if s.Log == nil {
@@ -58,6 +62,9 @@ func (s LinkSettings) Validate() error {
 	}
 	if s.FrameWindowBytes < linkFrameWindowMin || s.PieceWindowBytes < 4*peer.LinkPieceBytesMax || max(s.FrameWindowBytes, s.PieceWindowBytes) > linkWindowMax {
 		errs = append(errs, fault.Errorf(fault.Invalid, "windows of %d and %d bytes on a link", s.FrameWindowBytes, s.PieceWindowBytes))
+	}
+	if s.RoomBytes < linkFrameWindowMin {
+		errs = append(errs, fault.Errorf(fault.Invalid, "room of %d bytes for all links, less than %d", s.RoomBytes, linkFrameWindowMin))
 	}
 	if s.SilenceAfter < 20*time.Millisecond || s.GiveUpAfter < s.SilenceAfter {
 		errs = append(errs, fault.Errorf(fault.Invalid, "a link silent after %v and given up after %v", s.SilenceAfter, s.GiveUpAfter))
@@ -80,6 +87,7 @@ type Links struct {
 	ctx      context.Context // ends with Close
 	stop     context.CancelFunc
 	running  sync.WaitGroup
+	room     *linkRoom
 	held     budget.Held // bodies that came and are not released, and those that are queued, with bodyCost each
 
 	mu struct {
@@ -96,7 +104,8 @@ func NewLinks(s LinkSettings, h peer.LinkHandler) (*Links, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	ls := &Links{settings: s, handler: h}
+	s.Self.Capabilities |= peer.CanAskRoom
+	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes)}
 	ls.ctx, ls.stop = context.WithCancel(context.Background())
 	ls.mu.links, ls.mu.wanted = map[string]*link{}, map[string]context.CancelFunc{}
 	ls.metrics = newLinkMetrics(s.Registerer, ls)

@@ -36,6 +36,9 @@ const (
 	linkCredit linkType = 2
 	linkPing   linkType = 3
 	linkPong   linkType = 4
+	linkAsk    linkType = 5
+	linkGrant  linkType = 6
+	linkKept   linkType = 7
 
 	linkBegin  linkType = 16
 	linkReport linkType = 17

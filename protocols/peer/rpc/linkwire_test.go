@@ -26,7 +26,8 @@ func linkExamples(t testing.TB) map[string][]byte {
 		}
 		return endLinkRecord(b, 0, 0)
 	}
-	out := map[string][]byte{"hello": h.append(nil), "credit": numbers(linkCredit, 7, 8), "ping": numbers(linkPing, 9), "pong": numbers(linkPong, 9)}
+	out := map[string][]byte{"hello": h.append(nil), "credit": numbers(linkCredit, 7, 8), "ping": numbers(linkPing, 9), "pong": numbers(linkPong, 9),
+		"ask": numbers(linkAsk, 10, 11), "grant": numbers(linkGrant, 12), "kept": numbers(linkKept, 13)}
 	for i, m := range someMessages() {
 		b, err := appendLinkMessage(nil, &someRoute, m)
 		if err != nil {
@@ -52,10 +53,10 @@ func readLink(b []byte) (any, error) {
 	if r.kind < linkBegin {
 		h := headReader{b: r.head}
 		numbers := []uint64{h.u64()}
-		if r.kind == linkCredit {
+		if r.kind == linkCredit || r.kind == linkAsk {
 			numbers = append(numbers, h.u64())
 		}
-		if h.bad || len(h.b) > 0 || r.kind < linkCredit || r.kind > linkPong {
+		if h.bad || len(h.b) > 0 || r.kind < linkCredit || r.kind > linkKept {
 			return nil, errLinkHead(r.kind)
 		}
 		return numbers, nil

@@ -109,7 +109,7 @@ func newLinkMetrics(r prometheus.Registerer, ls *Links) *linkMetrics {
 				func() float64 { return float64(ls.count(func(*link) int64 { return 1 })) }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_link_out_bytes", Help: "Bytes of frames and pieces of segments sent on links, or queued, that the other side has not done with."},
 				func() float64 {
-					return float64(ls.count(func(l *link) int64 { return l.framesOut.Load() + l.piecesOut.Load() }))
+					return float64(ls.count(func(l *link) int64 { return l.frameRoom.bytesOut() + l.pieceRoom.bytesOut() }))
 				}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_link_in_bytes", Help: "Bytes of frames and pieces of segments that came on links and are not done with."},
 				func() float64 {

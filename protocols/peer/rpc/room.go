@@ -113,6 +113,19 @@ func (r *room) leave(s *seat) {
 	}
 }
 
+// give takes bytes back from a peer that holds them. serve is to be called after it.
+func (r *room) give(peer string, bytes int64) {
+	if bytes == 0 {
+		return
+	}
+	p := r.peers[peer]
+	p.held -= bytes
+	r.used -= bytes
+	if p.held == 0 && len(p.waits) == 0 {
+		delete(r.peers, peer)
+	}
+}
+
 // wanted reports whether any peer waits.
 func (r *room) wanted() bool {
 	for _, p := range r.peers {

@@ -1,0 +1,145 @@
+package rpc
+
+import (
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// linkRoom is the memory of a process for received frames of all its links, beyond the first bytes of each. It is shared as the room of messages is (room): of the
+// servers that wait the one that holds least is next.
+//
+//	link of s2 ── first bytes ──┐
+//	link of s3 ── first bytes ──┼─ extra of s2 │ extra of s3 │ free     most, for all
+//	link of s4 ── first bytes ──┘
+//
+// A link keeps what it was given, so that nothing is asked for while its traffic stays as it is, until another waits: then its frames that are released give their room to
+// that one. The other side gives back what it does not use (outRoom.idle).
+type linkRoom struct {
+	mu   sync.Mutex
+	room room                // guarded by mu
+	of   map[*seat]*linkPart // guarded by mu: that wait
+}
+
+// linkPart is the part of a link.
+type linkPart struct {
+	// Constant.
+	all    *linkRoom
+	server string
+	window int64 // the most
+	grant  func(n uint64)
+
+	// Guarded by all.mu.
+	extra int64 // given beyond the first bytes
+	want  int64 // asked for, and not given
+	waits bool  // it has a seat; else the window has no room
+	short int64 // of the first bytes: given back, and returned with the next grant. Invariant: none while extra is not
+	ended bool
+}
+
+func newLinkRoom(most int64) *linkRoom {
+	const longest = linkFrameWindowMin / 2
+	return &linkRoom{room: room{most: max(most, 2*longest), spare: longest}, of: map[*seat]*linkPart{}}
+}
+
+// given is what a link is granted.
+type given struct {
+	to *linkPart
+	n  int64
+}
+
+func grantAll(all []given) {
+	for _, g := range all {
+		g.to.grant(uint64(g.n))
+	}
+}
+
+// ask takes back room that the other side does not use, and gives it as much as it asks for, at once or later. The error is Corrupt.
+func (p *linkPart) ask(give, want uint64) error {
+	r := p.all
+	r.mu.Lock()
+	if give > linkWindowMax || int64(give) > p.extra+linkFirstBytes-p.short {
+		r.mu.Unlock()
+		return fault.Errorf(fault.Corrupt, "a link's other side gives back %d bytes of room, more than it had", give)
+	}
+	if want > linkFrameWindowMin/2 || want > 0 && p.want > 0 {
+		r.mu.Unlock()
+		return fault.Errorf(fault.Corrupt, "a link's other side asks for %d bytes of room, longer than any frame, or for the second time", want)
+	}
+	back := p.giveLocked(int64(give))
+	p.short += int64(give) - back
+	p.want += int64(want)
+	p.enterLocked()
+	got := r.serveLocked()
+	r.mu.Unlock()
+	grantAll(got)
+	return nil
+}
+
+// release gives back what a frame held that is released: to the link, or, as far as it returns, to others that wait.
+func (p *linkPart) release(cost int64) (kept int64) {
+	r := p.all
+	r.mu.Lock()
+	if p.extra == 0 || !p.ended && p.want == 0 && !r.room.wanted() {
+		r.mu.Unlock()
+		return 0
+	}
+	kept = p.giveLocked(cost)
+	p.enterLocked()
+	got := r.serveLocked()
+	r.mu.Unlock()
+	grantAll(got)
+	return kept
+}
+
+// end gives back what the frames that are not released do not hold.
+func (p *linkPart) end(inUse int64) {
+	r := p.all
+	r.mu.Lock()
+	p.ended, p.want = true, 0
+	for s, of := range r.of {
+		if of == p {
+			r.room.leave(s)
+			delete(r.of, s)
+		}
+	}
+	p.giveLocked(max(p.extra-inUse, 0))
+	got := r.serveLocked()
+	r.mu.Unlock()
+	grantAll(got)
+}
+
+// giveLocked takes back n bytes, or as many as were given.
+func (p *linkPart) giveLocked(n int64) (back int64) {
+	back = min(n, p.extra)
+	p.extra -= back
+	p.all.room.give(p.server, back)
+	return back
+}
+
+// enterLocked has the link wait for what it asks for, once its window can hold it.
+func (p *linkPart) enterLocked() {
+	if p.want == 0 || p.waits || p.ended || linkFirstBytes+p.extra+p.want > p.window {
+		return
+	}
+	p.waits = true
+	p.all.of[p.all.room.ask(p.server, p.want)] = p
+}
+
+func (r *linkRoom) serveLocked() (all []given) {
+	for _, s := range r.room.serve() {
+		p := r.of[s]
+		delete(r.of, s)
+		p.extra += s.bytes
+		all = append(all, given{p, s.bytes + p.short})
+		p.want, p.short, p.waits = 0, 0, false
+	}
+	return all
+}
+
+// step is how much of a link's room is returned at once.
+func (p *linkPart) step() int64 {
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	return (linkFirstBytes + p.extra) / creditShare
+}

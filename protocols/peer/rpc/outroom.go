@@ -1,0 +1,197 @@
+package rpc
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// outRoom is the room for bodies at the other side of a link, as this side knows it. Bodies that wait for room get it in their order.
+//
+//	take ──────▶ room ──▶ out ──┬─ credit: the other side has released them, and returns their room
+//	  └ none: ask ─▶ grant ─▶   └─ kept:   it has released them, and gives their room to another link
+//
+// Where the other side gives room that is asked for (peer.CanAskRoom), it begins with linkFirstBytes. A body that is longer is asked for as a whole, and what room there is
+// is given back, also what comes later: of two sides that wait none holds room that the other one waits for. A shorter one needs no answer, since the first bytes always come back.
+//
+// Invariant: room and out are together what the other side gave, the first bytes included.
+type outRoom struct {
+	asks bool              // constant
+	ask  func(g, w uint64) // constant: sends a linkAsk
+
+	mu     sync.Mutex
+	room   int64
+	out    int64
+	waits  []*outWait
+	asking bool
+	taken  time.Time // when some was last taken or given
+}
+
+// outWait is a body that waits for room.
+type outWait struct {
+	bytes int64
+	ready chan struct{} // closed when it has its room
+}
+
+const (
+	// linkFirstBytes is the room for frames that each link has whatever others hold, with bodyCost for each: many frames of the usual size.
+	linkFirstBytes = 1 << 20
+	// linkIdle is how long room beyond that is kept unused.
+	linkIdle = time.Second
+)
+
+// wanted is a linkAsk to be sent; the zero value is none.
+type wanted struct{ give, want int64 }
+
+func (o *outRoom) tell(w wanted) {
+	if w != (wanted{}) {
+		o.ask(uint64(w.give), uint64(w.want))
+	}
+}
+
+// tryTake reserves n bytes, unless others wait or there are too few.
+func (o *outRoom) tryTake(n int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.takeLocked(n)
+}
+
+func (o *outRoom) takeLocked(n int64) bool {
+	if len(o.waits) > 0 || n > o.room {
+		return false
+	}
+	o.bookLocked(n)
+	return true
+}
+
+func (o *outRoom) bookLocked(n int64) {
+	o.room, o.out, o.taken = o.room-n, o.out+n, time.Now()
+}
+
+// take reserves n bytes, and waits for them until ctx ends.
+func (o *outRoom) take(ctx context.Context, n int64) error {
+	w := o.join(n)
+	select {
+	case <-w.ready:
+		return nil
+	case <-ctx.Done():
+	}
+	if o.leave(w) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// join has n bytes reserved, at once or later.
+func (o *outRoom) join(n int64) *outWait {
+	w := &outWait{bytes: n, ready: make(chan struct{})}
+	o.mu.Lock()
+	o.waits = append(o.waits, w)
+	ask := o.serveLocked()
+	o.mu.Unlock()
+	o.tell(ask)
+	return w
+}
+
+// leave removes one that waits; false: it has its room.
+func (o *outRoom) leave(w *outWait) bool {
+	o.mu.Lock()
+	for i, other := range o.waits {
+		if other == w {
+			o.waits = append(o.waits[:i:i], o.waits[i+1:]...)
+			ask := o.serveLocked() // those behind may be shorter
+			o.mu.Unlock()
+			o.tell(ask)
+			return true
+		}
+	}
+	o.mu.Unlock()
+	return false
+}
+
+// serveLocked gives room to those that wait, and returns what is to be asked for the next.
+func (o *outRoom) serveLocked() wanted {
+	for len(o.waits) > 0 && o.waits[0].bytes <= o.room {
+		w := o.waits[0]
+		o.waits = o.waits[1:]
+		o.bookLocked(w.bytes)
+		close(w.ready)
+	}
+	return o.askLocked()
+}
+
+func (o *outRoom) askLocked() wanted {
+	switch {
+	case !o.asks || len(o.waits) == 0:
+		return wanted{}
+	case o.asking: // what comes back meanwhile is too little for the body, and all that another may wait for
+		return o.spareLocked()
+	}
+	o.asking = true
+	n := o.waits[0].bytes
+	if n <= linkFirstBytes {
+		return wanted{want: linkFirstBytes}
+	}
+	give := o.room
+	o.room = 0
+	return wanted{give, n}
+}
+
+// spareLocked gives back the room beyond the first bytes.
+func (o *outRoom) spareLocked() wanted {
+	give := max(o.room-linkFirstBytes, 0)
+	o.room -= give
+	return wanted{give: give}
+}
+
+// credit returns the room of n bytes that the other side has released. False: they are more than it was sent.
+func (o *outRoom) credit(n uint64) bool { return o.released(n, n) }
+
+// kept notes that the other side has released n bytes and keeps their room. False as for credit.
+func (o *outRoom) kept(n uint64) bool { return o.released(n, 0) }
+
+func (o *outRoom) released(n, room uint64) bool {
+	o.mu.Lock()
+	if n > uint64(o.out) {
+		o.mu.Unlock()
+		return false
+	}
+	o.out, o.room = o.out-int64(n), o.room+int64(room)
+	ask := o.serveLocked()
+	o.mu.Unlock()
+	o.tell(ask)
+	return true
+}
+
+// granted adds room that was asked for. False: it was not, or is more than any side has.
+func (o *outRoom) granted(n uint64) bool {
+	o.mu.Lock()
+	if !o.asking || n > linkWindowMax {
+		o.mu.Unlock()
+		return false
+	}
+	o.asking, o.taken = false, time.Now()
+	o.room += int64(n)
+	ask := o.serveLocked()
+	o.mu.Unlock()
+	o.tell(ask)
+	return true
+}
+
+// idle gives back the room beyond the first bytes that was not used for a while.
+func (o *outRoom) idle(now time.Time) {
+	o.mu.Lock()
+	give := wanted{}
+	if o.asks && len(o.waits) == 0 && now.Sub(o.taken) >= linkIdle {
+		give = o.spareLocked()
+	}
+	o.mu.Unlock()
+	o.tell(give)
+}
+
+// bytesOut is what was sent, or is queued, and not released.
+func (o *outRoom) bytesOut() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.out
+}
