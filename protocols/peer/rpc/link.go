@@ -234,7 +234,7 @@ func (l *link) Frame(ctx context.Context, r *peer.Route, rec []byte, done func()
 // TryFrame implements peer.Link.
 func (l *link) TryFrame(r *peer.Route, rec []byte, done func()) error {
 	return l.frame(r, rec, done, func(n int64) error {
-		if !l.frameRoom.tryTake(n) {
+		if !l.frameRoom.tryAcquire(n) {
 			return errLinkFull
 		}
 		return nil
@@ -283,13 +283,13 @@ func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, d
 
 // await reserves room, unless ctx or the link ends before.
 func (l *link) await(ctx context.Context, room *outRoom, n int64) error {
-	if room.tryTake(n) {
+	if room.tryAcquire(n) {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	if err := room.take(ctx, n); err != nil {
+	if err := room.acquire(ctx, n); err != nil {
 		if why := l.why(); why != nil {
 			return why
 		}

@@ -54,7 +54,7 @@ func grantAll(all []given) {
 	}
 }
 
-// ask takes back room that the other side does not use, and gives it as much as it asks for, at once or later. The error is Corrupt.
+// ask returns room that the other side gives back, and gives it as much as it asks for, at once or later. The error is Corrupt.
 func (p *linkPart) ask(give, want uint64) error {
 	r := p.all
 	r.mu.Lock()
@@ -109,7 +109,7 @@ func (p *linkPart) end(inUse int64) {
 	grantAll(got)
 }
 
-// giveLocked takes back n bytes, or as many as were given.
+// giveLocked returns n bytes to the room, or as many as the link was given.
 func (p *linkPart) giveLocked(n int64) (back int64) {
 	back = min(n, p.extra)
 	p.extra -= back

@@ -22,7 +22,7 @@ import (
 type LinkSettings struct {
 	Self peer.LinkHello
 
-	// FrameWindowBytes bounds the received frames of one link that are not released. Default 80 MiB; at least twice the longest frame.
+	// FrameWindowBytes bounds the received frames of one link that are not released, within RoomBytes. Default 80 MiB; at least twice the longest frame.
 	// Larger: more memory a server that this one shares partitions with.
 	FrameWindowBytes int64
 	// PieceWindowBytes bounds the pieces of segments likewise. Default 4 MiB; at least 512 KiB.

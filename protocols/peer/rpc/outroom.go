@@ -8,7 +8,7 @@ import (
 
 // outRoom is the room for bodies at the other side of a link, as this side knows it. Bodies that wait for room get it in their order.
 //
-//	take ──────▶ room ──▶ out ──┬─ credit: the other side has released them, and returns their room
+//	acquire ───▶ room ──▶ out ──┬─ credit: the other side has released them, and returns their room
 //	  └ none: ask ─▶ grant ─▶   └─ kept:   it has released them, and gives their room to another link
 //
 // Where the other side gives room that is asked for (peer.CanAskRoom), it begins with linkFirstBytes. A body that is longer is asked for as a whole, and what room there is
@@ -24,7 +24,7 @@ type outRoom struct {
 	out    int64
 	waits  []*outWait
 	asking bool
-	taken  time.Time // when some was last taken or given
+	usedAt time.Time // when some was last acquired or given
 }
 
 // outWait is a body that waits for room.
@@ -49,14 +49,14 @@ func (o *outRoom) tell(w wanted) {
 	}
 }
 
-// tryTake reserves n bytes, unless others wait or there are too few.
-func (o *outRoom) tryTake(n int64) bool {
+// tryAcquire reserves n bytes, unless others wait or there are too few.
+func (o *outRoom) tryAcquire(n int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.takeLocked(n)
+	return o.acquireLocked(n)
 }
 
-func (o *outRoom) takeLocked(n int64) bool {
+func (o *outRoom) acquireLocked(n int64) bool {
 	if len(o.waits) > 0 || n > o.room {
 		return false
 	}
@@ -65,11 +65,11 @@ func (o *outRoom) takeLocked(n int64) bool {
 }
 
 func (o *outRoom) bookLocked(n int64) {
-	o.room, o.out, o.taken = o.room-n, o.out+n, time.Now()
+	o.room, o.out, o.usedAt = o.room-n, o.out+n, time.Now()
 }
 
-// take reserves n bytes, and waits for them until ctx ends.
-func (o *outRoom) take(ctx context.Context, n int64) error {
+// acquire reserves n bytes, and waits for them until ctx ends.
+func (o *outRoom) acquire(ctx context.Context, n int64) error {
 	w := o.join(n)
 	select {
 	case <-w.ready:
@@ -170,7 +170,7 @@ func (o *outRoom) granted(n uint64) bool {
 		o.mu.Unlock()
 		return false
 	}
-	o.asking, o.taken = false, time.Now()
+	o.asking, o.usedAt = false, time.Now()
 	o.room += int64(n)
 	ask := o.serveLocked()
 	o.mu.Unlock()
@@ -182,7 +182,7 @@ func (o *outRoom) granted(n uint64) bool {
 func (o *outRoom) idle(now time.Time) {
 	o.mu.Lock()
 	give := wanted{}
-	if o.asks && len(o.waits) == 0 && now.Sub(o.taken) >= linkIdle {
+	if o.asks && len(o.waits) == 0 && now.Sub(o.usedAt) >= linkIdle {
 		give = o.spareLocked()
 	}
 	o.mu.Unlock()

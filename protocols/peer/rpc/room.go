@@ -113,7 +113,7 @@ func (r *room) leave(s *seat) {
 	}
 }
 
-// give takes bytes back from a peer that holds them. serve is to be called after it.
+// give returns bytes that a peer holds. serve is to be called after it.
 func (r *room) give(peer string, bytes int64) {
 	if bytes == 0 {
 		return
