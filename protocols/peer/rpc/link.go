@@ -51,6 +51,7 @@ type link struct {
 		// mu guards the queues and is held while a record is appended, never while one is sent. urgent holds encoded
 		// records: one message carries all that wait.
 		urgent []byte // records
+		grants bool   // a grant is among them
 		frames []*outgoing
 		pieces []*outgoing
 		err    error
@@ -155,7 +156,7 @@ func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p p
 	if l.other.Capabilities.Has(peer.CanAskRoom) {
 		l.frameRoom.room, l.frameRoom.asks = linkFirstBytes, true
 		l.frameRoom.ask = func(give, want uint64) { l.sendOwn(linkAsk, give, want) }
-		l.part = &linkPart{all: ls.room, server: other.Server, window: l.frames.window, grant: func(n uint64) { l.sendOwn(linkGrant, n) }}
+		l.part = &linkPart{all: ls.room, server: other.Server, window: l.frames.window, inUse: &l.frames.inUse, grant: func(n uint64) { l.sendOwn(linkGrant, n) }}
 	}
 	return l
 }
@@ -178,7 +179,7 @@ func (l *link) run() {
 		p.buf.Free()
 	}
 	if l.part != nil {
-		l.part.end(l.frames.inUse.Load())
+		l.part.end()
 	}
 	loops.Wait()
 	h.Unlinked(l, l.why())
@@ -216,6 +217,7 @@ func (l *link) sendOwn(kind linkType, head ...uint64) {
 		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	l.mu.urgent = endLinkRecord(b, from, 0)
+	l.mu.grants = l.mu.grants || kind == linkGrant
 	l.poke()
 }
 
@@ -405,6 +407,7 @@ func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
 	switch {
 	case len(l.mu.urgent) > 0:
 		buf, _ := pooled(l.mu.urgent)
+		l.mu.grants = false
 		if l.mu.urgent = l.mu.urgent[:0]; cap(l.mu.urgent) > linkMessageBytes {
 			l.mu.urgent = nil
 		}
@@ -541,6 +544,13 @@ func (l *link) take(r linkRecord, buf mem.Buffer) error {
 	return nil
 }
 
+// willGrant reports whether a grant waits to be sent.
+func (l *link) willGrant() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.grants
+}
+
 // takeOwn handles a record of the link itself.
 func (l *link) takeOwn(r linkRecord) error {
 	h := headReader{b: r.head}
@@ -562,6 +572,9 @@ func (l *link) takeOwn(r linkRecord) error {
 		give, want := h.u64(), h.u64()
 		if h.bad || l.part == nil {
 			return errLinkHead(r.kind)
+		}
+		if want > 0 && l.willGrant() { // else a side that asks and reads nothing has grants pile up
+			return fault.Errorf(fault.Corrupt, "a link's other side asks for %d bytes of room before it has its last grant", want)
 		}
 		if err := l.part.ask(give, want); err != nil {
 			return err
@@ -598,7 +611,11 @@ func (l *link) takeFrame(r linkRecord, buf mem.Buffer) error {
 		return fault.Errorf(fault.Corrupt, "a frame within a frame of which parts are missing")
 	}
 	cost := int64(total) + bodyCost
-	if err := l.frames.begin(cost); err != nil {
+	most := l.frames.window
+	if l.part != nil {
+		most = l.part.most()
+	}
+	if err := l.frames.begin(cost, most); err != nil {
 		return err
 	}
 	if uint64(len(r.body)) == total {
@@ -635,7 +652,7 @@ func (l *link) takePiece(r linkRecord, buf mem.Buffer) error {
 		return errLinkHead(r.kind)
 	}
 	cost := int64(len(r.body)) + bodyCost
-	if err := l.pieces.begin(cost); err != nil {
+	if err := l.pieces.begin(cost, l.pieces.window); err != nil {
 		return err
 	}
 	l.ls.handler.Piece(l, &route, at, l.held(&l.pieces, buf, r.body, cost))
@@ -656,11 +673,12 @@ func (l *link) held(of *flow, buf mem.Buffer, body []byte, cost int64) *heldBody
 	return &heldBody{l, of, buf, body, cost, 0}
 }
 
-// begin counts a received body against the window.
-func (f *flow) begin(cost int64) error {
-	if n := f.inUse.Add(cost); n > f.window {
+// begin counts a received body against the room that there was before: bodies are released meanwhile, and their room may go to another link, but what this
+// one was given later cannot have been used yet.
+func (f *flow) begin(cost, most int64) error {
+	if n := f.inUse.Add(cost); n > most {
 		f.inUse.Add(-cost)
-		return fault.Errorf(fault.Corrupt, "a link's other side sent %d bytes where there was room for %d", n, f.window)
+		return fault.Errorf(fault.Corrupt, "a link's other side sent %d bytes where there was room for %d", n, most)
 	}
 	f.held.Add(cost)
 	return nil
@@ -685,13 +703,14 @@ func (b *heldBody) Bytes() []byte { return b.data }
 func (b *heldBody) Done() {
 	b.data = nil
 	b.buf.Free()
-	b.of.inUse.Add(-b.cost)
 	b.of.held.Add(-b.cost - b.spare)
 	back, step := b.cost, b.of.window/creditShare
 	if p := b.l.part; p != nil && b.of == &b.l.frames {
 		kept := p.release(b.cost)
 		b.of.kept.Add(kept)
 		back, step = back-kept, p.step()
+	} else {
+		b.of.inUse.Add(-b.cost)
 	}
 	if b.of.owed.Add(back)+b.of.kept.Load() >= step {
 		b.l.sendCredit()

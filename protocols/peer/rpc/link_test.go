@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -647,10 +648,12 @@ func TestAPeerThatBreaksTheRulesLosesItsLink(t *testing.T) {
 		"two hellos":             {hello(func(*linkGreeting) {}), hello(func(*linkGreeting) {})},
 		"room that was not used": {hello(func(*linkGreeting) {}), own(linkCredit, append(make([]byte, 8), 1, 0, 0, 0, 0, 0, 0, 0)...)},
 		"half a ping":            {hello(func(*linkGreeting) {}), own(linkPing, 1, 2)},
-		"room it had not":        {hello(asking), own(linkAsk, append(numbers(linkFirstBytes+1), numbers(1)...)...)},
+		"room it had not":        {hello(asking), own(linkAsk, append(numbers(1), numbers(1)...)...)},
 		"asks twice":             {hello(asking), own(linkAsk, append(numbers(0), numbers(32<<20)...)...), own(linkAsk, append(numbers(0), numbers(32<<20)...)...), own(linkAsk, append(numbers(0), numbers(32<<20)...)...), own(linkAsk, append(numbers(0), numbers(32<<20)...)...)},
 		"asks for too much":      {hello(asking), own(linkAsk, append(numbers(0), numbers(33<<20)...)...)},
 		"asks and cannot":        {hello(func(*linkGreeting) {}), own(linkAsk, append(numbers(0), numbers(1)...)...)},
+		"asks before the grant":  append([][]byte{hello(asking)}, slices.Repeat([][]byte{own(linkAsk, append(numbers(0), numbers(1)...)...)}, 100)...),
+		"more than its room":     {hello(asking), body(linkFrame, binary.AppendUvarint(appendRoute(nil, &someRoute), linkFirstBytes), []byte{1})},
 		"gives, not asked":       {hello(asking), own(linkGrant, numbers(1)...)},
 		"keeps, not sent":        {hello(asking), own(linkKept, numbers(1)...)},
 		"an unknown type":        {hello(func(*linkGreeting) {}), own(77, appendRoute(nil, &someRoute)...)},
@@ -683,6 +686,11 @@ func TestAPeerThatBreaksTheRulesLosesItsLink(t *testing.T) {
 			e.until(t, "end of the link", func() bool { return len(e.links) == len(e.ended) })
 			if k := fault.KindOf(err); k != fault.Corrupt && k != fault.Unavailable && k != fault.Denied {
 				t.Errorf("ended by %v", err)
+			}
+			for _, why := range e.ended { // and not because nothing came any more
+				if !fault.Is(why, fault.Corrupt) {
+					t.Errorf("the link ended by %v", why)
+				}
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -28,14 +29,18 @@ type linkPart struct {
 	server string
 	window int64 // the most
 	grant  func(n uint64)
+	inUse  *atomic.Int64 // of frames that came and are not released: falls under all.mu alone, so that end sees what release will give back
+
+	extra atomic.Int64 // given beyond the first bytes; written under all.mu
 
 	// Guarded by all.mu.
-	extra int64 // given beyond the first bytes
 	want  int64 // asked for, and not given
 	waits bool  // it has a seat; else the window has no room
-	short int64 // of the first bytes: given back, and returned with the next grant. Invariant: none while extra is not
 	ended bool
 }
+
+// most is what the frames of the link may hold: what it has.
+func (p *linkPart) most() int64 { return linkFirstBytes + p.extra.Load() }
 
 func newLinkRoom(most int64) *linkRoom {
 	const longest = linkFrameWindowMin / 2
@@ -58,7 +63,7 @@ func grantAll(all []given) {
 func (p *linkPart) ask(give, want uint64) error {
 	r := p.all
 	r.mu.Lock()
-	if give > linkWindowMax || int64(give) > p.extra+linkFirstBytes-p.short {
+	if give > uint64(p.extra.Load()) {
 		r.mu.Unlock()
 		return fault.Errorf(fault.Corrupt, "a link's other side gives back %d bytes of room, more than it had", give)
 	}
@@ -66,8 +71,7 @@ func (p *linkPart) ask(give, want uint64) error {
 		r.mu.Unlock()
 		return fault.Errorf(fault.Corrupt, "a link's other side asks for %d bytes of room, longer than any frame, or for the second time", want)
 	}
-	back := p.giveLocked(int64(give))
-	p.short += int64(give) - back
+	p.giveLocked(int64(give))
 	p.want += int64(want)
 	p.enterLocked()
 	got := r.serveLocked()
@@ -77,10 +81,12 @@ func (p *linkPart) ask(give, want uint64) error {
 }
 
 // release gives back what a frame held that is released: to the link, or, as far as it returns, to others that wait.
+// Without anything that waits it costs one lock, also where there are many servers.
 func (p *linkPart) release(cost int64) (kept int64) {
 	r := p.all
 	r.mu.Lock()
-	if p.extra == 0 || !p.ended && p.want == 0 && !r.room.wanted() {
+	p.inUse.Add(-cost)
+	if p.extra.Load() == 0 || !p.ended && p.want == 0 && len(r.of) == 0 {
 		r.mu.Unlock()
 		return 0
 	}
@@ -93,7 +99,7 @@ func (p *linkPart) release(cost int64) (kept int64) {
 }
 
 // end gives back what the frames that are not released do not hold.
-func (p *linkPart) end(inUse int64) {
+func (p *linkPart) end() {
 	r := p.all
 	r.mu.Lock()
 	p.ended, p.want = true, 0
@@ -103,7 +109,7 @@ func (p *linkPart) end(inUse int64) {
 			delete(r.of, s)
 		}
 	}
-	p.giveLocked(max(p.extra-inUse, 0))
+	p.giveLocked(max(p.extra.Load()-p.inUse.Load(), 0))
 	got := r.serveLocked()
 	r.mu.Unlock()
 	grantAll(got)
@@ -111,15 +117,15 @@ func (p *linkPart) end(inUse int64) {
 
 // giveLocked returns n bytes to the room, or as many as the link was given.
 func (p *linkPart) giveLocked(n int64) (back int64) {
-	back = min(n, p.extra)
-	p.extra -= back
+	back = min(n, p.extra.Load())
+	p.extra.Add(-back)
 	p.all.room.give(p.server, back)
 	return back
 }
 
 // enterLocked has the link wait for what it asks for, once its window can hold it.
 func (p *linkPart) enterLocked() {
-	if p.want == 0 || p.waits || p.ended || linkFirstBytes+p.extra+p.want > p.window {
+	if p.want == 0 || p.waits || p.ended || p.most()+p.want > p.window {
 		return
 	}
 	p.waits = true
@@ -130,16 +136,12 @@ func (r *linkRoom) serveLocked() (all []given) {
 	for _, s := range r.room.serve() {
 		p := r.of[s]
 		delete(r.of, s)
-		p.extra += s.bytes
-		all = append(all, given{p, s.bytes + p.short})
-		p.want, p.short, p.waits = 0, 0, false
+		p.extra.Add(s.bytes)
+		all = append(all, given{p, s.bytes})
+		p.want, p.waits = 0, false
 	}
 	return all
 }
 
 // step is how much of a link's room is returned at once.
-func (p *linkPart) step() int64 {
-	p.all.mu.Lock()
-	defer p.all.mu.Unlock()
-	return (linkFirstBytes + p.extra) / creditShare
-}
+func (p *linkPart) step() int64 { return p.most() / creditShare }

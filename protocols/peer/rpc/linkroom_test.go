@@ -122,6 +122,32 @@ func TestRoomThatALinkDoesNotUseGoesToOthers(t *testing.T) {
 	})
 }
 
+// TestALinkHasItsFirstBytesAfterALongFrameGaveUp: a frame that is longer than the first bytes waits while others hold the room, and is given up. The
+// frames of the usual size behind it had no room until the grant came that nothing needed any more.
+func TestALinkHasItsFirstBytesAfterALongFrameGaveUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEar()
+		e.keep = true
+		_, _, links, end := hub(t, e, 3)
+		defer end()
+		for _, l := range links[:2] {
+			if err := l.Frame(t.Context(), &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := links[2].Frame(ctx, &someRoute, make([]byte, 20<<20), nil); err == nil {
+			t.Fatal("others hold all the room, and a long frame was sent")
+		}
+		for i := range 10 {
+			if err := links[2].TryFrame(&someRoute, make([]byte, 100_000), nil); err != nil {
+				t.Errorf("frame %d: %v", i, err)
+			}
+		}
+	})
+}
+
 func usedOf(r *linkRoom) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,10 +193,11 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 			back       []func() // and to the sender
 			waiting    []*outWait
 			held       []int64 // frames that came
-			inUse      int64
+			inUse      atomic.Int64
 			owed, kept int64 // released, and not reported
 		}
 		var all [n]*side
+		var gone []*side // that ended with frames that are not released
 		fatal := func(ok bool, what string) {
 			if !ok {
 				t.Fatal(what)
@@ -187,7 +214,7 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 			})
 			return true
 		}
-		for i := range all {
+		connect := func(i int) {
 			s := &side{}
 			all[i] = s
 			s.out = &outRoom{asks: true, room: linkFirstBytes, ask: func(give, want uint64) {
@@ -198,9 +225,12 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 					report(s)
 				})
 			}}
-			s.part = &linkPart{all: r, server: fmt.Sprint(i), window: 80 << 20, grant: func(n uint64) {
+			s.part = &linkPart{all: r, server: fmt.Sprint(i), window: 80 << 20, inUse: &s.inUse, grant: func(n uint64) {
 				s.back = append(s.back, func() { fatal(s.out.granted(n), "room is given that was not asked for") })
 			}}
+		}
+		for i := range all {
+			connect(i)
 		}
 		pop := func(of *[]func()) bool {
 			if len(*of) == 0 {
@@ -216,7 +246,10 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 			for _, w := range s.waiting {
 				select {
 				case <-w.ready:
-					s.toward = append(s.toward, func() { s.held = append(s.held, w.bytes); s.inUse += w.bytes })
+					s.toward = append(s.toward, func() {
+						s.held = append(s.held, w.bytes)
+						fatal(s.inUse.Add(w.bytes) <= s.part.most(), "a side that keeps to its room is cut off")
+					})
 				default:
 					left = append(left, w)
 				}
@@ -229,7 +262,6 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 			}
 			cost := s.held[0]
 			s.held = s.held[1:]
-			s.inUse -= cost
 			kept := s.part.release(cost)
 			if s.owed, s.kept = s.owed+cost-kept, s.kept+kept; s.owed+s.kept >= s.part.step() {
 				report(s)
@@ -240,7 +272,10 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 			total := int64(0)
 			for _, s := range all {
 				sendReady(s)
-				total += s.inUse
+				total += s.inUse.Load()
+			}
+			for _, s := range gone {
+				total += s.inUse.Load()
 			}
 			if most := r.room.most + n*linkFirstBytes; total > most {
 				t.Fatalf("%d bytes are held, %d may be", total, most)
@@ -250,8 +285,17 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 		sizes := rapid.SampledFrom([]int64{300, 10_000, 500_000, linkFirstBytes, linkFirstBytes + 1, 5 << 20, 20 << 20, linkFrameWindowMin / 2})
 		now := time.Now()
 		for range rapid.IntRange(1, 150).Draw(t, "steps") {
-			s := all[some.Draw(t, "link")]
-			switch rapid.SampledFrom([]string{"send", "send", "arrive", "arrive", "answer", "answer", "release", "give up", "idle"}).Draw(t, "step") {
+			i := some.Draw(t, "link")
+			s := all[i]
+			switch rapid.SampledFrom([]string{"send", "send", "arrive", "arrive", "answer", "answer", "release", "give up", "idle", "end", "release of one that ended"}).Draw(t, "step") {
+			case "end":
+				s.part.end()
+				gone = append(gone, s)
+				connect(i)
+			case "release of one that ended":
+				for _, s := range gone {
+					release(s)
+				}
 			case "send":
 				s.waiting = append(s.waiting, s.out.join(sizes.Draw(t, "size")))
 			case "arrive":
@@ -275,6 +319,10 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 			again = false
 			for _, s := range all {
 				again = pop(&s.toward) || pop(&s.back) || release(s) || again
+				check()
+			}
+			for _, s := range gone {
+				again = release(s) || again
 				check()
 			}
 			if again {

@@ -12,7 +12,8 @@ import (
 //	  └ none: ask ─▶ grant ─▶   └─ kept:   it has released them, and gives their room to another link
 //
 // Where the other side gives room that is asked for (peer.CanAskRoom), it begins with linkFirstBytes. A body that is longer is asked for as a whole, and what room there is
-// is given back, also what comes later: of two sides that wait none holds room that the other one waits for. A shorter one needs no answer, since the first bytes always come back.
+// beyond those is given back, also what comes later: of two sides that wait none holds room that the other one waits for. A shorter one needs no answer, since the first bytes
+// always come back; those stay, so that shorter ones are sent where a longer one gives up.
 //
 // Invariant: room and out are together what the other side gave, the first bytes included.
 type outRoom struct {
@@ -128,13 +129,9 @@ func (o *outRoom) askLocked() wanted {
 		return o.spareLocked()
 	}
 	o.asking = true
-	n := o.waits[0].bytes
-	if n <= linkFirstBytes {
-		return wanted{want: linkFirstBytes}
-	}
-	give := o.room
-	o.room = 0
-	return wanted{give, n}
+	w := o.spareLocked()
+	w.want = max(o.waits[0].bytes, linkFirstBytes)
+	return w
 }
 
 // spareLocked gives back the room beyond the first bytes.
