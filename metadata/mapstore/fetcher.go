@@ -131,7 +131,7 @@ func search[T any](c *Coordinator, ctx context.Context, table string, servers []
 				if e.After > 0 {
 					tick.Reset(e.After)
 				}
-			case FetchFound: // it follows from the answer of this step, which result is of
+			case FetchFound: // only in the step of a good answer, so result is that of this server
 				return result, nil
 			case FetchLost:
 				var none T

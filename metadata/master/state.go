@@ -148,7 +148,7 @@ type view struct {
 	set     Settings
 	servers map[topology.ServerID]*standing
 	order   []*standing // by id
-	// expected estimates the load of a partition to come.
+	// expected estimates how much load a partition will bring.
 	expected expected
 	// ending are the placements whose relief ends in this plan: they stay.
 	ending map[placementOf]bool

@@ -157,8 +157,8 @@ func (x *index[K]) remove(t *txn, k K) {
 	}
 }
 
-// seal ends t's rights to change leaves, and makes their ends exact: put only raises them, so after a removal or a shorter partition they were too late, which costs a
-// search a look into the leaf.
+// seal ends t's rights to change leaves, and makes their ends exact: put only raises them, so after a removal or a shorter partition they may be too late. Until then
+// a search looks into the leaf for nothing.
 func (x *index[K]) seal(t *txn) {
 	for _, l := range x.leaves {
 		if l.owner == t {

@@ -35,7 +35,7 @@ func (r Refused) AsError() error {
 	return fault.Wrap(&refusedError{r}, fault.Invalid, "%d series are refused", len(r.IDs))
 }
 
-// RefusedOf returns the Refused that AsError made err, or an error in its chain, of; false: err has none.
+// RefusedOf returns the Refused of which AsError made err, or an error that err wraps; false: it made neither.
 func RefusedOf(err error) (Refused, bool) {
 	var e *refusedError
 	if !errors.As(err, &e) {

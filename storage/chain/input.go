@@ -24,8 +24,9 @@ type (
 		List    []Member
 		Dropped []Member
 	}
-	// Lease is the newest epoch in which this server held the lease. GoesOn is true while it holds it, and while the lease has lapsed and no other server acquired it:
-	// then the frames that all members of the list have are still acknowledged. A head of another epoch, or without GoesOn, ends its chain and acknowledges nothing more.
+	// Lease is the newest epoch in which this server held the lease. GoesOn is true while it holds it, and after it lapsed until the heartbeat is good again:
+	// by then another server may lead, so only frames that all members of the list have are acknowledged. A head of another epoch, or without GoesOn, ends its chain and
+	// acknowledges nothing more.
 	Lease struct {
 		Epoch  point.Epoch
 		GoesOn bool

@@ -43,8 +43,8 @@ type requests struct {
 	major bool // to be made: another compaction ran when Compact was called
 }
 
-// askMajor requests a major, to be made after the running compaction. While that compaction is itself a requested major, the request is dropped: Compact repeats it
-// until the copies have the result, and each repetition would rewrite the partition once more.
+// askMajor requests a major, to be made after the running compaction. While that compaction is itself a requested major, the request is dropped: the leader
+// repeats it until a copy has the result (storage/replica, Sender), and would get one major too many.
 func (p *Partition) askMajor() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

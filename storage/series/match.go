@@ -86,8 +86,8 @@ func matchesPresent(m *labels.Matcher) bool {
 		m.Type == labels.MatchNotRegexp && m.Value == ""
 }
 
-// begin intersects the terms, the smallest first; nil if there are none. The sizes are sums over a term's values, so that an empty term ends the search before any bitmap is made.
-// The number of sweeps is the one under the same lock: a later sweep may free refs that were found, and dropFreed removes those.
+// begin intersects the terms, the smallest first; nil if there are none. The size of a term is the sum of those of its values, so an empty term ends the search before any bitmap is made.
+// The number of sweeps is read under the same lock: a later sweep may free refs that were found, and dropFreed removes those.
 func (x *Index) begin(terms []term) (*roaring.Bitmap, uint64) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -13,7 +13,7 @@ type (
 	// Begin: this server leads the partition, which is sealed for good: no server accepts rows for it any more. First: it led the partition before that too, so no slice
 	// of an earlier leader can be on its way.
 	Begin struct{ First bool }
-	// End: this server does not lead the partition any more. Slices under way are forgotten.
+	// End: this server does not lead the partition any more. No Drop follows: the caller drops all slices that it has.
 	End struct{}
 	// Tick says that time went by.
 	Tick struct{}

@@ -282,8 +282,8 @@ func (q *queue) giveBack(w *work, retryAt time.Time, finished, freed func(*batch
 		if done {
 			finished(b)
 		}
+		// The bytes of a batch are counted in one place: as in flight (shares), as parked (its lane), or no more. freed ends the first.
 		switch {
-		// The bytes of a batch are counted in one place: as in flight (shares), as parked (its lane), or no more. freed is called where they leave the first.
 		case b.queued: // rows of it were due, and others are still to be read
 		case b.parked && (done || gone):
 			b.parked = false

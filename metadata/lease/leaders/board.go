@@ -59,7 +59,7 @@ func (r *reachable) answer(now time.Time) {
 	r.last = now
 }
 
-// list replaces all rows by a complete list. A row that did not change keeps the time since when it is unchanged: else each new list, as after a break of the watch,
+// list replaces all rows by a complete list. A row that did not change keeps the time when it was first seen (since): else each new list, as after a break of the watch,
 // would make servers look alive that have been silent. No heartbeat in it counts as renewed: the store may have been restored from a backup, which ends the watches.
 func (b *board) list(now time.Time, rows []coord.Row) {
 	b.reachable.answer(now)

@@ -79,8 +79,8 @@ func (a *arrival) keep(piece mem.BufferSlice) error {
 	return nil
 }
 
-// whole passes the message to the caller, which frees its buffer. release, unless it is nil, is to be called when the message is done: until then its bytes count. The
-// error is errNoRoom where the message lost its room after its last piece had come.
+// whole passes the message to the caller, which frees its buffer. release, unless it is nil, is to be called when the message is done: until then its bytes count. Nil:
+// those of an insert count until the buffer is freed, and the caller counts others. The error is errNoRoom where the message lost its room after its last piece had come.
 func (a *arrival) whole() (data mem.BufferSlice, release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

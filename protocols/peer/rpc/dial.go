@@ -177,7 +177,7 @@ func (p *Peer) enter() (*line, error) {
 func (l *line) leave() { l.active.Add(-1) }
 
 // watch pings the peer when calls wait and nothing arrived for a quarter of SilenceMax, and replaces the connection when nothing arrives in the other three quarters. Any byte
-// that arrives counts as an answer, not that of the ping alone.
+// that arrives counts, not only the answer to the ping.
 //
 //	last byte ──── SilenceMax/4 ──▶ ping ──── 3/4 SilenceMax ──▶ replace: all calls end as Unavailable
 func (p *Peer) watch(ctx context.Context) {

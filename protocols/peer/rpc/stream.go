@@ -91,7 +91,7 @@ func (p *Peer) openStream(ctx context.Context, l *line, table string) (*stream, 
 	}
 	st.mu.waiting = map[uint64]waiter{}
 	err = st.greet(table)
-	if !stop() && err == nil { // ctx ended after the welcome, and abandon is about to end this stream
+	if !stop() && err == nil { // ctx ended meanwhile: abandon has ended the stream, or is about to
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -286,8 +286,8 @@ func (st *stream) queue(buf mem.Buffer, data []byte, ack chan error) (seq uint64
 	return seq, nil
 }
 
-// abandon ends the wait for a record; false when its ack has arrived, or is about to be sent to the channel. The caller must read it then, or the channel would come to
-// the next asker from the pool with the ack of another record. The bytes of the record count until it is acked, since the peer still holds them.
+// abandon ends the wait for a record; false when its ack, or the error of a broken stream, is in the channel or about to be. The caller must read it then, or the channel would
+// come to the next asker from the pool with the ack of another record. The bytes of the record count until it is acked, since the peer still holds them.
 func (st *stream) abandon(seq uint64) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
