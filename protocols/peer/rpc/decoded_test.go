@@ -3,6 +3,7 @@ package rpc
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
@@ -21,7 +22,7 @@ func TestInsertsThatUnpackToMuchAreDecodedInTurn(t *testing.T) {
 	m := newMemory()
 	m.gate = make(chan struct{})
 	addr, srv := serve(t, m, Settings{DecodedBytesMax: 40 << 20})
-	st := openStream(t, dial(t, addr, DialSettings{}))
+	st := openStream(t, dial(t, addr, DialSettings{SilenceMax: time.Minute})) // a busy machine decodes 28 MB for longer than 2 s
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
