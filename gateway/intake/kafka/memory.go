@@ -41,7 +41,7 @@ func (c *Consumer) followMemory(ctx context.Context) {
 	}
 }
 
-// fit books what is held, and sets the bounds of what may be.
+// fit books the records that are held, and sets the bounds of the rest.
 func (c *Consumer) fit() {
 	memory := c.deps.Memory.Limit()
 	c.mu.Lock()

@@ -39,7 +39,7 @@ type linkPart struct {
 	ended bool
 }
 
-// most is what the frames of the link may hold: what it has.
+// most is the room of the link's frames.
 func (p *linkPart) most() int64 { return linkFirstBytes + p.extra.Load() }
 
 func newLinkRoom(most int64) *linkRoom {
@@ -47,7 +47,7 @@ func newLinkRoom(most int64) *linkRoom {
 	return &linkRoom{room: room{most: max(most, 2*longest), spare: longest}, of: map[*seat]*linkPart{}}
 }
 
-// given is what a link is granted.
+// given is the room that a link is granted.
 type given struct {
 	to *linkPart
 	n  int64
@@ -80,7 +80,7 @@ func (p *linkPart) ask(give, want uint64) error {
 	return nil
 }
 
-// release gives back what a frame held that is released: to the link, or, as far as it returns, to others that wait.
+// release gives back the room of a frame: to the link, or, as far as it returns, to others that wait.
 // Without anything that waits it costs one lock, also where there are many servers.
 func (p *linkPart) release(cost int64) (kept int64) {
 	r := p.all
@@ -98,7 +98,7 @@ func (p *linkPart) release(cost int64) (kept int64) {
 	return kept
 }
 
-// end gives back what the frames that are not released do not hold.
+// end gives back the room beside that of frames that are not released.
 func (p *linkPart) end() {
 	r := p.all
 	r.mu.Lock()

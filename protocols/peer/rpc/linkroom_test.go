@@ -109,7 +109,7 @@ func TestRoomThatALinkDoesNotUseGoesToOthers(t *testing.T) {
 		if used := usedOf(to.room); used != 0 {
 			t.Errorf("%d bytes of room are kept for quiet links", used)
 		}
-		// A link that ends gives back what it has.
+		// A link that ends gives back its room.
 		if err := links[0].Frame(t.Context(), &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
 			t.Error(err)
 		}
