@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2"
@@ -57,7 +58,13 @@ type Cache struct {
 	labels labelTable // of the pages of definitions
 
 	files files
+
+	opened struct{ blocks, bytes atomic.Int64 } // see Opened
 }
+
+// Opened returns how many blocks readers decompressed since the Cache was made, those of compactions included, and their bytes in the files. A block that is kept open, or
+// plain, counts once.
+func (c *Cache) Opened() (blocks, bytes int64) { return c.opened.blocks.Load(), c.opened.bytes.Load() }
 
 // CacheBytes is the default size of a Cache.
 const CacheBytes = 64 << 20

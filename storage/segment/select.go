@@ -510,6 +510,8 @@ func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey, rows int) erro
 		return r.missing(t, s.key)
 	}
 	s.b = &s.block
+	r.cache.opened.blocks.Add(1)
+	r.cache.opened.bytes.Add(int64(len(t.val)))
 	if err := s.block.open(t.val, k.group, r.cache.decoder); err != nil {
 		return r.corrupt(s.key, err)
 	}

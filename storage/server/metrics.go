@@ -99,6 +99,12 @@ func (s *Server) memoryMetrics() []prometheus.Collector {
 			_, _, _, shut := s.cache.FileStats()
 			return float64(shut)
 		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "spillway_server_opened_blocks_total", Help: "Blocks of segments that were decompressed, for queries and for compactions. Those that the cache keeps decoded are not.",
+		}, func() float64 { blocks, _ := s.cache.Opened(); return float64(blocks) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "spillway_server_opened_block_bytes_total", Help: "Bytes in the files of the blocks that were decompressed.",
+		}, func() float64 { _, bytes := s.cache.Opened(); return float64(bytes) }),
 	}
 }
 
