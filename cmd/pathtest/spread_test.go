@@ -69,6 +69,8 @@ type spread struct {
 	// With a disk, servers have their files in directories there, else in memory. With ways, they forward rows that wait.
 	disk string
 	ways func(topology.ServerID) stagings.Ways
+	// processors are those of a server; 0: as many as Go's scheduler uses.
+	processors int
 }
 
 // now is the servers' time.
@@ -83,6 +85,8 @@ type part struct {
 	staged *stagings.Store // which forwards nothing by itself, but with spread.ways
 	server *server.Server
 	rpc    *rpc.Server
+
+	metrics *prometheus.Registry // of server
 }
 
 // firsts are the leases of a server that leads the partitions with their first placement there. With any, it acts for all partitions that lie there.
@@ -199,7 +203,8 @@ func (s *spread) open(p *part) {
 	p.staged, err = stagings.Open(stagings.Deps{FS: p.fs, Dir: filepath.Join(p.dir, "staging"), Room: func(int64) error { return nil }, Announce: func(context.Context, []string) error { return nil }, Ways: ways, Log: log},
 		staging.Settings{Server: p.id, GatherFor: gather, BytesMax: 1 << 30})
 	s.must(err)
-	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Latest: s.latest, Log: log, Registerer: prometheus.NewRegistry()},
+	p.metrics = prometheus.NewRegistry()
+	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Latest: s.latest, Processors: s.processors, Log: log, Registerer: p.metrics},
 		server.Settings{Server: p.id})
 	s.must(err)
 }
