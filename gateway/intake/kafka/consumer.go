@@ -211,9 +211,7 @@ func (c *Consumer) finish(j *job, err error) {
 	c.cover(held)
 	j.cancel()
 	close(j.done)
-	for _, m := range c.members { // of all clusters: a topic that is gone leaves the others larger shares
-		m.turn()
-	}
+	c.turn()
 }
 
 // pause is the wait of work that has failed so many times before.

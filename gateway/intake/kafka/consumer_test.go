@@ -737,3 +737,34 @@ func TestWhoWeAre(t *testing.T) {
 		})
 	}
 }
+
+// TestTopicGoesOnWhenItsFullPartitionMoves: a topic stayed paused for ever in the partitions that were left, when that which held its whole share moved while no worker had a part of it.
+func TestTopicGoesOnWhenItsFullPartitionMoves(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"revoked", "lost"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w, m := newWorld(t), newMemory()
+			m.table("default").fail = func(*point.Batch) error { return fault.Errorf(fault.Unavailable, "away") }
+			r := w.start(m, func(s *Settings) {
+				s.InFlightBytesMax, s.Clusters[0].RetryMax = 50_000, model.Duration(time.Hour)
+			})
+			eventually(t, "all partitions are ours", func() (bool, any) { s := r.Status(); return len(s.Clusters[0].Partitions) == 4, s })
+			w.produce("metrics", 0, line("a", 1)+"\n"+strings.Repeat("#", 60_000))
+			eventually(t, "the topic is paused, and waits for the next try", func() (bool, any) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				l := r.queue.parts[partition{0, "metrics", 0}]
+				return l.attempts >= 3 && !l.busy && r.shares.paused(partition{0, "metrics", 1}), *l
+			})
+			m.table("default").set(func(t *memoryTable) { t.fail = nil })
+			leave := r.members[0].revoked
+			if how == "lost" {
+				leave = r.members[0].lost
+			}
+			leave(t.Context(), r.members[0].client, map[string][]int32{"metrics": {0}})
+			w.produce("metrics", 1, line("a", 2))
+			eventually(t, "the partitions that are left go on", func() (bool, any) { return m.table("default").count() == 1, r.Status() })
+		})
+	}
+}

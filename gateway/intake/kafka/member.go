@@ -244,6 +244,13 @@ func (m *member) turn() {
 	m.c.metrics.turned(t)
 }
 
+// turn has all members pause and resume: shares depend on the topics of all, and partitions that move leave room to those that stay.
+func (c *Consumer) turn() {
+	for _, m := range c.members {
+		m.turn()
+	}
+}
+
 // each calls f for the partitions of a callback, as ours.
 func (m *member) each(parts map[string][]int32, f func(partition)) {
 	for topic, ids := range parts {
@@ -319,6 +326,7 @@ func (m *member) revoked(ctx context.Context, _ *kgo.Client, parts map[string][]
 	err := m.commitLocked(ctx, func(p partition) bool { return leaving[p] })
 	m.forget(leaving)
 	m.committing.Unlock()
+	m.c.turn()
 	m.c.metrics.rebalances.WithLabelValues(m.cluster.Name, "revoked").Inc()
 	m.log.Info("partitions revoked", "partitions", parts, "abandoned", abandoned, "error", err)
 }
@@ -332,6 +340,7 @@ func (m *member) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32
 	m.committing.Lock()
 	m.forget(leaving)
 	m.committing.Unlock()
+	m.c.turn()
 	m.c.metrics.rebalances.WithLabelValues(m.cluster.Name, "lost").Inc()
 	m.log.Warn("partitions lost; what was not committed is delivered again", "partitions", parts)
 }

@@ -60,8 +60,8 @@ func (c *Consumer) fit() {
 	if changed {
 		for _, m := range c.members {
 			m.adapt()
-			m.turn()
 		}
+		c.turn()
 	}
 }
 
