@@ -46,8 +46,8 @@ type Consumer struct {
 
 	jobs atomic.Int64 // as many as running has
 
-	// turning is held while pauses are computed and passed to a client, so that an older decision never follows a newer
-	// one. It is acquired before mu.
+	// turning is held while pauses and sizes of fetches are computed and passed to a client, so that an older decision never
+	// follows a newer one. It is acquired before mu.
 	turning sync.Mutex
 
 	mu      sync.Mutex
@@ -124,6 +124,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	members.Wait()
 	stop()
 	workers.Wait()
+	if c.booking != nil {
+		c.booking.Trim(0)
+	}
 	return nil
 }
 

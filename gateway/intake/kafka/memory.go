@@ -85,6 +85,8 @@ func (c *Consumer) cover(held int64) {
 
 // adapt has the next fetches ask for as much as batches grow by and memory allows.
 func (m *member) adapt() {
+	m.c.turning.Lock()
+	defer m.c.turning.Unlock()
 	m.c.mu.Lock()
 	most, client := m.cluster.FetchBytesMax, m.client
 	if bound := m.c.shares.max; bound < m.c.settings.InFlightBytesMax {

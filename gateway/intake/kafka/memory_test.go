@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -135,4 +136,47 @@ func TestInFlightAndWaitingRecordsShareTheMemory(t *testing.T) {
 	f(80, 60, 0, 80, 40)
 	f(80, 60, 60, 40, 40)
 	f(0, 60, 60, 1, 1)
+}
+
+// TestFetchesAskForTheLastSize: the loop that follows the memory and a poll adapt the size of fetches at once. The client must not be left with an older one than the next is compared with.
+func TestFetchesAskForTheLastSize(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.start(newMemory())
+	m := r.members[0]
+	eventually(t, "there is a client", func() (bool, any) { s := r.Status(); return len(s.Clusters[0].Partitions) == 4, s })
+	for i := range 10_000 {
+		var both sync.WaitGroup
+		for k := range 4 {
+			both.Go(func() {
+				r.mu.Lock()
+				r.shares.max = 1 << (17 + (i+k)%9)
+				r.mu.Unlock()
+				m.adapt()
+			})
+		}
+		both.Wait()
+		r.turning.Lock() // a poll may end meanwhile
+		asked, got := m.fetch.asked, m.client.OptValue(kgo.FetchMaxBytes)
+		r.turning.Unlock()
+		if got != asked {
+			t.Fatalf("round %d: fetches ask for %v bytes, not %d", i, got, asked)
+		}
+	}
+}
+
+// TestNothingIsBookedAfterTheEnd: a consumer that ends with records in flight and rows that wait leaves nothing booked to the process.
+func TestNothingIsBookedAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	w, m := newWorld(t), newMemory()
+	m.table("default").set(slowly(hour))
+	memory, _ := process(t, 64<<20, 0)
+	r := w.startWith(Deps{Writer: m, Memory: memory})
+	w.produce("metrics", 0, at("slow", 1), at("slow", 2))
+	waitLater(t, r, 2)
+	eventually(t, "they are booked", func() (bool, any) { return memory.Used() > 0, memory.Used() })
+	r.stop()
+	if n := memory.Used(); n != 0 {
+		t.Errorf("%d bytes are booked after the end", n)
+	}
 }
