@@ -25,7 +25,7 @@ import (
 //
 // The figures are floors: an account may hold that much whatever the others do. Heads, series, bodies and compactions have bounds of their own, which
 // refuse (docs/limits.md), and are booked before they grow; queries and look-ups draw on the rest and are refused when there is none.
-// Records of Kafka are booked when they are there, and less is read where there is no room.
+// Records of Kafka are booked when they are there, and less is read where their floor and half of the rest above it are full.
 type accounts struct {
 	process, heads, series, caches, bodies, queries, compactions, scrape *budget.Account
 }

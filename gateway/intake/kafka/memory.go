@@ -23,6 +23,13 @@ func bounds(most, memory, inFlight, waiting int64) (inFlightMax, waitingMax int6
 	return min(most, max(memory/2, memory-waiting, 1)), min(most, max(memory/2, memory-inFlight, 1))
 }
 
+// roomOf is how much of the memory of the process records may have: the floor of their account, and half of the most that could be above it. Others find the other half, however
+// long records stand still.
+func roomOf(memory *budget.Account) int64 {
+	floor := memory.Share().Floor
+	return floor + (memory.Limit()-floor)/2
+}
+
 // newBooking books for an account; nil: records are not counted.
 func newBooking(memory *budget.Account, inFlightMax int64) *budget.Ahead {
 	if memory == nil {
@@ -43,7 +50,7 @@ func (c *Consumer) followMemory(ctx context.Context) {
 
 // fit books the records that are held, and sets the bounds of the rest.
 func (c *Consumer) fit() {
-	memory := c.deps.Memory.Limit()
+	memory := roomOf(c.deps.Memory)
 	c.mu.Lock()
 	held := c.heldLocked()
 	was := [2]int64{c.shares.max, c.queue.laterMax}

@@ -180,3 +180,30 @@ func TestNothingIsBookedAfterTheEnd(t *testing.T) {
 		t.Errorf("%d bytes are booked after the end", n)
 	}
 }
+
+// TestQueriesFindRoomBesideABacklog: records of a table that stood still took all memory that was left, and more as soon as there was more, so queries had no more than their floor.
+func TestQueriesFindRoomBesideABacklog(t *testing.T) {
+	t.Parallel()
+	const all, floor = 2 << 20, 100_000
+	w, m := newWorld(t), newMemory()
+	tab := m.table("default")
+	stall := make(chan struct{})
+	tab.stall = stall
+	w.padded(0, 400)
+	memory, queries := process(t, all, floor)
+	r := w.startWith(Deps{Writer: m, Memory: memory}, func(s *Settings) {
+		s.InFlightBytesMax, s.WriteBytesMax, s.Clusters[0].FetchBytesMax = all, 20_000, 100_000
+	})
+	eventually(t, "the topic is paused", func() (bool, any) {
+		s := r.Status()
+		parts := s.Clusters[0].Partitions
+		return len(parts) == 4 && !slices.ContainsFunc(parts, func(p PartitionStatus) bool { return !p.Paused }), s
+	})
+	if err := queries.Reserve(all / 4); err != nil {
+		t.Errorf("%d of %d bytes are booked: %v", memory.Used(), all, err)
+	} else {
+		queries.Release(all / 4)
+	}
+	close(stall)
+	eventually(t, "all are written", func() (bool, any) { return tab.count() == 400, tab.count() })
+}

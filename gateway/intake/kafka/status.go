@@ -16,7 +16,7 @@ type Status struct {
 	InFlightBytes    int64           `json:"in_flight_bytes"`
 	InFlightBytesMax int64           `json:"in_flight_bytes_max"`
 	LaterRows        int             `json:"later_rows"`  // wait in their topics until they are due
-	LaterBytes       int64           `json:"later_bytes"` // of these rows and their records, not in flight; at most InFlightBytesMax, too
+	LaterBytes       int64           `json:"later_bytes"` // of these rows and their records, not in flight; they have a bound as large, which follows the memory apart from that
 	Clusters         []ClusterStatus `json:"clusters"`
 
 	early [3]uint64 // rows that left before they were due, by hurry
