@@ -276,7 +276,7 @@ func (l testLog) Write(b []byte) (int, error) {
 func eventually(t testing.TB, what string, cond func() (bool, any)) {
 	t.Helper()
 	var last any
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		ok, got := cond()
 		if ok {
 			return
