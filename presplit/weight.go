@@ -12,8 +12,8 @@ type Weight struct {
 type Weighed struct{ Rows, Bytes float64 }
 
 const (
-	// weighedFew are the newest partitions, whose size counts: rows change over weeks. weighedMax are those from which the bytes of a row and of a
-	// partition are separated.
+	// weighedFew is how many of the newest partitions give the size of a partition: rows change over weeks. weighedMax is how many are used to tell the
+	// bytes of each row from those of each partition.
 	weighedFew, weighedMax = 8, 24
 	// apart is how many times the rows of a partition another must have, at least, to show by the difference the bytes of a row; apartMin is
 	// how many pairs must be so: one partition that was compacted, or got other rows, is no evidence.

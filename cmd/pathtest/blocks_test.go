@@ -133,7 +133,7 @@ func (p *part) opened(t *testing.T) readFor {
 	return readFor{blocks: counted(t, p.metrics, "spillway_server_opened_blocks_total"), bytes: counted(t, p.metrics, "spillway_server_opened_block_bytes_total")}
 }
 
-// askAt asks a query whose last step is at end, and returns how many rows were evaluated for it.
+// askAt runs a query up to end and returns how many rows its evaluation read.
 func askAt(t *testing.T, r *query.Reader, q fleet.Query, end time.Time) (rows int) {
 	t.Helper()
 	ctx, explained := query.WithExplained(t.Context())

@@ -49,7 +49,7 @@ func BenchmarkSmearedRows(b *testing.B) {
 	}
 }
 
-// waitingRoom is a spread whose servers forward the rows that wait on them, and a gateway that smears.
+// waitingRoom is a gateway that smears rows, and storage servers that stage and forward them.
 type waitingRoom struct {
 	*spread
 	forward *forward.Forwarder

@@ -298,8 +298,8 @@ func (w *attempt) on(ctx context.Context, id topology.ServerID, storage peer.Sto
 	}
 }
 
-// insert sends rest to a partition, as many rows at a time as a frame holds. Series are offered before the rows are cut by bytes, since the cut needs the longest labels; after
-// a refusal and after a new rank the insert is made again of what is left. Acked rows are dropped from rest, so that an attempt at another server sends only the others.
+// insert sends rest to a partition, as many rows at a time as a frame holds. Series are offered before the rows are cut by bytes, since the cut needs the longest labels. After
+// a refusal, and after a new rank, the insert is built again from the rows that are left. Acked rows are removed from rest: an attempt at another server sends the others alone.
 func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest *pieces) error {
 	set := &w.t.f.settings
 	in := peer.Insert{Partition: p, MapSeq: w.m.Seq, Level: w.level}

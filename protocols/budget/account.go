@@ -180,7 +180,7 @@ func (a *Account) Free() int64 {
 	return max(0, a.freeLocked())
 }
 
-// Limit is how much the account could hold now: what it holds and what is free, and less than it holds where Force exceeded what there is above it; at least its floor.
+// Limit is how much the account may hold now: its bytes and those that are free, at least its floor. Where Force exceeded the account above, it is less than the account holds.
 func (a *Account) Limit() int64 {
 	a.tree.mu.Lock()
 	defer a.tree.mu.Unlock()

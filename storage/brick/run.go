@@ -59,8 +59,8 @@ func (r *runner) noteSynced() {
 	}
 }
 
-// Watch registers f, which one goroutine calls soon after each fsync that made records safe, so that one call serves all records whose Wait ended with it. f must not
-// wait. Watch may be called once; the calls of f end with Close.
+// Watch registers f, which is called soon after each fsync that made records safe: one call for all records of that fsync. One goroutine makes all calls, until Close, and
+// f must not wait. Watch may be called once.
 func (b *Brick) Watch(f func()) { b.runner.watcher.Store(&f) }
 
 // testify calls the watcher, and keeps the witness close behind the fsyncs of the log, without their waiting for either.

@@ -66,6 +66,9 @@ type Cache struct {
 // plain, counts once.
 func (c *Cache) Opened() (blocks, bytes int64) { return c.opened.blocks.Load(), c.opened.bytes.Load() }
 
+// entryBytes is the entry of a page of places, or of a common part, beside the bytes that it holds.
+const entryBytes = 400
+
 // CacheBytes is the default size of a Cache.
 const CacheBytes = 64 << 20
 
@@ -172,7 +175,8 @@ type cached struct {
 	ranks  *openRanks
 	names  []labelName
 	raw    []byte // of a frame, or a page of places; nil: the segment has no such page
-	asked  string // the key of a Lookup, of which the answer is, or a matcher, of which the set is, or of a Selector; or the stored bytes of what is common
+	// asked is compared after the hash: the key of a Lookup or Selector for its answer, the matcher for its set, the stored bytes for common names and frames.
+	asked string
 
 	set      *roaring.Bitmap // of series
 	negative bool            // the matcher holds for the others

@@ -22,9 +22,6 @@ const (
 	commonHeldMax   = 16 << 10
 )
 
-// commonBytes is the entry of a common part in the Cache, beside its bytes.
-const commonBytes = 400
-
 // commonMet is how many hashes of bytes that were met are remembered, by their remainders: those of the last few hundred segments.
 const commonMet = 1 << 10
 
@@ -53,7 +50,7 @@ func (c *Cache) putCommon(group uint32, stored []byte, p *cached, held int64) {
 	if !c.metBefore(p.key.at) {
 		return
 	}
-	p.asked, p.bytes = string(stored), commonBytes+int64(len(stored))+held
+	p.asked, p.bytes = string(stored), entryBytes+int64(len(stored))+held
 	c.put(p)
 }
 

@@ -117,7 +117,7 @@ func TestCommonPartsStayWithinTheCache(t *testing.T) {
 			}
 		}
 	}
-	if n, most := cache.commonParts(framesGroup), int(cache.pagesMax/commonBytes); cache.mu.bytes > cache.pagesMax || n == 0 || n > most {
+	if n, most := cache.commonParts(framesGroup), int(cache.pagesMax/entryBytes); cache.mu.bytes > cache.pagesMax || n == 0 || n > most {
 		t.Errorf("%d parts of %d bytes, at most %d", n, cache.mu.bytes, cache.pagesMax)
 	}
 }

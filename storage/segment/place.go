@@ -114,7 +114,7 @@ func (n *nearPlaces) load(t *tableIter, number uint32, keep bool) error {
 	if err := t.failed(); err != nil {
 		return err
 	}
-	bytes := placesBytes + int64(len(n.page))
+	bytes := entryBytes + int64(len(n.page))
 	if keep && c.admitsPlaces(bytes) {
 		n.page = slices.Clone(n.page)
 		c.put(&cached{key: k, raw: n.page, bytes: bytes})
@@ -124,9 +124,6 @@ func (n *nearPlaces) load(t *tableIter, number uint32, keep bool) error {
 	}
 	return nil
 }
-
-// placesBytes is the entry of a page of places in the Cache, beside the bytes of the page.
-const placesBytes = 400
 
 // lookupPlace finds a series in its page.
 func lookupPlace(page []byte, id point.DenseID) (at place, ok bool, err error) {

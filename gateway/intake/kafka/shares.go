@@ -5,7 +5,7 @@ package kafka
 // A topic gets max/topics, a partition its part of that. At its share a topic or partition is paused; below half of it, it
 // resumes: a topic with a stuck table fills its own share and no other.
 //
-// Invariant: used = Σ topics' bytes ≤ max + one round of fetches, once what was in flight when max shrank is written.
+// Invariant: used is the sum of the topics' bytes, at most max and one round of fetches. After max shrank it may be more until the records in flight are written.
 type shares struct {
 	max  int64 // follows the memory of the process
 	used int64

@@ -34,8 +34,8 @@ func hub(t *testing.T, h peer.LinkHandler, others int) (to *Links, senders []*Li
 	}
 }
 
-// TestManyLinksHoldNoMoreThanTheirRoom: a server whose disk stood still held 80 MiB of each server that it is linked to, more than the memory of the process. Each gets some, a
-// server that comes later sends its frames of the usual size, and what waits is sent when there is room.
+// TestManyLinksHoldNoMoreThanTheirRoom: a server whose disk stood still held 80 MiB of frames for each link, more than the memory of the process. Each link gets some room, a
+// server that comes later sends frames of the usual size, and frames that wait are sent when there is room.
 func TestManyLinksHoldNoMoreThanTheirRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, each = 4, 40
@@ -328,7 +328,7 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 			if again {
 				continue
 			}
-			for _, s := range all { // what is not used
+			for _, s := range all { // an hour later unused room goes back
 				again = report(s) || again
 				s.out.idle(now.Add(time.Hour))
 				again = again || len(s.toward) > 0

@@ -110,7 +110,7 @@ func (o *outRoom) leave(w *outWait) bool {
 	return false
 }
 
-// serveLocked gives room to those that wait, and returns what is to be asked for the next.
+// serveLocked gives room to the bodies that wait, in their order, and returns the ask to send for the first one without room.
 func (o *outRoom) serveLocked() wanted {
 	for len(o.waits) > 0 && o.waits[0].bytes <= o.room {
 		w := o.waits[0]
@@ -186,7 +186,7 @@ func (o *outRoom) idle(now time.Time) {
 	o.tell(give)
 }
 
-// bytesOut is what was sent, or is queued, and not released.
+// bytesOut is the bytes of bodies that are queued or were sent, and that the other side has not released.
 func (o *outRoom) bytesOut() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
