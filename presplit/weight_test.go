@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWhatPartitionsRepeatIsToldFromTheirRows: wide partitions of a table whose series need a megabyte, and narrow ones, both off by some per cent.
-func TestWhatPartitionsRepeatIsToldFromTheirRows(t *testing.T) {
+// TestBytesOfAPartitionAreSeparatedFromThoseOfItsRows: wide partitions of a table whose series need a megabyte, and narrow ones, both off by some per cent.
+func TestBytesOfAPartitionAreSeparatedFromThoseOfItsRows(t *testing.T) {
 	noise := func(i int) float64 { return 1 + 0.03*math.Sin(float64(i)*2.4) }
 	var closed []Weighed
 	for i := range 20 {
@@ -29,8 +29,8 @@ func TestWhatPartitionsRepeatIsToldFromTheirRows(t *testing.T) {
 	}
 }
 
-// TestAlikePartitionsTellNothing of what they repeat; neither do two odd ones, nor sizes that fall with the rows.
-func TestAlikePartitionsTellNothing(t *testing.T) {
+// TestAlikePartitionsPredictNothing: from them bytes per row and bytes per partition cannot be separated; nor from two odd ones, nor where sizes fall with the rows.
+func TestAlikePartitionsPredictNothing(t *testing.T) {
 	alike := []Weighed{{1000, 3000}, {1050, 3150}, {1100, 3300}}
 	odd := append([]Weighed{{5000, 3000}}, alike...)
 	var falls []Weighed

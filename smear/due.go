@@ -132,8 +132,14 @@ type Change struct {
 	at   point.Nanos
 }
 
-// Step returns the delays in force. A clock that goes back changes nothing.
+// setBackMin is by how much a clock that goes back was set: it was ahead, and a decrease that it began goes on from there.
+const setBackMin = point.Nanos(time.Minute)
+
+// Step returns the delays in force. A clock that goes back by less than setBackMin changes nothing.
 func (c *Change) Step(now point.Nanos, wanted Delays) InForce {
+	if back := c.at - now; back >= setBackMin {
+		c.at, c.is.from = now, c.is.from-back
+	}
 	c.at = max(c.at, now)
 	if c.is.before.Lanes > 0 {
 		if c.is.faded = (c.at - c.is.from) / 2; c.is.faded < c.fade {

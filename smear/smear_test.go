@@ -233,6 +233,10 @@ func TestDelaysShrinkSlowly(t *testing.T) {
 	f(1000, 1, 1)
 	f(1000, 0, 1)
 	f(1030, 0, 0)
+	f(5000, 8, 8)
+	f(5000, 0, 8)
+	f(2000, 0, 8) // the clock was ahead, and set right: nothing shrank until it was there again
+	f(2030, 0, 7)
 }
 
 // TestNoServerTakesMuchMoreThanTheMean is the promise of smearing: in any ten seconds the busiest server takes at most 1.25 times the mean.

@@ -145,6 +145,25 @@ func TestNamesAreTheFields(t *testing.T) {
 	}
 }
 
+// TestNamesOfTestsReportAndReceive: in names of tests, too, servers send, report and receive.
+func TestNamesOfTestsReportAndReceive(t *testing.T) {
+	for _, p := range repository(t) {
+		for _, f := range p.files {
+			for _, d := range f.tree.Decls {
+				fn, ok := d.(*ast.FuncDecl)
+				if !ok || !f.test || fn.Recv != nil {
+					continue
+				}
+				for _, word := range nameWords(fn.Name.Name) {
+					if matchAny("tell tells told hear hears heard", word) {
+						t.Errorf("%s/%s: %s says %q: write send, show, report, receive or distinguish", p.path, f.name, fn.Name.Name, word)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestOddNamesAreSeen(t *testing.T) {
 	p, err := parse("x", map[string]string{"x.go": `package x
 		type unheardOf struct{ likely, like int }

@@ -29,7 +29,8 @@ build() {
 	fi
 	cd "$(echo "$told" | sed -n 's/.*"Dir": "\(.*\)",*$/\1/p')"
 	mkdir -p "$into"
-	GOWORK=off GOFLAGS=-mod=readonly nice go build -ldflags=-w -tags "$5" -o "$binary.new" "$4"
+	# With -trimpath, as the Makefile: the standard library and modules of equal versions are compiled once for all programs.
+	GOWORK=off GOFLAGS="-mod=readonly -trimpath" nice go build -ldflags=-w -tags "$5" -o "$binary.new" "$4"
 	mv "$binary.new" "$binary"
 	echo "$stamp" >"$binary.from"
 }

@@ -53,7 +53,7 @@ func TestClusterBackupIsRestoredIntoAnother(t *testing.T) {
 
 	dir := filepath.Join(t.TempDir(), "backups")
 	before := acked.Load()
-	victim, _ := c.leader(parent)
+	victim, _ := c.waitLeader(parent)
 	ended := make(chan error, 1)
 	go func() { ended <- (&backups.Backup{To: dir, URL: "http://" + c.GatewayAdmin[0]}).Run() }()
 	c.server(victim).Kill()
@@ -66,8 +66,7 @@ func TestClusterBackupIsRestoredIntoAnother(t *testing.T) {
 	c2 := newCrowd(t, processes.Plan{Etcd: 1, Storage: 2, Gateways: 1, Env: []string{"SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
 	into := backups.Restore{From: dir, URL: "http://" + c2.GatewayAdmin[0]}
 	c2.must(into.Run())
-	w2 := *w
-	w2.crowd = c2
+	w2 := &cutRows{crowd: c2, from: from, series: w.series, written: w.written}
 	w2.check("restored")
 	status, text := processtest.Ask(c2.doors[0], "beside", fmt.Sprintf("count_over_time(m_v[2h]) >= %d and last_over_time(m_v[2h]) >= %d", before, before-1), from.Add(time.Hour))
 	if status != http.StatusOK || !strings.Contains(text, `"value"`) {

@@ -28,7 +28,7 @@ func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 	p := c.partitions("copied")[0]
 	c.within(processtest.Patience, "all three are in sync", func() bool { return len(c.inSync(p)) == 3 })
 	for round := range 3 {
-		was, epoch := c.leader(p)
+		was, epoch := c.waitLeader(p)
 		t.Logf("round %d: %s leads in epoch %d, in sync: %v, %d rows acked", round+1, was, epoch, c.inSync(p), w.acked)
 		began := time.Now()
 		c.server(was).Kill()

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func TestClusterPartitionsAreCutAmidTheirRows(t *testing.T) {
 	c.within(2*processtest.Patience, "three copies have all rows", c.listed(parent, 3))
 	w.check("before the cut")
 
-	was, _ := c.leader(parent)
+	was, _ := c.waitLeader(parent)
 	low, high := w.cut(parent, "time-middle")
 	w.check("after the cut by time")
 	w.write(2, 15, 45)
@@ -51,34 +52,47 @@ func TestClusterPartitionsAreCutAmidTheirRows(t *testing.T) {
 	w.check("it is back")
 }
 
-// cutRows are the rows of some series, one a minute, by the value acked last.
+// cutRows are the rows of some series, one a minute, by the value acked last. Two goroutines may write and delete at a time, each other series.
 type cutRows struct {
 	*crowd
 	from    time.Time
 	series  int
+	mu      sync.Mutex
 	written map[string]map[int64]float64
 }
 
 // write writes the rows of minutes lo to hi of all series with a value.
 func (w *cutRows) write(value float64, lo, hi int) {
 	w.t.Helper()
+	all := make([]int, w.series)
+	for s := range all {
+		all[s] = s
+	}
+	w.writeTo(all, value, lo, hi)
+}
+
+// writeTo writes the rows of minutes lo to hi of some series with a value.
+func (w *cutRows) writeTo(series []int, value float64, lo, hi int) {
+	w.t.Helper()
 	for minute := lo; minute < hi; minute++ {
 		var b strings.Builder
 		ms := w.from.Add(time.Duration(minute) * time.Minute).UnixMilli()
-		for s := range w.series {
+		for _, s := range series {
 			fmt.Fprintf(&b, "m,i=%d v=%v %d\n", s, value, ms)
 		}
 		w.within(processtest.Patience, "a write is acked", func() bool {
 			status, _, err := processtest.PutLine(w.doors[minute%len(w.doors)], "cut", b.String())
 			return err == nil && status == http.StatusNoContent
 		})
-		for s := range w.series {
+		w.mu.Lock()
+		for _, s := range series {
 			name := fmt.Sprintf("m_v/%d", s)
 			if w.written[name] == nil {
 				w.written[name] = map[int64]float64{}
 			}
 			w.written[name][ms] = value
 		}
+		w.mu.Unlock()
 	}
 }
 
@@ -93,6 +107,8 @@ func (w *cutRows) erase(series int) {
 		w.must(answer.Body.Close())
 		return answer.StatusCode/100 == 2
 	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	delete(w.written, fmt.Sprintf("m_v/%d", series))
 }
 

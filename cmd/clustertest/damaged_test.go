@@ -40,7 +40,7 @@ func (w *copiesWriter) goesOnAfter(what string, p lease.Partition, still *stands
 	t.Helper()
 	c.within(processtest.Patience, "all three are in sync", c.listed(p, 3))
 	c.within(2*processtest.Patience, "segments are equal", func() bool { return c.shrunk() && c.sameSegments() })
-	was, epoch := c.leader(p)
+	was, epoch := c.waitLeader(p)
 	victim := c.follower(p)
 	if what == "the leader" {
 		victim = c.server(was)

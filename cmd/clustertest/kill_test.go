@@ -42,7 +42,7 @@ func TestClusterKillsLoseNothingAcked(t *testing.T) {
 	for kill := range kills {
 		victim := c.Storage[rng.IntN(len(c.Storage))]
 		if kill%2 == 0 { // the current leader of the written partitions
-			s, _ := c.leader(ps[len(ps)-1])
+			s, _ := c.waitLeader(ps[len(ps)-1])
 			victim = c.server(s)
 		}
 		led := c.led(ps, topology.ServerID(victim.Name))
@@ -144,7 +144,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 		if round%2 == 1 { // the leader of the most partitions without rows
 			rows = c.byLeader(ps, c.leadsMost(c.emptyOf(moving)))
 		}
-		s, epoch := c.leader(rows)
+		s, epoch := c.waitLeader(rows)
 		victim := c.server(s)
 		empty := c.emptyOf(c.led(moving, s))
 		stop := c.load(senders)

@@ -142,7 +142,7 @@ func TestClusterAPartitionMovesToTheServerNamed(t *testing.T) {
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
 	for i, p := range ps {
 		stop := c.load(senders)
-		from, _ := c.leader(p)
+		from, _ := c.waitLeader(p)
 		on, to := c.placesOf(p)
 		name := fmt.Sprintf("p%d", p.ID)
 		if out, code := c.cli("partition", "move", p.Table, name, "--from="+string(from), "--to="+string(on[0]), "--reason=hot"); code == 0 {

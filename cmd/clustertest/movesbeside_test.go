@@ -171,7 +171,7 @@ func TestClusterADrainBesideASplitLosesNothing(t *testing.T) {
 			c.within(2*processtest.Patience, "two copies have rows of all minutes", func() bool {
 				return c.listed(p, 2)() && !slices.Contains(r.values(r.acked), 0)
 			})
-			was, _ := c.leader(p)
+			was, _ := c.waitLeader(p)
 			drain := func() { c.command("server", "drain", string(was), "--reason=old disk") }
 			split := func() {
 				c.within(2*processtest.Patience, "the split is accepted", func() bool { // not while a copy joins
@@ -245,7 +245,7 @@ func TestClusterAMoveOutlivesItsTarget(t *testing.T) {
 			c.within(2*processtest.Patience, "rows of all minutes", func() bool { return !slices.Contains(r.values(r.acked), 0) })
 			for _, step := range steps {
 				c.within(2*processtest.Patience, "nothing is on its way", c.moved([]lease.Partition{p}, replicas))
-				was, _ := c.leader(p)
+				was, _ := c.waitLeader(p)
 				_, to := c.placesOf(p)
 				if out, code := c.cli("partition", "move", "moved", fmt.Sprintf("p%d", p.ID), "--from="+string(was), "--to="+string(to), "--reason=hot"); code != 0 {
 					t.Fatalf("move ended with %d: %s", code, out)
@@ -339,7 +339,7 @@ func TestClusterRetentionEndsAMove(t *testing.T) {
 	r.end()
 	old := ps[:3] // fewer than half: retention.Judge asks a person otherwise
 	for _, p := range old {
-		was, _ := c.leader(p)
+		was, _ := c.waitLeader(p)
 		_, to := c.placesOf(p)
 		if out, code := c.cli("partition", "move", "aged", fmt.Sprintf("p%d", p.ID), "--from="+string(was), "--to="+string(to), "--reason=hot"); code != 0 {
 			t.Fatalf("move ended with %d: %s", code, out)

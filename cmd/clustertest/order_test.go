@@ -108,7 +108,7 @@ func TestClusterAGatewayLosesRowsWhenItIsAsked(t *testing.T) {
 	c.table("m", 24*time.Hour, 1)
 	c.acks("m", "m v=1")
 	p := c.partitions("m")[0]
-	gone, _ := c.leader(p)
+	gone, _ := c.waitLeader(p)
 	c.server(gone).Kill()
 	if _, _, err := c.view.Coord.Commit(t.Context(), nil, []coord.Write{{Key: lease.RowKey(p), Delete: true}}); err != nil {
 		t.Fatal(err)

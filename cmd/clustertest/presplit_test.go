@@ -32,7 +32,7 @@ import (
 func TestClusterPresplitFollowsTheLoad(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	const target, width, ahead = 128 << 10, 2 * time.Minute, time.Hour
+	const target, width, ahead = 128 << 10, seasonalTable, time.Hour
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{unmerged, fmt.Sprintf("SPILLWAY_TABLES_SPLIT_BYTES=%d", target), "SPILLWAY_TABLES_PRESPLIT_AHEAD=1h", "SPILLWAY_STORAGE_FLUSH_IDLE=1s"}})
 	c.table("sized", width, 1)
 	passed := c.passed("passed")
@@ -101,7 +101,8 @@ type seasonal struct {
 
 const (
 	seasonalSeries = 160
-	seasonalWidth  = 40 // seconds that a partition should cover
+	seasonalTable  = 2 * time.Minute // the width of its partitions that are not cut by the forecast
+	seasonalWidth  = 40              // seconds that a partition should cover
 	seasonalTick   = 100 * time.Millisecond
 )
 
@@ -266,7 +267,12 @@ func (l *seasonal) fits(what string, parts []*topology.Partition, target float64
 	t.Helper()
 	var sizes []float64
 	for i, p := range parts {
-		sizes = append(sizes, l.rows(p)*l.times()*l.bytes)
+		size := l.rows(p) * l.times() * l.bytes
+		if i == len(parts)-1 && size < target && p.TimeHi%int64(seasonalTable) == 0 { // the rest of a pass of the master, which a later one went on from
+			t.Logf("%s: the last partition is the rest of a pass: %.2f of the target", what, size/target)
+		} else {
+			sizes = append(sizes, size)
+		}
 		if i == 0 {
 			continue
 		}

@@ -105,7 +105,7 @@ func TestClusterSeriesOfOneHostLieTogether(t *testing.T) {
 		_, there := m.ByID(cut.ID)
 		return !there
 	})
-	was, _ := c.leader(c.partitions("hosts")[0])
+	was, _ := c.waitLeader(c.partitions("hosts")[0])
 	c.server(was).Kill()
 	c.start(c.server(was))
 	check("a leader was killed", 2)

@@ -84,7 +84,7 @@ func (c *crowd) listed(p lease.Partition, n int) func() bool {
 
 // follower returns a server that does not lead a partition.
 func (c *crowd) follower(p lease.Partition) *processes.Process {
-	leader, _ := c.leader(p)
+	leader, _ := c.waitLeader(p)
 	return c.Storage[slices.IndexFunc(c.Storage, func(s *processes.Process) bool { return s.Name != string(leader) })]
 }
 
@@ -125,7 +125,7 @@ func TestClusterCopiesGetTheSegmentsOfTheirLeader(t *testing.T) {
 	if n := sum("spillway_replica_differences_found_total"); n > 0 {
 		t.Errorf("%v copies differ from their leaders", n)
 	}
-	was, _ := c.leader(p)
+	was, _ := c.waitLeader(p)
 	c.server(was).Kill()
 	w.write(10)
 	w.check()
@@ -170,7 +170,7 @@ func TestClusterCopiesCatchUpBySegments(t *testing.T) {
 		w.check()
 	}
 	for range 2 { // the two that were there, then one that was refilled
-		was, epoch := c.leader(p)
+		was, epoch := c.waitLeader(p)
 		c.killUntilAnotherLeads(p, was)
 		w.write(20)
 		w.check()
@@ -253,7 +253,7 @@ func TestClusterLeaderMendsAFlippedSegment(t *testing.T) {
 	}
 	for round := range 3 {
 		before := mended()
-		leader, epoch := c.leader(p)
+		leader, epoch := c.waitLeader(p)
 		path := c.flip(c.server(leader))
 		began, queries := time.Now(), 0
 		for whole := false; !whole; queries++ {
@@ -369,7 +369,7 @@ func TestClusterCopiesAreRefilledThroughKills(t *testing.T) {
 	onItsWay := func() bool { _, unfinished := c.segmentsOn(away); return len(unfinished) > 0 }
 	c.within(processtest.Patience, "a segment is on its way, or all are there", func() bool { return onItsWay() || len(c.inSync(p)) == 3 })
 	_, unfinished := c.segmentsOn(away)
-	was, _ := c.leader(p)
+	was, _ := c.waitLeader(p)
 	c.server(was).Kill()
 	c.start(c.server(was))
 	t.Logf("%s was killed while it sent to %s, which had %d unfinished files", was, away.Name, len(unfinished))

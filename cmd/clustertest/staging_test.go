@@ -30,7 +30,7 @@ func TestClusterWritesDoNotWaitForALeader(t *testing.T) {
 	p := c.partitions("copied")[0]
 	c.within(processtest.Patience, "all three are in sync", func() bool { return len(c.inSync(p)) == 3 })
 	for round, blow := range []func(*processes.Process){(*processes.Process).Kill, func(p *processes.Process) { c.must(p.Pause()) }} {
-		was, epoch := c.leader(p)
+		was, epoch := c.waitLeader(p)
 		before := c.stagedRows()
 		blow(c.server(was))
 		began := time.Now()
@@ -132,7 +132,7 @@ func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
 	w.write(20)
 	p := c.partitions("copied")[0]
 	c.within(processtest.Patience, "both are in sync", func() bool { return len(c.inSync(p)) == 2 })
-	was, _ := c.leader(p)
+	was, _ := c.waitLeader(p)
 	other := slices.DeleteFunc(c.inSync(p), func(s topology.ServerID) bool { return s == was })[0]
 	c.server(was).Kill()
 	if refused, slowest := w.atOnce(100); refused > 0 {

@@ -83,13 +83,7 @@ func (c *crowd) listsCopies(ps []lease.Partition, on map[topology.ServerID]bool)
 func TestClusterRollsFromAnEarlierBuildAndBack(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	earlier, present := os.Getenv("CLUSTER_PREVIOUS"), os.Getenv("CLUSTER_BIN")
-	if present == "" {
-		present = processtest.Program(t)
-	}
-	if _, err := os.Stat(earlier); earlier == "" || err != nil {
-		t.Skip("no upgrade from an earlier build is tested: .ci/previous has built none, since this clone lacks its commit")
-	}
+	earlier, present := builds(t)
 	seed := uint64(processtest.EnvInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
 	c := newCrowd(t, processes.Plan{Bin: earlier, Etcd: 1, Storage: 3, Gateways: 2, Env: restless})
@@ -122,4 +116,16 @@ func TestClusterRollsFromAnEarlierBuildAndBack(t *testing.T) {
 		}
 	}
 	c.report(senders)
+}
+
+// builds returns the programs of an earlier build and of the present one. Without an earlier one the test is skipped.
+func builds(t *testing.T) (earlier, present string) {
+	earlier, present = os.Getenv("CLUSTER_PREVIOUS"), os.Getenv("CLUSTER_BIN")
+	if present == "" {
+		present = processtest.Program(t)
+	}
+	if _, err := os.Stat(earlier); earlier == "" || err != nil {
+		t.Skip("no upgrade from an earlier build is tested: .ci/previous has built none, since this clone lacks its commit")
+	}
+	return earlier, present
 }

@@ -47,7 +47,7 @@ func TestClusterRowsAreReadWhileEveryRowWaits(t *testing.T) {
 		})
 	}
 	c.within(processtest.Patience, "rows are acked", func() bool { return acked[0].Load() > 5 })
-	leader, _ := c.leader(c.partitions("waits")[0])
+	leader, _ := c.waitLeader(c.partitions("waits")[0])
 	c.server(leader).Kill()
 	waiting := func() (n float64) {
 		for i, addr := range c.Admin {

@@ -220,6 +220,13 @@ func (c *crowd) leader(p lease.Partition) (topology.ServerID, point.Epoch) {
 	return s, e
 }
 
+// waitLeader returns the leader by the rows as soon as there is one: rows are acked without one too, when they are staged.
+func (c *crowd) waitLeader(p lease.Partition) (s topology.ServerID, e point.Epoch) {
+	c.t.Helper()
+	c.within(processtest.Patience, fmt.Sprintf("partition %v is led", p), func() bool { s, e = c.leader(p); return s != "" })
+	return s, e
+}
+
 func (c *crowd) unled(ps []lease.Partition) []lease.Partition {
 	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { s, _ := c.leader(p); return s != "" })
 }

@@ -69,7 +69,7 @@ func (p *path) reopen(fs vfs.FS, epoch point.Epoch) {
 	p.server, err = server.Open(p.t.Context(), server.Deps{Brick: p.brick, Maps: p.tables, Log: log, Registerer: prometheus.NewRegistry()},
 		server.Settings{Server: settings.LocalServer, Epoch: epoch})
 	p.must(err)
-	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0), Log: log}, forward.Settings{})
+	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0, nil), Log: log}, forward.Settings{})
 }
 
 // write sends bodies of three protocols and notes the accepted data in truth.

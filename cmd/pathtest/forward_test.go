@@ -58,7 +58,7 @@ func openPath(t *testing.T, store coord.Store, create bool, set forward.Settings
 	p.server, err = server.Open(t.Context(), server.Deps{Brick: p.brick, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()},
 		server.Settings{Server: settings.LocalServer, Epoch: 1})
 	p.must(err)
-	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0), Log: log}, set)
+	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0, nil), Log: log}, set)
 	t.Cleanup(func() {
 		for _, err := range []error{p.forward.Close(), p.server.Close(), p.brick.Close()} {
 			if err != nil {
@@ -332,7 +332,7 @@ func (s flushingStream) Insert(ctx context.Context, in *peer.Insert) error {
 func TestLaterInOneRequestWins(t *testing.T) {
 	for _, set := range []forward.Settings{{}, {InsertRowsMax: 1}, {InsertRowsMax: 3}, {InsertBytesMax: 1}, {InsertBytesMax: 400}} {
 		p := openPath(t, mem.New(), true, set, nil)
-		f := forward.New(forward.Deps{Tables: p.tables, Servers: flushing{p}, Clock: forward.NewClock(0), Log: slog.New(slog.DiscardHandler)}, set)
+		f := forward.New(forward.Deps{Tables: p.tables, Servers: flushing{p}, Clock: forward.NewClock(0, nil), Log: slog.New(slog.DiscardHandler)}, set)
 		t.Cleanup(func() { p.must(f.Close()) })
 		table, err := f.Table(t.Context(), "t")
 		p.must(err)

@@ -23,16 +23,6 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// TestPromQLOnStorage runs Prometheus's own scripts against all parts between the forwarder and the disk. Partitions are
-// so narrow that most scripts cross them, and of each load a third is in compacted segments, a third in one that is not,
-// and a third in the head: interleaved, so that rows of one series have to be merged.
-func TestPromQLOnStorage(t *testing.T) {
-	promqlsuite.Run(t, func(tb testing.TB) promqlsuite.Backend {
-		n := openNode(tb, 10*time.Minute)
-		return promqlsuite.Backend{Source: n.server, Insert: n.insertInThirds, Close: n.close}
-	})
-}
-
 // node is a forwarder and the storage server it writes to, on a file system in memory.
 type node struct {
 	brick  *brick.Brick
@@ -59,7 +49,7 @@ func openNode(tb testing.TB, width time.Duration) *node {
 	n := &node{brick: b}
 	n.server, err = server.Open(ctx, server.Deps{Brick: b, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()}, server.Settings{Server: settings.LocalServer, Epoch: 1})
 	must(err)
-	n.write = forward.New(forward.Deps{Tables: maps, Servers: n, Clock: forward.NewClock(0), Log: log}, forward.Settings{
+	n.write = forward.New(forward.Deps{Tables: maps, Servers: n, Clock: forward.NewClock(0, nil), Log: log}, forward.Settings{
 		PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20,
 	})
 	return n

@@ -52,7 +52,7 @@ func (s *spread) gateway(number uint64, fast time.Duration) *clocked {
 func (s *spread) gatewayBy(ts *tables.Tables, number uint64, fast time.Duration) *clocked {
 	g := &clocked{s: s, tables: ts, reg: prometheus.NewRegistry()}
 	g.fast.Store(int64(fast))
-	g.clock = forward.NewClockOf(number, func() point.Nanos { return time.Now().UnixNano() + g.fast.Load() })
+	g.clock = forward.NewClock(number, func() point.Nanos { return time.Now().UnixNano() + g.fast.Load() })
 	log := slog.New(slog.DiscardHandler)
 	lead, err := leaders.Open(s.tb.Context(), leaders.Deps{Store: s.store, Log: log, Rand: rand.New(rand.NewPCG(number, 6))}, leaders.Settings{})
 	s.must(err)
@@ -443,7 +443,7 @@ func TestOneProcessKeepsTheValueWrittenLast(t *testing.T) {
 		p.server, err = server.Open(t.Context(), server.Deps{Brick: p.brick, Maps: p.tables, Now: now, Log: log, Registerer: prometheus.NewRegistry()},
 			server.Settings{Server: settings.LocalServer, Epoch: point.Epoch(epoch + 1)})
 		p.must(err)
-		p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClockOf(uint64(epoch), now), Log: log}, forward.Settings{})
+		p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(uint64(epoch), now), Log: log}, forward.Settings{})
 		for _, back := range []time.Duration{0, 0, time.Hour, 0, -time.Second} {
 			fast.Add(-int64(back))
 			v++

@@ -62,7 +62,7 @@ func openWaitingRoom(b *testing.B) *waitingRoom {
 	w.ways = func(id topology.ServerID) stagings.Ways { return ways{w.spread, id} }
 	w.start(3, true, 2*time.Second, 1)
 	view := staged.New(w.view, func(topology.ServerID) bool { return true }, true)
-	w.forward = forward.New(forward.Deps{Tables: w.tables, Servers: w.peers, Leaders: w.leaders, Clock: forward.NewClock(0), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Staging: view},
+	w.forward = forward.New(forward.Deps{Tables: w.tables, Servers: w.peers, Leaders: w.leaders, Clock: forward.NewClock(0, nil), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Staging: view},
 		forward.Settings{Smear: true})
 	for table, mode := range map[string]smear.Mode{"direct": smear.Off, "smeared": smear.Auto} {
 		_, err := w.tables.Create(b.Context(), table, topology.Config{PartitionWidth: 2 * time.Second, Replicas: 3, Smear: smear.Rule{Mode: mode}}) // of three replicas two hold a row

@@ -179,7 +179,7 @@ func (s *spread) start(n int, far bool, width time.Duration, columns int) {
 	s.peers = peers.Open(peers.Deps{Servers: s.view, Dial: dial, Local: local, Log: log, Registerer: s.reg}, peers.Settings{})
 	lead, err := leaders.Open(tb.Context(), leaders.Deps{Store: s.store, Log: log, Rand: rand.New(rand.NewPCG(5, 6)), Registerer: s.reg}, leaders.Settings{})
 	s.must(err)
-	s.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: forward.NewClock(0), Log: log, Registerer: s.reg},
+	s.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: forward.NewClock(0, nil), Log: log, Registerer: s.reg},
 		forward.Settings{PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20})
 	s.leaders = lead
 	s.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, fanout.Settings{Patience: 100 * time.Millisecond, StretchTime: time.Nanosecond}) // a plan is divided at every edge
@@ -204,7 +204,7 @@ func (s *spread) open(p *part) {
 		staging.Settings{Server: p.id, GatherFor: gather, BytesMax: 1 << 30})
 	s.must(err)
 	p.metrics = prometheus.NewRegistry()
-	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Latest: s.latest, Processors: s.processors, Log: log, Registerer: p.metrics},
+	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leadership: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Latest: s.latest, Processors: s.processors, Log: log, Registerer: p.metrics},
 		server.Settings{Server: p.id})
 	s.must(err)
 }
@@ -277,25 +277,6 @@ func (s *spread) insert(ctx context.Context, b *point.Batch) error {
 		return err
 	}
 	return t.Write(ctx, b, point.All)
-}
-
-// TestPromQLOnACluster runs Prometheus's own scripts on one server and on three, with series spread over them in turns, over the network.
-func TestPromQLOnACluster(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		servers int
-		far     bool
-	}{{"one server", 1, false}, {"three servers over the network", 3, true}} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.far && testing.Short() {
-				t.Skip("sixteen seconds of processor time")
-			}
-			promqlsuite.Run(t, func(tb testing.TB) promqlsuite.Backend {
-				s := openSpread(tb, c.servers, c.far, 10*time.Minute, 2)
-				return promqlsuite.Backend{Source: s.source, Insert: s.insert, Close: s.close}
-			})
-		})
-	}
 }
 
 // TestThreeServersAnswerAsOne writes the same to one server and to three, reached by the network, and sends both the same
@@ -556,7 +537,7 @@ func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 		g.Add(func() error { <-ctx.Done(); return nil }, func(error) { stop() })
 		ended := make(chan error)
 		go func() { ended <- g.Run() }()
-		write := forward.New(forward.Deps{Tables: v.Tables, Servers: v.Peers, Leaders: v.Leaders, Clock: forward.NewClock(0), Log: log}, forward.Settings{})
+		write := forward.New(forward.Deps{Tables: v.Tables, Servers: v.Peers, Leaders: v.Leaders, Clock: forward.NewClock(0, nil), Log: log}, forward.Settings{})
 		f(fanout.New(fanout.Deps{Tables: v.Tables, Leaders: v.Leaders, Servers: v.Peers, Log: log}, fanout.Settings{}), write)
 		stop()
 		s.must(errors.Join(<-ended, write.Close(), v.Close()))

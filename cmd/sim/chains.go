@@ -444,7 +444,7 @@ func (x *link) began(l rules.Chain) {
 // takingCopied is taking, of a partition with copies.
 func (s *server) takingCopied(id lease.Partition, epoch point.Epoch, done func(*replica)) {
 	if x := s.links[id]; x != nil && x.alive() && x.takes == epoch {
-		if err := x.m.Takes(); err != nil {
+		if err := x.m.Accepts(); err != nil {
 			s.w.mark(chainRefuses)
 			done(nil)
 			return
@@ -562,6 +562,7 @@ func (s *server) appendCopied(id lease.Partition, r *replica, in insertion, epoc
 		}
 		s.w.n.kept++
 		s.ackedStaged(id, in)
+		s.w.check.inserted(s, id, in, epoch)
 		s.w.check.acked(s, id, in.row, rank)
 		end(answer{acked: true, store: s.disk.id, at: s.w.now})
 	})

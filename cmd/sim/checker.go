@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/staging"
 )
 
 // checker sees all events, as no process can, and checks them against the promises.
@@ -41,12 +42,13 @@ type checker struct {
 	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
 	emptied  map[lease.Partition]bool // gone, with all rows in its successors
-	dead     map[lease.StoreID]bool   // wiped stores
+	ended    map[lease.Partition]endedSlices
+	dead     map[lease.StoreID]bool // wiped stores
 	copies   copiesChecker
 
-	held        map[uint64]map[lease.StoreID]bool // staged values, and the stores that have them
-	burntStaged map[uint64]bool                   // all stores that had them were lost
-	heldLess    map[uint64]time.Duration          // when one of them was
+	held        map[uint64]map[lease.StoreID]map[staging.ID]bool // staged values, the stores that have them, and in which frames
+	burntStaged map[uint64]bool                                  // all stores that had them were lost
+	heldLess    map[uint64]time.Duration                         // when one of them was
 }
 
 type placementOn struct {
@@ -89,8 +91,8 @@ func newChecker(w *world) *checker {
 		proposed: map[peer.TxnID][]topology.Op{}, handing: map[peer.TxnID]handing{}, byMaster: map[peer.TxnID]bool{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
 		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
-		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, emptied: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}, copies: newCopiesChecker(),
-		held: map[uint64]map[lease.StoreID]bool{}, burntStaged: map[uint64]bool{}, heldLess: map[uint64]time.Duration{}}
+		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, emptied: map[lease.Partition]bool{}, ended: map[lease.Partition]endedSlices{}, dead: map[lease.StoreID]bool{}, copies: newCopiesChecker(),
+		held: map[uint64]map[lease.StoreID]map[staging.ID]bool{}, burntStaged: map[uint64]bool{}, heldLess: map[uint64]time.Duration{}}
 }
 
 // written is called with every row that the store changes, in order.

@@ -24,6 +24,7 @@ import (
 //	write 1               x=1 is written to the partition
 //	delete                a deletion begins; each command draws what it does next
 //	does [ok | fails]     it does that; or the servers, or the leader of the partition, do not answer in time
+//	does part             the partition of x deletes, and another one does not
 //	forward 1             every server that wants to forwards frame 1, and the leader acks it; the others' frames wait
 //	run 15s               time goes by
 //	renew                 the gateway renews the hold
@@ -40,7 +41,8 @@ type deletionWorld struct {
 	now       time.Time
 	names     []topology.ServerID
 	servers   map[topology.ServerID]*deletionServer
-	partition int // the value of x; 0: it has none
+	partition int  // the value of x; 0: it has none
+	cut       bool // the partition has deleted
 	deletion  *deletion.Machine
 	step      deletion.Step
 }
@@ -53,7 +55,7 @@ type deletionServer struct {
 
 const holdOfScript = 1
 
-var deletionSteps = map[deletion.Do]string{deletion.Find: "find", deletion.Hold: "hold", deletion.Partitions: "delete in partitions", deletion.Staged: "delete in staged rows", deletion.Release: "release", deletion.End: "end"}
+var deletionSteps = map[deletion.Do]string{deletion.Find: "find", deletion.Hold: "hold", deletion.Partitions: "delete in partitions", deletion.Staged: "delete in staged rows", deletion.StagedPart: "delete in staged rows of partitions that deleted", deletion.Release: "release", deletion.End: "end"}
 
 func (w *deletionWorld) play(t *testing.T, d *datadriven.TestData) string {
 	arg := func(i int) string { return d.CmdArgs[i].Key }
@@ -82,10 +84,10 @@ func (w *deletionWorld) play(t *testing.T, d *datadriven.TestData) string {
 	case "write":
 		w.partition = max(w.partition, number())
 	case "delete":
-		w.deletion = new(deletion.Machine)
+		w.deletion, w.cut = new(deletion.Machine), false
 		w.step = w.deletion.Begin()
 	case "does":
-		w.step = w.deletion.Next(w.do(arg(0) == "ok"))
+		w.step = w.deletion.Next(w.do(arg(0)))
 	case "forward":
 		said = w.forward(number())
 	case "renew":
@@ -130,8 +132,8 @@ func (w *deletionWorld) stage(t *testing.T, n int, at []string) {
 var errNotInTime = errors.New("no answer in time")
 
 // do carries out the step that the deletion wants.
-func (w *deletionWorld) do(ok bool) (found []topology.ServerID, err error) {
-	if !ok {
+func (w *deletionWorld) do(how string) (found []topology.ServerID, err error) {
+	if how == "fails" {
 		return nil, errNotInTime
 	}
 	switch w.step.Do {
@@ -148,8 +150,14 @@ func (w *deletionWorld) do(ok bool) (found []topology.ServerID, err error) {
 			}
 		}
 	case deletion.Partitions:
-		w.partition = 0
-	case deletion.Staged:
+		w.partition, w.cut = 0, true
+		if how == "part" {
+			return nil, errNotInTime
+		}
+	case deletion.Staged, deletion.StagedPart:
+		if !w.cut {
+			return nil, nil
+		}
 		for _, id := range w.step.Servers {
 			s := w.servers[id]
 			if slices.Contains(w.step.Held, id) && !s.m.Holds(w.now, holdOfScript) {

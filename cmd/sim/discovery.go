@@ -80,7 +80,7 @@ func (s *server) do(e rules.Effect) {
 			}
 		}
 		s.step(lease.Assignments{All: e.All})
-	case rules.Tell:
+	case rules.LeaseInput:
 		s.step(e.Input)
 	case rules.Seal:
 		s.gate(e.Partition).Seal()

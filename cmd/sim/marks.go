@@ -41,6 +41,12 @@ const (
 	ruledOut
 	unloaded
 	rowsMoved
+	sliceRefused
+	sliceOfOtherLease
+	endingWaits
+	endingBesideOlder
+	deletionAfterEnding
+	deletionAfterTime
 	droppedPartition
 	joined
 	removed
@@ -175,6 +181,8 @@ var markNames = [...]string{
 	holdFailed: "a first row finds the partition taken",
 	created:    "partitions are made", presplit: "presplit", columns: "columns change", split: "a split begins", splitAborted: "a split is aborted", handedOver: "a split is handed over",
 	handOverFailed: "a hand-over fails", doubtResolved: "a doubt is resolved by a newer map", ruledOut: "a doubt is ruled out in the coordination store", unloaded: "a partition is unloaded", rowsMoved: "all rows of a partition are in those that took over", droppedPartition: "a partition is dropped",
+	sliceRefused: "a slice of an earlier leader is refused", sliceOfOtherLease: "a slice names another lease of its heir", endingWaits: "the end of slices waits for one that is being inserted", endingBesideOlder: "slices are not ended beside a server of the older version",
+	deletionAfterEnding: "a deletion begins once earlier slices are ended", deletionAfterTime: "a deletion begins once earlier slices are over by their time",
 	joined: "a placement joins", removed: "a placement is removed", serverJoined: "a metadata server joins", serverRemoved: "a metadata server is removed",
 	droppedTable: "a table is dropped", droppedByAnother: "a table drop that died is finished by another", remadeTable: "a table is made again",
 	removedDropped: "a dropped copy is deleted", keptOnlyCopy: "an only copy is kept against the map",

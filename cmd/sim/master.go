@@ -567,7 +567,7 @@ func (s *server) register() {
 			again()
 			return
 		}
-		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id, Copies: copiesOf[s.w.copies()], Since: s.w.wall()}
+		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id, Copies: copiesOf[s.w.copies()], Slices: !s.older, Since: s.w.wall()}
 		if old, err := registry.Decode(g.row); g.ok && err == nil {
 			if row.Drain, row.Moves, row.Unfilled = old.Drain, old.Moves, old.Unfilled; old.Store == row.Store {
 				row.Since, row.Staging = old.Since, old.Staging

@@ -120,6 +120,13 @@ const (
 	movedUnacked         rule = "rows that no leader acked count as moved"
 	inheritedWins        rule = "a parent's row replaces a newer one"
 
+	// Of deletions in partitions that unload, ending.go.
+	endedInserted    rule = "a slice is inserted that a later leader ended"
+	insideNotAwaited rule = "slices count as ended while one is being inserted"
+	leaseNotCompared rule = "a slice is inserted under another lease than it names"
+	leaseReadLate    rule = "a sender reads the heir's lease after it found its own good"
+	olderTrusted     rule = "slices count as ended beside servers that do not name theirs"
+
 	// Of chains, chains.go and parcel.go.
 	ackedByHead      rule = "a row is acked once its head has it"
 	reportsUnsynced  rule = "a member reports a frame before it is synced"

@@ -24,6 +24,7 @@ type row struct {
 // insertion is a row on its way.
 type insertion struct {
 	row
+	slice     *slice      // of a partition that unloads; nil: of none, or not named
 	inherited bool        // from a partition that unloads, or staged: its rank stays, and a newer row here, too
 	staged    uint64      // the value of a row that was staged; else 0
 	stamp     point.Stamp // of that row
@@ -86,9 +87,16 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 		say(answer{})
 		return
 	}
+	leave := s.entersUnnamed(in)
 	end := func(a answer) {
 		say(a)
 		g.leave()
+		leave()
+	}
+	if !s.isUnderItsLease(in, epoch) {
+		s.w.n.refused++
+		end(answer{})
+		return
 	}
 	copied := s.kept(id)
 	s.taking(id, epoch, func(r *replica) {
@@ -96,6 +104,16 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 			s.w.n.refused++
 			end(answer{stalled: r != nil})
 			return
+		}
+		leave, may := s.enters(in)
+		if !may {
+			s.w.n.refused++
+			end(answer{})
+			return
+		}
+		end := func(a answer) {
+			end(a)
+			leave()
 		}
 		s.after(s.think(), "append", func() { s.append(id, r, in, epoch, copied, end) })
 	})
@@ -204,6 +222,7 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 			s.w.mark(wroteAlone)
 		}
 		s.ackedStaged(id, in)
+		s.w.check.inserted(s, id, in, epoch)
 		s.w.check.acked(s, id, in.row, rank)
 		end(answer{acked: true, store: s.disk.id, at: s.w.now})
 	}

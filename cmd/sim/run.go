@@ -50,6 +50,7 @@ func Run(o Options, say func(string)) Result {
 	w.upgrades()
 	w.plansRestore()
 	w.nemesis()
+	w.unsettles()
 	for w.events < o.Events && w.step(math.MaxInt64) {
 		if w.timers%1024 == 0 {
 			w.checkAll()

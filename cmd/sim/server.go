@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 	replicas "github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/unload"
 )
 
 // server is one process of a storage server, and the directory that outlives it.
@@ -58,6 +59,13 @@ type server struct {
 
 	// Rows of partitions that unload, unload.go.
 	moves map[lease.Partition]*moving
+	begun map[lease.Partition]point.Epoch // under which they were last moved
+
+	// Ends of slices, ending.go.
+	leases     map[lease.Partition]lease.Lease
+	leasesGone map[lease.Partition]bool
+	refusals   unload.Refusals
+	enders     []ender
 
 	// Staged rows, staging.go.
 	stager *stager // nil: none are
@@ -104,7 +112,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, handing: map[lease.Partition]bool{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, seen: map[lease.Partition]*rank.Seen{}, registered: map[topology.ServerID]registry.Server{}, beats: map[topology.ServerID]lease.Time{},
+		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, moves: map[lease.Partition]*moving{}, begun: map[lease.Partition]point.Epoch{}, leasesGone: map[lease.Partition]bool{}, handing: map[lease.Partition]bool{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, seen: map[lease.Partition]*rank.Seen{}, registered: map[topology.ServerID]registry.Server{}, beats: map[topology.ServerID]lease.Time{},
 	}
 	if fresh || s.disk == nil {
 		name := lease.StoreID(fmt.Sprintf("dir%d", w.boots))
@@ -122,7 +130,7 @@ func (w *world) boot(i int, fresh bool) {
 	for _, table := range slices.Sorted(maps.Keys(s.disk.seen)) {
 		seen = append(seen, rules.Seen{Table: table, Seq: s.disk.seen[table].Seq, Txn: s.disk.seen[table].Txn})
 	}
-	s.lead = rules.New(s.id, s.disk.id, rules.Settings{Copies: w.copies(), Unload: w.unloads && !s.older}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
+	s.lead = rules.New(s.id, s.disk.id, rules.Settings{Copies: w.copies(), Unload: w.unloads && (!s.older || w.ends)}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
 	w.servers[i], w.nodes[i] = s, s.proc
 	w.say("%s starts as %s on %s", s.id, s.self.Boot, s.disk.id)
 	s.disk.start(w)
@@ -140,9 +148,13 @@ func (s *server) begin() {
 	}}
 	s.step(lease.Tick{Wall: s.w.wall()})
 	s.follow(lease.Prefix,
-		func(l listed) { s.step(lease.Listed{Rows: l.rows, Revision: l.rev}) },
+		func(l listed) {
+			s.learnLeases(l)
+			s.step(lease.Listed{Rows: l.rows, Revision: l.rev})
+		},
 		func(events []coord.Event) {
 			for _, e := range events {
+				s.learnLease(e)
 				if id, ok := lease.ParseBeatKey(e.Key); ok && w.store.isBeat(e) {
 					s.beats[id] = s.clock()
 				}

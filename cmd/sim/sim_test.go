@@ -61,9 +61,9 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// branchSeeds are tried first: on 2026-11-29 the runs of these 11 seeds met all marks. The seeds from 1000 on, in their order, needed 100 runs. A passing test
-// prints the seeds that suffice now.
-var branchSeeds = []uint64{1019, 1000, 1059, 1001, 1008, 1014, 1024, 1045, 1033, 1075, 1099}
+// branchSeeds are tried first: on 2026-12-01 the runs of these 19 seeds met all marks. The seeds from 1000 on, in their order, needed 193 runs, 50 s of a
+// processor. A passing test prints the seeds that suffice now: they change with what the simulated processes do.
+var branchSeeds = []uint64{1019, 1000, 1059, 1001, 1008, 1024, 1045, 1033, 1075, 1005, 1011, 1020, 1029, 1122, 1004, 1092, 1099, 1105, 1192}
 
 // TestEveryBranchIsMet: a branch that no run comes through is not tested. Runs go on until every mark was met.
 func TestEveryBranchIsMet(t *testing.T) {
@@ -217,30 +217,30 @@ var broken = []brokenRule{
 	{rule: validFromAnswer, faults: allFaults, says: "I3", runs: 100, from: 12},
 	{rule: casWithoutMajority, faults: allFaults, says: "I7", runs: 10, from: 1},
 	{rule: sweepCommitted, faults: allFaults, says: "I7", runs: 10, from: 1},
-	{rule: heartbeatNotCompared, faults: compact | people, says: "I", runs: 400, from: 46},
+	{rule: heartbeatNotCompared, faults: compact | people, says: "I", runs: 400, from: 74},
 	{rule: storeBeforeSync, faults: allFaults, says: "I7", runs: 100, from: 1},
 	{rule: ackBeforeSync, faults: crash | slow, says: "I1", runs: 100, from: 2},
 	{rule: noHold, faults: allFaults, says: "I1", runs: 100, from: 1},
 	{rule: markStays, faults: allFaults, says: "I1", runs: 100, from: 10},
 	{rule: moveBlind, faults: allFaults, says: "I", runs: 100, from: 32},
-	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 12},
-	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 10},
-	{rule: notRuledOut, faults: allFaults, says: "I2", runs: 400, from: 7},
+	{rule: alarmRemoves, faults: allFaults, says: "I1", runs: 100, from: 13},
+	{rule: plansLate, faults: allFaults, says: "I2", runs: 400, from: 13},
+	{rule: notRuledOut, faults: allFaults, says: "I2", runs: 400, from: 16},
 	{rule: planByOthers, faults: allFaults, says: "not whole", runs: 200, from: 4}, // lease.Guard refuses what would be I1, again and again
 	{rule: repairFromOne, faults: allFaults | restore, says: "I", runs: 200, from: 20136},
 	{rule: actedIgnored, faults: allFaults | restore, says: "", runs: 400, from: 52}, // I2, or I1
 	{rule: leasesLost, faults: allFaults | restore, says: "I", runs: 200, from: 19},
 	{rule: rankNotGiven, faults: versions, says: "H", runs: 400, from: 16},
-	{rule: fsyncIgnored, faults: fsync | crash, says: "I", runs: 100, from: 1},
+	{rule: fsyncIgnored, faults: fsync | crash, says: "I", runs: 100, from: 2},
 	{rule: lateTaken, faults: allFaults, says: "H", runs: 200, from: 11},
 	{rule: lateTryLogged, faults: allFaults, says: "H", runs: 200, from: 16},
-	{rule: ranksNotRaised, faults: allFaults, says: "I1|H", runs: 100, from: 1},
-	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", runs: 1500, from: 25},
+	{rule: ranksNotRaised, faults: allFaults, says: "I1|H", runs: 100, from: 2},
+	{rule: oldMapsAnswered, faults: partition | clocks, says: "H", runs: 1500, from: 142},
 	{rule: oneOfTwoLayers, faults: allFaults, says: "H", runs: 100, from: 3},
 	{rule: ageNotSaid, faults: allFaults, says: "H", runs: 100, from: 20},
 	{rule: dropUnemptied, faults: drops | crash, says: "I1", runs: 100, from: 2},
 	{rule: otherFile, faults: allFaults, says: "I4", runs: 100, from: 1},
-	{rule: nextIgnored, faults: allFaults, says: "H", runs: 100, from: 29},
+	{rule: nextIgnored, faults: allFaults, says: "H", runs: 100, from: 36},
 	{rule: readUnled, faults: allFaults, says: "I1", runs: 100, from: 2},
 	{rule: incompleteNotSaid, faults: rot | crash, says: "I1", runs: 100, from: 1},
 	{rule: damageCut, faults: rot | crash, says: "I1", runs: 100, from: 1},
@@ -259,8 +259,23 @@ var brokenStaging = []brokenRule{
 	{rule: notAnnounced, faults: allFaults, says: "H", runs: 200, from: 10071},
 	{rule: stagedOnOne, faults: allFaults, says: "H", runs: 200, from: 13, copies: 3},
 	{rule: silentStagers, faults: allFaults, says: "H", runs: 100, from: 2},
-	{rule: directoryIgnored, faults: allFaults, says: "I1|H", runs: 1000, from: 6639},
-	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 288},
+	{rule: directoryIgnored, faults: allFaults, says: "I1|H", runs: 1000, from: 6831},
+	{rule: stagersNotProven, faults: partition, says: "H", runs: 300, from: 332},
+}
+
+// brokenEndings are the rules of deletions in partitions that unload.
+var brokenEndings = []brokenRule{
+	{rule: endedInserted, faults: pause | crash | slow, says: "H: ", runs: 200, from: 704, copies: 3},
+	{rule: insideNotAwaited, faults: pause | crash | slow, says: "H: ", runs: 200, from: 702, copies: 3},
+	{rule: leaseNotCompared, faults: pause | crash | slow, says: "H: ", runs: 200, from: 716, copies: 3},
+	{rule: leaseReadLate, faults: pause | crash | slow, says: "H: ", runs: 200, from: 704, copies: 3},
+}
+
+// TestBrokenRulesOfEndingsAreSeen does the same for them, in longer runs: what comes after the faults is most of a short one.
+func TestBrokenRulesOfEndingsAreSeen(t *testing.T) {
+	for _, b := range brokenEndings {
+		t.Run(string(b.rule), func(t *testing.T) { t.Parallel(); b.seen(t, 50_000) })
+	}
 }
 
 // TestBrokenRulesOfStagingAreSeen does the same for staged rows.

@@ -255,8 +255,8 @@ func (x *stager) restage(r staging.Restage) {
 		return
 	}
 	h.Holders = r.Holders
-	open, all := len(r.Tell), true
-	for _, id := range r.Tell {
+	open, all := len(r.Servers), true
+	for _, id := range r.Servers {
 		to := x.w.indexOf(id)
 		ask(x.proc, to, stageTimeout, "stage", func(say func(bool)) { x.w.servers[to].stages(h, say) }, func(kept, answered bool) {
 			if all = all && kept && answered; open > 1 {

@@ -6,22 +6,32 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/storage/staging"
 )
 
 // holds notes that a store has frames, durably.
 func (c *checker) holds(store lease.StoreID, all []stagedRow) {
 	for _, f := range all {
-		if c.held[f.row.value] == nil {
-			c.held[f.row.value] = map[lease.StoreID]bool{}
+		stores := c.held[f.row.value]
+		if stores == nil {
+			stores = map[lease.StoreID]map[staging.ID]bool{}
+			c.held[f.row.value] = stores
 		}
-		c.held[f.row.value][store] = true
+		if stores[store] == nil {
+			stores[store] = map[staging.ID]bool{}
+		}
+		stores[store][f.ID] = true
 	}
 }
 
-// releases checks that a frame is forgotten only when a leader acked its row, when another server holds it, or when its table was dropped.
+// releases checks that a frame is forgotten only when a leader acked its row, when another frame or server holds it, or when its table was dropped. A row that was tried again when its
+// table had been made anew is in two frames of a store, one for each of the tables.
 func (c *checker) releases(store lease.StoreID, f stagedRow) {
-	delete(c.held[f.row.value], store)
-	if len(c.held[f.row.value]) > 0 {
+	stores := c.held[f.row.value]
+	if delete(stores[store], f.ID); len(stores[store]) == 0 {
+		delete(stores, store)
+	}
+	if len(stores) > 0 {
 		return
 	}
 	delete(c.held, f.row.value)
@@ -38,7 +48,7 @@ func (c *checker) releases(store lease.StoreID, f stagedRow) {
 // burnStaged notes that a store was lost.
 func (c *checker) burnStaged(store lease.StoreID) {
 	for value, stores := range c.held { // each by itself
-		if stores[store] {
+		if len(stores[store]) > 0 {
 			c.heldLess[value] = c.w.now
 		}
 		if delete(stores, store); len(stores) == 0 {
@@ -93,13 +103,13 @@ func (h *history) excusedStaged(r *read, k keyID, p, got *written) bool {
 
 // askedHolders reports whether a reader asked all servers that have a staged value.
 func (c *checker) askedHolders(r *read, value uint64) bool {
-	return !slices.ContainsFunc(c.w.servers, func(s *server) bool { return c.held[value][s.disk.id] && !slices.Contains(r.holders, s.id) })
+	return !slices.ContainsFunc(c.w.servers, func(s *server) bool { return len(c.held[value][s.disk.id]) > 0 && !slices.Contains(r.holders, s.id) })
 }
 
 // couldRepair reports whether a server that has a staged value ran for so long that it is on another one too.
 func (c *checker) couldRepair(value uint64) bool {
 	return slices.ContainsFunc(c.w.servers, func(s *server) bool {
-		return c.held[value][s.disk.id] && !s.dead && c.w.now-s.origin > repairMax+time.Second
+		return len(c.held[value][s.disk.id]) > 0 && !s.dead && c.w.now-s.origin > repairMax+time.Second
 	})
 }
 

@@ -21,6 +21,7 @@ func (w *world) drawUnloads() {
 		return
 	}
 	w.unloads = true
+	w.ends = w.opt.broken == "" || slices.Contains(endingRules, w.opt.broken)
 	w.sliceRows = 1 + rng.IntN(6)
 	w.unload = unload.Settings{After: []time.Duration{50 * time.Millisecond, 2 * time.Second, 10 * time.Second}[rng.IntN(3)], Window: 1 + rng.IntN(2),
 		SendWithin: insertTime + time.Second, PauseMax: 3 * time.Second}
@@ -28,14 +29,16 @@ func (w *world) drawUnloads() {
 
 // moving moves the rows of one partition that unloads, as storage/unload/runner does.
 type moving struct {
-	s      *server
-	id     lease.Partition
-	epoch  point.Epoch
-	first  bool
-	m      *unload.Machine
-	slices map[uint64][]row
-	wake   *timer
-	over   bool
+	s       *server
+	id      lease.Partition
+	epoch   point.Epoch
+	begins  unload.Begin
+	began   time.Time
+	m       *unload.Machine
+	slices  map[uint64][]row
+	erasing uint64 // the last deletion
+	wake    *timer
+	over    bool
 }
 
 // setUnload begins or ends the moving of a partition's rows.
@@ -48,8 +51,8 @@ func (s *server) setUnload(e rules.Unload) {
 	if !e.On {
 		return
 	}
-	x := &moving{s: s, id: e.Partition, epoch: e.Epoch, first: e.First, slices: map[uint64][]row{}}
-	s.moves[e.Partition] = x
+	x := &moving{s: s, id: e.Partition, epoch: e.Epoch, begins: unload.Begin{First: e.First, Again: s.begun[e.Partition] == e.Epoch}, slices: map[uint64][]row{}}
+	s.moves[e.Partition], s.begun[e.Partition] = x, e.Epoch
 	x.endWrites()
 }
 
@@ -86,14 +89,18 @@ func (x *moving) begin(at *topology.Partition) {
 		return
 	}
 	x.m = unload.New(x.s.w.unload, at.TimeLo, at.TimeHi)
-	x.step(unload.Begin{First: x.first})
+	x.began = x.now()
+	x.step(x.begins)
+	x.erases()
 }
+
+func (x *moving) now() time.Time { return time.Unix(0, int64(x.s.clock())) }
 
 func (x *moving) step(in unload.Input) {
 	if x.over {
 		return
 	}
-	now := time.Unix(0, int64(x.s.clock()))
+	now := x.now()
 	for _, e := range slices.Clone(x.m.Step(now, in)) {
 		switch e := e.(type) {
 		case unload.ReadSlice:
@@ -102,6 +109,12 @@ func (x *moving) step(in unload.Input) {
 			x.send(e.ID)
 		case unload.Drop:
 			delete(x.slices, e.ID)
+		case unload.Permit:
+			x.permitted(e.ID)
+		case unload.FindLeaders:
+			x.findLeaders(e.ID)
+		case unload.EndSlices:
+			x.endSlices(e)
 		case unload.Finish:
 			x.s.w.n.emptied++
 			x.s.decide(rules.Unloaded{Partition: x.id, Epoch: x.epoch})
@@ -111,7 +124,7 @@ func (x *moving) step(in unload.Input) {
 		return
 	}
 	x.wake.stop()
-	if wake := x.m.Wake(now); !wake.IsZero() {
+	if wake := x.m.Wake(); !wake.IsZero() {
 		x.wake = x.s.after(max(wake.Sub(now), time.Millisecond), "unload", func() { x.step(unload.Tick{}) })
 	}
 }
@@ -184,27 +197,31 @@ func (x *moving) send(id uint64) {
 	for _, in := range rows {
 		k := s.w.history.keys[in.key]
 		at, found := m.Find(k.ring, k.t)
-		var holder topology.ServerID
+		heir := lease.Partition{Table: x.id.Table}
 		if found {
-			holder = s.w.check.listed[lease.Partition{Table: x.id.Table, ID: at.ID}].Holder
+			heir.ID = at.ID
 		}
-		if holder == "" {
-			s.after(time.Millisecond, "no leader", func() {
-				open--
-				ended(false)
-			})
-			continue
-		}
-		to, heir := s.w.indexOf(holder), lease.Partition{Table: x.id.Table, ID: at.ID}
-		ask(s.proc, to, insertTime, "insert", func(say func(answer)) {
-			if s.w.servers[to].older {
-				say(answer{})
+		x.heirLeader(heir, func(holder topology.ServerID, from *slice) {
+			if holder == "" {
+				s.after(time.Millisecond, "no leader", func() {
+					open--
+					ended(false)
+				})
 				return
 			}
-			s.w.servers[to].insert(heir, insertion{row: in, inherited: true}, say)
-		}, func(a answer, answered bool) {
-			open--
-			ended(answered && a.acked)
+			to := s.w.indexOf(holder)
+			ask(s.proc, to, insertTime, "insert", func(say func(answer)) {
+				switch {
+				case s.w.servers[to].older && !s.w.ends:
+					say(answer{})
+				case from != nil && from.unnamed && s.dead: // its stream ended with it
+				default:
+					s.w.servers[to].insert(heir, insertion{row: in, inherited: true, slice: from}, say)
+				}
+			}, func(a answer, answered bool) {
+				open--
+				ended(answered && a.acked)
+			})
 		})
 	}
 }

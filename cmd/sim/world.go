@@ -33,6 +33,8 @@ type world struct {
 
 	// Rows of partitions that unload, unload.go.
 	unloads   bool
+	unsettled bool // ending.go
+	ends      bool // slices of earlier leaders are ended, and deletions wait for that
 	unload    unload.Settings
 	sliceRows int
 

@@ -40,7 +40,7 @@ type cli struct {
 	Master     administration.Master    `cmd:"" help:"Show what the master would do."`
 	Presplit   administration.Presplit  `cmd:"" help:"Show how partitions are cut ahead of their time, and try it on a recorded load."`
 	Doctor     administration.Doctor    `cmd:"" help:"Report the faults of a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
-	Verify     verify.Command           `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
+	Verify     verify.Command           `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen, 4: there is no store."`
 	Repair     repair.Command           `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
 	Backup     backups.Backup           `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
 	Restore    backups.Restore          `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/cmd/spillway/process"
+	"github.com/spillwaydb/spillway/cmd/spillway/settings"
 )
 
 // Command lines mean the same as to kong's own Parse: parse is its steps without the hooks, which no command has.
@@ -104,5 +106,41 @@ func TestEveryCommandCanBeRun(t *testing.T) {
 	}
 	if leaves < 40 {
 		t.Errorf("only %d commands were found", leaves)
+	}
+}
+
+// TestCommandsAssumeTheDefaultsOfProcesses: a command that is given neither an address nor a directory finds the process that was given none, and plans with the sizes that
+// storage servers plan with.
+func TestCommandsAssumeTheDefaultsOfProcesses(t *testing.T) {
+	d := settings.Default()
+	wants := map[string][]string{
+		"url":         {"http://" + d.HTTP.Listen, "http://" + d.Admin.Listen},
+		"data-dir":    {d.DataDir},
+		"split-bytes": {d.Tables.SplitBytes.String()},
+		"target":      {d.Tables.SplitBytes.String()},
+		"ahead":       {d.Tables.PresplitAhead.String()},
+		"width":       {d.Tables.PartitionWidth.String()},
+	}
+	c := newCLI()
+	k, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for _, n := range k.Model.Leaves(false) {
+		for _, f := range n.Flags {
+			want, ok := wants[f.Name]
+			if !ok || f.Default == "" {
+				continue
+			}
+			if seen[f.Name]++; !slices.Contains(want, f.Default) {
+				t.Errorf("%s --%s is %s by default, and that of processes %s", n.Path(), f.Name, f.Default, strings.Join(want, " or "))
+			}
+		}
+	}
+	for name := range wants {
+		if seen[name] == 0 {
+			t.Errorf("no command has --%s", name)
+		}
 	}
 }

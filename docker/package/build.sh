@@ -9,7 +9,7 @@ out=${OUT:-bin/packages}
 case "$version" in [0-9]*.*) ;; *) version="0~$version" ;; esac
 nfpm=${NFPM:-github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.1}
 mkdir -p "$out" bin/tools
-[ -x bin/tools/nfpm ] || GOBIN=$PWD/bin/tools GOFLAGS= go install "$nfpm"
+[ -x bin/tools/nfpm ] || GOBIN=$PWD/bin/tools GOFLAGS=-trimpath go install "$nfpm" # the standard library is compiled so already
 for arch in "$@"; do
 	STAGE=$(dirname "$out")/stage/$arch
 	mkdir -p "$STAGE"

@@ -359,8 +359,9 @@ func TestNoTokenIsRefusedWhileItsFileIsWritten(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.g.Run(ctx) }()
+		time.Sleep(500 * time.Millisecond) // all below lies between two looks, one a second
 		for range 3 {
-			time.Sleep(1500 * time.Millisecond)
+			time.Sleep(time.Second)
 			w.write("tokens.yml", half)
 			time.Sleep(time.Second) // one look sees the half
 			w.wants("second", as("Bearer "+second))

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -22,14 +23,14 @@ type Counts struct {
 	Exemplars int
 }
 
-// Batch holds b against the limits at time now. Rows outside table or more than FutureMax ahead of now are removed
+// Batch holds b against the limits at time now. The range of the table is that of now.Earliest. Rows outside table or more than FutureMax ahead of now are removed
 // and recorded by b.Refuse with their item, one refusal for neighbouring rows of an item; the others keep their order,
 // and b.Item keeps finding their item. Exemplars outside are removed, too, but are no refused rows: their series repeats one until the next is observed,
 // long after its time, and the samples beside it are good. The error is TooLarge: the request has more than RowsMax rows and none is to be
 // accepted.
 //
 // When nothing is refused, Batch reads b.Times once and allocates nothing.
-func (s Settings) Batch(b *point.Batch, now point.Nanos, table Bounds) (Counts, error) {
+func (s Settings) Batch(b *point.Batch, now clock.Reading, table Bounds) (Counts, error) {
 	if b.Rows() > s.RowsMax {
 		return Counts{}, fault.Errorf(fault.TooLarge, "%d rows in one request, at most %d are taken", b.Rows(), s.RowsMax)
 	}
@@ -51,7 +52,7 @@ func (s Settings) Batch(b *point.Batch, now point.Nanos, table Bounds) (Counts, 
 }
 
 // Outside counts the rows that Batch would refuse. It changes nothing.
-func (s Settings) Outside(b *point.Batch, now point.Nanos, table Bounds) (c Counts) {
+func (s Settings) Outside(b *point.Batch, now clock.Reading, table Bounds) (c Counts) {
 	w := s.window(now, table)
 	count := func(t point.Nanos) {
 		switch {
@@ -70,18 +71,14 @@ func (s Settings) Outside(b *point.Batch, now point.Nanos, table Bounds) (c Coun
 	return c
 }
 
-func (s Settings) window(now point.Nanos, table Bounds) window {
+func (s Settings) window(now clock.Reading, table Bounds) window {
 	w := window{Bounds: table}
-	// A clock that was never set bounds nothing: rows of senders with a right one would be refused for good.
-	from := now
-	if s.Seen != nil {
-		from = max(now, s.Seen())
+	// Senders drop rows that are refused: while a clock is in doubt, only those that are wrong by both go.
+	if ahead := saturatingAdd(now.Latest, int64(s.FutureMax)); s.FutureMax > 0 && ahead < w.Hi {
+		w.Hi, w.now = ahead, now.Latest
 	}
-	if ahead := saturatingAdd(from, int64(s.FutureMax)); s.FutureMax > 0 && ahead < w.Hi && now >= point.ClockFirst {
-		w.Hi, w.now = ahead, from
-	}
-	if s.PastMax > 0 && now > math.MinInt64+int64(s.PastMax) && now-int64(s.PastMax) > w.Lo {
-		w.Lo, w.past = now-int64(s.PastMax), s.PastMax
+	if from := now.Earliest; s.PastMax > 0 && from > math.MinInt64+int64(s.PastMax) && from-int64(s.PastMax) > w.Lo {
+		w.Lo, w.past = from-int64(s.PastMax), s.PastMax
 	}
 	return w
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/spillwaydb/spillway/gateway/admit"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -48,7 +49,7 @@ func TestRowsOlderThanTheRetentionAreRefusedWithTheirLine(t *testing.T) {
 		[]point.Nanos{noon - hours(49), noon - hours(48)},
 		[]point.Nanos{},
 		[]point.Nanos{noon - hours(1)})
-	n, err := settings().Batch(b, noon, admit.Bounds{Lo: noon - hours(24), Hi: math.MaxInt64})
+	n, err := settings().Batch(b, clock.At(noon), admit.Bounds{Lo: noon - hours(24), Hi: math.MaxInt64})
 	if err != nil || n.Old != 3 || n.Ahead != 0 {
 		t.Fatalf("counts %+v, err %v; want 3 old", n, err)
 	}
@@ -75,7 +76,7 @@ func TestRowsOlderThanTheRetentionAreRefusedWithTheirLine(t *testing.T) {
 func TestRowsOfSendersWithARightClockAreKeptBeforeOursIsSet(t *testing.T) {
 	for boot, ahead := range map[point.Nanos]int{0: 0, int64(time.Minute): 0, point.ClockFirst - 1: 0, point.ClockFirst: 1} {
 		b := lines(t, []point.Nanos{noon})
-		if n, err := settings().Batch(b, boot, admit.Everything); err != nil || n.Ahead != ahead {
+		if n, err := settings().Batch(b, clock.At(boot), admit.Everything); err != nil || n.Ahead != ahead {
 			t.Errorf("at %d: %+v, %v", boot, n, err)
 		}
 	}
@@ -84,7 +85,7 @@ func TestRowsOfSendersWithARightClockAreKeptBeforeOursIsSet(t *testing.T) {
 func TestRowsTooFarAheadAreRefused(t *testing.T) {
 	minute := int64(time.Minute)
 	b := lines(t, []point.Nanos{noon + 10*minute, noon + 10*minute + 1}, []point.Nanos{math.MaxInt64})
-	n, err := settings().Batch(b, noon, admit.Everything)
+	n, err := settings().Batch(b, clock.At(noon), admit.Everything)
 	if err != nil || n.Ahead != 2 || len(b.IDs) != 1 {
 		t.Fatalf("counts %+v, kept %d, err %v", n, len(b.IDs), err)
 	}
@@ -92,7 +93,7 @@ func TestRowsTooFarAheadAreRefused(t *testing.T) {
 		t.Errorf("reason %q", r)
 	}
 	b = lines(t, []point.Nanos{noon + minute})
-	if _, err := settings().Batch(b, noon, admit.Bounds{Lo: 0, Hi: noon}); err != nil {
+	if _, err := settings().Batch(b, clock.At(noon), admit.Bounds{Lo: 0, Hi: noon}); err != nil {
 		t.Fatal(err)
 	}
 	if r := b.Refused[0].Reason; !strings.HasSuffix(r, "is beyond what the table keeps: up to 2026-03-01T12:00:00Z") {
@@ -104,7 +105,7 @@ func TestHistogramsAndExemplarsAreHeldToTheSameTimes(t *testing.T) {
 	b := lines(t, []point.Nanos{noon})
 	b.Hists = append(b.Hists, point.HistRow{Time: noon - hours(2)}, point.HistRow{Time: noon, H: []byte{1}})
 	b.Exemplars = append(b.Exemplars, point.ExemplarRow{Time: noon}, point.ExemplarRow{Time: noon + hours(2)})
-	n, err := settings().Batch(b, noon, admit.Bounds{Lo: noon - hours(1), Hi: math.MaxInt64})
+	n, err := settings().Batch(b, clock.At(noon), admit.Bounds{Lo: noon - hours(1), Hi: math.MaxInt64})
 	if err != nil || n != (admit.Counts{Old: 1, Exemplars: 1}) || b.RefusedRows != 1 || b.RefusedExemplars != 1 {
 		t.Fatalf("counts %+v, err %v, refused %d rows, %d exemplars", n, err, b.RefusedRows, b.RefusedExemplars)
 	}
@@ -120,7 +121,7 @@ func TestTooManyRowsRefuseTheRequest(t *testing.T) {
 	s := settings()
 	s.RowsMax = 2
 	b := lines(t, []point.Nanos{noon, noon, noon})
-	if _, err := s.Batch(b, noon, admit.Everything); !fault.Is(err, fault.TooLarge) {
+	if _, err := s.Batch(b, clock.At(noon), admit.Everything); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("err %v, want too large", err)
 	}
 	if len(b.IDs) != 3 {
@@ -134,7 +135,7 @@ func TestReasonsAreBoundedButRowsAreCounted(t *testing.T) {
 		times = append(times, []point.Nanos{0})
 	}
 	b := lines(t, times...)
-	if n, _ := settings().Batch(b, noon, admit.Bounds{Lo: 1, Hi: noon}); n.Old != len(times) {
+	if n, _ := settings().Batch(b, clock.At(noon), admit.Bounds{Lo: 1, Hi: noon}); n.Old != len(times) {
 		t.Errorf("old %d", n.Old)
 	}
 	if len(b.Refused) != point.RefusalsMax || b.RefusedRows != len(times) {
@@ -174,7 +175,7 @@ func TestKeptRowsAreThoseInsideInOrder(t *testing.T) {
 				}
 			}
 		}
-		n, err := s.Batch(b, noon, table)
+		n, err := s.Batch(b, clock.At(noon), table)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +218,7 @@ func TestNothingRefusedAllocatesNothing(t *testing.T) {
 	b, s := fullBatch(1000), settings()
 	table := admit.Bounds{Lo: noon - hours(1), Hi: math.MaxInt64}
 	if n := testing.AllocsPerRun(100, func() {
-		if _, err := s.Batch(b, noon, table); err != nil {
+		if _, err := s.Batch(b, clock.At(noon), table); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -230,7 +231,7 @@ func BenchmarkBatchAllKept(b *testing.B) {
 	table := admit.Bounds{Lo: noon - hours(1), Hi: math.MaxInt64}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := s.Batch(batch, noon, table); err != nil {
+		if _, err := s.Batch(batch, clock.At(noon), table); err != nil {
 			b.Fatal(err)
 		}
 	}

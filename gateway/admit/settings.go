@@ -4,19 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Settings are the limits every batch is held against.
 type Settings struct {
-	// FutureMax is how far ahead of the gateway's clock a row may be, once that is set (point.ClockFirst). Default 10 min, as in Prometheus. Larger: a sender
+	// FutureMax is how far ahead of the gateway's clock a row may be, the latest that is possible where that is in doubt (clock.Reading). Default 10 min, as in Prometheus. Larger: a sender
 	// with a wrong clock fills future partitions, which no query reads, for longer.
 	FutureMax time.Duration
-
-	// Seen is where the clock was last seen, plus the time since: rows may be FutureMax ahead of that, too, since a clock that was set back would
-	// have rows of senders with a right one refused for good. Nil: not known.
-	Seen func() point.Nanos
 
 	// PastMax is how far behind the gateway's clock a row may be, besides the table's own bounds. Default 0: as far as
 	// those let it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
@@ -46,6 +47,7 @@ type Deps struct {
 	Limits     *limits.Registry      // shown by status/tsdb; nil: there are none
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
+	Clock      *clock.Clock          // of queries without a time; nil: the machine's
 
 	// Checked means that contexts of requests carry an access.Identity, and that each route checks it against its need.
 	Checked bool
@@ -64,6 +66,7 @@ type API struct {
 	limits   *limits.Registry
 	parser   parser.Parser
 	log      *slog.Logger
+	clock    *clock.Clock
 	settings Settings
 	metrics  *metrics
 	routes   map[string]route
@@ -85,7 +88,7 @@ func New(d Deps, s Settings) (*API, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "settings")
 	}
 	a := &API{
-		query: d.Query, limits: d.Limits, parser: d.Query.Parser(), log: d.Log, checked: d.Checked, settings: s, metrics: newMetrics(d.Registerer),
+		query: d.Query, limits: d.Limits, parser: d.Query.Parser(), log: d.Log, clock: d.Clock, checked: d.Checked, settings: s, metrics: newMetrics(d.Registerer),
 		gates: newReadGates(s.ReadRunningMax),
 		build: d.Build, config: d.Config, flags: d.Flags, reloaded: d.Reloaded, started: time.Now(),
 	}

@@ -50,7 +50,7 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 	defer l.End()
 	var found promql.Vector
 	err = l.Ask(ctx, func(ctx context.Context) (err error) {
-		found, err = newest(ctx, c, time.Duration(a.query.Settings().Lookback), sets)
+		found, err = newest(ctx, c, a.clock.Now(), time.Duration(a.query.Settings().Lookback), sets)
 		return err
 	})
 	if err == nil {
@@ -70,8 +70,8 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 const familyBytes = 600
 
 // newest returns the last sample of each series, by name.
-func newest(ctx context.Context, c *call, lookback time.Duration, sets [][]*labels.Matcher) (promql.Vector, error) {
-	maxt := timestamp.FromTime(time.Now())
+func newest(ctx context.Context, c *call, now time.Time, lookback time.Duration, sets [][]*labels.Matcher) (promql.Vector, error) {
+	maxt := timestamp.FromTime(now)
 	mint := maxt - lookback.Milliseconds()
 	q, err := c.table.Querier(mint, maxt)
 	if err != nil {

@@ -23,7 +23,7 @@ func (a *API) instant(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	t, err := c.timeParam("time", time.Now())
+	t, err := c.timeParam("time", a.clock.Now())
 	if err != nil {
 		return answer{}, err
 	}

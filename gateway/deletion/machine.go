@@ -21,17 +21,19 @@ const (
 	Partitions
 	// Staged deletes in the staged rows of Servers. Those in Held do so only if they held them from Hold on.
 	Staged
+	// StagedPart follows Partitions where it failed: it deletes in the staged rows of Servers at the times alone of which all partitions deleted. The outcome changes nothing.
+	StagedPart
 	// Release ends Hold at Servers, and never fails.
 	Release
 	// End ends the deletion with Err.
 	End
 )
 
-// Step is the next thing to do.
+// Step is the next thing to do. Its lists are the machine's, to be read alone.
 type Step struct {
 	Do      Do
 	Servers []topology.ServerID
-	Held    []topology.ServerID
+	Held    []topology.ServerID // of Staged and StagedPart
 	Err     error
 }
 
@@ -62,7 +64,13 @@ func (m *Machine) Next(found []topology.ServerID, err error) Step {
 	case m.last == Hold:
 		m.held = found
 	}
-	if err != nil {
+	switch {
+	case m.last == StagedPart:
+		return m.end(m.err)
+	case err != nil && m.last == Partitions && m.waits && !m.deleted:
+		m.err = err
+		return m.do(StagedPart, m.all)
+	case err != nil:
 		return m.end(err)
 	}
 	switch m.last {
@@ -120,7 +128,7 @@ func (m *Machine) do(what Do, at []topology.ServerID) Step {
 	m.last = what
 	s := Step{Do: what, Servers: at}
 	switch what {
-	case Staged:
+	case Staged, StagedPart:
 		s.Held = m.held
 	case End:
 		s.Err = m.err

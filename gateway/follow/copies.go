@@ -93,6 +93,21 @@ func (c *Copies) Late() []CopyAsk {
 	return asks
 }
 
+// Silent handles that some servers give no sign of life, and returns more questions: if all servers that are asked are silent, none of them is waited for until it is late. Where the asker
+// has another way, and there is no other to ask, this is the end.
+func (c *Copies) Silent(is func(topology.ServerID) bool) []CopyAsk {
+	if c.outcome != Open || slices.ContainsFunc(c.copies, func(x copyState) bool { return (x.sure == waited || x.unsure == waited) && !is(x.server) }) {
+		return nil
+	}
+	asks := c.next()
+	if c.other && len(asks) == 0 && c.outcome == Open {
+		if c.outcome = Failed; c.cause == nil {
+			c.cause, c.reason = fault.Errorf(fault.Unavailable, "no copy gives a sign of life"), Unanswered
+		}
+	}
+	return asks
+}
+
 // Look gets the leader of one of the partitions, now that a copy is late. If it has failed to answer before, it may answer now: as a leader it surely has
 // every row. Then the silent ones are left for another try. One that led already when the copies were first asked has failed as a leader, most likely because it is
 // dead: no other try would be better before another leads, which needs seconds, and the silent copies may have the answer any moment.

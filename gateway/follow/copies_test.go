@@ -18,7 +18,7 @@ import (
 // copiesScript runs
 //
 //	copies n1 n2 n3 [enough=2] [less] [other]     the servers in the order in which they are asked; then events, one a line:
-//	    n1 ok · n1 unsure · n1 stale [named=9] · n1 unavailable · n1 corrupt · n1 throttled · n1 here throttled · late · leads n2
+//	    n1 ok · n1 unsure · n1 stale [named=9] · n1 unavailable · n1 corrupt · n1 throttled · n1 here throttled · late · leads n2 · silent n1 n3
 //
 // "here": by this gateway itself. All go by a map of seq 7. "n1?" is the question for what n1 has, though rows may be missing.
 func (s *script) copies(d *datadriven.TestData) string {
@@ -59,6 +59,10 @@ func (s *script) copies(d *datadriven.TestData) string {
 		f := strings.Fields(line)
 		if f[0] == "late" {
 			say(line, c.Late())
+			continue
+		}
+		if f[0] == "silent" {
+			say(line, c.Silent(func(id topology.ServerID) bool { return slices.Contains(f[1:], string(id)) }))
 			continue
 		}
 		if f[0] == "leads" {

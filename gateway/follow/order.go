@@ -28,6 +28,22 @@ func Spread(p *topology.Partition, listed []topology.ServerID) []topology.Server
 	return append(first, rest...)
 }
 
+// SilentLast moves servers that give no sign of life behind the others. The result may be servers.
+func SilentLast(servers []topology.ServerID, silent func(topology.ServerID) bool) []topology.ServerID {
+	if !slices.ContainsFunc(servers, silent) {
+		return servers
+	}
+	var first, last []topology.ServerID
+	for _, s := range servers {
+		if silent(s) {
+			last = append(last, s)
+		} else {
+			first = append(first, s)
+		}
+	}
+	return append(first, last...)
+}
+
 // mixed spreads neighbouring numbers (the finalizer of splitmix64): partitions are numbered in the order of their times.
 func mixed(id point.PartitionID) uint64 {
 	x := uint64(id) + 0x9e3779b97f4a7c15

@@ -9,8 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
-// Clock gives stamps: the time of receipt, never the same twice. It is a rank.Clock for many goroutines, and by the wall
-// clock of this process.
+// Clock gives stamps: the time of receipt, never the same twice. It is a rank.Clock for many goroutines.
 type Clock struct {
 	now func() point.Nanos
 
@@ -20,13 +19,11 @@ type Clock struct {
 	}
 }
 
-// NewClock makes the clock of a gateway. Its number is to be random, drawn again at every start.
-func NewClock(gateway uint64) *Clock {
-	return NewClockOf(gateway, func() point.Nanos { return time.Now().UnixNano() })
-}
-
-// NewClockOf is NewClock with another wall clock.
-func NewClockOf(gateway uint64, now func() point.Nanos) *Clock {
+// NewClock makes the clock of a gateway. Its number is to be random, drawn again at every start. now is its wall clock; nil: the machine's.
+func NewClock(gateway uint64, now func() point.Nanos) *Clock {
+	if now == nil {
+		now = func() point.Nanos { return time.Now().UnixNano() }
+	}
 	c := &Clock{now: now}
 	c.mu.Clock = rank.NewClock(gateway)
 	return c

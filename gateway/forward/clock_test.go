@@ -12,7 +12,7 @@ import (
 
 // TestAGatewayWithASlowClockWrites: partitions send its inserts back, since others wrote there by better clocks. It goes on from their stamps.
 func TestAGatewayWithASlowClockWrites(t *testing.T) {
-	slow := forward.NewClockOf(7, func() point.Nanos { return time.Now().Add(-time.Hour).UnixNano() })
+	slow := forward.NewClock(7, func() point.Nanos { return time.Now().Add(-time.Hour).UnixNano() })
 	c := newClusterWith(t, func(d *forward.Deps) { d.Clock = slow }, forward.Settings{}, "n1")
 	c.must(c.write(0))
 	n1 := c.servers[topology.ServerID("n1")]
@@ -33,7 +33,7 @@ func TestAGatewayWithASlowClockWrites(t *testing.T) {
 func TestAnInsertThatHangsDoesNotRestoreWhatWasReplaced(t *testing.T) {
 	now := time.Now()
 	slow := func() point.Nanos { return now.Add(-time.Minute).UnixNano() }
-	c := newClusterWith(t, func(d *forward.Deps) { d.Clock = forward.NewClockOf(0, slow) }, forward.Settings{}, "n1")
+	c := newClusterWith(t, func(d *forward.Deps) { d.Clock = forward.NewClock(0, slow) }, forward.Settings{}, "n1")
 	n1 := c.servers["n1"]
 	newest := point.Stamp(now.UnixNano()) // of another gateway
 	n1.seen.Observe(newest)

@@ -107,7 +107,8 @@ type Settings struct {
 	Timeout time.Duration
 }
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	if s.Timeout == 0 {
 		s.Timeout = 5 * time.Second
 	}
@@ -115,7 +116,7 @@ func (s *Settings) setDefaults() {
 		s.GenerationAge = 2 * time.Hour
 	}
 	if s.GenerationAgeMin == 0 {
-		s.GenerationAgeMin = 10 * time.Minute
+		s.GenerationAgeMin = s.GenerationAge / 12
 	}
 	if s.GenerationSeriesMax == 0 {
 		s.GenerationSeriesMax = point.DictSeriesMax
@@ -164,7 +165,7 @@ type Forwarder struct {
 
 // New makes a forwarder.
 func New(d Deps, s Settings) *Forwarder {
-	s.setDefaults()
+	s.SetDefaults()
 	f := &Forwarder{deps: d, settings: s, metrics: newMetrics(d.Registerer), follow: &runner.Runner{
 		Policy: follow.Writes(s.Timeout, d.Leaders == nil), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
 	f.series = share.NewReserved(int64(s.GenerationSeriesMax))

@@ -26,7 +26,7 @@ type fresh struct {
 // always made: present measurements must not wait for writes of last year's.
 func (w *attempt) allow(times []point.Nanos, c topology.Config, now time.Time) []point.Nanos {
 	always := 0
-	lo, hi := c.Aligned(now.UnixNano())
+	lo, hi := c.Aligned(w.t.f.deps.Clock.now())
 	for _, at := range times {
 		if at >= lo && at < hi {
 			always = 1

@@ -169,7 +169,7 @@ func errTooMany(table string, pool *share.Pool) error {
 
 // mayGrow is false for a table that has its share while others were lately refused theirs.
 func (t *Table) mayGrow() bool {
-	return t.series.Used() < t.series.Fair() || time.Now().UnixNano()-t.f.wanted.Load() > int64(t.f.settings.GenerationAgeMin)
+	return t.series.Used() < t.series.Fair() || isDue(time.Now().UnixNano(), t.f.wanted.Load()+int64(t.f.settings.GenerationAgeMin), int64(t.f.settings.GenerationAgeMin))
 }
 
 // crowds reports whether the table holds more than its share since a table within its own was refused.
@@ -188,13 +188,13 @@ type aging struct {
 
 // next returns a table whose dictionary should be looked at; nil: none is due.
 func (a *aging) next(f *Forwarder) *Table {
-	now := time.Now()
-	if now.UnixNano() < a.due.Load() || !a.mu.TryLock() {
+	now, age := time.Now(), int64(f.settings.GenerationAgeMin)
+	if !isDue(now.UnixNano(), a.due.Load(), age) || !a.mu.TryLock() {
 		return nil
 	}
 	defer a.mu.Unlock()
 	if len(a.left) == 0 {
-		if now.UnixNano() < a.due.Load() { // another request ended the round
+		if !isDue(now.UnixNano(), a.due.Load(), age) { // another request ended the round
 			return nil
 		}
 		f.mu.RLock()

@@ -37,7 +37,7 @@ const (
 
 // of returns the delays in force.
 func (s *smearing) of(now point.Nanos, rule smear.Rule, m *topology.Map, servers func() int) smear.InForce {
-	if now >= s.next.Load() && s.mu.TryLock() {
+	if isDue(now, s.next.Load(), delaysPeriod) && s.mu.TryLock() {
 		defer s.mu.Unlock()
 		wanted, _ := rule.Delays(m.LoadAt(now, servers()))
 		in := s.change.Step(now, wanted)
@@ -49,6 +49,9 @@ func (s *smearing) of(now point.Nanos, rule smear.Rule, m *topology.Map, servers
 	}
 	return smear.InForce{} // another write computes the first ones
 }
+
+// isDue reports whether it is at or later, where at was set no more than within ahead. A clock that was ahead then, and was set right since, makes nothing wait until it is there again.
+func isDue(now, at, within point.Nanos) bool { return now >= at || at-now > within }
 
 // waiting are the rows of one delay.
 type waiting struct {
@@ -62,7 +65,7 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 	if set.Mode == smear.Off || w.whole != nil || w.rest.Smear == point.SmearWaited {
 		return
 	}
-	rule, now := set.WithDefaults(), point.Nanos(time.Now().UnixNano())
+	rule, now := set.WithDefaults(), w.t.f.deps.Clock.now()
 	in := w.t.smearing.of(now, rule, m, w.t.f.deps.Staging.Takers)
 	rows := len(w.rest.IDs) + len(w.rest.Hists)
 	switch {
@@ -71,7 +74,7 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 	case w.rest.Smear == point.SmearOff:
 		met.direct.WithLabelValues(directOptedOut).Add(float64(rows))
 		return
-	case now < w.t.smearing.full.Load():
+	case !isDue(now, w.t.smearing.full.Load(), fullFor):
 		met.direct.WithLabelValues(directFull).Add(float64(rows))
 		return
 	}

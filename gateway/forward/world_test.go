@@ -99,7 +99,7 @@ func newClusterWith(t *testing.T, change func(*forward.Deps), set forward.Settin
 	if err != nil {
 		t.Fatal(err)
 	}
-	deps := forward.Deps{Tables: c.tables, Servers: c, Leaders: c, Clock: forward.NewClock(0), Log: log, Registerer: c.registry}
+	deps := forward.Deps{Tables: c.tables, Servers: c, Leaders: c, Clock: forward.NewClock(0, nil), Log: log, Registerer: c.registry}
 	change(&deps)
 	c.forward = forward.New(deps, set)
 	t.Cleanup(func() {

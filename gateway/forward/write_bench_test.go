@@ -54,7 +54,7 @@ func BenchmarkWrite(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer known.Close()
-			f := forward.New(forward.Deps{Tables: known, Servers: sink{}, Leaders: sink{}, Clock: forward.NewClock(0), Log: log}, forward.Settings{})
+			f := forward.New(forward.Deps{Tables: known, Servers: sink{}, Leaders: sink{}, Clock: forward.NewClock(0, nil), Log: log}, forward.Settings{})
 			table, err := f.Table(b.Context(), "t")
 			if err != nil {
 				b.Fatal(err)

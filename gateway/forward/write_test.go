@@ -182,7 +182,7 @@ func TestALeaderThatSaysNothingIsLeftWhenAnotherLeads(t *testing.T) {
 	})
 }
 
-func TestAStreamThatBreaksIsOpenedAndToldEverythingAgain(t *testing.T) {
+func TestAStreamThatBreaksIsOpenedAndSentEverythingAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{}, "n1")
 		c.must(c.write(0, 0, 0))

@@ -1,9 +1,9 @@
-// Package ha elects one replica of each HA pair, and keeps its rows alone, as Mimir's HA tracker does.
+// Package ha elects one replica of each HA pair, and keeps only that one's rows, as Mimir's HA tracker does.
 //
 // Two Prometheus servers that scrape the same targets send each sample twice, with the same label "cluster" and different labels
 // "__replica__". The rows of the elected replica are stored without that label. The rows of the others count as accepted and are removed, until the
-// elected one is silent for the failover timeout. Rows that are all refused are no sign of life, and each pair of a request is judged by its own rows. Where those of both
-// replicas are refused they take turns, each for a failover timeout: an election counts as a sign of life, so there are never more.
+// elected one is silent for the failover timeout. A request whose rows of the pair are all refused is no sign of life of the replica. Where all rows of both
+// replicas are refused each is elected in turn, for a failover timeout: an election counts as a sign of life.
 //
 //	row of replica b ──Decide──▶ Keep: b is elected, or the elected one is silent and b is elected now
 //	                             Duplicate · TooMany: the table has as many clusters as it may

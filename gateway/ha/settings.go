@@ -45,23 +45,7 @@ const (
 )
 
 // SetDefaults fills in the values that a test leaves out.
-func (s *Settings) SetDefaults() {
-	if s.ClusterLabel == "" {
-		s.ClusterLabel = "cluster"
-	}
-	if s.ReplicaLabel == "" {
-		s.ReplicaLabel = "__replica__"
-	}
-	if s.UpdateInterval == 0 {
-		s.UpdateInterval = setting.Span(15 * time.Second)
-	}
-	if s.FailoverTimeout == 0 {
-		s.FailoverTimeout = setting.Span(30 * time.Second)
-	}
-	if s.ClustersMax == 0 {
-		s.ClustersMax = 100
-	}
-}
+func (s *Settings) SetDefaults() { setting.Fill(s) }
 
 // Validate reports every mistake at once. Errors: Invalid.
 func (s *Settings) Validate() error {

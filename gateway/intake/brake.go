@@ -175,7 +175,7 @@ const (
 	brakeFirst = 16 // at once before the first refusal
 	brakeLeast = 5 * time.Millisecond
 	brakeMost  = 50 * time.Millisecond // after each a request is decoded that may be refused then
-	brakeOff   = 64                    // so many at once are not held back, nor is any number
+	brakeOff   = 64                    // from this number on requests are no longer held back at all
 	brakeQuiet = 5 * time.Second       // after the last refusal
 )
 

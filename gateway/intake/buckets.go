@@ -66,7 +66,7 @@ func (f *Front) keepSeconds(ctx context.Context, name string) (int64, error) {
 }
 
 func keptSeconds(t Table) int64 {
-	now := nowNanos()
+	now := time.Now().UnixNano()
 	if lo, _ := t.Bounds(now); lo > 0 { // no table keeps rows from before 1970 and yet forgets others
 		return (now - lo) / 1e9
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/recent"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/otlp"
@@ -42,6 +43,7 @@ type Deps struct {
 	Replicas   Replicas              // removes the rows of replicas that are not elected; nil: there are none
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 	Tracer     *trace.Tracer         // nil: requests have no spans
+	Clock      *clock.Clock          // by which rows are judged, and stamped where they have no time; nil: the machine's
 }
 
 // Front is one HTTP port for everything. Make it with New, pass it listeners with Serve, end it with Shutdown.
@@ -55,6 +57,7 @@ type Front struct {
 	tables   Tables
 	replicas Replicas // nil: none
 	tracer   *trace.Tracer
+	clock    *clock.Clock
 	limits   *limits.Registry
 	fallback http.Handler
 	access   *access.Guard
@@ -105,8 +108,8 @@ func New(d Deps, s Settings) (*Front, error) {
 	if err := s.Validate(); err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
-	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, tables: d.Tables, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, tracer: d.Tracer, everyone: access.Everyone(), recent: d.Recent, senders: d.Senders, log: d.Log, started: time.Now()}
+	s.SetDefaults()
+	f := &Front{settings: s, writer: d.Writer, tables: d.Tables, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, tracer: d.Tracer, clock: d.Clock, everyone: access.Everyone(), recent: d.Recent, senders: d.Senders, log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

@@ -485,11 +485,11 @@ func testTooLongAHeader(t *testing.T, start starter) {
 
 // Senders that were refused for their header, and were still sending the body, saw a connection that was reset. That looks like a broken
 // network, so they sent the same rows again and again, and the reason never reached them.
-func TestSendersAreToldWhyTheirHeaderIsRefused(t *testing.T) {
-	plainAndTLS(t, testSendersAreToldWhyTheirHeaderIsRefused)
+func TestAnswersSayWhyAHeaderIsRefused(t *testing.T) {
+	plainAndTLS(t, testAnswersSayWhyAHeaderIsRefused)
 }
 
-func testSendersAreToldWhyTheirHeaderIsRefused(t *testing.T, start starter) {
+func testAnswersSayWhyAHeaderIsRefused(t *testing.T, start starter) {
 	f := start(t)
 	const body = 8 << 20
 	for status, lines := range map[int]string{

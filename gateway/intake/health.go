@@ -9,8 +9,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-func nowNanos() int64 { return time.Now().UnixNano() }
-
 // asJSON writes an answer made of our own structs.
 func asJSON(status int, v any) Response {
 	body, err := json.Marshal(v)

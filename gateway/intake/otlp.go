@@ -61,7 +61,7 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 	points := b.RefusedRows // a decoder refuses data points
 	if o.Err == nil {
 		rows, reasons, hists := b.RefusedRows, len(b.Refused), len(b.Hists)
-		_, o.Err = f.store(ctx, c, t, b, nowNanos(), true)
+		_, o.Err = f.store(ctx, c, t, b, f.clock.Read(), true)
 		points += pointsOf(b, reasons, b.RefusedRows-rows, hists-len(b.Hists)+len(b.Unkept.Hists))
 	}
 	if o.Err == nil && len(b.Refused) > 0 {

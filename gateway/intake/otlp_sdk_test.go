@@ -93,7 +93,7 @@ func TestTheSDKOfOpenTelemetryIsUnderstood(t *testing.T) {
 }
 
 // The SDK reports a partial success to its user, and sends again after 503.
-func TestTheSDKHearsWhatWeSay(t *testing.T) {
+func TestTheSDKUnderstandsOurAnswers(t *testing.T) {
 	f := start(t)
 	meter, flush := sdkMeters(t, f, "delta", metricdata.DeltaTemporality)
 	requests, err := meter.Int64Counter("http.requests")

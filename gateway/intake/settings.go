@@ -86,7 +86,8 @@ func orDefault[T comparable](v *T, def T) {
 	}
 }
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	orDefault(&s.BodyBytesMax, 32<<20)
 	orDefault(&s.DecodedBytesMax, 64<<20)
 	orDefault(&s.InFlightBytesMax, 256<<20)
@@ -105,7 +106,7 @@ func (s *Settings) setDefaults() {
 
 // Validate reports every mistake at once. Zero values are none: they become defaults.
 func (s Settings) Validate() error {
-	s.setDefaults()
+	s.SetDefaults()
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, n := range []struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/admit"
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -121,7 +122,7 @@ func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.E
 
 // store checks a decoded batch against the limits and writes the accepted rows. Without partial, nothing is written if
 // anything was refused. The error is for the whole batch; single refusals are in b.
-func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, partial bool) (kept, error) {
+func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now clock.Reading, partial bool) (kept, error) {
 	ctx, cancel := c.answering(ctx)
 	defer cancel()
 	c.charge.noteRows(int64(b.Bytes()))
@@ -134,7 +135,8 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	c.duplicate = received > 0 && twice.Floats+twice.Hists == received
 	f.refusedSince(c, b, 0, 0)
 	f.metrics.per[c.protocol].strings.Add(float64(b.StringFields))
-	lo, hi := t.Bounds(now)
+	lo, hi := t.Bounds(now.Earliest)
+	f.clock.Note(b.Times, now)
 	b.Smear = c.wishes.smear
 	c.ticket.Samples(b.Rows())
 	dropped := b.RemoveDropped()
@@ -251,7 +253,8 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 	}
 	b := c.batch(t)
 	defer b.Put()
-	now := nowNanos()
+	now := f.clock.Read()
+	now.Now = w.precision.Floor(now.Now) // as rows without a time get it: Note knows them by that
 	err = f.guard(func() error {
 		d := take[lineproto.Decoder](&f.decoders.line)
 		d.Settings = lineproto.Settings{
@@ -259,7 +262,7 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 			Separator: f.settings.Influx.Separator, DBLabel: f.settings.Influx.DBLabel, Strings: f.settings.Influx.Strings,
 			RowsMax: f.settings.Admit.RowsMax, Memory: &c.charge,
 		}
-		err := d.Decode(body.b, now, b)
+		err := d.Decode(body.b, now.Now, b)
 		f.decoders.line.Put(d) // not after a panic
 		return err
 	})
@@ -321,7 +324,7 @@ func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version,
 	if err == nil {
 		read := keptOf(b)
 		var k kept
-		k, err = f.store(ctx, c, t, b, nowNanos(), true)
+		k, err = f.store(ctx, c, t, b, f.clock.Read(), true)
 		if err == nil {
 			// Taken leaves out rows that the sender did not write, so we subtract instead of counting again.
 			o.Written = remotewrite.Written{

@@ -59,7 +59,7 @@ func TestHandshakesAreBoundedInTime(t *testing.T) {
 }
 
 // A request in the clear may need longer than a hundredth of the time that it has: the machine is busy.
-func TestPlainHTTPIsToldThatItNeedsTLS(t *testing.T) {
+func TestPlainHTTPIsAnsweredThatItNeedsTLS(t *testing.T) {
 	f := startTLS(t)
 	c, err := net.Dial("tcp", f.addr)
 	if err != nil {

@@ -4,12 +4,13 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/admit"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Admit is s.Batch with the table's own bounds of time in addition, and counts the rows that those refuse. In dry run they
 // refuse nothing; s and the table's retention refuse all the same.
-func (t *Table) Admit(s admit.Settings, b *point.Batch, now point.Nanos, table admit.Bounds) (admit.Counts, error) {
+func (t *Table) Admit(s admit.Settings, b *point.Batch, now clock.Reading, table admit.Bounds) (admit.Counts, error) {
 	v := t.Values()
 	if v.PastMax == 0 && v.FutureMax == 0 {
 		return s.Batch(b, now, table)
@@ -28,7 +29,7 @@ func (t *Table) Admit(s admit.Settings, b *point.Batch, now point.Nanos, table a
 	} else if n, err = own.Batch(b, now, table); err == nil {
 		of = n
 	}
-	if of.Old > 0 && own.PastMax > 0 && now-int64(own.PastMax) > table.Lo {
+	if of.Old > 0 && own.PastMax > 0 && now.Earliest-int64(own.PastMax) > table.Lo {
 		t.Refused(PastMax, of.Old)
 	}
 	if of.Ahead > 0 && own.FutureMax != s.FutureMax {

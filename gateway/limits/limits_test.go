@@ -16,6 +16,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/admit"
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -257,7 +258,7 @@ defaults:
 		held.End()
 		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).UnixNano() // a clock that is set: that of the bubble is not
 		b := batchAt(t, now, now-2*int64(time.Hour), now+5*int64(time.Minute))
-		if n, err := x.Admit(admit.Settings{RowsMax: 100, FutureMax: 10 * time.Minute}, b, now, admit.Everything); err != nil || n.Old+n.Ahead > 0 || b.Rows() != 3 {
+		if n, err := x.Admit(admit.Settings{RowsMax: 100, FutureMax: 10 * time.Minute}, b, clock.At(now), admit.Everything); err != nil || n.Old+n.Ahead > 0 || b.Rows() != 3 {
 			t.Errorf("%+v %v, %d rows", n, err, b.Rows())
 		}
 		if x.ActiveSeriesMax() != 0 || !x.LabelLimits().DryRun {
@@ -296,7 +297,7 @@ func TestATablesOwnTimesAreHeldInsideTheProcess(t *testing.T) {
 	times := []point.Nanos{now, now - 2*int64(time.Hour), now + 5*int64(time.Minute), now + 11*int64(time.Minute)}
 
 	b := batchAt(t, times...)
-	if n, err := r.Table("x").Admit(process, b, now, admit.Everything); err != nil || n.Old != 1 || n.Ahead != 2 {
+	if n, err := r.Table("x").Admit(process, b, clock.At(now), admit.Everything); err != nil || n.Old != 1 || n.Ahead != 2 {
 		t.Errorf("%+v %v", n, err)
 	}
 	if why := b.Refused[0].Reason; why != "time 2026-03-01T10:00:00Z is too old: more than 1h0m0s before now" {
@@ -306,7 +307,7 @@ func TestATablesOwnTimesAreHeldInsideTheProcess(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	b = batchAt(t, times...)
-	if n, err := r.Table("wide").Admit(process, b, now, admit.Everything); err != nil || n.Old != 0 || n.Ahead != 1 {
+	if n, err := r.Table("wide").Admit(process, b, clock.At(now), admit.Everything); err != nil || n.Old != 0 || n.Ahead != 1 {
 		t.Errorf("a table cannot be wider than the process: %+v %v", n, err)
 	}
 }

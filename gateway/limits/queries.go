@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// queries lets so many queries of a table run at once, and so many wait.
+// queries bounds the queries of a table that run at once, and those that wait.
 type queries struct {
 	places  atomic.Pointer[places] // nil: no bound
 	running atomic.Int64

@@ -197,6 +197,15 @@ func (c *conn) StagedTimes(ctx context.Context, table string) (lo, hi point.Nano
 	return lo, hi, err
 }
 
+// EndSlices implements peer.SliceEnder.
+func (c *conn) EndSlices(ctx context.Context, table string, parent point.PartitionID, below point.Epoch) error {
+	at, ok := c.peer.(peer.SliceEnder)
+	if !ok {
+		return fault.Errorf(fault.Invalid, "the server accepts slices of any epoch")
+	}
+	return c.write(peer.IsAnswer, func() error { return at.EndSlices(ctx, table, parent, below) })
+}
+
 // OpenSnapshot implements peer.Snapshots.
 func (c *conn) OpenSnapshot(ctx context.Context, table string, id point.PartitionID) (snap peer.Snapshot, err error) {
 	at, ok := c.peer.(peer.Snapshots)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
@@ -205,6 +206,19 @@ func (p *Peers) Ping(ctx context.Context, id topology.ServerID) error {
 	return nil
 }
 
+// Self asks the process at addr, a server's address, which server it is, also where the server did not answer lately. The zero Self: it does not say. Errors are NotFound (no such server, it is in
+// this process, or the connection is still that to its address before), Unavailable, or those of ctx.
+func (p *Peers) Self(ctx context.Context, id topology.ServerID, addr string) (peer.Self, error) {
+	if c, ok := p.conn(id); ok && c.addr == addr {
+		if at, ok := c.peer.(interface {
+			Self(context.Context) (peer.Self, error)
+		}); ok {
+			return at.Self(ctx)
+		}
+	}
+	return peer.Self{}, fault.Errorf(fault.NotFound, "there is no connection to server %q at %s", id, addr)
+}
+
 // LastReceived returns when anything last came from a server, on whatever request's behalf; zero: nothing is known.
 func (p *Peers) LastReceived(id topology.ServerID) time.Time {
 	if c, ok := p.conn(id); ok {
@@ -213,6 +227,16 @@ func (p *Peers) LastReceived(id topology.ServerID) time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// Silence is for how long a server has owed a sign of life: it was asked for one, and sent nothing since. 0: it owes none, or nothing is known. One that works, however much, answers at once.
+func (p *Peers) Silence(id topology.ServerID) time.Duration {
+	if c, ok := p.conn(id); ok {
+		if at, ok := c.peer.(interface{ Silence() time.Duration }); ok {
+			return at.Silence()
+		}
+	}
+	return 0
 }
 
 // Metadata gives a metadata server: every storage server is one.

@@ -38,6 +38,9 @@ func (f *far) GetMetadata(context.Context, string, string) ([]point.MetadataRow,
 	return []point.MetadataRow{{Metric: f.addr}}, f.net.down[f.addr]
 }
 
+// Self answers with the address.
+func (f *far) Self(context.Context) (peer.Self, error) { return peer.Self{Server: f.addr}, nil }
+
 func (f *far) OpenStream(context.Context, string) (peer.Stream, error) { return &farStream{f: f}, nil }
 
 // farStream answers inserts as the test sets.
@@ -61,6 +64,13 @@ func (f *far) PutMetadata(context.Context, string, []point.MetadataRow) error {
 
 // DeleteSeries answers as inserts do.
 func (f *far) DeleteSeries(context.Context, *peer.Select) error {
+	f.net.mu.Lock()
+	defer f.net.mu.Unlock()
+	return f.net.refused
+}
+
+// EndSlices answers as inserts do.
+func (f *far) EndSlices(context.Context, string, point.PartitionID, point.Epoch) error {
 	f.net.mu.Lock()
 	defer f.net.mu.Unlock()
 	return f.net.refused
@@ -297,6 +307,7 @@ func TestReadersOfAServerThatRefusesDescriptionsAreAnswered(t *testing.T) {
 		calls := map[string]func() error{
 			"a description": func() error { return c.PutMetadata(t.Context(), "t", nil) },
 			"a deletion":    func() error { return c.DeleteSeries(t.Context(), &peer.Select{}) },
+			"an end":        func() error { return c.EndSlices(t.Context(), "t", 1, 2) },
 		}
 		for what, call := range calls {
 			n.refused = peer.Answer(fault.Errorf(fault.Unavailable, "the store is read-only"))
@@ -394,5 +405,25 @@ func TestOneCallLooksWhetherAServerIsBack(t *testing.T) {
 		if err := b.enter(now); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestAServerThatMovedIsNotReachedByItsOldConnection: a process that was restarted with a wrong address still answers at the old one, and was taken for reached at the new one.
+func TestAServerThatMovedIsNotReachedByItsOldConnection(t *testing.T) {
+	store, n := mem.New(), newNetwork()
+	register(t, store, "n1", "a:1")
+	view, err := registry.Open(t.Context(), store, slog.New(slog.DiscardHandler), rand.New(rand.NewPCG(1, 2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Open(Deps{Servers: view, Dial: n.dial, Log: slog.New(slog.DiscardHandler)}, Settings{})
+	if who, err := p.Self(t.Context(), "n1", "a:1"); err != nil || who.Server != "a:1" {
+		t.Errorf("%+v %v", who, err)
+	}
+	if who, err := p.Self(t.Context(), "n1", "b:1"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("by the connection to a:1: %+v %v", who, err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -17,8 +17,8 @@ type Divider interface {
 	// series. Rows of the other pieces, which have neither part nor Open, are read by Select. Nil: the plan is not divided, and
 	// all rows are read. Errors are those of Select, columns.ErrAbandoned and columns.ErrTooManySamples.
 	Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*Divided, error)
-	// Together returns a context for so many calls of Divide about one table beside each other, each of which waits for the others before servers are asked: the questions to
-	// one server travel as one request. If one is not called the context must end.
+	// Together returns a context for concurrent calls of Divide about one table, as many as divisions. Each waits for the others before servers are asked, so that the questions to
+	// one server are sent as one request. If fewer calls are made the context must be cancelled.
 	Together(ctx context.Context, divisions int) context.Context
 }
 

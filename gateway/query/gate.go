@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Gate lets so many in at once, lets so many more wait, and refuses the rest.
+// Gate bounds the queries that run at once, and those that wait for a turn; it refuses further ones.
 type Gate struct {
 	slots      chan struct{}
 	waiting    atomic.Int64

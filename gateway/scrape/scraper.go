@@ -37,6 +37,7 @@ type Deps struct {
 	Memory     Memory
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
+	Now        func() time.Time // by which rows are stamped
 }
 
 // Settings are the numbers of a Scraper.
@@ -80,7 +81,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 	ticks := time.NewTicker(s.settings.Interval)
 	defer ticks.Stop()
 	for {
-		s.note(ctx, s.scrape(ctx, time.Now()))
+		s.note(ctx, s.scrape(ctx, s.deps.Now()))
 		select {
 		case <-ctx.Done():
 			return nil

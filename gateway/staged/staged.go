@@ -121,7 +121,7 @@ func (v *View) Stagers(ctx context.Context, now time.Time, table string, fresh f
 // Takers counts the live servers that accept rows.
 func (v *View) Takers() (n int) {
 	for _, s := range v.registry.All() {
-		if s.Drain == nil && v.may(s.ID) {
+		if s.Takes() && v.may(s.ID) {
 			n++
 		}
 	}
@@ -133,7 +133,7 @@ func (v *View) Takers() (n int) {
 func (v *View) Holders(n int, nonce uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
 	var all []registry.Server
 	for _, s := range v.registry.All() {
-		if s.Drain == nil && v.may(s.ID) && !slices.Contains(avoid, s.ID) {
+		if s.Takes() && v.may(s.ID) && !slices.Contains(avoid, s.ID) {
 			all = append(all, s)
 		}
 	}

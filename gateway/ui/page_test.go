@@ -113,7 +113,7 @@ func TestNoticeNamesWhatIsBundled(t *testing.T) {
 	}
 }
 
-func TestStatusTellsUnknownFromNothing(t *testing.T) {
+func TestStatusDistinguishesUnknownFromNothing(t *testing.T) {
 	zero, rows := uint64(0), uint64(7)
 	day := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	source := func(_ context.Context, a ui.Ask) ui.Status {

@@ -69,7 +69,7 @@ func put(t *testing.T, s coord.Store, key, value string) coord.Revision {
 
 // Readers come, go and are slow, watches break, rows are written meanwhile: each reader sees every change after its list,
 // in order, none twice, even if it overwrites the values; and there is one watch however many they are.
-func TestSharedTellsEachReaderEverything(t *testing.T) {
+func TestSharedSendsEachReaderEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &counted{Store: mem.New()}
 		s := coord.Share(inner)

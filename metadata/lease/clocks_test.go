@@ -108,14 +108,14 @@ func TestTheLatestTimeIsOurOwnClocksWithinBounds(t *testing.T) {
 	latest("our clock is known to be off", 2*time.Second, 0)
 }
 
-// TestHeartbeatsTellTheTimeTheyAreSent, not that of the last tick.
-func TestHeartbeatsTellTheTimeTheyAreSent(t *testing.T) {
+// TestHeartbeatsCarryTheTimeTheyAreSent, not that of the last tick.
+func TestHeartbeatsCarryTheTimeTheyAreSent(t *testing.T) {
 	w := newClockWorld(t)
 	w.m.Step(w.now, Tick{Wall: w.true()}, nil)
 	w.now += 700 * time.Millisecond
 	w.m.Step(w.now, Loaded{}, nil)
 	if got := w.m.wallNow(); !got.Equal(w.true()) {
-		t.Errorf("the heartbeat would tell %v, it is %v", got, w.true())
+		t.Errorf("the heartbeat would carry %v, it is %v", got, w.true())
 	}
 }
 

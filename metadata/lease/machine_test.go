@@ -227,8 +227,8 @@ func TestOfferMovesOnlyToSomebodyWhoCanTake(t *testing.T) {
 	}
 }
 
-// TestStopsTellsALapseFromALoss: after a lapse alone the row still names us, and a placement alone in sync may rely on that.
-func TestStopsTellsALapseFromALoss(t *testing.T) {
+// TestStopsDistinguishesALapseFromALoss: after a lapse alone the row still names us, and a placement alone in sync may rely on that.
+func TestStopsDistinguishesALapseFromALoss(t *testing.T) {
 	lead := func() (*hand, Partition) {
 		h := newHand(t)
 		p := Partition{"cpu", 1}

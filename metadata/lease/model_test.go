@@ -501,7 +501,7 @@ func TestEmptyPartitionsAreDrainedInNumbers(t *testing.T) {
 	}
 }
 
-// seedRule is the rule as the seed has it (C103, C104, C106), 60 times as fast: renew every 2 s, stop 3 s after the last
+// seedRule is the rule as it was designed first (C103, C104, C106), 60 times as fast: renew every 2 s, stop 3 s after the last
 // answer, scan every 2 s, acquire rows with the same revision as at the last scan.
 type seedRule struct {
 	self  Self
@@ -598,7 +598,7 @@ func (s *seedRule) write(now Time, r *seedRow, rev coord.Revision, out []Effect)
 	return append(out, Commit{ID: s.next, Conditions: []coord.Condition{{Key: RowKey(r.p), Revision: rev}}, Writes: []coord.Write{{Key: RowKey(r.p), Value: r.row.Encode()}}})
 }
 
-// TestSeedRuleLetsTwoAct: in the same world the seed's own rule lets two act at once, with perfect clocks and nothing
+// TestSeedRuleLetsTwoAct: in the same world the rule as it was designed first lets two act at once, with perfect clocks and nothing
 // worse than a late request.
 func TestSeedRuleLetsTwoAct(t *testing.T) {
 	for seed := uint64(1); seed < 500; seed++ {
@@ -620,7 +620,7 @@ func TestSeedRuleLetsTwoAct(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("the seed's rule survived: this model proves nothing")
+	t.Fatal("the rule as it was designed first survived: this model proves nothing")
 }
 
 // A step of a server that has 1,000 partitions and holds 200, when a neighbour's heartbeat is seen.

@@ -347,8 +347,8 @@ func (m *Machine) heir(e *entry, members []Member) (topology.ServerID, bool) {
 	return "", false
 }
 
-// tied are the partitions of ours whose rows are on their way to others, and those others: they are not handed over for a share, which would begin the transfer
-// anew, or have writers wait again soon after the split.
+// tied returns the partitions led here that unload, and their heirs. They are not handed over to even the counts of servers: that would begin the unload anew, or have writers
+// wait again soon after the split.
 func (m *Machine) tied() map[*entry]bool {
 	tied := map[*entry]bool{}
 	for _, e := range m.sorted() {

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// actor follows a lease rule: Machine, or the seed's own.
+// actor follows a lease rule: Machine, or the one that C106 was before.
 type actor interface {
 	Step(now Time, in Input, out []Effect) []Effect
 	MayAct(p Partition, now Time) (point.Epoch, bool)

@@ -141,8 +141,8 @@ func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Part
 	e.least[from.Server] -= e.Sizes[key].Bytes
 }
 
-// leaver is the placement of a partition that leaves, if one does: the one that shares most with the servers, of a partition whose copies are moved for their bytes too that on the fullest
-// server, then a follower. The same one leaves whether another one is still to come, or is there.
+// leaver returns the placement that leaves if a partition loses one: the one that shares most hosts and zones with servers; among equals the one on the fullest server, where copies
+// move for their bytes too; then a follower before the leader. The choice is the same before and after the placement that replaces it has come.
 func (e *evening) leaver(part *topology.Partition, key lease.Partition, servers []topology.ServerID) topology.Placement {
 	return slices.MaxFunc(part.Placements, func(a, b topology.Placement) int {
 		bytes := number(e.emptier(part, key, b.Server, a.Server)) - number(e.emptier(part, key, a.Server, b.Server))

@@ -114,6 +114,8 @@ func (p *planner) state(s topology.ServerID) string {
 		return fmt.Sprintf("%s is silent for %v", s, st.For.Round(time.Second))
 	case st.Drain != nil:
 		return fmt.Sprintf("%s is drained by %s: %s", s, st.Drain.Who, st.Drain.Reason)
+	case st.Unreached != "":
+		return fmt.Sprintf("%s is reached by no process at %s: %s", s, st.Addr, st.Unreached)
 	case st.Beat.ReadOnly != "":
 		return fmt.Sprintf("%s takes no rows: %s", s, st.Beat.ReadOnly)
 	}

@@ -313,4 +313,4 @@ func (v *view) held(l lease.Lease, d time.Duration) bool {
 func (st *standing) copies() bool { return st.Copies == registry.CopiesOn }
 
 // usable servers may get placements.
-func (st *standing) usable() bool { return st.Live && st.Drain == nil && st.Beat.ReadOnly == "" }
+func (st *standing) usable() bool { return st.Live && st.Takes() && st.Beat.ReadOnly == "" }

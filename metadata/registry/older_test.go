@@ -20,7 +20,13 @@ func TestAServerThatIsKnownToStageStaysSo(t *testing.T) {
 	if err := Register(t.Context(), store, Server{ID: "gone", Addr: "g:1", Host: "g", Store: "x"}, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	v.prove(t.Context(), store)
+	prove := func() {
+		t.Helper()
+		if err := v.prove(t.Context(), store); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prove()
 	late, at, err := store.List(t.Context(), Prefix)
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +34,7 @@ func TestAServerThatIsKnownToStageStaysSo(t *testing.T) {
 	if err := Register(t.Context(), store, Server{ID: "s1", Addr: "s:1", Host: "s", Store: "y", Staging: StagingOf([]string{"cpu"})}, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	v.prove(t.Context(), store)
+	prove()
 	if err := (follower{v}).Listed(late, at); err != nil {
 		t.Fatal(err)
 	}

@@ -35,9 +35,17 @@ type Server struct {
 	Version string `json:"version,omitempty"`
 	// Copies is CopiesOn if it keeps copies of partitions that others lead (storage.copies), else CopiesOff; "": its build does not say.
 	Copies string `json:"copies,omitempty"`
+	// Slices is true if its build names the sender in slices of partitions that unload, so that they can be ended (storage/unload); false: rows that it sent, however long ago it led,
+	// are over by their time alone. Builds from before lose it where they write the row.
+	Slices bool `json:"slices,omitempty"`
 	// Since is when it first registered with this directory, by its wall clock, or with this directory after frames that it staged were lost: what it staged before may be
 	// gone. For people, too.
 	Since time.Time `json:"since"`
+	// Unreached, while set, is why no process has reached the server at Addr yet: it gets no placements and no staged rows, and leads nothing that another can lead. The server sets it
+	// when it registers, if it does not reach itself there; it or the first peer that does takes it away (Reached). Builds from before ignore it.
+	Unreached string `json:"unreached,omitempty"`
+	// WasReached, while Unreached is set: the server was one of the cluster at an address before. It counts among those that a row is to be on, as a silent one does.
+	WasReached bool `json:"was_reached,omitempty"`
 	// Drain, while set, makes the master move every placement away (C124).
 	Drain *lease.Note `json:"drain,omitempty"`
 	// Moves are the placements that persons, or the master for load, have leave the server.
@@ -48,6 +56,9 @@ type Server struct {
 	// Staging names the tables of which rows may be staged there (StagingOf). The server adds a table before it acks the first such row.
 	Staging string `json:"staging,omitempty"`
 }
+
+// Takes reports whether new placements and staged rows may go to the server, as far as its row says.
+func (s *Server) Takes() bool { return s.Drain == nil && s.Unreached == "" }
 
 // Values of Server.Copies.
 const (

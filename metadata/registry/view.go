@@ -23,6 +23,8 @@ type View struct {
 	log   *slog.Logger
 	rng   *rand.Rand // owned by Run
 
+	catching chan struct{} // full while CatchUp reads the rows
+
 	mu struct {
 		sync.RWMutex
 		servers map[topology.ServerID]Server
@@ -35,7 +37,7 @@ type View struct {
 
 // Open reads the servers there are. Call Run to follow changes. The view keeps rng. Errors are the store's.
 func Open(ctx context.Context, store coord.Store, log *slog.Logger, rng *rand.Rand) (*View, error) {
-	v := &View{store: store, log: log, rng: rng}
+	v := &View{store: store, log: log, rng: rng, catching: make(chan struct{}, 1)}
 	v.mu.servers, v.mu.at, v.mu.changed = map[topology.ServerID]Server{}, map[topology.ServerID]coord.Revision{}, make(chan struct{})
 	rows, rev, err := store.List(ctx, Prefix)
 	if err != nil {
@@ -56,7 +58,7 @@ func (v *View) Prove(ctx context.Context, store coord.Store) error {
 	tick := time.NewTicker(proveEvery)
 	defer tick.Stop()
 	for {
-		v.prove(ctx, store)
+		_ = v.prove(ctx, store) // Age shows that it failed
 		select {
 		case <-ctx.Done():
 			return nil
@@ -65,13 +67,28 @@ func (v *View) Prove(ctx context.Context, store coord.Store) error {
 	}
 }
 
-func (v *View) prove(ctx context.Context, store coord.Store) {
+// CatchUp returns when this view has all rows that were in the store at a moment that has passed; callers at about the same time share one read. The store is to have no cache. Errors are
+// the store's, and Canceled.
+func (v *View) CatchUp(ctx context.Context, store coord.Store, since time.Time) error {
+	select {
+	case v.catching <- struct{}{}:
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), fault.Canceled, "read the servers")
+	}
+	defer func() { <-v.catching }()
+	if v.Age(since) < 0 {
+		return nil
+	}
+	return v.prove(ctx, store)
+}
+
+func (v *View) prove(ctx context.Context, store coord.Store) error {
 	ctx, stop := context.WithTimeout(ctx, proveTimeout)
 	defer stop()
 	asked := time.Now()
 	rows, _, err := store.List(ctx, Prefix)
 	if err != nil {
-		return // Age shows it
+		return err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -82,6 +99,19 @@ func (v *View) prove(ctx context.Context, store coord.Store) {
 	if v.mu.proven = asked; changed {
 		v.announceLocked()
 	}
+	return nil
+}
+
+// AllEndSlices reports whether all registered servers run builds that name the sender of a slice and end slices of earlier leaders. A server with an unreadable row counts as none of these.
+func (v *View) AllEndSlices() bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for id := range v.mu.at {
+		if s, ok := v.mu.servers[id]; !ok || !s.Slices {
+			return false
+		}
+	}
+	return true
 }
 
 // Age is for how long a row of a server may have changed unseen, while Prove runs; without it, for ever.
@@ -230,6 +260,7 @@ func Register(ctx context.Context, store coord.Store, s Server, replace bool, lo
 		next := s
 		if there {
 			next.Drain, next.Moves, next.Unfilled, next.Life = old.Drain, old.Moves, old.Unfilled, old.Life
+			next.WasReached = s.Unreached != "" && (old.Unreached == "" || old.WasReached)
 			if old.Store == s.Store {
 				if next.Staging = old.Staging; lost == nil || !lost(old.Staging) {
 					next.Since = old.Since

@@ -5,42 +5,30 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-const (
-	// JumpMax is how far the wall clock may be ahead of where it was last seen, plus the time that passed since by a clock
-	// that cannot jump, and still be believed. Larger: a host may be off for longer; a wrong clock costs so much at most.
-	JumpMax = 7 * 24 * time.Hour
-	// SlicesMax is how many slices of time a round may drop of a table whatever their share: steady retention
-	// drops one.
-	SlicesMax = 2
-)
+// SlicesMax is how many slices of time a round may drop of a table whatever their share: steady retention
+// drops one.
+const SlicesMax = 2
 
 // Clock holds the readings of the time.
 type Clock struct {
 	// Wall is the current reading of the wall clock.
 	Wall point.Nanos
-	// Seen is its last reading plus the time passed since; 0: never.
+	// Seen is the clock that is remembered (clock.Memory); 0: none.
 	Seen point.Nanos
 	// Confirmed: a person confirms that the wall clock is right as long as it is not later than this; 0: not confirmed.
 	Confirmed point.Nanos
 }
 
-// confirmed reports whether a person vouches for the clock.
-func (c Clock) confirmed() bool { return c.Confirmed != 0 && c.Wall <= c.Confirmed }
+// IsConfirmed reports whether a person vouches for the clock.
+func (c Clock) IsConfirmed() bool { return c.Confirmed != 0 && c.Wall <= c.Confirmed }
 
 // Jumped reports whether the clock went ahead further than it may.
 func (c Clock) Jumped() bool {
-	return c.Seen != 0 && !c.confirmed() && c.Wall > c.Seen && c.Wall-c.Seen > int64(JumpMax)
-}
-
-// Next is the clock to remember; after a jump it is Seen.
-func (c Clock) Next() point.Nanos {
-	if c.Jumped() {
-		return c.Seen
-	}
-	return c.Wall
+	return c.Seen != 0 && !c.IsConfirmed() && c.Wall > c.Seen && c.Wall-c.Seen > int64(clock.JumpMax)
 }
 
 // Verdict is the decision on the expired partitions of a table: all are dropped, or all are held.
@@ -63,7 +51,7 @@ func Judge(m *topology.Map, c Clock) Verdict {
 		return hold("the clock says %s, %v after it was last seen", stamp(c.Wall), time.Duration(c.Wall-c.Seen).Round(time.Hour))
 	}
 	old, all := slices(m, expired)
-	if !c.confirmed() && old > SlicesMax && 2*old > all {
+	if !c.IsConfirmed() && old > SlicesMax && 2*old > all {
 		return hold("by the clock, which says %s, %d of the %d slices of time of the table are older than its retention of %v", stamp(c.Wall), old, all, m.Config.Retention)
 	}
 	return Verdict{Drop: expired}

@@ -55,18 +55,3 @@ func TestJudge(t *testing.T) {
 	f("a table that nobody writes to any more, day by day", 1, retention.Clock{Wall: on(32), Seen: on(32)}, 1, 0)
 	f("its last two days", 2, retention.Clock{Wall: on(33), Seen: on(33)}, 2, 0)
 }
-
-// A clock that is not believed is not remembered: the next look must not find it where it was seen last.
-func TestAClockThatJumpedIsNotRemembered(t *testing.T) {
-	f := func(what string, c retention.Clock, want point.Nanos) {
-		t.Helper()
-		if got := c.Next(); got != want {
-			t.Errorf("%s: %d is remembered, want %d", what, got, want)
-		}
-	}
-	f("the first look", retention.Clock{Wall: 5}, 5)
-	f("time passes", retention.Clock{Wall: 10 * day, Seen: 9 * day}, 10*day)
-	f("a jump", retention.Clock{Wall: 100 * day, Seen: 9 * day}, 9*day)
-	f("a jump that a person confirmed", retention.Clock{Wall: 100 * day, Seen: 9 * day, Confirmed: 101 * day}, 100*day)
-	f("a jump back", retention.Clock{Wall: 3 * day, Seen: 9 * day}, 3*day)
-}

@@ -372,9 +372,9 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 	return t.Refresh(ctx, name, 0)
 }
 
-// Keepers are the servers that may keep the file of a new table: the living, and where those are fewer than want, fewer silent ones than living, so that the
+// MetadataCandidates are the servers that may keep the file of a new table: the living, and where those are fewer than want, fewer silent ones than living, so that the
 // table can be made without them. Where none is known to live, all are asked.
-func Keepers(live, silent []topology.ServerID, want int) []topology.ServerID {
+func MetadataCandidates(live, silent []topology.ServerID, want int) []topology.ServerID {
 	n := len(live)
 	switch {
 	case n == 0:

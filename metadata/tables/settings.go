@@ -22,7 +22,7 @@ type Deps struct {
 	Metadata func(topology.ServerID) (peer.Metadata, bool)
 	// Own is the metadata server in this process, asked first; empty: there is none.
 	Own topology.ServerID
-	// Servers lists the candidates for metadata servers of a new table, in any order: see Keepers.
+	// Servers lists the candidates for metadata servers of a new table, in any order: see MetadataCandidates.
 	Servers func() []topology.ServerID
 	// Rand makes transaction ids, placement ids and jitter. The tables keep it. Default: one seeded by the machine.
 	Rand *rand.Rand
@@ -74,7 +74,8 @@ type Settings struct {
 // NewBurst is how many tables writers make at once before NewPerSecond limits them: a fleet that comes up brings its own.
 const NewBurst = 200
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	if s.TablesMax == 0 {
 		s.TablesMax = 10_000
 	}

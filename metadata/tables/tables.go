@@ -56,7 +56,7 @@ type table struct {
 // Open reads all tables. Where the store does not answer, or a table's file cannot be had, the cached map is served
 // until Run gets the newest; without a cache the store's error is returned. Call Run to follow changes that other processes make.
 func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
-	s.setDefaults()
+	s.SetDefaults()
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}

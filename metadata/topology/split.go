@@ -113,12 +113,12 @@ func (o SplitAbort) String() string {
 }
 
 // UnloadFinal removes a partition once all its rows are in those it unloads into (C78). The proposer made sure of that:
-// they are acked there at level all. One that unloads into it too goes on to unload into its successors.
+// they are acked there at level all. One that unloads into it too goes on to unload into its heirs.
 type UnloadFinal struct {
 	Partition point.PartitionID
 }
 
-// heirsMax bounds the successors of a partition, including their own successors.
+// heirsMax bounds the heirs of a partition, including their own heirs.
 const heirsMax = 64
 
 func (o UnloadFinal) apply(t *txn) error {

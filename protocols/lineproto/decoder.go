@@ -147,7 +147,7 @@ func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 	if d.Settings.Separator == "" {
 		d.Settings.Separator = SeparatorDefault
 	}
-	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
+	d.body, d.batch, d.now = body, b, d.Settings.Precision.Floor(now)
 	d.line, d.itemBase, d.refusals, d.searched = 1, len(b.ItemRows), 0, 0
 	d.rowBase, d.rowsEnd, d.texts, d.over = len(b.IDs), len(b.IDs)+rowsStep, point.LabelsRequestMax, nil
 	if most := d.Settings.RowsMax; most > 0 {

@@ -262,7 +262,7 @@ func TestRefusedBodyLeavesEarlierBodiesAlone(t *testing.T) {
 }
 
 // A full Dict refuses new series for now; the answer must not miss that among a hundred lines that are bad for ever.
-func TestFullDictIsHeardBehindAHundredBadLines(t *testing.T) {
+func TestFullDictIsReportedBehindAHundredBadLines(t *testing.T) {
 	b := point.GetBatch(point.NewDict(1))
 	defer b.Put()
 	d := Decoder{Settings: Settings{Partial: true}}

@@ -141,7 +141,7 @@ func TestPrecisions(t *testing.T) {
 
 	g := func(p Precision, in, want int64) {
 		t.Helper()
-		if got := p.floor(in); got != want {
+		if got := p.Floor(in); got != want {
 			t.Errorf("precision %d: floor(%d) = %d, want %d", p, in, got, want)
 		}
 	}

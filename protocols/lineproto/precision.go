@@ -108,8 +108,8 @@ func guess(t int64) Precision {
 	return Nanosecond
 }
 
-// floor cuts a time to the precision, as Influx does with its own clock where a line has no timestamp.
-func (p Precision) floor(t point.Nanos) point.Nanos {
+// Floor cuts a time to the precision, as Influx does with its own clock where a line has no timestamp.
+func (p Precision) Floor(t point.Nanos) point.Nanos {
 	r := t % units[p]
 	if r < 0 {
 		r += units[p]

@@ -378,6 +378,51 @@ func TestDeltasSurviveABatchThatIsSentAgain(t *testing.T) {
 	f(60, 1, 19) // another generation of the Dict is the same series
 }
 
+// TestACounterGoesOnAfterADeltaThatIsNoNumber: one such delta made every later sum of its series NaN, until the process was restarted.
+func TestACounterGoesOnAfterADeltaThatIsNoNumber(t *testing.T) {
+	for _, odd := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		d, series := otlp.NewDeltas(10), point.MakeLabels("__name__", "jobs")
+		f := func(at point.Nanos, v, want float64) {
+			t.Helper()
+			if got, err := d.Add(series, at, v); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%v: the sum at %d is %v, %v, not %v", odd, at, got, err, want)
+			}
+		}
+		f(10, 3, 3)
+		f(20, odd, odd)
+		f(40, 4, 7)
+		f(20, odd, odd) // its answer was lost
+		f(30, 5, 3)     // late: the row of the last number before it
+		f(50, 1, 13)
+		f(60, math.MaxFloat64, math.MaxFloat64)
+		f(70, math.MaxFloat64, math.Inf(1))
+		f(80, -math.MaxFloat64, 0)
+	}
+}
+
+// TestADeltaThatIsLateAfterOnesThatAreNoNumbersIsARow: it got the row of those, as no number before it was remembered; and one that is no number, and late, got that of a number.
+func TestADeltaThatIsLateAfterOnesThatAreNoNumbersIsARow(t *testing.T) {
+	d, series := otlp.NewDeltas(10), point.MakeLabels("__name__", "jobs")
+	f := func(at point.Nanos, v, want float64) {
+		t.Helper()
+		if got, err := d.Add(series, at, v); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("the sum at %d is %v, %v, not %v", at, got, err, want)
+		}
+	}
+	f(10, 7, 7)
+	for at := point.Nanos(20); at <= 50; at += 10 {
+		f(at, math.NaN(), math.NaN())
+	}
+	f(45, 1, 7)
+	f(45, 1, 7)
+	f(60, 1, 9)
+	f(55, math.Inf(1), math.Inf(1))
+	f(70, 1, 10)
+	if d.Late() != 1 {
+		t.Errorf("%d late deltas count from the next sum on, not 1", d.Late())
+	}
+}
+
 // TestDeltasRememberTheSeriesThatLive while ten times as many as are remembered come and go.
 func TestDeltasRememberTheSeriesThatLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

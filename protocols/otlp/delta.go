@@ -2,6 +2,7 @@ package otlp
 
 import (
 	"cmp"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,8 @@ const deltaTimes = 4
 // An export that comes again must not count twice, also after newer ones of its series: its answer was lost, or was 503 and others passed it. A delta at a time that is
 // remembered gives the sum of then once more. One at a new time before the newest counts from the next sum on: its row has the sum of the row before it, because sums that
 // are stored already would be lower than its own, which looks like a reset. One before all remembered times may have been counted, and is refused.
+//
+// A delta that is not finite, as the sum of a histogram that had one such observation, is the row of its time alone: later sums go on without it.
 //
 //	times   10   20   40   50      at 20: the sum of then     at 30: the sum at 20, and the sums after 50 have it     at 5: refused
 //
@@ -110,7 +113,7 @@ type deltaState struct {
 	newer, older *deltaState   // of its table
 }
 
-// deltaTime is the row that a series has at a time.
+// deltaTime is the sum that a series has at a time, without deltas that are not finite.
 type deltaTime struct {
 	at  point.Nanos
 	sum float64
@@ -199,20 +202,26 @@ func (s *deltaState) tooLate(t point.Nanos) error {
 	return fault.Errorf(fault.Invalid, "delta at %d is older than the last %d of its series, from %d on: it was counted already, or is too late", t, s.len, s.times[0].at)
 }
 
-// add gives the sum at t, which is not too late, and reports whether newer sums lack the delta.
-func (s *deltaState) add(t point.Nanos, v float64) (sum float64, late bool) {
+// add gives the row at t, which is not too late, and reports whether newer rows lack the delta.
+func (s *deltaState) add(t point.Nanos, v float64) (row float64, late bool) {
 	i := s.len // of the first time that is not before t
 	for i > 0 && s.times[i-1].at >= t {
 		i--
 	}
-	row := deltaTime{at: t, sum: s.sum + v}
-	if i < s.len {
-		if s.times[i].at == t {
-			return s.times[i].sum, false
-		}
-		late, row.sum = true, s.times[i-1].sum
+	if i < s.len && s.times[i].at == t {
+		return rowOf(s.times[i].sum, v), false
 	}
-	s.sum += v
+	now, next := deltaTime{at: t, sum: s.sum}, s.sum+v
+	counts := isFinite(next) // otherwise no later sum would be a number
+	if counts {
+		s.sum = next
+	}
+	if i < s.len {
+		late, now.sum = counts, s.times[i-1].sum
+		row = rowOf(now.sum, v)
+	} else {
+		now.sum, row = s.sum, next
+	}
 	if s.len == deltaTimes { // the oldest one is forgotten
 		copy(s.times[:], s.times[1:i])
 		i--
@@ -220,9 +229,19 @@ func (s *deltaState) add(t point.Nanos, v float64) (sum float64, late bool) {
 		copy(s.times[i+1:], s.times[i:s.len])
 		s.len++
 	}
-	s.times[i] = row
-	return row.sum, late
+	s.times[i] = now
+	return row, late
 }
+
+// rowOf is the row at a time with a sum, which has the delta of then if that is finite.
+func rowOf(sum, v float64) float64 {
+	if isFinite(v) {
+		return sum
+	}
+	return sum + v
+}
+
+func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // findLocked gives the state of a series, as the newest of its table. The error is Invalid.
 func (d *Deltas) findLocked(of *deltaTable, series deltaSeries, now time.Duration) (*deltaState, error) {

@@ -71,7 +71,8 @@ type Settings struct {
 // TargetInfoIntervalDefault is half of PromQL's look-back delta.
 const TargetInfoIntervalDefault = 150 * time.Second
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	if s.Translation == "" {
 		s.Translation = UnderscoreEscapingWithSuffixes
 	}
@@ -85,7 +86,7 @@ func (s *Settings) setDefaults() {
 
 // Validate reports every mistake at once. Zero values are none: they become defaults.
 func (s Settings) Validate() error {
-	s.setDefaults()
+	s.SetDefaults()
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch s.Translation {
@@ -128,7 +129,7 @@ func NewTranslator(s Settings) (*Translator, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	s.setDefaults()
+	s.SetDefaults()
 	way := otlptranslator.TranslationStrategyOption(s.Translation)
 	utf8 := !way.ShouldEscape()
 	t := &Translator{

@@ -34,7 +34,7 @@ const (
 	CanLeave Capabilities = 1 << 1
 	// CanRest: knows the messages ChainRest and ChainRests.
 	CanRest Capabilities = 1 << 2
-	// CanCompare: knows the messages CompareAsk and CompareTell.
+	// CanCompare: knows the messages CompareAsk and CompareAnswer.
 	CanCompare Capabilities = 1 << 3
 	// CanAskRoom: a link begins with little room for frames, and more is asked for.
 	CanAskRoom Capabilities = 1 << 4
@@ -130,8 +130,8 @@ type (
 type (
 	// CompareAsk asks a placement for the digest of its segments, and of its log from behind After to End. One with another end does not answer.
 	CompareAsk struct{ After, End point.Serial }
-	// CompareTell is the answer. Frames is the number of frames in Log.
-	CompareTell struct {
+	// CompareAnswer is the answer. Frames is the number of frames in Log.
+	CompareAnswer struct {
 		After, End    point.Serial
 		Segments, Log uint64
 		Frames        uint64
@@ -141,7 +141,7 @@ type (
 // DeclineReason is the reason why a segment is refused.
 type DeclineReason uint8
 
-// The reasons of the seed's SEGMENT protocol, and two more.
+// The reasons of the SEGMENT protocol (C45–C72), and two more.
 const (
 	DeclineExists     DeclineReason = 1 // the placement holds it, or all its content
 	DeclineOverloaded DeclineReason = 2 // no slot is free: later
@@ -167,7 +167,7 @@ func (*SegmentDecline) linkMessage() {}
 func (*SegmentCommit) linkMessage()  {}
 func (*SegmentAck) linkMessage()     {}
 func (*CompareAsk) linkMessage()     {}
-func (*CompareTell) linkMessage()    {}
+func (*CompareAnswer) linkMessage()  {}
 
 // SegmentPiece is the place where a piece of a segment belongs.
 type SegmentPiece struct{ Slot, Offset uint64 }
@@ -182,6 +182,9 @@ const (
 	LinkPieceBytesMax = 128 << 10
 )
 
+// QueueFrame queues a log record. rec must not change until done is called, which happens once, also after an error; done may be nil, and must not call the link.
+type QueueFrame func(r *Route, rec []byte, done func()) error
+
 // Link is one side of a link. All methods may be called from many goroutines. Those that are documented not to wait may also be
 // called under the caller's locks. Errors are Unavailable once the link has ended.
 type Link interface {
@@ -189,12 +192,13 @@ type Link interface {
 	Peer() LinkHello
 	// Send queues an urgent message; it does not wait. Nothing of m is kept. Errors: TooLarge, Throttled (the queue is full).
 	Send(r *Route, m LinkMessage) error
-	// Frame queues a log record, as it is, once there is room; ctx ends the wait. rec must not change until done is called,
-	// which happens once, also after an error; done may be nil, and must not call the link. Errors: TooLarge, Canceled, Unavailable.
-	Frame(ctx context.Context, r *Route, rec []byte, done func()) error
-	// TryFrame is Frame without the wait: Throttled when there is no room.
+	// Frames waits until there is room for n log records of so many bytes together, ctx ends the wait, and calls send then, which queues them as they are: so records
+	// that wait need not be in memory yet. Room that send does not use is free again; beyond it a record is refused (Throttled). Errors are those of
+	// send, TooLarge, Canceled, Unavailable.
+	Frames(ctx context.Context, n, bytes int, send func(QueueFrame) error) error
+	// TryFrame queues a log record without a wait: Throttled when there is no room.
 	TryFrame(r *Route, rec []byte, done func()) error
-	// Piece queues a piece of a segment, which is copied, once there is room. Errors are those of Frame.
+	// Piece queues a piece of a segment, which is copied, once there is room. Errors are those of Frames.
 	Piece(ctx context.Context, r *Route, at SegmentPiece, data []byte) error
 	// Silence is how long ago anything was received; 0 while the handler is at work, since later messages wait for it.
 	Silence() time.Duration

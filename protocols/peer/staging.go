@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -37,6 +38,26 @@ type Staging struct {
 	Holders []string
 	// Due is when the frame is forwarded, of Stage, of rows that are smeared; 0: as soon as they have a leader.
 	Due point.Nanos
+	// From is the partition that unloads, of Inherit; nil: the rows are of no slice of one. A server of an older build is not sent it, and accepts every slice.
+	From *Slice
+	// Unnamed says, of Inherit, that the sender's build does not send From, so that the rows may be of a slice. It does not travel.
+	Unnamed bool
+}
+
+// Slice names the sender of rows of a partition that unloads, so that its heirs refuse rows of earlier leaders once a later one has ended them (SliceEnder).
+type Slice struct {
+	Partition point.PartitionID
+	Epoch     point.Epoch // under which it is led by the sender; at least 1
+	// Under is the epoch of the heir's lease that the sender had read before it found its own lease good. The heir's leader refuses the slice under any other, as Stale. 0:
+	// the sender knows of none, and the slice only shows the heir that it is wanted.
+	Under point.Epoch
+}
+
+// SliceEnder is a Storage that leads partitions into which others unload.
+type SliceEnder interface {
+	// EndSlices has the server refuse slices of a partition that name an epoch below one, as Stale, as long as its process lives. It returns when none is being inserted any
+	// more. Errors are Unavailable and Invalid (an older build): slices may still be accepted; and Canceled.
+	EndSlices(ctx context.Context, table string, parent point.PartitionID, below point.Epoch) error
 }
 
 // String describes it, for logs.
@@ -48,6 +69,9 @@ func (s *Staging) String() string {
 	if s.Due != 0 {
 		text += fmt.Sprintf(" due %d", s.Due)
 	}
+	if s.From != nil {
+		text += fmt.Sprintf(" from %+v", *s.From)
+	}
 	return text
 }
 
@@ -55,6 +79,9 @@ func (s *Staging) String() string {
 func (s *Staging) Validate() error {
 	if s.Do < Stage || s.Do > Inherit {
 		return fault.Errorf(fault.Invalid, "operation %d of a staging insert is not known, 1 to 4 are", s.Do)
+	}
+	if s.From != nil && (s.Do != Inherit || s.From.Epoch == 0) {
+		return fault.Errorf(fault.Invalid, "operation %d of a staging insert is of a slice of epoch %d: only inheriting has one, from epoch 1 on", s.Do, s.From.Epoch)
 	}
 	if s.Due < 0 || s.Due != 0 && s.Do != Stage {
 		return fault.Errorf(fault.Invalid, "operation %d of a staging insert has the due time %d: only staging has one, from 1970 on", s.Do, s.Due)

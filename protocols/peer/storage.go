@@ -198,6 +198,8 @@ type Stats struct {
 	// Unmapped are tables with partitions or staged rows on the server that have no map, sorted, at most a hundred: the coordination store has lost them. Only where the table asked for
 	// is "".
 	Unmapped []string
+	// Unreached are live servers that this one does not reach at their addresses, by name. Only where the table asked for is "". Builds from before do not say it.
+	Unreached []Unreached
 	// Staged are the rows of the table that are staged, by server; those without any are left out.
 	Staged []StagedStats
 	// Capacity is what the server can accept, for all tables; zero where several servers are summed up.

@@ -54,12 +54,15 @@ func CheckTogether(all []*Insert) error {
 		if err := in.Staging.Validate(); err != nil {
 			return err
 		}
-		if in.Partition != first.Partition || in.MapSeq != first.MapSeq || in.Level != first.Level || in.Staging.Do != first.Staging.Do || !slices.Equal(in.Staging.Holders, first.Staging.Holders) {
-			return fault.Errorf(fault.Invalid, "inserts together that are of different partitions, maps, levels, holders, or do different things")
+		if in.Partition != first.Partition || in.MapSeq != first.MapSeq || in.Level != first.Level || in.Staging.Do != first.Staging.Do || !slices.Equal(in.Staging.Holders, first.Staging.Holders) ||
+			!sameSlice(in.Staging.From, first.Staging.From) {
+			return fault.Errorf(fault.Invalid, "inserts together that are of different partitions, maps, levels, holders, slices, or do different things")
 		}
 	}
 	return nil
 }
+
+func sameSlice(a, b *Slice) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // RowsOf counts the float rows and histograms of inserts.
 func RowsOf(all []*Insert) (n int) {

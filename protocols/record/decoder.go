@@ -29,9 +29,10 @@ type Settings struct {
 	RowsMax int
 }
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	if s.Separator == "" {
-		s.Separator = "_"
+		s.Separator = lineproto.SeparatorDefault
 	}
 	if s.DecodedBytesMax == 0 {
 		s.DecodedBytesMax = 64 << 20
@@ -74,7 +75,7 @@ func NewDecoder(s Settings) (*Decoder, error) {
 	if err := s.Validate(); err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "record settings")
 	}
-	s.setDefaults()
+	s.SetDefaults()
 	u, err := newUnpacker(s.DecodedBytesMax)
 	if err != nil {
 		return nil, err
@@ -85,6 +86,13 @@ func NewDecoder(s Settings) (*Decoder, error) {
 	}
 	return &Decoder{settings: s, unpacker: u, otlp: otlp.NewDecoder(t)}, nil
 }
+
+// OnGrowth registers f, which is called before memory is allocated for an unpacked value, with the bytes that the decoder holds then. It may wait. Of more than 4 MiB nothing is kept
+// when Decode returns.
+func (d *Decoder) OnGrowth(f func(bytes int)) { d.unpacker.grows = f }
+
+// HeldBytes is the memory for unpacked values that is kept for the next.
+func (d *Decoder) HeldBytes() int { return cap(d.unpacker.buf) }
 
 // Close gives memory back.
 func (d *Decoder) Close() { d.unpacker.zstd.Close() }
@@ -104,6 +112,7 @@ func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batc
 	d.b, d.at = b, at
 	err := d.decode(value, o)
 	d.b = nil
+	d.unpacker.shrink()
 	if err != nil {
 		m.restore(b)
 		b.Refused, b.RefusedRows, b.RefusedExemplars = b.Refused[:m.refused], m.refusedRows, m.refusedExemplars

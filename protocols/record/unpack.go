@@ -2,6 +2,7 @@ package record
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"strings"
@@ -56,8 +57,9 @@ const bufferKept = 4 << 20
 // unpacker unpacks into one buffer that it owns: the result lives until the next call.
 // Memory: one buffer of up to DecodedBytesMax while a value is read, and of bufferKept between values.
 type unpacker struct {
-	max int // bytes of an unpacked value
-	buf []byte
+	max   int // bytes of an unpacked value
+	buf   []byte
+	grows func(bytes int) // called before the buffer grows
 
 	gzip *gzip.Reader
 	src  bytes.Reader
@@ -70,7 +72,7 @@ func newUnpacker(max int) (unpacker, error) {
 	if err != nil {
 		return unpacker{}, err
 	}
-	return unpacker{max: max, zstd: z}, nil
+	return unpacker{max: max, zstd: z, grows: func(int) {}}, nil
 }
 
 // magic reads the first bytes: 1f 8b is gzip, 28 b5 2f fd zstd. Line protocol and JSON are text, and protobuf has no field 3 of wire type 7 (1f) and
@@ -91,12 +93,11 @@ func (u *unpacker) unpack(value []byte, p Packing) ([]byte, error) {
 	if len(value) > u.max {
 		return nil, fault.Errorf(fault.TooLarge, "value of %d bytes, at most %d are taken", len(value), u.max)
 	}
-	// A large value's memory is dropped when the next value comes, and not at once: its decoder still reads it.
-	if cap(u.buf) > bufferKept {
-		u.buf = nil
-	}
 	switch p {
 	case Snappy:
+		if n, _ := binary.Uvarint(value); n > uint64(cap(u.buf)) && n <= uint64(u.max) {
+			u.grows(cap(u.buf) + int(n))
+		}
 		out, err := remotewrite.DecompressSnappy(u.buf, value, u.max)
 		return u.keep(out), err
 	case Gzip:
@@ -105,6 +106,13 @@ func (u *unpacker) unpack(value []byte, p Packing) ([]byte, error) {
 		return u.unzstd(value)
 	}
 	return value, nil
+}
+
+// shrink drops the memory of a large value, once its decoder has read it.
+func (u *unpacker) shrink() {
+	if cap(u.buf) > bufferKept {
+		u.buf = nil
+	}
 }
 
 // keep remembers memory that a decompressor made.
@@ -130,7 +138,7 @@ func (u *unpacker) gunzip(value []byte) ([]byte, error) {
 	out := u.buf[:0]
 	for {
 		if len(out) == cap(out) {
-			out = grown(out, limit+1)
+			out = u.grown(out, limit+1)
 		}
 		// One byte more than the limit is read, so that a value at the limit passes and a longer one is noticed.
 		n, err := u.gzip.Read(out[len(out):min(cap(out), limit+1)])
@@ -147,8 +155,10 @@ func (u *unpacker) gunzip(value []byte) ([]byte, error) {
 }
 
 // grown doubles the buffer: a value's size is not known, and gzip's own field for it can lie.
-func grown(b []byte, limit int) []byte {
-	next := make([]byte, len(b), min(limit, max(4096, 2*cap(b))))
+func (u *unpacker) grown(b []byte, limit int) []byte {
+	size := min(limit, max(4096, 2*cap(b)))
+	u.grows(cap(b) + size)
+	next := make([]byte, len(b), size)
 	copy(next, b)
 	return next
 }
@@ -162,6 +172,7 @@ func (u *unpacker) unzstd(value []byte) ([]byte, error) {
 	limits := unzstd.Limits{Max: int64(u.max), Free: freeBytes, Expand: expandMax}
 	out, err := u.zstd.Decode(value, limits, func(n int64) ([]byte, error) {
 		if int64(cap(u.buf)) < n {
+			u.grows(cap(u.buf) + int(n))
 			u.buf = make([]byte, 0, n)
 		}
 		return u.buf[:0], nil

@@ -59,7 +59,7 @@ func TestMixOfSimilarSeriesNeverMeets(t *testing.T) {
 	}
 }
 
-func TestMixTellsOrderAndPlaceApart(t *testing.T) {
+func TestMixDistinguishesOrderAndPlace(t *testing.T) {
 	h := symbolHashes(4)
 	seqs := [][]point.Hash{
 		{}, {h[0], h[1]}, {h[1], h[0]}, {h[0], h[1], h[2], h[3]}, {h[2], h[3], h[0], h[1]}, {h[0], h[3], h[2], h[1]},

@@ -9,6 +9,7 @@
 //
 //	yaml     the last part of its key, with the options of the yaml package
 //	default  its default, as a user would write it; where a value is needed and none is given, the zero value
+//	         (not where a package has it: Shared)
 //	auto     how the default is worked out, where it depends on the machine or on other settings
 //	min, max its bounds, both included; numbers, sizes and times that are not set may be zero nevertheless
 //	one_of   its values, apart by spaces

@@ -35,9 +35,39 @@ type Setting struct {
 	value         reflect.Value
 }
 
+// Shared are settings some of whose defaults are declared in the packages that they are for: by key, numbers, texts and times. Such a field has no tag default.
+type Shared interface{ PackageDefaults() map[string]any }
+
 // List gives the settings of the struct that v points to, in the order of their declaration. Lists and maps are settings; structs
 // are entered.
-func List(v any) []Setting { return walk(reflect.ValueOf(v).Elem(), nil, "", nil, false) }
+func List(v any) []Setting {
+	list := walk(reflect.ValueOf(v).Elem(), nil, "", nil, false)
+	if shared, ok := v.(Shared); ok {
+		share(list, shared.PackageDefaults())
+	}
+	return list
+}
+
+// share gives settings the defaults of packages, by key.
+func share(list []Setting, defaults map[string]any) {
+	for i := range list {
+		s := &list[i]
+		value, ok := defaults[s.Key]
+		if !ok {
+			continue
+		}
+		if s.Default != "" {
+			fault.Bug("%s has two defaults", s.Key)
+		}
+		own := Setting{Key: s.Key, value: reflect.New(s.value.Type()).Elem()}
+		own.value.Set(reflect.ValueOf(value).Convert(own.value.Type()))
+		s.Default = own.Text()
+		delete(defaults, s.Key)
+	}
+	for key := range defaults {
+		fault.Bug("no setting is called %s, and a package has its default", key)
+	}
+}
 
 func walk(v reflect.Value, out []Setting, path string, roles []string, reload bool) []Setting {
 	for i := range v.NumField() {

@@ -181,7 +181,7 @@ func TestMistakesInYAMLAreInTheUsersWords(t *testing.T) {
 	f("size: [1]", "line 1: a list or block stands where one value is expected")
 	f("times: [{at: soon}]", `"soon" is no time; write 2026-12-31T12:00:00Z`)
 	f("times: [{at: [1]}]", "line 1: a list stands where a time such as 2026-12-31T12:00:00Z is expected")
-	f("number: a\n\ncount: b\nnumbr: 1", "line 1: \"a\" stands where a whole number is expected\nline 3: \"b\" stands where a whole number that is not negative is expected\nline 4: the key \"numbr\" is not known here")
+	f("number: a\n\ncount: b\nnumbr: 1", "line 1: \"a\" stands where a whole number is expected\nline 3: \"b\" stands where a whole number that is not negative is expected\nline 4: the key \"numbr\" is not known here; did you mean number?")
 	f("number: 1\nnumber: 2", `line 2: the key "number" stands here twice; first in line 1`)
 	f("number: x\nuntil: soon", "line 1: \"x\" stands where a whole number is expected\nline 2: \"soon\" is no time; write 2026-12-31, or 2026-12-31T12:00:00Z")
 	f("number: 1e3\nmap: {a: 2.0}\nshare: 0.5", "")
@@ -191,6 +191,8 @@ func TestMistakesInYAMLAreInTheUsersWords(t *testing.T) {
 	f("---\nnumber: 1\n--- # end\n---\n", "")
 	f("number: 1\n---\n# more\n---\nnumber: 2", "more than one YAML document: nothing behind the line --- would be read")
 	f("number: 1\n---\nnumber: 2", "more than one YAML document: nothing behind the line --- would be read")
+	f("inside:\n\ta: 1", "line 2: a tab indents it: YAML is indented by spaces alone")
+	f("text: |\n  a\n  \tb\n", "")
 	f("a: b: c", "mapping values are not allowed in this context")
 }
 
@@ -208,4 +210,40 @@ func TestReferenceHasEverySetting(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, b.String())
 		}
 	}
+}
+
+// TestUnknownKeysNameTheOnesThatAreMeant: "log: {level: debug}", which other products have, was not known, and nothing named the known ones.
+func TestUnknownKeysNameTheOnesThatAreMeant(t *testing.T) {
+	type file struct {
+		LogLevel string `yaml:"log_level"`
+		Peer     struct {
+			Listen    string `yaml:"listen"`
+			Advertise string `yaml:"advertise"`
+		} `yaml:"peer"`
+		Tables struct {
+			Retention string `yaml:"retention"`
+		} `yaml:"tables"`
+		Blocks []struct {
+			Group string `yaml:"group"`
+		} `yaml:"blocks"`
+	}
+	f := func(text, want string) {
+		t.Helper()
+		var v file
+		err := setting.DecodeYAML([]byte(text), &v)
+		if err == nil || !strings.Contains(err.Error(), "is not known here"+want) || want == "" && strings.Contains(err.Error(), "mean") {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	f("log: {level: debug}", "; did you mean log_level?")
+	f("log:\n  level: debug\n  format: json\n", "; did you mean log_level?")
+	f("loglevel: debug", "; did you mean log_level?")
+	f("log-level: debug", "; did you mean log_level?")
+	f("log_levle: debug", "; did you mean log_level?")
+	f("peer.listen: h:1", "; a dot stands for a block: write peer: {listen: …}")
+	f("peer_advertise: h:1", "; did you mean peer.advertise?")
+	f("peer: {advertised: h:1}", "; did you mean peer.advertise?")
+	f("retention: 1d", "; did you mean tables.retention?")
+	f("blocks: [{grup: a}]", "; did you mean blocks.group?")
+	f("colour: red", "")
 }

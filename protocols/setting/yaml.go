@@ -39,7 +39,15 @@ func DecodeYAML(text []byte, into any) error {
 			err = errors.New("more than one YAML document: nothing behind the line --- would be read")
 		}
 	}
-	return inWords(err)
+	var types *yaml.TypeError
+	if n := tabbed(text); !errors.As(err, &types) && err != nil && n > 0 {
+		return fmt.Errorf("line %d: a tab indents it: YAML is indented by spaces alone", n)
+	}
+	var hints map[string]string
+	if types != nil {
+		hints = hintsOf(text, reflect.TypeOf(into))
+	}
+	return inWords(err, hints)
 }
 
 // What the package yaml says of values that do not fit.
@@ -116,12 +124,12 @@ func fieldOf(t reflect.Type, key string) reflect.Type {
 	return nil
 }
 
-func inWords(err error) error {
+func inWords(err error, hints map[string]string) error {
 	var types *yaml.TypeError
 	if errors.As(err, &types) {
 		said := make([]string, len(types.Errors))
 		for i, e := range types.Errors {
-			said[i] = mistake(e)
+			said[i] = mistake(e, hints)
 		}
 		return errors.New(strings.Join(said, "\n"))
 	}
@@ -135,8 +143,8 @@ func inWords(err error) error {
 	return nil
 }
 
-// mistake says one mistake without types of the program. A text of a form that is not known here stays.
-func mistake(text string) string {
+// mistake says one mistake without types of the program, and what hints has for an unknown key. A text of a form that is not known here stays.
+func mistake(text string, hints map[string]string) string {
 	if m := wrongValue.FindStringSubmatch(text); m != nil {
 		shown := m[3]
 		if shown != "" {
@@ -151,7 +159,7 @@ func mistake(text string) string {
 		return m[1] + shown + " stands where " + expected(m[4]) + " is expected"
 	}
 	if m := wrongKey.FindStringSubmatch(text); m != nil {
-		return m[1] + `the key "` + m[2] + `" is not known here`
+		return m[1] + `the key "` + m[2] + `" is not known here` + hints[at(m[1], m[2])]
 	}
 	if m := twice.FindStringSubmatch(text); m != nil {
 		said := m[1] + `the key "` + m[2] + m[4] + `" stands here twice`

@@ -21,6 +21,8 @@ type metrics struct {
 	mu     struct {
 		sync.Mutex // guards what is inside, for a moment at both ends of each fsync
 		pace       pace
+		begun      uint64        // fsyncs
+		took       time.Duration // of those that have ended
 	}
 
 	reg prometheus.Registerer
@@ -46,6 +48,7 @@ func (m *metrics) fsyncBegins() (start time.Duration) {
 	defer m.mu.Unlock()
 	start = time.Since(m.opened)
 	m.mu.pace.began(start)
+	m.mu.begun++
 	return start
 }
 
@@ -55,6 +58,7 @@ func (m *metrics) fsyncEnds(start time.Duration) {
 	now := time.Since(m.opened)
 	m.fsyncs.Observe((now - start).Seconds())
 	m.mu.pace.ended(start, now)
+	m.mu.took += now - start
 }
 
 // Fsync is how long an fsync of the common log lasts: the median of the last ten seconds in which there were any (pace.go). 0: there were too few of late.
@@ -62,6 +66,18 @@ func (b *Brick) Fsync() time.Duration {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
 	return b.m.mu.pace.typical(time.Since(b.m.opened))
+}
+
+// Fsyncs counts the fsyncs of the common log that have begun since Open. took is how long they lasted, together; one that has not ended lasts until now.
+func (b *Brick) Fsyncs() (begun uint64, took time.Duration) {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	now := time.Since(b.m.opened)
+	took = b.m.mu.took
+	for _, start := range b.m.mu.pace.running {
+		took += now - start
+	}
+	return b.m.mu.begun, took
 }
 
 // register registers the metrics of b. A second brick in the same registry is refused, as Invalid.

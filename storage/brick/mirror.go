@@ -407,7 +407,7 @@ func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) error {
 	return nil
 }
 
-// lacking returns the records of the commits that a snapshot of the state w lacks, without the first so many that were collected, and how many were collected by now.
+// lacking returns the records of commits that are newer than a snapshot of the state w, without the first from of the collected ones, and the number of commits collected by now.
 func (m *mirror) lacking(from int, w watermark) ([]byte, int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -143,5 +143,17 @@ func TestFsyncsOfTheLogAreMeasured(t *testing.T) {
 		if got := b.Fsync(); got != 1200*time.Millisecond {
 			t.Errorf("an fsync lasts %v, want 1.2s", got)
 		}
+		running := make(chan error)
+		go func() { running <- synced.Sync() }()
+		time.Sleep(time.Second)
+		if begun, took := b.Fsyncs(); begun != 11 || took != 13*time.Second {
+			t.Errorf("%d fsyncs took %v, want 10 and the one that has been running for a second, 13s", begun, took)
+		}
+		if err := <-running; err != nil {
+			t.Fatal(err)
+		}
+		if begun, took := b.Fsyncs(); begun != 11 || took != 13200*time.Millisecond {
+			t.Errorf("%d fsyncs took %v, want 11 and 13.2s", begun, took)
+		}
 	})
 }

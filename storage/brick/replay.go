@@ -12,8 +12,33 @@ import (
 // the call and not released; it waits for the fsync of the last of these. rec is valid until f returns. An error of f ends Replay
 // and is returned. Errors: Corrupt (a file was damaged since it was written), Unavailable.
 func (b *Brick) Replay(p point.PlacementID, after point.Serial, f func(s point.Serial, rec []byte) error) error {
+	return b.replay(p, after, func(ext []extent) []extent { return ext }, f)
+}
+
+// ReplaySome is Replay of the records up to a serial.
+func (b *Brick) ReplaySome(p point.PlacementID, after, upto point.Serial, f func(s point.Serial, rec []byte) error) error {
+	return b.replay(p, after, func(ext []extent) []extent {
+		return ext[:sort.Search(len(ext), func(i int) bool { return upto.Less(ext[i].serial()) })]
+	}, f)
+}
+
+// Behind describes the records of p's private log behind a serial, without reading: the first one, and those that follow it within bytesMax. It returns the serial of the
+// last one, how many they are, and their bytes, some more where a record has chunks; n is 0 where there are none.
+func (b *Brick) Behind(p point.PlacementID, after point.Serial, bytesMax int64) (upto point.Serial, n int, bytes int64) {
 	b.mu.Lock()
-	ext := b.extentsLocked(p, after)
+	defer b.mu.Unlock()
+	for _, e := range b.behindLocked(p, after) {
+		if n > 0 && bytes+int64(e.bytes) > bytesMax {
+			break
+		}
+		upto, n, bytes = e.serial(), n+1, bytes+int64(e.bytes)
+	}
+	return upto, n, bytes
+}
+
+func (b *Brick) replay(p point.PlacementID, after point.Serial, of func([]extent) []extent, f func(s point.Serial, rec []byte) error) error {
+	b.mu.Lock()
+	ext := slices.Clone(of(b.behindLocked(p, after))) // the index's own array moves with the next append or release
 	b.mu.index.pin(ext)
 	b.mu.Unlock()
 	if len(ext) == 0 {
@@ -27,14 +52,14 @@ func (b *Brick) Replay(p point.PlacementID, after point.Serial, f func(s point.S
 	return fault.Annotate(b.readExtents(p, ext, f), "placement %s", p)
 }
 
-// extentsLocked copies p's extents behind a serial: the index's own array moves with the next append or release.
-func (b *Brick) extentsLocked(p point.PlacementID, after point.Serial) []extent {
+// behindLocked returns p's extents behind a serial. They are the index's own.
+func (b *Brick) behindLocked(p point.PlacementID, after point.Serial) []extent {
 	l := b.mu.index.logs[p]
 	if l == nil {
 		return nil
 	}
 	n := sort.Search(len(l.ext), func(i int) bool { return after.Less(l.ext[i].serial()) })
-	return slices.Clone(l.ext[n:])
+	return l.ext[n:]
 }
 
 // letGo releases a pin.

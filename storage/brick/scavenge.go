@@ -55,7 +55,7 @@ func (b *Brick) Rewrite(p point.PlacementID, maxBytes int64) (int64, error) {
 func (b *Brick) rewriteOnce(p point.PlacementID, maxBytes int64) (moved int64, again bool, err error) {
 	// 1. Read, without blocking appends.
 	b.mu.Lock()
-	ext := b.extentsLocked(p, point.Serial{})
+	ext := slices.Clone(b.behindLocked(p, point.Serial{}))
 	b.mu.index.pin(ext)
 	b.mu.Unlock()
 	if len(ext) == 0 {

@@ -62,6 +62,8 @@ type Settings struct {
 const (
 	// LostFoundKeepDefault is how long an operator has to look at files in lost+found.
 	LostFoundKeepDefault = 30 * 24 * time.Hour
+	// FreeBytesMinDefault leaves room for the flushes and the catalogue of a read-only brick.
+	FreeBytesMinDefault = 512 << 20
 
 	fileBytesMin = 64 << 10
 	fileBytesMax = 1 << 30 // an extent counts offsets in 32 bits, with room for records that come while the next file is made
@@ -84,7 +86,7 @@ func (s *Settings) setDefaults(fs vfs.FS) {
 		s.LostFoundKeep = LostFoundKeepDefault
 	}
 	if s.FreeBytesMin == 0 {
-		s.FreeBytesMin = 512 << 20
+		s.FreeBytesMin = FreeBytesMinDefault
 	}
 }
 

@@ -231,9 +231,9 @@ func (m *Machine) appended(in Appended) {
 	}
 }
 
-// Takes returns nil if the head may accept a frame now, else the reason. Errors are Unavailable (fewer than min_in_sync placements keep new
+// Accepts returns nil if the head may accept a frame now, else the reason. Errors are Unavailable (fewer than min_in_sync placements keep new
 // frames), Throttled (too many frames wait for the placements) and Stale (this placement does not lead).
-func (m *Machine) Takes() error {
+func (m *Machine) Accepts() error {
 	h := &m.head
 	switch {
 	case m.role != leading:
@@ -278,7 +278,7 @@ func (m *Machine) silentSince(x Member) Time {
 }
 
 // fewest is the minimum size of the chain and the list: min_in_sync, once they had that size. A list that was shorter from the start was
-// shortened by a person, or is of before chains: it goes on as it is, and grows.
+// shortened by a person, or was written by a version without chains: it is used as it is, and grows.
 func (m *Machine) fewest() int { return max(1, min(m.head.min, len(m.head.list))) }
 
 // inSync is the number of placements that keep new frames and are surely listed.

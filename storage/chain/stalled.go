@@ -7,7 +7,7 @@ import (
 )
 
 // Stalled returns nil if frames are acknowledged soon, by the messages that this head has, else the reason as an Unavailable: a member does not answer, or one that
-// left the chain may still be listed or sure. Frames are accepted (Takes), and wait for up to two seconds; writers that can keep their rows elsewhere need not.
+// left the chain may still be listed or sure. Frames are accepted (Accepts), and wait for up to two seconds; writers that can keep their rows elsewhere need not.
 // A member that answers, and is slow, stalls nothing here: rows are not to be kept elsewhere because servers have too much to do. Where processors are short a member's
 // answers come late, too:
 //

@@ -335,7 +335,7 @@ func (n *node) write(body string) bool {
 	if !leads || n.failed {
 		return false
 	}
-	if err := n.m.Takes(); err != nil {
+	if err := n.m.Accepts(); err != nil {
 		n.w.say("%s refuses %s: %v", n.name, body, err)
 		return false
 	}

@@ -53,8 +53,26 @@ func (d *Deliverer) Rows(ctx context.Context, table string, m *topology.Map, as 
 	return d.Together(ctx, table, m, as, []*Scratch{s})
 }
 
+// Slice is a slice of a partition that unloads.
+type Slice struct {
+	Partition point.PartitionID
+	Epoch     point.Epoch // under which it is led here
+	// Leader is Ways.Leader, with the epoch of the heir's lease, 0 for a guess: as it was read before the lease under Epoch was found good. Errors are Unavailable, also where it
+	// is not.
+	Leader func(heir *topology.Partition) (topology.ServerID, point.Epoch, error)
+}
+
+// Slice is Rows for the rows of a slice, as peer.Inherit.
+func (d *Deliverer) Slice(ctx context.Context, table string, m *topology.Map, from *Slice, s *Scratch) (expired int, err error) {
+	return d.together(ctx, table, m, peer.Inherit, from, []*Scratch{s})
+}
+
 // Together is Rows for several frames of a table, at most peer.TogetherMax: those rows of all of them that belong to one partition go to its leader in one call.
 func (d *Deliverer) Together(ctx context.Context, table string, m *topology.Map, as peer.StagingDo, frames []*Scratch) (expired int, err error) {
+	return d.together(ctx, table, m, as, nil, frames)
+}
+
+func (d *Deliverer) together(ctx context.Context, table string, m *topology.Map, as peer.StagingDo, from *Slice, frames []*Scratch) (expired int, err error) {
 	var uncovered []point.Nanos
 	for _, s := range frames {
 		none, old := s.divide(m, time.Now().UnixNano())
@@ -67,7 +85,7 @@ func (d *Deliverer) Together(ctx context.Context, table string, m *topology.Map,
 		return 0, fault.Errorf(fault.Unavailable, "partitions were made for rows of table %q", table)
 	}
 	for _, group := range byPartition(frames) {
-		if err := d.insert(ctx, table, as, group, m.Seq); err != nil {
+		if err := d.insert(ctx, table, as, from, group, m.Seq); err != nil {
 			return 0, err
 		}
 	}
@@ -96,9 +114,9 @@ func byPartition(frames []*Scratch) (groups [][]share) {
 }
 
 // insert sends shares of one partition to its leader.
-func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo, all []share, seq uint64) error {
+func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo, from *Slice, all []share, seq uint64) error {
 	p := all[0].at.partition
-	leader, err := d.ways.Leader(table, p)
+	leader, named, err := d.leader(table, p, from)
 	if err != nil {
 		return err
 	}
@@ -107,7 +125,7 @@ func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo,
 		for i, x := range all {
 			s, in := x.of, &x.at.in
 			in.Partition, in.MapSeq, in.Stamp, in.Level = p.ID, seq, s.Frame.Stamp, point.All
-			in.Staging = &peer.Staging{Do: as}
+			in.Staging = &peer.Staging{Do: as, From: named}
 			var err error
 			if s.ids, err = st.define(ctx, s.ids[:0], s.Frame.Defs, s.kept); err != nil {
 				return err
@@ -117,6 +135,16 @@ func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo,
 		}
 		return st.InsertTogether(ctx, ins)
 	})
+}
+
+// leader finds the leader of a partition, and names the slice that is sent to it, if it is one.
+func (d *Deliverer) leader(table string, p *topology.Partition, from *Slice) (topology.ServerID, *peer.Slice, error) {
+	if from == nil {
+		leader, err := d.ways.Leader(table, p)
+		return leader, nil, err
+	}
+	leader, under, err := from.Leader(p)
+	return leader, &peer.Slice{Partition: from.Partition, Epoch: from.Epoch, Under: under}, err
 }
 
 // Translate turns the frame's numbers of series into the stream's. The columns are the caller's own.

@@ -1,5 +1,5 @@
 // Package deliver gives rows that another server ordered to the leaders of their partitions, with the ranks they have: rows that were staged
-// (storage/staging), and rows of partitions that have successors (storage/unload).
+// (storage/staging), and rows of partitions that have heirs (storage/unload).
 //
 //	frame ─▶ divide by the newest map ─▶ Insert at each leader, level all, Foreign
 //	            │ times without a partition: Cover, and the caller tries again

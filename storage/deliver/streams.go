@@ -9,7 +9,6 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/protocols/memory"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -36,8 +35,8 @@ type Stream struct {
 	mu struct {
 		sync.Mutex
 		ids   map[point.Labels]point.SeriesID
-		kept  map[memory.Text]point.SeriesID // of strings that others keep; here they are kept, too
-		texts []memory.Text                  // by number, a string in kept; zero: none
+		kept  map[stringPointer]point.SeriesID // of strings that others keep; here they are kept, too
+		texts []stringPointer                  // by number, a string in kept; zero: none
 		// unacked are numbers whose definition failed, or its answer was lost. Their series keep them, as the server may have them, and are defined again by frames
 		// that got the stream before it was dropped.
 		unacked map[point.SeriesID]bool
@@ -73,7 +72,7 @@ func (ss *streams) get(ctx context.Context, at to, server peer.Storage) (*Stream
 
 func newStream(stream peer.Stream, users int) *Stream {
 	st := &Stream{stream: stream, users: users}
-	st.mu.ids, st.mu.kept, st.mu.unacked = map[point.Labels]point.SeriesID{}, map[memory.Text]point.SeriesID{}, map[point.SeriesID]bool{}
+	st.mu.ids, st.mu.kept, st.mu.unacked = map[point.Labels]point.SeriesID{}, map[stringPointer]point.SeriesID{}, map[point.SeriesID]bool{}
 	return st
 }
 
@@ -184,7 +183,7 @@ func (st *Stream) define(ctx context.Context, ids []point.SeriesID, labels []poi
 // keptLocked returns the number of a series whose string others keep. It looks first whether that is next: two places in memory that follow those of the series before, where
 // a look into a map of many series is a miss of the processor's cache.
 func (st *Stream) keptLocked(l point.Labels, next point.SeriesID, defs *[]peer.Def) point.SeriesID {
-	text := memory.TextOf(string(l))
+	text := pointerTo(string(l))
 	if int(next) < len(st.mu.texts) && st.mu.texts[next] == text && !st.mu.unacked[next] {
 		return next
 	}
@@ -193,7 +192,7 @@ func (st *Stream) keptLocked(l point.Labels, next point.SeriesID, defs *[]peer.D
 		id = st.numberLocked(l, true, defs)
 		st.mu.kept[text] = id
 		for len(st.mu.texts) <= int(id) {
-			st.mu.texts = append(st.mu.texts, memory.Text{})
+			st.mu.texts = append(st.mu.texts, stringPointer{})
 		}
 		st.mu.texts[id] = text
 	}

@@ -34,6 +34,9 @@ func (g *Gate) Leave() (idle bool) {
 	return g.inside == 0
 }
 
+// Quiet reports whether no change is under way, and none may begin.
+func (g *Gate) Quiet() bool { return g.inside == 0 && (g.sealed || g.handing) }
+
 // Idle reports whether no change is under way.
 func (g *Gate) Idle() bool { return g.inside == 0 }
 

@@ -46,7 +46,7 @@ func (l *Lead) Relist(p lease.Partition, epoch point.Epoch, ask uint64, members 
 // GiveUp implements Leases of the chains' runner.
 func (l *Lead) GiveUp(p lease.Partition, why string) {
 	l.mu.Lock()
-	l.mu.effects = append(l.mu.effects, rules.Tell{Input: lease.GiveUp{Partition: p, Why: why, Again: true}})
+	l.mu.effects = append(l.mu.effects, rules.LeaseInput{Input: lease.GiveUp{Partition: p, Why: why, Again: true}})
 	l.mu.Unlock()
 	l.wake()
 }

@@ -106,7 +106,7 @@ func (s Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Lead keeps one server's leases. New, then server.Open with it as Leases, then Run. All methods may be called from any
+// Lead keeps one server's leases. New, then server.Open with it as Leadership, then Run. All methods may be called from any
 // goroutine.
 type Lead struct {
 	// Constant after New.
@@ -131,8 +131,8 @@ type Lead struct {
 }
 
 var (
-	_ server.Leases  = (*Lead)(nil)
-	_ keeper.Handler = (*Lead)(nil)
+	_ server.Leadership = (*Lead)(nil)
+	_ keeper.Handler    = (*Lead)(nil)
 )
 
 // New makes the leases of a server without any yet. Errors are Invalid, Corrupt and Unavailable.
@@ -161,12 +161,12 @@ func New(d Deps, s Settings) (*Lead, error) {
 	return l, nil
 }
 
-// MayAct implements server.Leases.
+// MayAct implements server.Leadership.
 func (l *Lead) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
 	return l.keeper.MayAct(lease.Partition{Table: table, ID: id})
 }
 
-// Alone implements server.Leases. The coordination store cannot be reached by us; no other server that can reach it can acquire
+// Alone implements server.Leadership. The coordination store cannot be reached by us; no other server that can reach it can acquire
 // a partition where we alone are in sync. It ends when a heartbeat proves good: then the rows count again.
 func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
 	l.mu.Lock()
@@ -175,12 +175,12 @@ func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
 	return epoch, ok && !l.keeper.Status().Good
 }
 
-// Wanted implements server.Leases.
+// Wanted implements server.Leadership.
 func (l *Lead) Wanted(table string, id point.PartitionID) {
 	l.step(rules.Early{Partition: lease.Partition{Table: table, ID: id}})
 }
 
-// Why implements server.Leases.
+// Why implements server.Leadership.
 func (l *Lead) Why(table string, id point.PartitionID) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +197,7 @@ const newFor = 10 * time.Second
 // lookAgain is how often a first row that waits looks at which servers are live.
 const lookAgain = 50 * time.Millisecond
 
-// Hold implements server.Leases: the in-sync list becomes that of the live placements, or this one alone, and the mark that the partition is
+// Hold implements server.Leadership: the in-sync list becomes that of the live placements, or this one alone, and the mark that the partition is
 // empty is removed, in one change of the row as it was. A move of an empty partition changes that row too, so that one of both fails.
 // Many may wait for one change.
 func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error {
@@ -260,7 +260,7 @@ func (l *Lead) Status() lease.Status { return l.keeper.Status() }
 // Drain releases the partitions that another server can acquire, one after the other (C124); off undoes it.
 // Errors are Canceled.
 func (l *Lead) Drain(ctx context.Context, on bool) error {
-	return l.keeper.Tell(ctx, lease.Drain{On: on})
+	return l.keeper.Send(ctx, lease.Drain{On: on})
 }
 
 // Leave releases all leases and returns when others may acquire them; Run must go on meanwhile. A process with a fenced store

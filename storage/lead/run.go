@@ -119,8 +119,8 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 		if err := r.tellDamaged(ctx); err != nil { // before a lease is acquired
 			return err
 		}
-		return r.keeper.Tell(ctx, lease.Assignments{All: e.All})
-	case rules.Tell:
+		return r.keeper.Send(ctx, lease.Assignments{All: e.All})
+	case rules.LeaseInput:
 		switch e.Input.(type) {
 		case lease.SetInSync:
 			r.metrics.holds.Inc()
@@ -129,7 +129,7 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 				return err
 			}
 		}
-		return r.keeper.Tell(ctx, e.Input)
+		return r.keeper.Send(ctx, e.Input)
 	case rules.Seal:
 		r.srv.Seal(e.Partition.Table, e.Partition.ID)
 	case rules.Open:
@@ -176,7 +176,7 @@ func (r *runner) tellDamaged(ctx context.Context) error {
 		return nil
 	}
 	r.damaged = all
-	return r.keeper.Tell(ctx, lease.Damaged{All: all})
+	return r.keeper.Send(ctx, lease.Damaged{All: all})
 }
 
 func (r *runner) note(e rules.Note) {

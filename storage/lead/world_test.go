@@ -290,7 +290,7 @@ func (w *world) start(id topology.ServerID, fs vfs.FS) *node {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if n.server, err = server.Open(context.Background(), server.Deps{Brick: n.brick, Maps: w.maps, Leases: n.Lead, Log: log, Registerer: registry}, server.Settings{Server: id, HeadBytesMax: w.heads}); err != nil {
+	if n.server, err = server.Open(context.Background(), server.Deps{Brick: n.brick, Maps: w.maps, Leadership: n.Lead, Log: log, Registerer: registry}, server.Settings{Server: id, HeadBytesMax: w.heads}); err != nil {
 		w.t.Fatal(err)
 	}
 	if n.stream, err = n.server.OpenStream(context.Background(), "t"); err != nil {

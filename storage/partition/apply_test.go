@@ -87,8 +87,8 @@ func TestNobodyWaitsForALargeFrame(t *testing.T) {
 	}
 }
 
-// TestAViewWaitsForRowsThatItCouldNotTellApart: those of another server that rank below some that are here.
-func TestAViewWaitsForRowsThatItCouldNotTellApart(t *testing.T) {
+// TestAViewWaitsForRowsThatItCouldNotDistinguish: those of another server that rank below some that are here.
+func TestAViewWaitsForRowsThatItCouldNotDistinguish(t *testing.T) {
 	b := openBench(t, vfs.NewMem(), 1)
 	defer b.close()
 	const n = heldRowsMax + 1

@@ -322,6 +322,18 @@ func (p *Partition) EachFrame(after point.Serial, f func(s point.Serial, rec []b
 	return p.deps.Brick.Replay(p.ident.Placement, after, f)
 }
 
+// EachFrameUpTo is EachFrame of the frames up to a serial.
+func (p *Partition) EachFrameUpTo(after, upto point.Serial, f func(s point.Serial, rec []byte) error) error {
+	return p.deps.Brick.ReplaySome(p.ident.Placement, after, upto, f)
+}
+
+// FramesBehind describes the frames of the log behind a serial without reading them: the first one, and those that follow it within bytesMax. It returns the serial of
+// the last one, how many they are, and about their bytes, no fewer; n is 0 where there are none.
+func (p *Partition) FramesBehind(after point.Serial, bytesMax int) (upto point.Serial, n, bytes int) {
+	upto, n, b := p.deps.Brick.Behind(p.ident.Placement, after, int64(bytesMax))
+	return upto, n, int(b)
+}
+
 // upTo copies the ids below n, with one holder.
 func (x *ids) upTo(n int) *ids {
 	y := newIDs(x.index)

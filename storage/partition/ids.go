@@ -27,7 +27,7 @@ type ids struct {
 	refsOwn atomic.Pointer[ownRefs] // see own
 }
 
-// ownRefs is all refs, as of so many dense ids and so many that have a ref.
+// ownRefs caches the set of all refs, as of the moment when the partition had ids dense ids, live of them with a ref.
 type ownRefs struct {
 	refs *roaring.Bitmap
 	ids  int

@@ -78,7 +78,7 @@ type Partition struct {
 	applyMu sync.Mutex
 
 	mu struct {
-		sync.Mutex // guards the fields below; those that name frames are the ones of before a frame until all of it is applied; held for 20 ns a row, of heldRowsMax at most: no I/O but the copy into the log's buffer
+		sync.Mutex // guards the fields below. Fields about frames change once a frame is applied whole. Held for 20 ns a row, of heldRowsMax at most: no I/O but the copy into the log's buffer
 
 		warm      bool              // ids and the table's index have all series; false: ask the segments
 		epoch     point.Epoch       // frames are accepted under it; 0: none are

@@ -230,7 +230,7 @@ func (b *bench) files() []string {
 }
 
 // A query that runs while its partition is dropped and its files were closed to make room gets an error that asks for a new look-up.
-func TestAQueryOfADroppedPartitionIsNotToldOfDamage(t *testing.T) {
+func TestAQueryOfADroppedPartitionReportsNoDamage(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)
 	b.cache.LimitFiles(1)

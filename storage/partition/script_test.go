@@ -30,7 +30,7 @@ import (
 //	lead                the leader is gone, and the other leads
 //	return              the former leader comes back: what the leader does not have is cut off, and it follows
 //	cut                 the leader is cut off: what it logs from now on is not acked
-//	rule alone          a deletion is acked by the leader alone: the seed's rule, whose deletions live in the leader's catalogue
+//	rule alone          a deletion is acked by the leader alone: the rule as it was designed first, whose deletions live in the leader's catalogue
 //	rule unranked       a row that comes late ranks as if it was received now
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {

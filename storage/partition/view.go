@@ -388,8 +388,8 @@ func (v *View) ReadBehind(m *Memory, ss []Series, lo, hi point.Nanos, spare int,
 	return ok, err
 }
 
-// Column is the rows of all series that a selector found in the only segment of the view, f, side by side, of which so many are wanted; nil: they have no column, it is not
-// worth reading for those, or not all rows in [lo, hi] are in that segment: ReadListed is to be called.
+// Column returns the rows of all series in f, which a selector found in the only segment of the view, side by side; wanted is how many of those series the caller uses. It returns
+// nil, and the caller calls ReadListed, if there is no column, if it is too long for the series wanted, or if rows in [lo, hi] lie outside of that segment.
 func (v *View) Column(of *segment.Selector, f *segment.Found, wanted int, lo, hi point.Nanos) (*segment.Column, error) {
 	g := v.only(lo, hi)
 	if g == nil || !v.Placed() {

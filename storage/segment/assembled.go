@@ -65,8 +65,8 @@ func assembles(names []labelName, ids *roaring.Bitmap) (runBytes int64) {
 	return 0
 }
 
-// assemble returns the labels of series that are defined here and fulfil ms, in the order of their ids, which rise; nil: all together have more than so many bytes. They
-// are parts of one string. Short is that it would read more bytes of runs than that. grow books the memory while they are put together, and gives it back then; its error ends it; nil: it is not booked.
+// assemble returns the labels of the series among ids, which rise, that match ms, in that order, as parts of one string; nil if they are longer than most bytes together. short is true if
+// it would read more than runBytes of runs. grow books the memory while the labels are put together, and is called with less than zero at the end; its error is returned. Nil: no memory is booked.
 func (r *Reader) assemble(names []labelName, ids []uint32, ms []*labels.Matcher, most, runBytes int64, grow func(bytes int64) error) (_ []point.Labels, short bool, err error) {
 	a := assembly{ids: ids, sizes: make([]int, len(ids)), room: runBytes, grow: grow}
 	defer func() {

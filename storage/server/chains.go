@@ -17,8 +17,8 @@ type Chains interface {
 	Kept(table string, id point.PartitionID) bool
 	// Lead makes a placement lead its chain in an epoch; when it returns the placement accepts rows. Errors are Stale and those of the store.
 	Lead(ctx context.Context, p lease.Partition, at *partition.Partition, epoch point.Epoch) error
-	// Takes returns the reason why a partition that is led here refuses rows now. Errors are Unavailable, Throttled and Stale.
-	Takes(p lease.Partition) error
+	// Accepts returns the reason why a partition that is led here refuses rows now. Errors are Unavailable, Throttled and Stale.
+	Accepts(p lease.Partition) error
 	// Stalled returns the reason why rows would wait for a placement that is away. Errors are Unavailable.
 	Stalled(p lease.Partition) error
 	// Wake has placements that are quiet, and not sure for that alone, become sure. It waits a moment for that at most.

@@ -30,10 +30,10 @@ func (s *Server) wake(ctx context.Context, q *peer.Select) {
 	}
 	var quiet []lease.Partition
 	for _, id := range q.Partitions {
-		if _, leads := s.leases.MayAct(q.Table, id); leads {
+		if _, leads := s.leadership.MayAct(q.Table, id); leads {
 			continue
 		}
-		if _, alone := s.leases.Alone(q.Table, id); alone || q.Copies == peer.SureCopies {
+		if _, alone := s.leadership.Alone(q.Table, id); alone || q.Copies == peer.SureCopies {
 			quiet = append(quiet, lease.Partition{Table: q.Table, ID: id})
 		}
 	}

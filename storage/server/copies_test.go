@@ -34,7 +34,7 @@ func (c *copied) Hold(context.Context, string, point.PartitionID, point.Epoch) e
 func (c *copied) Wanted(string, point.PartitionID)        {}
 func (c *copied) Why(string, point.PartitionID) string    { return "n2 leads it" }
 func (c *copied) Kept(string, point.PartitionID) bool     { return c.kept }
-func (c *copied) Takes(lease.Partition) error             { return c.takes }
+func (c *copied) Accepts(lease.Partition) error           { return c.takes }
 func (c *copied) Stalled(lease.Partition) error           { return nil }
 func (c *copied) Sure(lease.Partition) bool               { return c.sure }
 func (c *copied) Wake(context.Context, []lease.Partition) { c.sure = c.sure || c.quiet }
@@ -46,7 +46,7 @@ func (c *copied) Lead(context.Context, lease.Partition, *partition.Partition, po
 // TestACopyAnswersWhatItSurelyHas: a placement that does not lead answers requests that allow it, and says where it may lack rows.
 func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
 	maps, state := &someMap{m: newMap(t).m}, &copied{leads: true}
-	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Leadership, d.Chains = state, state })
 	defer p.stop(t)
 	st := openStream(t, p.server)
 	err := st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 1024, Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
@@ -111,7 +111,7 @@ func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
 // and the release of its lease found no rows, and no error: those that it had not found in the halves before were in no part of it.
 func TestABackupTakesNoPartitionThatIsGoneForOneWithoutRows(t *testing.T) {
 	maps, state := &someMap{m: newMap(t).m}, &copied{leads: true}
-	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Leadership, d.Chains = state, state })
 	defer p.stop(t)
 	empty, err := p.server.OpenSnapshot(t.Context(), "t", 1)
 	if err != nil || len(empty.Entry()) != 0 {
@@ -154,7 +154,7 @@ func (b *beginning) Lead(_ context.Context, _ lease.Partition, p *partition.Part
 // were acknowledged with one copy.
 func TestTheFirstRowOfAnEpochWaitsForCopiesToo(t *testing.T) {
 	state := &beginning{copied: copied{leads: true, kept: true, takes: fault.Errorf(fault.Unavailable, "1 of its placements are in sync, and the table demands 2")}}
-	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leadership, d.Chains = state, state })
 	defer p.stop(t)
 	st := openStream(t, p.server)
 	defer st.Close()
@@ -174,7 +174,7 @@ func TestTheFirstRowOfAnEpochWaitsForCopiesToo(t *testing.T) {
 // alone, and so was every row of that epoch.
 func TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads(t *testing.T) {
 	state := &beginning{copied: copied{leads: true, kept: true}}
-	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leadership, d.Chains = state, state })
 	defer p.stop(t)
 	state.meanwhile = func() {
 		must(t, p.server.DeleteSeries(t.Context(), &peer.Select{Table: "t", Lo: 0, Hi: 10, Matchers: []peer.Matcher{{Name: "i", Value: "1"}}}))
@@ -195,7 +195,7 @@ func TestACopyHasTheDeletionThatComesBeforeItsLeaderLeads(t *testing.T) {
 // TestADeletionWaitsForCopiesAsRowsDo: it was acknowledged with one copy where a table demands two.
 func TestADeletionWaitsForCopiesAsRowsDo(t *testing.T) {
 	state := &beginning{copied: copied{leads: true, kept: true}}
-	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) { d.Leadership, d.Chains = state, state })
 	defer p.stop(t)
 	st := openStream(t, p.server)
 	defer st.Close()

@@ -15,9 +15,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// Leases decides for which partitions this process acts, and under which epoch. Safe for concurrent use. All methods
+// Leadership decides for which partitions this process acts, and under which epoch. Safe for concurrent use. All methods
 // but Hold are called for every request and cost a look-up.
-type Leases interface {
+type Leadership interface {
 	// MayAct reports whether the partition's lease is good at this moment (C105).
 	MayAct(table string, id point.PartitionID) (point.Epoch, bool)
 	// Alone reports whether the placement here led when the lease lapsed and is the only one in sync: then no other server
@@ -45,19 +45,19 @@ func (a always) Why(string, point.PartitionID) string { return "" }
 
 // mayWrite returns the epoch under which a partition accepts rows that are to be acked at a level.
 func (s *Server) mayWrite(table string, id point.PartitionID, level point.Level) (point.Epoch, bool) {
-	epoch, ok := s.leases.MayAct(table, id)
+	epoch, ok := s.leadership.MayAct(table, id)
 	if !ok && level == point.All {
-		return s.leases.Alone(table, id)
+		return s.leadership.Alone(table, id)
 	}
 	return epoch, ok
 }
 
 // mayRead reports whether this server has all rows of a partition.
 func (s *Server) mayRead(table string, id point.PartitionID) bool {
-	if _, ok := s.leases.MayAct(table, id); ok {
+	if _, ok := s.leadership.MayAct(table, id); ok {
 		return true
 	}
-	_, ok := s.leases.Alone(table, id)
+	_, ok := s.leadership.Alone(table, id)
 	return ok && (!s.kept(table, id) || s.deps.Chains.Sure(lease.Partition{Table: table, ID: id}))
 }
 
@@ -67,8 +67,8 @@ func (s *Server) notLed(table string, id point.PartitionID) error {
 	if m, ok := s.deps.Maps.Get(table); ok {
 		seq = m.Seq
 	}
-	s.leases.Wanted(table, id)
-	return fault.Errorf(fault.Stale, "server %s does not lead partition %s/%d (map %d here): %s", s.settings.Server, table, id, seq, s.leases.Why(table, id))
+	s.leadership.Wanted(table, id)
+	return fault.Errorf(fault.Stale, "server %s does not lead partition %s/%d (map %d here): %s", s.settings.Server, table, id, seq, s.leadership.Why(table, id))
 }
 
 // door is a partition's gate for changes; callers can wait until it is idle.
@@ -132,6 +132,13 @@ func (d *door) leave() {
 	}
 }
 
+// quiet reports whether no change is under way, and none may begin.
+func (d *door) quiet() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.gate.Quiet()
+}
+
 func (d *door) doubtful(seq uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -166,8 +173,9 @@ type pass struct {
 	level point.Level
 }
 
-// enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. q has those of the caller's stream that wait for one, n is about the bytes of
-// this one. Errors are Stale and Canceled.
+// enter grants the right to change a partition under the epoch that is led, once no hand-over is undecided. While it waits for that, the change is in q, the queue of the caller's
+// stream, with its approximate size n in bytes. Errors are Stale and Canceled.
+//
 // The lease is asked again behind the gate. Were it asked only before, a lease could end, and Quiesce find the gate
 // idle, between the question and the entry: the row would be written after this server reported the end of its log, and
 // the next leader would not have it.
@@ -248,7 +256,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 		// A chain decides for each row whether enough placements keep it; a partition without one needs its lease
 		// alone.
 		if kept {
-			return p, s.deps.Chains.Takes(lease.Partition{Table: t.name, ID: pa.id})
+			return p, s.deps.Chains.Accepts(lease.Partition{Table: t.name, ID: pa.id})
 		}
 		return p, nil
 	}
@@ -263,7 +271,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 		return nil, fault.Errorf(fault.Unavailable, "%s", why)
 	}
 	peer.Waiting(ctx)()
-	if err := s.leases.Hold(ctx, t.name, pa.id, pa.epoch); err != nil {
+	if err := s.leadership.Hold(ctx, t.name, pa.id, pa.epoch); err != nil {
 		return nil, err
 	}
 	if !ok {
@@ -285,7 +293,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 	if err := s.deps.Chains.Lead(ctx, key, p, pa.epoch); err != nil {
 		return nil, err
 	}
-	return p, s.deps.Chains.Takes(key) // the list of an epoch before may be shorter than the table demands by now
+	return p, s.deps.Chains.Accepts(key) // the list of an epoch before may be shorter than the table demands by now
 }
 
 // placed looks up the placement on this server that the table's map gives a partition.

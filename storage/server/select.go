@@ -624,7 +624,7 @@ func (r *reader) gatherView(parts []part, batch []found, lo, hi point.Nanos) (ok
 
 // addColumn adds the column of a view to those that are appended to all series of a list at once; false: it does not follow.
 func (r *reader) addColumn(c *segment.Column, list, view int, lo, hi point.Nanos) bool {
-	if list != r.columnsOf && !r.columns.Empty() && !r.flush(r.room(view-1, lo, hi)) {
+	if list != r.columnsOf && !r.columns.Empty() && (view == 0 || !r.flush(r.room(view-1, lo, hi))) { // none is before the first
 		return false
 	}
 	r.columnsOf = list

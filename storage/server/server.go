@@ -35,8 +35,8 @@ type Deps struct {
 	Maps  Maps
 	// Newest returns where the newest map of a table is; Stale answers name it. Nil: they do not.
 	Newest func(table string) (peer.MapAt, bool)
-	// Leases decide which partitions this process may act for. Nil: all, under Settings.Epoch; for a process that runs alone.
-	Leases Leases
+	// Leadership decides which partitions this process may act for. Nil: all, under Settings.Epoch; for a process that runs alone.
+	Leadership Leadership
 	// Chains keep the copies of replicated tables. Nil: there are no copies; only the leader has the rows.
 	Chains Chains
 	// Differs says which copies of a partition that is led here hold something else than it, and what; "": none. Nil: there are no copies.
@@ -69,7 +69,7 @@ type Deps struct {
 type Settings struct {
 	// Server is this server's name in partition maps.
 	Server topology.ServerID
-	// Epoch is the fencing token under which a process without Leases writes; higher than any an earlier process wrote
+	// Epoch is the fencing token under which a process without a Leadership writes; higher than any an earlier process wrote
 	// under.
 	Epoch point.Epoch
 	// Partition are the settings of every partition.
@@ -110,7 +110,8 @@ type Settings struct {
 	NoScrub bool
 }
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	if s.HeadBytesMax == 0 {
 		s.HeadBytesMax = 1 << 30
 	}
@@ -149,12 +150,13 @@ type Server struct {
 	// Constant after Open.
 	deps       Deps
 	settings   Settings
-	leases     Leases
+	leadership Leadership
 	now        func() point.Nanos
 	latest     func() point.Nanos
 	cache      *segment.Cache
 	metrics    *metrics
 	partition  *partition.Metrics
+	refused    sliceRefusals
 	heads      *share.Pool               // bytes
 	series     *share.Pool               // of them; nil: nothing bounds them here
 	compacting budget.Held               // by compactions under way
@@ -187,12 +189,12 @@ var _ peer.Storage = (*Server)(nil)
 // Open opens all placements of the catalogue and replays the log. Errors are Corrupt (with the remedy), Unavailable, or
 // Canceled.
 func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
-	s.setDefaults()
+	s.SetDefaults()
 	d.Processors = cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
-	srv := &Server{deps: d, settings: s, leases: d.Leases, cache: segment.NewCache(s.CacheBytes),
+	srv := &Server{deps: d, settings: s, leadership: d.Leadership, cache: segment.NewCache(s.CacheBytes),
 		evaluating: make(chan struct{}, evaluationsPerProcessor*d.Processors)}
-	if srv.leases == nil {
-		srv.leases = always{s.Epoch}
+	if srv.leadership == nil {
+		srv.leadership = always{s.Epoch}
 	}
 	if srv.now = d.Now; srv.now == nil {
 		srv.now = func() point.Nanos { return time.Now().UnixNano() }

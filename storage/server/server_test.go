@@ -243,6 +243,22 @@ func TestRowsAreWhatWasWrittenLast(t *testing.T) {
 	})
 }
 
+// TestColumnsOfOtherSeriesBeforeTheFirstView: a set that comes back to its first view, with columns of other series at hand, read out of bounds.
+func TestColumnsOfOtherSeriesBeforeTheFirstView(t *testing.T) {
+	fs, maps, truth := vfs.NewMem(), newMap(t), model{}
+	p := start(t, fs, maps, 1)
+	w := newWriter(t, p.server)
+	w.insert(t, 1024, []row{{0, 100e9, 1}, {1, 200e9, 1}}, truth)
+	w.flush(t, false)
+	p.stop(t)
+	p = start(t, fs, maps, 2)
+	defer p.stop(t)
+	want := truth.String(100e9, 200e9, func(point.Labels) bool { return true })
+	if got := readPaged(t, p.server, &peer.Select{Table: "t", Lo: 100e9, Hi: 200e9}, true); got != want {
+		t.Errorf("read by pages\n%swant\n%s", got, want)
+	}
+}
+
 type row struct {
 	series int
 	at     int64

@@ -93,7 +93,7 @@ var _ peer.Snapshots = (*Server)(nil)
 // OpenSnapshot implements peer.Snapshots.
 func (s *Server) OpenSnapshot(ctx context.Context, name string, id point.PartitionID) (peer.Snapshot, error) {
 	key := lease.Partition{Table: name, ID: id}
-	epoch, ok := s.leases.MayAct(name, id)
+	epoch, ok := s.leadership.MayAct(name, id)
 	if !ok {
 		return nil, s.named(name, s.notLed(name, id))
 	}
@@ -133,7 +133,7 @@ func (s *Server) OpenSnapshot(ctx context.Context, name string, id point.Partiti
 }
 
 func (s *Server) stillLeads(key lease.Partition, epoch point.Epoch) error {
-	if now, ok := s.leases.MayAct(key.Table, key.ID); !ok || now != epoch {
+	if now, ok := s.leadership.MayAct(key.Table, key.ID); !ok || now != epoch {
 		return s.named(key.Table, s.notLed(key.Table, key.ID))
 	}
 	return nil

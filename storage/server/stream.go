@@ -141,6 +141,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 		span.End(err)
 		return err
 	}
+	defer st.s.enterUnnamed(st.t.name, in)()
 	pa, p, err := st.lead(ctx, in, bytesOf(in))
 	if err != nil {
 		return err
@@ -158,6 +159,11 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 			return err
 		}
 	}
+	leave, err := st.s.enterSlice(st.t.name, in)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
 		// Foreign rows keep the rank that they came with; Once refuses a stamp that was accepted before, that of a
@@ -188,6 +194,10 @@ func (st *stream) lead(ctx context.Context, in *peer.Insert, bytes int) (pass, *
 	}
 	pa, err := st.s.enter(ctx, st.t, in.Partition, in.Level, &st.gated, bytes)
 	if err != nil {
+		return pass{}, nil, err
+	}
+	if err := underItsLease(st.t.name, in, pa); err != nil { // before a first row is expected
+		pa.gate.leave()
 		return pass{}, nil, err
 	}
 	p, err := st.s.led(ctx, st.t, pa)

@@ -85,6 +85,7 @@ func (st *stream) forgetAll(all []*peer.Insert) error {
 // forwardAll appends rows that others ordered, frame by frame, as each has its own rank, with one wait for the disk and the copies. The order of the checks is
 // that of insert.
 func (st *stream) forwardAll(ctx context.Context, all []*peer.Insert) error {
+	defer st.s.enterUnnamed(st.t.name, all[0])() // they are of one
 	bytes := 0
 	for _, in := range all {
 		bytes += bytesOf(in)
@@ -94,6 +95,11 @@ func (st *stream) forwardAll(ctx context.Context, all []*peer.Insert) error {
 		return err
 	}
 	defer pa.gate.leave()
+	leave, err := st.s.enterSlice(st.t.name, all[0])
+	if err != nil {
+		return err
+	}
+	defer leave()
 	rows := st.scratches(len(all))
 	defer st.putScratches(rows)
 	for i, in := range all {

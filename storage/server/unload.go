@@ -29,7 +29,7 @@ func (s *Server) EndWrites(ctx context.Context, key lease.Partition, epoch point
 	if !ok {
 		return fault.Errorf(fault.Stale, "partition %v is not here", key)
 	}
-	if led, ok := s.leases.MayAct(key.Table, key.ID); !ok || led != epoch {
+	if led, ok := s.leadership.MayAct(key.Table, key.ID); !ok || led != epoch {
 		return s.notLed(key.Table, key.ID)
 	}
 	var err error
@@ -58,7 +58,7 @@ const unloadBatch = 64
 
 // Rows implements runner.Partitions. Errors are Stale, Canceled, those of f and of a damaged partition.
 func (s *Server) Rows(ctx context.Context, key lease.Partition, epoch point.Epoch, lo, hi point.Nanos, f runner.Take) error {
-	if led, ok := s.leases.MayAct(key.Table, key.ID); !ok || led != epoch {
+	if led, ok := s.leadership.MayAct(key.Table, key.ID); !ok || led != epoch {
 		return s.notLed(key.Table, key.ID)
 	}
 	p, ok := s.Placement(key)

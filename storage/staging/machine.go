@@ -596,9 +596,9 @@ type Restage struct {
 	ID      ID
 	To      topology.ServerID
 	Holders []topology.ServerID // then
-	// Tell are the servers that the frame is sent to with the new holders, To among them: each holder looks after the others by its list, and one that never accepted the
+	// Servers are sent the frame with the new holders, To among them: each holder looks after the others by its list, and one that never accepted the
 	// frame gets it.
-	Tell []topology.ServerID
+	Servers []topology.ServerID
 
 	from []topology.ServerID // the holders now
 }
@@ -659,11 +659,11 @@ func (m *Machine) replace(now time.Time, e *entry, servers []topology.ServerID) 
 }
 
 func (m *Machine) restage(e *entry, to topology.ServerID, holders []topology.ServerID) Restage {
-	tell := slices.DeleteFunc(slices.Clone(holders), func(s topology.ServerID) bool {
+	servers := slices.DeleteFunc(slices.Clone(holders), func(s topology.ServerID) bool {
 		_, silent := m.away[s]
 		return silent || s == m.settings.Server
 	})
-	return Restage{ID: e.ID, To: to, Holders: holders, Tell: tell, from: e.Holders}
+	return Restage{ID: e.ID, To: to, Holders: holders, Servers: servers, from: e.Holders}
 }
 
 // Restaged records the outcome of a Restage: whether all notified servers have the frame. gone: this server need not hold it any more; renamed: it does, with the new

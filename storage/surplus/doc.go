@@ -3,7 +3,7 @@
 //	former leader   log: … │ frames that the new leader never had        partition.Cut sets them aside in a file, with their labels
 //	                        └─▶ file ─▶ each frame's rows, with their ranks ─▶ Insert at the leader, level all, Inherit ─▶ file removed
 //
-// Such rows were acknowledged at the levels received or one, or not at all; nothing says which. So all of them are handed over, and the leader takes those that
+// Such rows were acknowledged at the levels received or one, or not at all; the file does not record which. So all of them are sent, and the leader keeps those that
 // it does not have yet with that rank or a higher one: a row that was written again, overwritten or deleted since does not come back (I9). A file that is
 // handed over twice, because a process died before it removed it, changes nothing.
 //

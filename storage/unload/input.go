@@ -1,6 +1,9 @@
 package unload
 
-import "github.com/spillwaydb/spillway/protocols/point"
+import (
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
 
 // Input is what happened.
 type Input interface{ input() }
@@ -11,8 +14,8 @@ type Effect interface{ effect() }
 // Inputs.
 type (
 	// Begin: this server leads the partition, which is sealed for good: no server accepts rows for it any more. First: it led the partition before that too, so no slice
-	// of an earlier leader can be on its way.
-	Begin struct{ First bool }
+	// of an earlier leader can be on its way. Again: this process moved rows of it under this very epoch before, as where its lease lapsed and no other server acquired it: heirs accept those slices, so deletions wait for their time.
+	Begin struct{ First, Again bool }
 	// End: this server does not lead the partition any more. No Drop follows: the caller drops all slices that it has.
 	End struct{}
 	// Tick says that time went by.
@@ -36,16 +39,32 @@ type (
 	Delete struct{ ID uint64 }
 	// Deleted ends a deletion, also one that failed or was not permitted yet.
 	Deleted struct{ ID uint64 }
+	// Leaders answers FindLeaders: Servers hold the leases of the partitions to which rows of this one may go, by lease rows read at one moment after this leader
+	// acquired its own. Known false: there are no such rows yet, or one of them cannot be read.
+	Leaders struct {
+		ID      uint64
+		Known   bool
+		Servers []topology.ServerID
+	}
+	// Answered answers EndSlices. OK: the server accepts no slice of an earlier epoch any more, and none is being inserted there. A server that does not know the
+	// request, or does not answer, is not OK.
+	Answered struct {
+		ID     uint64
+		Server topology.ServerID
+		OK     bool
+	}
 )
 
-func (Begin) input()   {}
-func (End) input()     {}
-func (Tick) input()    {}
-func (Read) input()    {}
-func (Unread) input()  {}
-func (Sent) input()    {}
-func (Delete) input()  {}
-func (Deleted) input() {}
+func (Begin) input()    {}
+func (End) input()      {}
+func (Tick) input()     {}
+func (Read) input()     {}
+func (Unread) input()   {}
+func (Sent) input()     {}
+func (Delete) input()   {}
+func (Deleted) input()  {}
+func (Leaders) input()  {}
+func (Answered) input() {}
 
 // Effects.
 type (
@@ -62,10 +81,19 @@ type (
 	Permit struct{ ID uint64 }
 	// Finish says that the successors have all rows: the partition may be removed from the map.
 	Finish struct{}
+	// FindLeaders asks which servers may accept slices. ID numbers the leaderships of this machine.
+	FindLeaders struct{ ID uint64 }
+	// EndSlices asks a server to refuse slices of earlier epochs of the partition from now on.
+	EndSlices struct {
+		ID     uint64
+		Server topology.ServerID
+	}
 )
 
-func (ReadSlice) effect() {}
-func (Send) effect()      {}
-func (Drop) effect()      {}
-func (Permit) effect()    {}
-func (Finish) effect()    {}
+func (ReadSlice) effect()   {}
+func (Send) effect()        {}
+func (Drop) effect()        {}
+func (Permit) effect()      {}
+func (Finish) effect()      {}
+func (FindLeaders) effect() {}
+func (EndSlices) effect()   {}

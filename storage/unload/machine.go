@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -16,7 +17,7 @@ type Settings struct {
 	SliceBytes int64
 	// Window is how many slices are read or on their way. Default 2.
 	Window int
-	// SendWithin bounds the sending of a slice. Default 10 s.
+	// SendWithin bounds the sending of a slice, and the wait of deletions after a takeover. Default 10 s.
 	SendWithin time.Duration
 	// PauseMin and PauseMax bound the pause after a slice was not acked or read, twice as long each time. Defaults 100 ms and 10 s.
 	PauseMin, PauseMax time.Duration
@@ -59,6 +60,8 @@ type Machine struct {
 	next      point.Nanos
 	deletions map[uint64]bool // true: permitted
 	finished  bool
+	ending    ending
+	now       time.Time // of the last Step
 	out       []Effect
 }
 
@@ -86,12 +89,13 @@ func New(set Settings, lo, hi point.Nanos) *Machine {
 
 // Step handles an input and returns the effects, in order. The slice is the caller's until the next call.
 func (m *Machine) Step(now time.Time, in Input) []Effect {
-	m.out = m.out[:0]
+	m.now, m.out = now, m.out[:0]
 	switch in := in.(type) {
 	case Begin:
-		m.begin(now, in.First)
+		m.begin(now, in)
 	case End:
 		m.leads, m.slices, m.finished, m.next = false, nil, false, m.lo
+		m.ending.on = false
 		clear(m.deletions)
 	case Read:
 		m.read(now, in)
@@ -107,24 +111,32 @@ func (m *Machine) Step(now time.Time, in Input) []Effect {
 		}
 	case Deleted:
 		delete(m.deletions, in.ID)
+	case Leaders:
+		m.leaders(now, in)
+	case Answered:
+		m.answered(now, in)
 	}
 	if m.leads {
+		m.endSlices(now)
 		m.permit(now)
 		m.advance(now)
 	}
 	return m.out
 }
 
-// Wake is when the machine wants a Tick; zero: it waits for an answer.
-func (m *Machine) Wake(now time.Time) time.Time {
+// Wake is when the machine wants a Tick, after the last Step; zero: it waits for an answer. It may be over by now, where the caller was held up since.
+func (m *Machine) Wake() time.Time {
 	var at time.Time
 	sooner := func(t time.Time) {
-		if t.After(now) && (at.IsZero() || t.Before(at)) {
+		if t.After(m.now) && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
 	}
 	if !m.leads {
 		return at
+	}
+	if m.ending.on && !m.ending.finding {
+		sooner(m.ending.findAt)
 	}
 	if len(m.deletions) > 0 {
 		sooner(m.quiet)
@@ -143,13 +155,16 @@ func (m *Machine) Progress() (upTo point.Nanos, finished bool) {
 	return upTo, m.finished
 }
 
-func (m *Machine) begin(now time.Time, first bool) {
+func (m *Machine) begin(now time.Time, in Begin) {
 	if m.leads {
 		return
 	}
 	m.leads, m.quiet, m.next, m.failed = true, now.Add(m.set.SendWithin), m.lo, 0
-	if first {
+	switch {
+	case in.First:
 		m.quiet = now
+	case !in.Again:
+		m.ending = ending{id: m.ending.id + 1, on: true, findAt: now, asked: map[topology.ServerID]bool{}}
 	}
 	m.readFrom = now.Add(m.set.After)
 }

@@ -1,6 +1,7 @@
 package unload
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -8,12 +9,13 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // TestNothingIsLostAndNothingComesBack unloads a partition of random rows while its successors get writes, series are deleted, slices fail after some of their rows
-// arrived, and leaders die with slices on their way, which arrive at any moment of the next SendWithin. At each moment parent and heir together, by rank, have the
-// rows acked last and no deleted one; and at Finish the heir has them alone.
+// arrived, and leaders die or are suspended with slices on their way, which arrive at any moment of the next SendWithin, or of all time. The heir's leader restarts and changes, and
+// requests to end slices are lost, doubled and late. At each moment parent and heir together, by rank, have the rows acked last and no deleted one; and at Finish the heir has them alone.
 func TestNothingIsLostAndNothingComesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newUnloadWorld(t)
@@ -25,8 +27,22 @@ func TestNothingIsLostAndNothingComesBack(t *testing.T) {
 			"write":  w.write,
 			"delete": w.erase,
 			"carry":  w.carry,
-			"die":    w.die,
-			"stray":  w.stray,
+			"die":    func(t *rapid.T) { w.die(t, false) },
+			"lapse":  func(t *rapid.T) { w.die(t, true) },
+			"stray":  func(t *rapid.T) { w.draw(t, "stray", len(w.heirs.strays), w.stray) },
+			"insert": func(t *rapid.T) { w.draw(t, "insertion", len(w.heirs.inserting), w.insert) },
+			"find":   func(t *rapid.T) { w.draw(t, "look-up", len(w.finds), w.found) },
+			"end":    w.end,
+			"answer": func(t *rapid.T) { w.draw(t, "answer", len(w.heirs.answers), w.answer) },
+			"heir": func(t *rapid.T) {
+				restarts := rapid.IntRange(-1, 1).Draw(t, "restarts")
+				if restarts >= 0 {
+					w.restart(restarts)
+				}
+				if rapid.Bool().Draw(t, "another leads") {
+					w.heirs.acquire(rapid.IntRange(0, 1).Draw(t, "leader"), w.drawn(t, "inserted"))
+				}
+			},
 		})
 		w.settle(t)
 	})
@@ -51,37 +67,81 @@ type unloadWorld struct {
 	now       time.Time
 	rank      int
 	parent    map[point.Nanos]ranked
-	heir      map[point.Nanos]ranked
 	want      map[point.Nanos]int // the value acked last
 	reads     []ReadSlice
 	held      map[uint64]map[point.Nanos]ranked // rows of slices that were read
-	sends     []uint64
-	strays    []map[point.Nanos]ranked
-	strayTo   time.Time
+	sends     []sent
+	strayTo   time.Time // zero: strays arrive for ever, and only their end lets deletions begin
+	suspends  bool
+	epoch     point.Epoch
+	finds     []FindLeaders
+	ends      []asking
+	heirs     *heirWorld
 	erasure   *erasure
 	permitted bool
 	finished  bool
 	last      uint64
 }
 
+// sent is a slice of the leader with the lease of the heir by which it chose the receiver.
+type sent struct {
+	id    uint64
+	under point.Epoch
+	to    int
+}
+
+// asking is a request to end slices on its way.
+type asking struct {
+	EndSlices
+	m     *Machine
+	epoch point.Epoch
+}
+
 func newUnloadWorld(t *rapid.T) *unloadWorld {
-	w := &unloadWorld{now: time.Unix(1700000000, 0), parent: map[point.Nanos]ranked{}, heir: map[point.Nanos]ranked{}, want: map[point.Nanos]int{}}
+	w := emptyUnloadWorld(rapid.Bool().Draw(t, "suspends"))
 	for at := range point.Nanos(modelTimes) {
 		if rapid.Bool().Draw(t, "has a row") {
-			w.rank++
-			w.parent[at] = ranked{w.rank, w.rank}
-			w.want[at] = w.rank
+			w.had(at)
 		}
 	}
-	w.lead(true)
+	w.lead(Begin{First: true})
 	return w
 }
 
+func emptyUnloadWorld(suspends bool) *unloadWorld {
+	return &unloadWorld{now: time.Unix(1700000000, 0), parent: map[point.Nanos]ranked{}, want: map[point.Nanos]int{}, suspends: suspends, heirs: newHeirWorld()}
+}
+
+// had gives the parent a row.
+func (w *unloadWorld) had(at point.Nanos) {
+	w.rank++
+	w.parent[at] = ranked{w.rank, w.rank}
+	w.want[at] = w.rank
+}
+
+func (w *unloadWorld) draw(t *rapid.T, what string, n int, do func(i int)) {
+	if n == 0 {
+		t.Skip("there is none")
+	}
+	do(rapid.IntRange(0, n-1).Draw(t, what))
+}
+
+func (w *unloadWorld) drawn(t *rapid.T, what string) func() bool {
+	return func() bool { return rapid.Bool().Draw(t, what) }
+}
+
 // lead gives the partition to a leader that knows nothing of the one before, if there was one.
-func (w *unloadWorld) lead(first bool) {
-	w.m = New(Settings{After: time.Second, SendWithin: 2 * time.Second, SliceBytes: 3, Window: 2}, 0, modelTimes)
-	w.reads, w.sends, w.held = nil, nil, map[uint64]map[point.Nanos]ranked{}
-	w.step(Begin{first})
+func (w *unloadWorld) lead(begin Begin) {
+	within := 2 * time.Second
+	if w.suspends {
+		within = 1000 * time.Hour
+	}
+	w.m = New(Settings{After: time.Second, SendWithin: within, SliceBytes: 3, Window: 2}, 0, modelTimes)
+	w.reads, w.sends, w.held, w.finds = nil, nil, map[uint64]map[point.Nanos]ranked{}, nil
+	if !begin.Again {
+		w.epoch++
+	}
+	w.step(begin)
 }
 
 func (w *unloadWorld) step(in Input) {
@@ -98,7 +158,11 @@ func (w *unloadWorld) step(in Input) {
 			}
 			w.held[e.ID] = rows
 		case Send:
-			w.sends = append(w.sends, e.ID)
+			w.sends = append(w.sends, sent{e.ID, w.heirs.epoch, w.heirs.leader})
+		case FindLeaders:
+			w.finds = append(w.finds, e)
+		case EndSlices:
+			w.ends = append(w.ends, asking{e, w.m, w.epoch})
 		case Drop:
 			delete(w.held, e.ID)
 		case Permit:
@@ -111,8 +175,8 @@ func (w *unloadWorld) step(in Input) {
 
 func (w *unloadWorld) pass(ms int) {
 	w.now = w.now.Add(time.Duration(ms) * time.Millisecond)
-	if w.now.After(w.strayTo) {
-		w.strays = nil
+	if w.now.After(w.strayTo) && !w.suspends {
+		w.heirs.pass()
 	}
 	w.step(Tick{})
 }
@@ -135,29 +199,70 @@ func (w *unloadWorld) read(t *rapid.T) {
 	w.step(Read{ID: r.ID, To: to, Rows: n, Bytes: int64(n)})
 }
 
-// arrive inserts rows into the heir with their ranks.
-func (w *unloadWorld) arrive(rows map[point.Nanos]ranked) {
-	for at, r := range rows {
-		if have, ok := w.heir[at]; !ok || have.rank < r.rank {
-			w.heir[at] = r
-		}
-	}
-}
-
 func (w *unloadWorld) send(t *rapid.T) {
 	if len(w.sends) == 0 {
 		t.Skip("nothing is sent")
 	}
 	i := rapid.IntRange(0, len(w.sends)-1).Draw(t, "slice")
-	id := w.sends[i]
+	x := w.sends[i]
 	w.sends = slices.Delete(w.sends, i, i+1)
-	rows, ok := w.held[id], rapid.IntRange(0, 3).Draw(t, "acked") > 0
+	rows, ok := w.held[x.id], rapid.IntRange(0, 3).Draw(t, "acked") > 0
 	if !ok {
 		rows = maps.Clone(rows)
 		maps.DeleteFunc(rows, func(at point.Nanos, _ ranked) bool { return rapid.Bool().Draw(t, "lost") })
 	}
-	w.arrive(rows)
-	w.step(Sent{ID: id, OK: ok})
+	w.deliver(x, rows, ok)
+}
+
+// deliver inserts a slice of the leader.
+func (w *unloadWorld) deliver(x sent, rows map[point.Nanos]ranked, ok bool) {
+	h := w.heirs
+	h.strays = append(h.strays, stray{rows: rows, parent: w.epoch, under: x.under, to: x.to})
+	before := len(h.inserting)
+	h.enter(len(h.strays) - 1)
+	entered := len(h.inserting) > before
+	if entered {
+		h.insert(before)
+	}
+	w.step(Sent{ID: x.id, OK: ok && entered})
+}
+
+func (w *unloadWorld) stray(i int)  { w.heirs.enter(i) }
+func (w *unloadWorld) insert(i int) { w.heirs.insert(i) }
+
+// found answers a look-up of the heir's leader.
+func (w *unloadWorld) found(i int) {
+	f := w.finds[i]
+	w.finds = slices.Delete(w.finds, i, i+1)
+	w.step(Leaders{ID: f.ID, Known: true, Servers: []topology.ServerID{heirNames[w.heirs.leader]}})
+}
+
+// end has a request to end slices arrive, again later if it is doubled, or not at all.
+func (w *unloadWorld) end(t *rapid.T) {
+	w.draw(t, "request", len(w.ends), func(i int) {
+		w.ask(i, rapid.IntRange(0, 3).Draw(t, "doubled") == 0, rapid.IntRange(0, 3).Draw(t, "lost") == 0)
+	})
+}
+
+func (w *unloadWorld) ask(i int, doubled, lost bool) {
+	x := w.ends[i]
+	if !doubled {
+		w.ends = slices.Delete(w.ends, i, i+1)
+	}
+	if lost {
+		if x.m == w.m {
+			w.step(Answered{ID: x.ID, Server: x.Server})
+		}
+		return
+	}
+	w.heirs.end(x)
+}
+
+// answer gives the leader the answer of a server, once it may be given. One for an earlier leader is dropped.
+func (w *unloadWorld) answer(i int) {
+	if x, ok := w.heirs.answer(i); ok && x.m == w.m {
+		w.step(Answered{ID: x.ID, Server: x.Server, OK: true})
+	}
 }
 
 func (w *unloadWorld) write(t *rapid.T) {
@@ -166,7 +271,7 @@ func (w *unloadWorld) write(t *rapid.T) {
 		t.Skip("what is written while it is deleted may be there or not")
 	}
 	w.rank++
-	w.heir[at] = ranked{w.rank, w.rank}
+	w.heirs.rows[at] = ranked{w.rank, w.rank}
 	w.want[at] = w.rank
 }
 
@@ -194,56 +299,70 @@ func (w *unloadWorld) carry(t *rapid.T) {
 		e.parent = true
 		w.step(Deleted{e.id})
 	default:
-		maps.DeleteFunc(w.heir, covers)
+		maps.DeleteFunc(w.heirs.rows, covers)
 		maps.DeleteFunc(w.want, func(at point.Nanos, _ int) bool { return at >= e.lo && at <= e.hi })
 		w.erasure = nil
 	}
 }
 
 // die has another server lead. A deletion that the parent has not carried out is asked for again.
-func (w *unloadWorld) die(t *rapid.T) {
+// die ends a leader, or only its lease, which it then gets back under its epoch.
+func (w *unloadWorld) die(t *rapid.T, again bool) {
 	if w.finished {
 		t.Skip("it is over")
 	}
-	for _, id := range w.sends {
-		w.strays = append(w.strays, w.held[id])
+	w.takeOver(Begin{Again: again})
+}
+
+func (w *unloadWorld) takeOver(begin Begin) {
+	for _, x := range w.sends {
+		w.heirs.strays = append(w.heirs.strays, stray{rows: w.held[x.id], parent: w.epoch, under: x.under, to: x.to})
 	}
 	w.strayTo = w.now.Add(2*time.Second - 1)
-	w.lead(false)
+	w.lead(begin)
 	if e := w.erasure; e != nil && !e.parent {
 		w.permitted = false
 		w.step(Delete{e.id})
 	}
 }
 
-// stray lets rows arrive that an earlier leader sent.
-func (w *unloadWorld) stray(t *rapid.T) {
-	if len(w.strays) == 0 {
-		t.Skip("there are none")
+func (w *unloadWorld) check(t *rapid.T) {
+	if wrong := w.wrong(); wrong != "" {
+		t.Fatal(wrong)
 	}
-	w.arrive(w.strays[0])
-	w.strays = w.strays[1:]
 }
 
-func (w *unloadWorld) check(t *rapid.T) {
+// wrong says which row is lost or came back.
+func (w *unloadWorld) wrong() string {
 	for at := range point.Nanos(modelTimes) {
 		if e := w.erasure; e != nil && at >= e.lo && at <= e.hi {
 			continue
 		}
-		best, ok := w.heir[at]
+		best, ok := w.heirs.rows[at]
 		if r, has := w.parent[at]; !w.finished && has && (!ok || r.rank > best.rank) {
 			best, ok = r, true
 		}
 		if value, wanted := w.want[at]; ok != wanted || best.value != value {
-			t.Fatalf("at %d: value %d (found: %v), acked was %d (%v); finished: %v", at, best.value, ok, value, wanted, w.finished)
+			return fmt.Sprintf("at %d: value %d (found: %v), acked was %d (%v); finished: %v", at, best.value, ok, value, wanted, w.finished)
 		}
 	}
+	return ""
 }
 
 // settle answers everything until the unload is over.
 func (w *unloadWorld) settle(t *rapid.T) {
 	for range 1000 {
 		switch {
+		case !w.heirs.leads:
+			w.heirs.acquire(w.heirs.leader, w.drawn(t, "inserted"))
+		case len(w.finds) > 0:
+			w.found(0)
+		case len(w.heirs.inserting) > 0:
+			w.insert(0)
+		case len(w.ends) > 0:
+			w.ask(0, false, false)
+		case len(w.heirs.answers) > 0:
+			w.answer(0)
 		case w.erasure != nil && (w.erasure.parent || w.permitted):
 			w.carry(t)
 		case len(w.reads) > 0:
@@ -251,15 +370,14 @@ func (w *unloadWorld) settle(t *rapid.T) {
 			w.reads = w.reads[1:]
 			w.step(Read{ID: r.ID, To: r.To, Rows: len(w.held[r.ID]), Bytes: 1})
 		case len(w.sends) > 0:
-			id := w.sends[0]
+			x := w.sends[0]
 			w.sends = w.sends[1:]
-			w.arrive(w.held[id])
-			w.step(Sent{ID: id, OK: true})
+			w.deliver(x, w.held[x.id], true)
 		case w.finished:
 			w.check(t)
 			return
 		default:
-			at := w.m.Wake(w.now)
+			at := w.m.Wake()
 			if at.IsZero() {
 				t.Fatalf("the unload waits for nothing: %+v", w.m)
 			}

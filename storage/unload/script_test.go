@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -20,6 +21,8 @@ import (
 //	unread 1               they could not be read
 //	acked 1 | failed 1     the end of a slice's sending
 //	delete 1 | deleted 1   a deletion asks to begin, and ends
+//	leaders a b            the servers that lead heirs; unknown: they are not known yet
+//	ended a | silent a     a server has ended the slices of earlier leaders, or does not answer
 //
 // Each command shows the effects, how far the unload is, and when the machine wants to be woken.
 func TestScripts(t *testing.T) {
@@ -71,6 +74,14 @@ func (s *script) play(t *testing.T, d *datadriven.TestData) string {
 		in = Delete{id()}
 	case "deleted":
 		in = Deleted{id()}
+	case "leaders":
+		l := Leaders{ID: 1, Known: !d.HasArg("unknown")}
+		for _, a := range d.CmdArgs {
+			l.Servers = append(l.Servers, topology.ServerID(a.Key))
+		}
+		in = l
+	case "ended", "silent":
+		in = Answered{ID: 1, Server: topology.ServerID(d.CmdArgs[0].Key), OK: d.Cmd == "ended"}
 	default:
 		t.Fatalf("unknown command %q", d.Cmd)
 	}
@@ -91,6 +102,10 @@ func (s *script) show(effects []Effect) string {
 			fmt.Fprintf(&b, "deletion %d may begin\n", e.ID)
 		case Finish:
 			b.WriteString("finish\n")
+		case FindLeaders:
+			b.WriteString("find the leaders of the heirs\n")
+		case EndSlices:
+			fmt.Fprintf(&b, "%s: end earlier slices\n", e.Server)
 		}
 	}
 	upTo, finished := s.m.Progress()
@@ -98,7 +113,7 @@ func (s *script) show(effects []Effect) string {
 	if finished {
 		b.WriteString(", all")
 	}
-	if at := s.m.Wake(s.now); !at.IsZero() {
+	if at := s.m.Wake(); !at.IsZero() {
 		fmt.Fprintf(&b, "; wakes in %v", at.Sub(s.now))
 	}
 	return b.String() + "\n"

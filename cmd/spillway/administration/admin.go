@@ -104,10 +104,11 @@ func (f *Flags) open(ctx context.Context) (coord.Store, error) {
 	return f.Coord.Open(ctx)
 }
 
-// throughServers opens the coordination store through the first storage server that answers. Errors are those of the last
-// one tried: Unavailable, Denied (the certificate is not an administrator's), Invalid.
+// throughServers opens the coordination store through the first storage server that answers. Errors are those of all, of the last one's Kind:
+// Unavailable, Denied (the certificate is not an administrator's), Invalid.
 func throughServers(ctx context.Context, addrs []string, p connect.Peer) (coord.Store, error) {
 	var last error
+	var said []string
 	for _, addr := range addrs {
 		server, err := rpc.Dial(addr, rpc.DialSettings{TLS: p.TLS(rpc.Identity{})})
 		if err != nil {
@@ -121,6 +122,10 @@ func throughServers(ctx context.Context, addrs []string, p connect.Peer) (coord.
 		if fault.Is(last, fault.Denied) {
 			return nil, last
 		}
+		said = append(said, last.Error())
+	}
+	if len(said) > 1 {
+		return nil, fault.Errorf(fault.KindOf(last), "none of %d storage servers answers:\n  %s", len(said), strings.Join(said, "\n  "))
 	}
 	return nil, last
 }
@@ -204,11 +209,11 @@ func (a *admin) close() error {
 	return errors.Join(a.peers.Close(), a.store.Close())
 }
 
-// serverIDs are the servers that are not drained, also silent ones: a command has no heartbeats.
+// serverIDs are the servers that get placements, also silent ones: a command has no heartbeats.
 func (a *admin) serverIDs() []topology.ServerID {
 	var out []topology.ServerID
 	for _, s := range a.servers.All() {
-		if s.Drain == nil {
+		if s.Takes() {
 			out = append(out, s.ID)
 		}
 	}
@@ -225,7 +230,7 @@ func (a *admin) keepers() []topology.ServerID {
 			live = append(live, s)
 		}
 	}
-	return tables.Keepers(live, silent, master.MetadataServers)
+	return tables.MetadataCandidates(live, silent, master.MetadataServers)
 }
 
 // takers counts the servers that accept placements.

@@ -22,6 +22,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -63,6 +64,10 @@ func (c *Doctor) run(ctx context.Context, a *admin) error {
 	}
 	e.unreadable()
 	e.dead()
+	if err := e.refused(ctx); err != nil {
+		return err
+	}
+	e.ownClock(time.Now().UnixNano())
 	e.deadHolders()
 	e.mixedCopies()
 	e.fewServers()
@@ -98,10 +103,46 @@ type examination struct {
 	rows   *master.Rows
 	live   map[topology.ServerID]bool
 	report []findings.Finding
+	causes map[int]string // of findings, by their place in report: those of one cause are printed as one
 }
 
 func (e *examination) add(severity, kind, subject, what, do string) {
 	e.report = append(e.report, findings.Finding{Severity: severity, Kind: kind, Subject: subject, What: what, Do: do})
+}
+
+// dueTo names the cause of the last finding: a server, or several. A dead server with a thousand tables would be a thousand findings.
+func (e *examination) dueTo(cause string) {
+	if e.causes == nil {
+		e.causes = map[int]string{}
+	}
+	e.causes[len(e.report)-1] = cause
+}
+
+// grouped returns the findings with those of one kind, cause and remedy as one, in the place of the first of them.
+func (e *examination) grouped() []findings.Finding {
+	type group struct{ severity, kind, cause, do string }
+	of, out := map[group][]findings.Finding{}, []findings.Finding{}
+	key := func(i int) (g group, ok bool) {
+		cause, ok := e.causes[i]
+		return group{e.report[i].Severity, e.report[i].Kind, cause, e.report[i].Do}, ok
+	}
+	for i, f := range e.report {
+		if g, ok := key(i); ok {
+			of[g] = append(of[g], f)
+		}
+	}
+	for i, f := range e.report {
+		g, ok := key(i)
+		switch all := of[g]; {
+		case !ok || len(all) == 1:
+			out = append(out, f)
+		case len(all) > 1:
+			f.Subject, f.What = g.cause, fmt.Sprintf("%d times, the first of %s: %s; and of %s", len(all), f.Subject, f.What, listOf(all[1:], func(f findings.Finding) string { return f.Subject }))
+			out = append(out, f)
+			of[g] = nil
+		}
+	}
+	return out
 }
 
 func (e *examination) broken(kind, subject, what, do string) {
@@ -117,7 +158,7 @@ func (e *examination) print() error {
 	for _, m := range e.s.Tables {
 		partitions += m.Len()
 	}
-	return printFindings(e.admin, e.report, len(e.s.Servers), len(e.s.Tables), partitions)
+	return printFindings(e.admin, e.grouped(), len(e.s.Servers), len(e.s.Tables), partitions)
 }
 
 // unreadable reports rows that this build cannot read.
@@ -138,8 +179,16 @@ func (e *examination) dead() {
 		switch {
 		case !srv.Live && r.OnlyCopy > 0:
 			e.broken("dead server", string(srv.ID), fmt.Sprintf("silent for %s, and only it has the rows of %d partitions", since(srv.For), r.OnlyCopy), "start it, with its store directory")
+		case !srv.Live && e.onDead(srv.ID) > 0:
+			e.broken("dead server", string(srv.ID), fmt.Sprintf("silent for %s, as are the other servers that have all rows of %d partitions", since(srv.For), e.onDead(srv.ID)), "start it, with its store directory")
 		case !srv.Live:
-			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
+			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), e.deadDo(srv, r.Placements+r.Metadata == 0))
+		case srv.Unreached != "":
+			report, only := e.degraded, ""
+			if r.OnlyCopy > 0 {
+				report, only = e.broken, fmt.Sprintf("; only it has the rows of %d partitions", r.OnlyCopy)
+			}
+			report("unreached server", string(srv.ID), fmt.Sprintf("no process has reached it at %s: %s; it gets no partitions, and leads none that another can lead%s", srv.Addr, srv.Unreached, only), "set its peer.advertise to an address at which gateways and the other servers reach it, and for which its certificate is, or open the way there; then restart it")
 		case srv.Beat.ClockAhead != 0:
 			e.degraded("clock off", string(srv.ID), fmt.Sprintf("its clock is %v ahead of the median of the servers' clocks: it releases the partitions that others can lead, and acquires none", srv.Beat.ClockAhead.Round(time.Millisecond)), "set the clock right, and look at its time service")
 		case srv.Beat.ReadOnly != "":
@@ -149,6 +198,84 @@ func (e *examination) dead() {
 		case srv.Drain != nil:
 			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements, %d of them of partitions without rows, and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Empty, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
 		}
+	}
+}
+
+// refused reports processes that do not register, as another one answers at their address.
+func (e *examination) refused(ctx context.Context) error {
+	all, err := registry.AllRefused(ctx, e.store, time.Now())
+	for _, r := range all {
+		e.broken("wrong address", string(r.ID), fmt.Sprintf("it runs on host %s, and does not register: %s", r.Host, r.Why), "set its peer.advertise (--peer.advertise) right and restart it")
+	}
+	return err
+}
+
+// cutOff reports live servers that others do not reach.
+func (e *examination) cutOff(by map[string][]topology.ServerID, why map[string]string) {
+	for _, id := range slices.Sorted(maps.Keys(by)) {
+		e.degraded("cut off", id, fmt.Sprintf("its heartbeats come, and it is not reached from %s: %s", joinIDs(by[id]), why[id]),
+			"see that peer.advertise of "+id+" is an address that the others reach, and look at firewalls, names and certificates between them; until then its copies fall behind, and rows for what it leads are staged")
+	}
+}
+
+// onDead counts the partitions with all rows on this server and on no live one.
+func (e *examination) onDead(id topology.ServerID) (n int) {
+	for _, l := range e.s.Leases {
+		here := slices.ContainsFunc(l.InSync, func(m lease.Member) bool { return m.Server == id })
+		if here && !l.Empty && !slices.ContainsFunc(l.InSync, func(m lease.Member) bool { return e.live[m.Server] }) {
+			n++
+		}
+	}
+	return n
+}
+
+// deadDo returns what to do about a dead server of which live servers have all rows, as far as maps are there; empty: no map names it.
+func (e *examination) deadDo(srv master.Server, empty bool) string {
+	switch {
+	case len(e.admin.lacking) > 0:
+		return "start it, with its store directory: it may hold rows of the tables that `no map` names"
+	case srv.Staging != "":
+		return "start it, with its store directory: it may hold staged rows, as `dead holder` says"
+	case empty:
+		return "start it, or remove it: it holds nothing"
+	}
+	do := fmt.Sprintf("start it; if its directory is gone, start another under its name: `spillway storage --id %s --replace-store`", srv.ID)
+	enough := true
+	for _, m := range e.s.Tables {
+		enough = enough && m.Config.Replicas <= e.hostsWithout(srv.ID)
+	}
+	switch {
+	case !enough:
+		return do + "; its copies cannot be made elsewhere, as there are too few other hosts: to give it up, start a storage server on a host of its own first"
+	case srv.Drain != nil:
+		return do + "; or wait until its drain has left it no placements, and remove it"
+	default:
+		return do + "; or drain it and remove it"
+	}
+}
+
+// hostsWithout counts the hosts of other live servers that may get placements.
+func (e *examination) hostsWithout(id topology.ServerID) int {
+	hosts := map[string]bool{}
+	for _, srv := range e.s.Servers {
+		if srv.ID != id && srv.Live && srv.Takes() {
+			hosts[srv.Host] = true
+		}
+	}
+	return len(hosts)
+}
+
+// ownClock compares the clock of the machine that the command runs on, often that of a gateway, with those of the servers that live: their heartbeats are of seconds ago.
+func (e *examination) ownClock(now point.Nanos) {
+	var servers clock.Peers
+	for _, srv := range e.s.Servers {
+		if srv.Live && !srv.Beat.Time.IsZero() {
+			servers.Observe(string(srv.ID), srv.Beat.Time.UnixNano(), 0)
+		}
+	}
+	if s := servers.Look(now, 0); s.Verdict == clock.Off {
+		ahead := time.Duration(now - s.Ref).Round(time.Second)
+		e.degraded("clock off", "this machine", fmt.Sprintf("its clock is %v ahead of the median of the storage servers' clocks: a gateway here goes by that median", ahead), "set the clock right, and look at its time service")
 	}
 }
 
@@ -207,6 +334,8 @@ func (e *examination) damaged(ctx context.Context) {
 				"`spillway table repair "+table+" --reason restored`; until then its rows are not read")
 		}
 	}()
+	by, lastWhy := map[string][]topology.ServerID{}, map[string]string{} // servers that others do not reach
+	defer func() { e.cutOff(by, lastWhy) }()
 	var deaf []topology.ServerID // live, and without an answer
 	var why error                // of the last of them
 	defer func() { e.unseen(deaf, why) }()
@@ -219,12 +348,16 @@ func (e *examination) damaged(ctx context.Context) {
 			deaf, why = append(deaf, srv.ID), fault.Errorf(fault.Unavailable, "it cannot be dialled")
 			continue
 		}
-		for _, table := range e.unmapped(ctx, st) {
+		mapless, unreached := e.unmapped(ctx, st)
+		for _, table := range mapless {
 			unmapped[table] = append(unmapped[table], srv.ID)
+		}
+		for _, u := range unreached {
+			by[u.Server], lastWhy[u.Server] = append(by[u.Server], srv.ID), u.Why
 		}
 		reported := false
 		stats, err := statsOf(ctx, e.s.Tables, st)
-		if err != nil {
+		if err != nil && srv.Unreached == "" { // else that is reported
 			deaf, why = append(deaf, srv.ID), err
 		}
 		for i, held := range stats {
@@ -351,7 +484,7 @@ func (e *examination) metadata(ctx context.Context) error {
 	}
 	live := 0
 	for _, srv := range e.s.Servers {
-		if srv.Live && srv.Drain == nil {
+		if srv.Live && srv.Takes() {
 			live++
 		}
 	}
@@ -383,8 +516,10 @@ func (e *examination) metadata(ctx context.Context) error {
 		case len(r.Servers) == 0:
 		case have < len(r.Servers)/2+1:
 			e.broken("no majority", table, fmt.Sprintf("%d of its %d metadata servers give transaction %d, so its map cannot be changed; the last answer of %s: %v", have, len(r.Servers), r.Seq, joinIDs(lack), why), "start "+joinIDs(lack)+", or one more storage server: the master has others keep it")
+			e.dueTo(joinIDs(lack))
 		case have < few:
 			e.degraded("few metadata servers", table, fmt.Sprintf("%d servers keep its METADATA file, %d could", have, few), "wait: the master has others keep it, at once or 10 minutes after one died; `spillway master plan` shows what is coming")
+			e.dueTo(cmp.Or(joinIDs(lack), "cluster"))
 		}
 		if what := found[i].setBack; what != "" {
 			e.broken("set back", table, what, "`spillway table repair "+table+" --reason restored`; until then it gets no new partitions")
@@ -393,18 +528,18 @@ func (e *examination) metadata(ctx context.Context) error {
 	return nil
 }
 
-// unmapped returns the tables of which a server has partitions or staged rows, and of which the coordination store has no row.
-func (e *examination) unmapped(ctx context.Context, st peer.Storage) []string {
+// unmapped returns the tables of which a server has partitions or staged rows, and of which the coordination store has no row; and the servers that it does not reach.
+func (e *examination) unmapped(ctx context.Context, st peer.Storage) ([]string, []peer.Unreached) {
 	ctx, cancel := context.WithTimeout(ctx, fetchMax)
 	defer cancel()
 	held, err := st.Stats(ctx, "", 0)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	return slices.DeleteFunc(held.Unmapped, func(table string) bool {
 		_, there, err := e.store.Get(ctx, mapstore.Key(table))
 		return there || err != nil
-	})
+	}), held.Unreached
 }
 
 // setBack says how a table's row in the coordination store is older than a map that a server acted by: the store was restored from a backup. "": it is not, or it
@@ -491,18 +626,24 @@ func (e *examination) partitions() {
 		}
 		if len(few) > 0 {
 			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), want, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` shows what is coming")
+			e.dueTo("cluster")
 		}
 		if len(copies) > 0 {
-			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), want, partitionNames(copies))+copiesOn(lack), fewCopiesDo(lack))
+			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), want, partitionNames(copies))+copiesOn(lack), e.fewCopiesDo(lack))
+			e.dueTo(cmp.Or(joinIDs(slices.Sorted(maps.Keys(lack))), "cluster"))
 		}
 	}
 }
 
 // fewCopiesDo returns what to do about too few copies, if those on the given servers lack rows.
-func fewCopiesDo(lack map[topology.ServerID]bool) string {
+func (e *examination) fewCopiesDo(lack map[topology.ServerID]bool) string {
+	dead := slices.DeleteFunc(slices.Sorted(maps.Keys(lack)), func(s topology.ServerID) bool { return e.live[s] })
 	do := "wait until the others have caught up"
-	if len(lack) > 0 {
-		do += "; a server that runs and stays here has a slow disk or link: look at its spillway_brick_fsync_seconds, and for its name in the log of the leader"
+	switch {
+	case len(lack) > 0 && len(dead) == len(lack):
+		return "bring back " + joinIDs(dead) + ", or replace it, as `dead server` says; the copies then catch up by themselves"
+	case len(lack) > 0:
+		do += "; a server that runs and stays here has a slow disk or link, or others do not reach it: look at its spillway_brick_fsync_seconds, and for its name in the log of the leader"
 	}
 	return do
 }
@@ -531,14 +672,17 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 		e.broken("missing lease", key.String(), "its lease row was deleted: it is not known which servers hold its rows", "spillway partition restore "+name)
 	case !ok && !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return e.live[pl.Server] }):
 		e.broken("unowned", key.String(), "no server led it yet, and none of its servers is live", "start one of "+joinIDs(on(p))+"; the master moves it if another is live")
+		e.dueTo(joinIDs(on(p)))
 	case !ok, l.State == "": // new, or reported as unreadable
 	case l.Offline != nil:
 		e.degraded("offline", key.String(), noted("offline", *l.Offline), "spillway partition online "+name)
 	case l.State == lease.Held && !e.live[l.Holder]:
 		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and no other server acquired it", l.Holder), e.mayTake(p, l))
+		e.dueTo(string(l.Holder))
 	case l.State == lease.Free && l.Epoch == 0 && following.MayBeUnled(p, time.Now().UnixNano()): // it was moved before it was ever led
 	case l.State == lease.Free:
 		e.broken("unowned", key.String(), "no server leads it", e.mayTake(p, l))
+		e.dueTo(joinIDs(on(p)))
 	case !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return pl.Server == l.Holder }):
 		e.degraded("stale lease", key.String(), fmt.Sprintf("led by %s, where it has no placement any more", l.Holder), "wait; it releases the lease when it has the map")
 	}

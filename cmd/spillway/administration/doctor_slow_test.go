@@ -20,8 +20,13 @@ func TestDoctorNamesTheServerThatKeepsUpNoMore(t *testing.T) {
 	if got := copiesOn(lack); !strings.HasSuffix(got, " s2") {
 		t.Errorf("%q, want s2", got)
 	}
-	if got := fewCopiesDo(lack); !strings.Contains(got, "slow disk") {
+	e := examination{live: map[topology.ServerID]bool{"s1": true, "s2": true, "s3": true}}
+	if got := e.fewCopiesDo(lack); !strings.Contains(got, "slow disk") {
 		t.Errorf("%q does not say what may be slow", got)
+	}
+	e.live["s2"] = false
+	if got := e.fewCopiesDo(lack); strings.Contains(got, "wait") || !strings.Contains(got, "bring back s2") {
+		t.Errorf("%q, and s2 is dead: waiting is in vain", got)
 	}
 	if got := copiesOn(nil); got != "" {
 		t.Errorf("%q, where no copy is placed that lacks rows", got)

@@ -166,6 +166,8 @@ func movable(s *master.State, key lease.Partition, part *topology.Partition, fro
 		return refuse("server %s is silent for %s", to, since(t.For))
 	case t.Drain != nil:
 		return refuse("server %s is %s: `spillway server undrain %s` takes that back", to, noted("drained", *t.Drain), to)
+	case t.Unreached != "":
+		return refuse("server %s is reached by no process at %s: %s", to, t.Addr, t.Unreached)
 	case t.Beat.ReadOnly != "":
 		return refuse("server %s takes no rows: %s", to, t.Beat.ReadOnly)
 	case slices.Contains(s.No[key], to):

@@ -58,6 +58,9 @@ func showServer(s *master.State, srv master.Server) ServerRow {
 	if !srv.Live {
 		r.State, r.SilentFor = "silent", srv.For.Seconds()
 	}
+	if srv.Live && srv.Unreached != "" {
+		r.State = "live, unreached"
+	}
 	if srv.Drain != nil {
 		r.State, r.Drain = strings.Replace(r.State, "live", "draining", 1), noted("drained", *srv.Drain)
 	}

@@ -8,15 +8,17 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/etcd"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
 // Coord is the way to the coordination store of a cluster. Fields with name and env are also flags of commands, which read no file.
 type Coord struct {
-	URL          string `yaml:"url" name:"coord" env:"SPILLWAY_COORD_URL" placeholder:"URL" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS. The prefix, spillway unless it is given, keeps several clusters apart in one etcd."`
+	URL          string `yaml:"url" name:"coord" env:"SPILLWAY_COORD_URL" placeholder:"URL" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS. The prefix, spillway unless it is given, keeps several clusters apart in one etcd; none may lie below that of another."`
 	Username     string `yaml:"username" name:"coord.username" env:"SPILLWAY_COORD_USERNAME" placeholder:"NAME" help:"User name for the coordination store."`
 	PasswordFile string `yaml:"password_file" name:"coord.password-file" env:"SPILLWAY_COORD_PASSWORD_FILE" placeholder:"FILE" help:"File with the password."`
 	CA           string `yaml:"ca" name:"coord.ca" env:"SPILLWAY_COORD_CA" placeholder:"FILE" help:"File with the authority that signed the store's certificate. Without it: those of the system."`
@@ -105,7 +107,31 @@ func (c Coord) Connect(ctx context.Context, lazy bool) (coord.Store, error) {
 	s.Lazy = lazy
 	store, err := etcd.Open(ctx, etcd.Deps{TLS: t}, s)
 	if err != nil {
+		if why := c.Refusal(ctx); why != nil {
+			return nil, why
+		}
 		return nil, fault.Annotate(err, "coordination store %s", c.URL)
 	}
 	return coord.Share(store), nil
+}
+
+// refusalMax bounds how long one member of etcd is waited for.
+const refusalMax = 2 * time.Second
+
+// Refusal returns the reason if a member of etcd and this process do not accept each other's certificates, and nil if they do, without TLS, and if no
+// member answers. The client of etcd reports a time-out for it. The error is Unavailable: a renewed file is read again.
+func (c Coord) Refusal(ctx context.Context) error {
+	s, t, err := c.etcd()
+	if err != nil || t == nil {
+		return nil
+	}
+	for _, e := range s.Endpoints {
+		ctx, cancel := context.WithTimeout(ctx, refusalMax)
+		err := handshake.Try(ctx, strings.TrimPrefix(e, "https://"), t)
+		cancel()
+		if fault.Is(err, fault.Denied) {
+			return fault.Wrap(err, fault.Unavailable, "coordination store: --coord.ca, --coord.cert or --coord.key is not right")
+		}
+	}
+	return nil
 }

@@ -12,7 +12,7 @@ import (
 // no file.
 type Peer struct {
 	Listen     string `yaml:"listen" kong:"-" default:"127.0.0.1:8430" for:"storage" flag:"peer.listen" help:"Address for gateways and other servers."`
-	Advertise  string `yaml:"advertise" kong:"-" auto:"that of peer.listen, with the host's name where it names none" for:"storage" flag:"peer.advertise" help:"Address that is given to them."`
+	Advertise  string `yaml:"advertise" kong:"-" auto:"that of peer.listen, with the host's name where it names none" for:"storage" flag:"peer.advertise" help:"Address that is given to them. The server calls itself there before it joins: where another one answers it does not join, and one that no process reaches gets no partitions."`
 	CA         string `yaml:"ca" name:"peer.tls.ca" env:"SPILLWAY_PEER_CA" placeholder:"FILE" help:"File with the authority that signed the certificates of all processes."`
 	Cert       string `yaml:"cert" name:"peer.tls.cert" env:"SPILLWAY_PEER_CERT" placeholder:"FILE" help:"File with this process's certificate."`
 	Key        string `yaml:"key" name:"peer.tls.key" env:"SPILLWAY_PEER_KEY" placeholder:"FILE" help:"File with its key."`

@@ -1,8 +1,6 @@
 package process
 
 import (
-	"context"
-	"errors"
 	"net"
 	"path/filepath"
 	"strings"
@@ -35,17 +33,7 @@ func TestCertsLetPeersSpeak(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	t.Cleanup(func() {
-		if err := errors.Join(srv.Shutdown(context.Background()), <-served); err != nil {
-			t.Error(err)
-		}
-	})
+	addr := serve(t, srv)
 	ask := func(addr string, tls rpc.TLS) error {
 		to, err := rpc.Dial(addr, rpc.DialSettings{TLS: tls})
 		if err != nil {
@@ -55,15 +43,15 @@ func TestCertsLetPeersSpeak(t *testing.T) {
 		_, err = to.Stats(t.Context(), "default", 1)
 		return err
 	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	if err := ask(l.Addr().String(), filesOf(dir, "gw")); err != nil {
+	_, port, _ := net.SplitHostPort(addr)
+	if err := ask(addr, filesOf(dir, "gw")); err != nil {
 		t.Errorf("with certificates of the same authority: %v", err)
 	}
-	if err := ask(l.Addr().String(), filesOf(dir, "ops")); err != nil {
+	if err := ask(addr, filesOf(dir, "ops")); err != nil {
 		t.Errorf("an admin asks how much there is: %v", err)
 	}
 	for host, want := range map[string]fault.Kind{"gw": fault.Internal, "ops": fault.Denied, "s1": fault.Denied} {
-		to, err := rpc.Dial(l.Addr().String(), rpc.DialSettings{TLS: filesOf(dir, host), Server: "s1"})
+		to, err := rpc.Dial(addr, rpc.DialSettings{TLS: filesOf(dir, host), Server: "s1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,10 +66,10 @@ func TestCertsLetPeersSpeak(t *testing.T) {
 	if err := ask("localhost:"+port, filesOf(dir, "gw")); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not localhost") {
 		t.Errorf("a server whose certificate is for another address: %v", err)
 	}
-	if err := ask(l.Addr().String(), filesOf(other, "gw")); !fault.Is(err, fault.Unavailable) {
+	if err := ask(addr, filesOf(other, "gw")); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("with certificates of another authority: %v", err)
 	}
-	if err := ask(l.Addr().String(), rpc.TLS{Insecure: true}); !fault.Is(err, fault.Unavailable) {
+	if err := ask(addr, rpc.TLS{Insecure: true}); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("in the clear: %v", err)
 	}
 }

@@ -53,8 +53,15 @@ func (s backupSource) Tables(ctx context.Context) (names []string, err error) {
 }
 
 // Map implements cluster.Source.
-func (s backupSource) Map(ctx context.Context, table string) (*topology.Map, error) {
-	return s.view.Tables.Refresh(ctx, table, 0)
+func (s backupSource) Map(ctx context.Context, table string) (*topology.Map, uint64, error) {
+	if _, err := s.view.Tables.Refresh(ctx, table, 0); err != nil {
+		return nil, 0, err
+	}
+	m, begun := s.view.Tables.Life(table) // both at once: the table may be dropped and made anew meanwhile
+	if m == nil {
+		return nil, 0, fault.Errorf(fault.NotFound, "table %q was dropped", table)
+	}
+	return m, begun, nil
 }
 
 // Stagers implements cluster.Source. A server announces a table before it acks its first staged row, and for some time after the last.

@@ -36,8 +36,9 @@ type oneSource struct {
 }
 
 func (s oneSource) Tables(context.Context) ([]string, error) { return s.tables.Names(), nil }
-func (s oneSource) Map(ctx context.Context, table string) (*topology.Map, error) {
-	return s.tables.Refresh(ctx, table, 0)
+func (s oneSource) Map(ctx context.Context, table string) (*topology.Map, uint64, error) {
+	m, err := s.tables.Refresh(ctx, table, 0)
+	return m, 0, err
 }
 func (s oneSource) Stagers(_ context.Context, table string) ([]topology.ServerID, error) {
 	if table != "t" {

@@ -56,7 +56,7 @@ func (c *copies) open(p *storage) (err error) {
 	c.chains = runner.New(runner.Deps{Server: string(p.id), Store: lease.StoreID(p.brick.ID().String()), Leases: p.lead, Wire: c.wire,
 		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Watch: p.brick.Watch, RecentBytes: p.cfg.RecentBytes(), Log: p.log, Registerer: p.registerer}, chain.Settings{})
 	c.segments = replicas.New(replicas.Deps{Brick: p.brick, Chains: c.chains, Clock: keeper.Boottime, Log: p.log, Registerer: p.registerer},
-		replicas.Settings{BytesPerSecond: int64(p.cfg.Storage.CopyBytesPerSecond)})
+		p.cfg.ForReplicas())
 	handler.Join(c.segments)
 	return nil
 }
@@ -201,10 +201,11 @@ func followServers(ctx context.Context, servers peers.Registry, connect func(all
 	}
 }
 
-// placeable is the registered servers as the rules see them.
+// placeable is the registered servers as the rules see them. One that no process ever reached counts as one that leaves: nothing was ever there. One that moved out of reach counts as a silent
+// one does: the others accept no row with fewer copies for that.
 func placeable(all []registry.Server) (out []rules.Server) {
 	for _, s := range all {
-		out = append(out, rules.Server{ID: s.ID, Host: s.Host, Copies: s.Copies == registry.CopiesOn, Leaves: s.Drain != nil})
+		out = append(out, rules.Server{ID: s.ID, Host: s.Host, Copies: s.Copies == registry.CopiesOn, Leaves: s.Drain != nil || s.Unreached != "" && !s.WasReached})
 	}
 	return out
 }

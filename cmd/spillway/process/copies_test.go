@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/credentials"
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -80,4 +81,33 @@ func TestAServerIsLinkedToOnceItsCertificateCanBeRead(t *testing.T) {
 	if !connect() {
 		t.Error("a server that was dialled is dialled again")
 	}
+}
+
+// TestServersThatMovedOutOfReachStillCount: with two of three at a new address where no process reaches them, the third acked rows of which there was one copy. One that never was reached counts
+// for nothing: a cluster of one server goes on as one when another joins with a wrong address.
+func TestServersThatMovedOutOfReachStillCount(t *testing.T) {
+	f := func(before *registry.Server, want bool) {
+		t.Helper()
+		store := mem.New()
+		if before != nil {
+			if err := registry.Register(t.Context(), store, *before, false, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 { // it is restarted, as wrong as before
+			if err := registry.Register(t.Context(), store, registry.Server{ID: "s2", Addr: "b:1", Host: "h2", Store: "d", Copies: registry.CopiesOn, Unreached: "i/o timeout"}, false, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, err := registry.List(t.Context(), store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := placeable(all); len(got) != 1 || got[0].Leaves == want {
+			t.Errorf("before %+v: %+v", before, got)
+		}
+	}
+	f(&registry.Server{ID: "s2", Addr: "a:1", Host: "h2", Store: "d"}, true)
+	f(&registry.Server{ID: "s2", Addr: "a:1", Host: "h2", Store: "d", Unreached: "i/o timeout"}, false)
+	f(nil, false)
 }

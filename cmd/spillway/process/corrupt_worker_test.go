@@ -77,6 +77,9 @@ func TestCorruptWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // corruptTrial is one case.

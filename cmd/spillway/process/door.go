@@ -37,6 +37,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/handshake"
 	"github.com/spillwaydb/spillway/protocols/lane"
@@ -93,9 +94,9 @@ type gatewayDeps struct {
 	// ReadOnly is why a server that is up accepts no rows; "": it accepts them. Nil: this process alone.
 	readOnly func(topology.ServerID) string
 	source   query.Source
-	health   func() error       // why this process must not be used; nil: nothing
-	stalled  func() error       // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
-	seen     func() point.Nanos // where the clock was last seen, plus the time since; 0: not known. Nil where nothing is kept
+	health   func() error // why this process must not be used; nil: nothing
+	stalled  func() error // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
+	clock    *clock.Clock // by which the process goes; nil: the machine's
 	// describe adds to the status page the servers and leaders, which the door lacks. Nil: nothing.
 	describe func(context.Context, *ui.Status)
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
@@ -107,14 +108,6 @@ type gatewayDeps struct {
 	fit   func(topology.Config) topology.Config
 	// administer carries out the orders of administrators, on admin.listen.
 	administer administration.Orders
-}
-
-// clockSeen is where the clock was last seen, plus the time since; 0: not known.
-func (b *gatewayDeps) clockSeen() point.Nanos {
-	if b.seen == nil {
-		return 0
-	}
-	return b.seen()
 }
 
 // listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
@@ -166,6 +159,7 @@ func (d *door) makeLane() {
 // open assembles the parts of a gateway.
 func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	d.behind = behind
+	behind.clock.Register(d.registry)
 	d.reloads.begin(d.registry)
 	d.makeLane()
 	var err error
@@ -186,19 +180,18 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
 	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping, LastReceived: behind.lastReceived,
-		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.ForForward())
+		Clock: forward.NewClock(newRand().Uint64(), behind.clock.Nanos), Log: d.log, Registerer: d.registry}, d.cfg.ForForward())
 	d.queries, d.refusals, d.senders = recent.NewQueries(), recent.NewRefusals(), recent.NewSenders()
 	d.reader, err = query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors, Lane: d.lane}, d.cfg.Query)
 	if err != nil {
 		return err
 	}
-	promAPI, err := api.New(api.Deps{Query: d.reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: d.cfg.Build, Config: d.settings, Flags: d.flagValues, Reloaded: d.reloads.last}, d.cfg.API)
+	promAPI, err := api.New(api.Deps{Clock: behind.clock, Query: d.reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: d.cfg.Build, Config: d.settings, Flags: d.flagValues, Reloaded: d.reloads.last}, d.cfg.API)
 	if err != nil {
 		return err
 	}
 	forHTTP, forKafka := d.cfg.ForIntake(), d.cfg.ForKafka()
-	forHTTP.Admit.Seen, forKafka.Admit.Seen = behind.seen, behind.seen
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Tables: behind.administer, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, forHTTP)
+	d.front, err = intake.New(intake.Deps{Clock: behind.clock, Writer: writer{d}, Replicas: d.replicas, Tables: behind.administer, Limits: d.limits, Fallback: d.pages(traced(d.tracer, promAPI)), Tracer: d.tracer, Access: d.guard, Recent: d.refusals, Senders: d.senders, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, forHTTP)
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
@@ -206,7 +199,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Memory: records, Log: d.log, Registerer: d.registry}, forKafka)
+	d.kafka, err = kafka.New(kafka.Deps{Clock: behind.clock, Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Senders: d.senders, Memory: records, Log: d.log, Registerer: d.registry}, forKafka)
 	return err
 }
 

@@ -42,7 +42,7 @@ func TestADrainedServerSaysWhyItEnds(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- p.drain(ctx, func(ctx context.Context, on bool) error { return leases.Tell(ctx, lease.Drain{On: on}) })
+			ended <- p.drain(ctx, func(ctx context.Context, on bool) error { return leases.Send(ctx, lease.Drain{On: on}) })
 		}()
 		synctest.Wait()
 		select {

@@ -10,9 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/topics"
 )
 
-// TestAToolThatAsksForWhatIsNotServedIsToldWhatIs: a query in Flux, a push of a job, traces, and the administration's paths had "404 page not
+// TestAToolThatAsksForWhatIsNotServedIsAnsweredWithWhatIs: a query in Flux, a push of a job, traces, and the administration's paths had "404 page not
 // found", which names neither the fault nor a remedy.
-func TestAToolThatAsksForWhatIsNotServedIsToldWhatIs(t *testing.T) {
+func TestAToolThatAsksForWhatIsNotServedIsAnsweredWithWhatIs(t *testing.T) {
 	w := openGuarded(t)
 	for _, c := range []struct{ method, path, want string }{
 		{"POST", "/api/v2/query?org=o", `"code":"not found","error":"Flux, SQL and InfluxQL are not evaluated here: ask in PromQL`},

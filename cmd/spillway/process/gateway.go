@@ -21,6 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/staged"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
 // Gateway is a stateless process in front of a cluster's storage servers.
@@ -45,11 +46,11 @@ func (g *Gateway) config() (settings.Config, error) {
 // Run is the life of a gateway: it returns when a signal or a failure has ended it and everything is closed.
 func (g *Gateway) Run() error {
 	set, err := g.config()
-	if err == nil {
-		err = set.Coord.Check()
-	}
 	if err != nil {
 		return terminal.UsageError{Err: err}
+	}
+	if err := checkWays(&set, rpc.Identity{Role: rpc.RoleGateway}); err != nil {
+		return err
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(0)
@@ -96,10 +97,10 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 		Stagers: func(ctx context.Context, table string) ([]topology.ServerID, error) {
 			return waiting.Stagers(ctx, time.Now(), table, func(ctx context.Context) ([]registry.Server, error) { return registry.List(ctx, p.view.Coord) })
 		},
-		Takers: waiting.Takers, Tables: p.view.Tables, Leaders: p.view.Leaders, Servers: p.view.Peers, Age: p.view.Age, NeverLed: p.view.Leaders.NeverLed, HadNoRows: p.view.Leaders.HadNoRows, HasNoRows: p.view.Leaders.HasNoRows,
-		CaughtUp: p.view.Leaders.CaughtUp, Copies: p.view.Leaders.InSync, Log: log, Registerer: registerer},
+		Clock: p.view.Clock.Clock, Takers: waiting.Takers, Tables: p.view.Tables, Leaders: p.view.Leaders, Servers: p.view.Peers, Age: p.view.Age, NeverLed: p.view.Leaders.NeverLed, HadNoRows: p.view.Leaders.HadNoRows, HasNoRows: p.view.Leaders.HasNoRows,
+		CaughtUp: p.view.Leaders.CaughtUp, Copies: p.view.Leaders.InSync, Silence: p.view.Peers.Silence, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
-	behind := gatewayDeps{tables: p.view.Tables, coord: p.view.Coord, servers: p.view.Peers, leaders: p.view.Leaders, source: source, describe: p.view.Describe, ping: p.view.Peers.Ping, lastReceived: p.view.Peers.LastReceived, readOnly: p.view.ReadOnly, administer: p.administer(),
+	behind := gatewayDeps{clock: p.view.Clock.Clock, tables: p.view.Tables, coord: p.view.Coord, servers: p.view.Peers, leaders: p.view.Leaders, source: source, describe: p.view.Describe, ping: p.view.Peers.Ping, lastReceived: p.view.Peers.LastReceived, readOnly: p.view.ReadOnly, administer: p.administer(),
 		cluster: backupSource{&p.view, source}, place: p.view.Placer.Place, fit: func(c topology.Config) topology.Config { return c }}
 	if cfg.Intake.Staging {
 		behind.staging = waiting

@@ -28,13 +28,18 @@ type life struct {
 }
 
 // register registers the server when the coordination store answers: it is asked several times, and a busy one may be late.
-func (p *storage) register(ctx context.Context, replace bool) error {
-	for {
+// starts gets the reason why it waits.
+func (p *storage) register(ctx context.Context, replace bool, starts *starting) error {
+	for said := ""; ; {
 		err := p.registerOnce(ctx, replace)
 		if !fault.Is(err, fault.Unavailable) || errors.Is(err, registry.ErrRuns) {
 			return err
 		}
-		p.log.Warn("the server is not registered; tried again", "error", err)
+		if text := err.Error(); text != said { // once each: an address that is wrong stays wrong for hours
+			p.log.Warn("the server is not registered; tried again", "error", err)
+			said = text
+		}
+		starts.at("it is not registered yet (" + err.Error() + ")")
 		select {
 		case <-ctx.Done():
 			return err
@@ -50,7 +55,14 @@ func (p *storage) registerOnce(ctx context.Context, replace bool) error {
 		return err
 	}
 	self := registry.Server{ID: p.id, Addr: addr, Host: p.cfg.Server.Host, Zone: p.cfg.Server.Zone,
-		Store: lease.StoreID(p.brick.ID().String()), Version: p.cfg.Build.Version, Copies: p.copies.registered(), Since: time.Now().UTC().Truncate(time.Second)}
+		Store: lease.StoreID(p.brick.ID().String()), Version: p.cfg.Build.Version, Copies: p.copies.registered(), Slices: true, Since: time.Now().UTC().Truncate(time.Second)}
+	if err := p.askAccepted(ctx); err != nil {
+		return err
+	}
+	p.serveSelf()
+	if self.Unreached, err = p.proveAddress(ctx, self); err != nil {
+		return err
+	}
 	lives, err := lead.LoadLives(p.brick)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/retention"
 	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -26,39 +26,20 @@ import (
 // retentionPeriod is how often partitions are checked against the retention of their tables.
 const retentionPeriod = time.Minute
 
-// clockRow is the row of the coordination store with the last trusted wall clock, in nanoseconds.
+// clockRow is the row of the coordination store with the clock that is remembered (clock.Memory), in nanoseconds.
 const clockRow = "retention/clock"
 
 // retain is the state of keeping the retention.
 type retain struct {
-	// Owned by keepRetention.
-	seen point.Nanos // the last trusted wall clock; 0: never
-	at   time.Time   // when, by a clock that does not jump
+	clock *clock.Clock // constant after rememberedClock
 
-	last atomic.Pointer[lastClock] // nil: the clock was never seen
+	memory clock.Memory // owned by keepRetention
 
 	mu struct {
 		sync.Mutex
 		held map[string]retention.Verdict // by table
 	}
 }
-
-// lastClock is the latest wall clock that this process has seen, or that an earlier one has noted. It never goes back, as seen does where the clock is set right.
-type lastClock struct {
-	wall point.Nanos
-	at   time.Time // when, by a clock that does not jump
-}
-
-// now is where the clock should be at least; 0: not known.
-func (c *lastClock) now() point.Nanos {
-	if c == nil || c.wall == 0 {
-		return 0
-	}
-	return c.wall + int64(time.Since(c.at))
-}
-
-// lastSeen is where the clock should be at least; 0: not known. A host may boot with a clock of some hours ago, or of another zone.
-func (r *retain) lastSeen() point.Nanos { return r.last.Load().now() }
 
 // keepRetention drops partitions that lie wholly before their table's retention: first their rows, then their place in
 // the map. In between a reader finds the partition empty, and admission has refused rows of that age for long. Partitions
@@ -74,41 +55,22 @@ func (p *standalone) keepRetention(ctx context.Context) error {
 	}
 }
 
+// rememberedClock reads the clock that an earlier process remembered.
 func (p *standalone) rememberedClock(ctx context.Context) error {
+	r := &p.retention
+	r.clock = clock.New()
 	row, _, err := p.coord.Get(ctx, clockRow)
-	if err != nil {
+	if err != nil || len(row.Value) == 0 {
 		return err
 	}
-	if len(row.Value) == 0 {
-		return nil
+	stored, err := strconv.ParseInt(string(row.Value), 10, 64)
+	if err != nil {
+		return fault.Wrap(err, fault.Corrupt, "clock in the coordination store")
 	}
-	if p.retention.seen, err = strconv.ParseInt(string(row.Value), 10, 64); p.retention.seen < point.ClockFirst {
-		p.retention.seen = 0 // a build from before remembered clocks that were not set
-	}
-	p.retention.last.Store(&lastClock{p.retention.seen, time.Now()})
-	return fault.Wrap(err, fault.Corrupt, "clock in the coordination store")
-}
-
-// remembered is the clock to remember: none that was not set yet, from which the right time would be a jump that waits for a person.
-func remembered(c retention.Clock) point.Nanos {
-	if c.Wall < point.ClockFirst {
-		return c.Seen
-	}
-	return c.Next()
-}
-
-// backMax is how far a clock may be behind where it was last seen without a word: NTP sets clocks by seconds.
-const backMax = 10 * time.Minute
-
-// clockProblem says that a clock was never set, or is behind where it was last seen; "": it is not.
-func clockProblem(now time.Time, seen point.Nanos) string {
-	if now.UnixNano() >= point.ClockFirst {
-		if back := time.Duration(seen - now.UnixNano()); seen != 0 && back > backMax {
-			return fmt.Sprintf("The clock of this machine says %s, %v before where it was last seen. Rows up to that far ahead of it are accepted until the next start; rows without a time get this one: look whether it is right.", now.UTC().Format(time.RFC3339), back.Round(time.Minute))
-		}
-		return ""
-	}
-	return fmt.Sprintf("The clock of this machine says %s: it was never set. Rows without a time get this one, and queries of the last hours miss the rows of senders whose clock is right: set it, by NTP or by hand.", now.UTC().Format(time.RFC3339))
+	_, steady := r.clock.Both()
+	r.memory = clock.Remembered(stored, steady)
+	r.clock.Judge(r.memory.State())
+	return nil
 }
 
 // noteRetention warns that tables which exist do not get the retention that the process was started with: a shorter one would
@@ -144,21 +106,21 @@ func (c *config) noteRetention(all *tables.Tables, log *slog.Logger) {
 // retainAll is one round.
 func (p *standalone) retainAll(ctx context.Context) {
 	p.finishDrops(ctx)
-	now := time.Now()
-	c := retention.Clock{Wall: now.UnixNano(), Seen: p.retention.seen, Confirmed: point.Nanos(p.cfg.Tables.RetentionConfirmed)}
-	if c.Seen != 0 && !p.retention.at.IsZero() {
-		c.Seen += int64(now.Sub(p.retention.at)) // by the monotonic clock
-	}
+	r := &p.retention
+	wall, steady := r.clock.Both()
+	c := retention.Clock{Wall: wall, Seen: r.memory.Stored(steady), Confirmed: point.Nanos(p.cfg.Tables.RetentionConfirmed)}
 	for _, name := range p.tables.Names() {
 		if err := p.retainTable(ctx, name, c); err != nil && ctx.Err() == nil {
 			p.log.Error("retention could not be kept; it is tried again", "table", name, "error", err)
 		}
 	}
-	p.retention.seen, p.retention.at = remembered(c), now
-	if p.retention.seen > p.retention.lastSeen() {
-		p.retention.last.Store(&lastClock{p.retention.seen, now})
+	r.memory.Look(wall, steady, r.clock.Seen(), c.IsConfirmed())
+	r.clock.Judge(r.memory.State())
+	stored := r.memory.Stored(steady)
+	if stored == 0 {
+		return
 	}
-	writes := []coord.Write{{Key: clockRow, Value: strconv.AppendInt(nil, p.retention.seen, 10)}}
+	writes := []coord.Write{{Key: clockRow, Value: strconv.AppendInt(nil, stored, 10)}}
 	if _, _, err := p.coord.Commit(ctx, nil, writes); err != nil && ctx.Err() == nil {
 		p.log.Warn("the clock could not be noted", "error", err)
 	}

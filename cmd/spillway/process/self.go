@@ -29,6 +29,7 @@ type ownMetrics struct {
 	made     topology.Config // of the table, when this process makes it
 	instance string          // label of all rows; no other process of the cluster has it
 	delay    time.Duration
+	now      func() time.Time // by which the rows are stamped
 }
 
 // scraper makes the scraper; nil: it is switched off.
@@ -36,7 +37,7 @@ func (o ownMetrics) scraper() *scrape.Scraper {
 	if o.cfg.Self.ScrapeInterval == 0 {
 		return nil
 	}
-	return scrape.New(scrape.Deps{Gatherer: o.registry, Target: o.table, Memory: o.memory, Log: o.log, Registerer: o.registry},
+	return scrape.New(scrape.Deps{Gatherer: o.registry, Target: o.table, Memory: o.memory, Log: o.log, Registerer: o.registry, Now: o.now},
 		scrape.Settings{Interval: time.Duration(o.cfg.Self.ScrapeInterval), Delay: o.delay, Instance: o.instance})
 }
 
@@ -51,7 +52,7 @@ func (o ownMetrics) table(ctx context.Context) (scrape.Target, error) {
 // own is how a process with a door writes its own metrics.
 func (d *door) own() ownMetrics {
 	return ownMetrics{cfg: d.cfg, registry: d.registry, tables: d.behind.tables, forward: d.forward, memory: d.accounts.scrape, log: d.log,
-		made: d.cfg.OwnTable(), instance: d.listener.Addr().String()}
+		made: d.cfg.OwnTable(), instance: d.listener.Addr().String(), now: d.behind.clock.Now}
 }
 
 // inCluster is for a process of a cluster. It waits before it first writes its metrics: processes that start together find each other first, so that the
@@ -95,8 +96,8 @@ func (w *selfWriter) open(p *storage) {
 		at = p.admin.Addr() // where a Prometheus would scrape it
 	}
 	w.forward = forward.New(forward.Deps{Tables: p.view.Tables, Servers: reachable{p}, Leaders: p.view.Leaders, ReadOnly: p.view.ReadOnly,
-		Clock: forward.NewClock(newRand().Uint64()), Log: p.log}, forward.Settings{GenerationSeriesMax: 2 * scrape.RowsMax, NewPartitionsPerWrite: 1})
-	own := ownMetrics{cfg: p.cfg, registry: p.registerer, tables: p.view.Tables, forward: w.forward, memory: p.accounts.scrape, log: p.log, made: p.cfg.OwnTable()}
+		Clock: forward.NewClock(newRand().Uint64(), p.lead.Now), Log: p.log}, forward.Settings{GenerationSeriesMax: 2 * scrape.RowsMax, NewPartitionsPerWrite: 1})
+	own := ownMetrics{cfg: p.cfg, registry: p.registerer, tables: p.view.Tables, forward: w.forward, memory: p.accounts.scrape, log: p.log, made: p.cfg.OwnTable(), now: func() time.Time { return time.Unix(0, p.lead.Now()) }}
 	w.scraper = own.inCluster(at).scraper()
 }
 
@@ -118,7 +119,7 @@ func (w *selfWriter) close() error {
 type reachable struct{ p *storage }
 
 // Server implements forward.Servers.
-func (r reachable) Server(id topology.ServerID) (peer.Storage, bool) { return r.p.reach(id) }
+func (r reachable) Server(id topology.ServerID) (peer.Storage, bool) { return r.p.storageOf(id) }
 
 // IDs implements forward.Servers.
 func (r reachable) IDs() []topology.ServerID { return r.p.view.Peers.IDs() }

@@ -74,7 +74,9 @@ func (p *storage) stagingRoom(bytes int64) error {
 
 // announceStaging writes the tables with staged rows into this server's row, which gateways and other servers watch.
 func (p *storage) announceStaging(ctx context.Context, tables []string) error {
-	return registry.Change(ctx, p.view.Coord, p.id, func(s *registry.Server) { s.Staging = registry.StagingOf(tables) })
+	return registry.Change(ctx, p.view.Coord, p.id, func(s *registry.Server) {
+		s.Staging, s.Slices = registry.StagingOf(tables), true // a server of an older build that wrote the row lost it
+	})
 }
 
 // UnstageTimeout bounds how long a stopping server sends its staged rows to leaders or other servers. Rows that are left then stay on its disk.
@@ -121,7 +123,7 @@ func (w stagingWays) Leader(table string, at *topology.Partition) (topology.Serv
 }
 
 // Server implements stagings.Ways.
-func (w stagingWays) Server(id topology.ServerID) (peer.Storage, bool) { return w.p.reach(id) }
+func (w stagingWays) Server(id topology.ServerID) (peer.Storage, bool) { return w.p.storageOf(id) }
 
 // Live implements stagings.Ways.
 func (w stagingWays) Live(id topology.ServerID) bool { return w.p.view.Leaders.Live(id) }
@@ -135,7 +137,7 @@ func (w stagingWays) Began(id topology.ServerID) time.Time {
 // Others implements stagings.Ways.
 func (w stagingWays) Others() (all []topology.ServerID) {
 	for _, s := range w.p.view.Registry.All() {
-		if s.ID != w.p.id && s.Drain == nil && w.p.view.TakesRows(s.ID) {
+		if s.ID != w.p.id && s.Takes() && w.p.view.TakesRows(s.ID) {
 			all = append(all, s.ID)
 		}
 	}

@@ -139,7 +139,7 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.rememberedClock(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.open(ctx, gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, seen: p.retention.lastSeen, stalled: func() error { return stalled(p.brick) }, describe: p.describe, snapshot: p.server.Snapshot, administer: p.administer(),
+	if err := p.open(ctx, gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, clock: p.retention.clock, stalled: func() error { return stalled(p.brick) }, describe: p.describe, snapshot: p.server.Snapshot, administer: p.administer(),
 		place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{settings.LocalServer} }, fit: fitAlone}); err != nil {
 		return nil, err
 	}

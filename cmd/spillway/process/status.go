@@ -30,7 +30,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	who := access.From(ctx)
-	s := ui.Status{Version: d.cfg.Build.Version, Role: d.role, Now: time.Now(), CoordinationAge: -1, Whole: who.MayAll(access.Read), Tables: []ui.Table{}}
+	s := ui.Status{Version: d.cfg.Build.Version, Role: d.role, Now: d.behind.clock.Now(), CoordinationAge: -1, Whole: who.MayAll(access.Read), Tables: []ui.Table{}}
 	var causes findings.Problems
 	all := d.sizes(ctx, a.Table, who)
 	for _, f := range all {
@@ -75,7 +75,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	if well, _ := d.reloads.last(); !well {
 		s.Problems = append(s.Problems, "The settings could not be read again: those in force stay, and the process would not start with its files as they are.")
 	}
-	if text := clockProblem(s.Now, d.behind.clockSeen()); text != "" {
+	if text := d.behind.clock.Problem(); text != "" {
 		s.Problems = append(s.Problems, text)
 	}
 	if d.behind.describe != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/spillwaydb/spillway/smear"
 )
 
-// TestTheStatusTellsWhyRowsDoNotWait of a table that asks for smearing, and nothing of one that does not.
-func TestTheStatusTellsWhyRowsDoNotWait(t *testing.T) {
+// TestTheStatusShowsWhyRowsDoNotWait of a table that asks for smearing, and nothing of one that does not.
+func TestTheStatusShowsWhyRowsDoNotWait(t *testing.T) {
 	f := func(set smear.Rule, width time.Duration, servers int, window time.Duration, why smear.Reason) {
 		t.Helper()
 		m, err := topology.New("t", topology.Config{PartitionWidth: width, Smear: set})

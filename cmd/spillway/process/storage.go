@@ -78,11 +78,11 @@ func (s *Storage) config() (settings.Config, error) {
 // Run is the life of a storage server: it returns when a signal or a failure has ended it and everything is closed.
 func (s *Storage) Run() error {
 	set, err := s.config()
-	if err == nil {
-		err = set.Coord.Check() // before a store is made
-	}
 	if err != nil {
 		return terminal.UsageError{Err: err}
+	}
+	if err := checkWays(&set, rpc.Identity{Role: rpc.RoleStorage, Name: set.Server.ID}); err != nil { // before a store is made
+		return err
 	}
 	cfg := config{Config: set}
 	cfg.limitHeap(cfg.Storage.HeadBytesMax)
@@ -135,6 +135,7 @@ type storage struct {
 	master   *master.Runner // nil: no candidate
 	self     selfWriter
 	life     life
+	reach    reach
 	reloads  reloads
 	writes   lane.Writes   // that use a processor
 	tracer   *trace.Tracer // nil: there are no spans
@@ -161,7 +162,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if p.view.Coord, err = p.cfg.Coord.Connect(ctx, true); err != nil {
 		return err
 	}
-	if err := view.AwaitStore(ctx, p.view.Coord, p.log); err != nil {
+	if err := view.AwaitStore(ctx, p.view.Coord, p.cfg.Coord.Refusal, p.log); err != nil {
 		return err
 	}
 	starts.at("it joins the cluster, and opens its partitions")
@@ -182,14 +183,14 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 		p.brick.Freeze(p.frozen)
 	}
 	p.self.open(p)
-	if err := p.register(ctx, replace); err != nil || !candidate || p.frozen != "" {
+	if err := p.register(ctx, replace, starts); err != nil || !candidate || p.frozen != "" {
 		return err
 	}
 	settings := p.cfg.ForMaster()
 	if p.unloads == nil {
 		settings.MergeFrom = -1 // the rows of merged partitions would stay where they are
 	}
-	p.master, err = master.New(master.Deps{Store: p.view.Coord, Tables: p.view.Tables, Servers: p.view.Registry.All, Storage: p.reach, MapServers: p.files,
+	p.master, err = master.New(master.Deps{Store: p.view.Coord, Tables: p.view.Tables, Servers: p.view.Registry.All, Storage: p.storageOf, MapServers: p.files,
 		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, settings)
 	return err
 }
@@ -239,7 +240,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	set := p.cfg.ForServer()
 	set.Server, set.SeriesMax = p.id, p.cfg.Intake.SeriesMax
 	set.StreamSeriesMax = 0 // a gateway's numbers go as far as its own memory does
-	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.Tables, Newest: p.view.Tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Latest: p.lead.Latest, Weight: p.weight, Lane: p.lane(), Writes: &p.writes, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.Tables, Newest: p.view.Tables.Newest, Leadership: p.lead, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Latest: p.lead.Latest, Weight: p.weight, Lane: p.lane(), Writes: &p.writes, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}
@@ -251,8 +252,9 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if p.tracer, err = trace.Open(ctx, p.cfg.ForTraces("storage", string(p.id)), p.log, p.registerer); err != nil {
 		return err
 	}
+	p.reach.self = peer.Self{Server: string(p.id), Store: p.brick.ID().String(), Process: fmt.Sprintf("%016x", newRand().Uint64())}
 	p.rpc, err = rpc.NewServer(rpc.Deps{Tracer: p.tracer,
-		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.Coord, byHand), Links: p.copies.links, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer,
+		Storage: describing{lending{p.server, p.accounts.queries}, &p.reach}, Self: p.reach.self, Metadata: p.files, Rows: remote.Serve(p.view.Coord, byHand), Links: p.copies.links, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer,
 	}, p.cfg.ForPeers(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}))
 	return err
 }
@@ -291,8 +293,8 @@ func byHand(w coord.Write, conditions []coord.Condition) bool {
 	return false
 }
 
-// reach returns a storage server; this one is called directly.
-func (p *storage) reach(id topology.ServerID) (peer.Storage, bool) {
+// storageOf returns a storage server; this one is called directly.
+func (p *storage) storageOf(id topology.ServerID) (peer.Storage, bool) {
 	if id == p.id {
 		return p.server, true
 	}
@@ -319,7 +321,11 @@ func (p *storage) run(ctx context.Context) error {
 	if p.master != nil {
 		g.Add(actor(ctx, p.master.Run))
 	}
-	g.Add(func() error { return p.rpc.Serve(p.listener) }, func(error) { p.hangUp() })
+	g.Add(func() error {
+		p.rpc.Withhold(nil)
+		return <-p.reach.served
+	}, func(error) { p.hangUp() })
+	g.Add(actor(ctx, p.followReach))
 	g.Add(actor(ctx, func(ctx context.Context) error { return p.lead.Run(ctx, p.server) }))
 	p.copies.actors(ctx, p, &g)
 	if p.staging != nil {
@@ -400,14 +406,14 @@ func (p *storage) hangUp() {
 	}
 }
 
-// drain follows the drain mark that people set in this server's row. It returns when ctx has ended.
+// drain follows the drain mark that people set in this server's row. A server that no process reaches leads nothing either that others can lead. It returns when ctx has ended.
 func (p *storage) drain(ctx context.Context, tell func(ctx context.Context, on bool) error) error {
 	on := false
 	for {
 		changed := p.view.Registry.Changed() // fetched before looking
-		if row, ok := p.view.Registry.Get(p.id); ok && (row.Drain != nil) != on {
+		if row, ok := p.view.Registry.Get(p.id); ok && !row.Takes() != on {
 			on = !on
-			p.log.Info("draining", "on", on)
+			p.log.Info("draining", "on", on, "unreached", row.Unreached)
 			if err := tell(ctx, on); err != nil {
 				<-ctx.Done() // if leases are kept no more, the actor that kept them says why: the first to return decides how the process ends
 				return nil
@@ -425,6 +431,9 @@ func (p *storage) drain(ctx context.Context, tell func(ctx context.Context, on b
 func (p *storage) close() error {
 	var errs []error
 	p.tracer.Close()
+	if p.reach.served != nil {
+		p.hangUp() // it served before it ran
+	}
 	if p.listener != nil {
 		_ = p.listener.Close() // rpc has closed it, if it was passed on
 	}
@@ -510,4 +519,7 @@ func (p *storage) readiness(w http.ResponseWriter, _ *http.Request) {
 	}
 	s := p.lead.Status()
 	fmt.Fprintf(w, "Spillway is ready. heartbeat good: %t, leases held: %d\n", s.Good, s.Held)
+	if row, ok := p.view.Registry.Get(p.id); ok && row.Unreached != "" { // ready all the same: what reaches it first may wait for that
+		fmt.Fprintf(w, "No process has reached it at its address %s (peer.advertise) yet, so that it gets no partitions: %s\n", row.Addr, row.Unreached)
+	}
 }

@@ -36,9 +36,9 @@ func moveBehindLink(dir, to string) error {
 	return errors.Join(os.Rename(dir, to), os.Symlink(to, dir))
 }
 
-// TestVerifyTellsWhatIsWrong runs the command on a store of a real process: whole, in use, and with one fault at a time.
+// TestVerifyReportsEachFault runs the command on a store of a real process: whole, in use, and with one fault at a time.
 // It names each fault's file and remedy, in words and in JSON, reports it in the exit code, and changes no byte.
-func TestVerifyTellsWhatIsWrong(t *testing.T) {
+func TestVerifyReportsEachFault(t *testing.T) {
 	p := processtest.New(t, "SPILLWAY_STORAGE_FLUSH_AGE=100ms", "SPILLWAY_STORAGE_FLUSH_IDLE=100ms", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	p.Start()
 	for i := range 3 {

@@ -30,18 +30,22 @@ import (
 	"github.com/spillwaydb/spillway/protocols/trace"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
+	replicas "github.com/spillwaydb/spillway/storage/replica/runner"
 	"github.com/spillwaydb/spillway/storage/server"
+	unloads "github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
 // Config are all settings of users, declared once: package setting derives flags, variables, checks and the reference
 // for users. A YAML file, SPILLWAY_… variables and flags set them, each over the ones before. Unknown keys are
 // refused: a mistyped limit must not go unnoticed.
 type Config struct {
-	File  string                 `yaml:"-"` // the file they were read from; "": none
-	role  string                 // of the process; "": they are not for one
-	Build api.Build              `yaml:"-"` // of the program; set by the flags of processes
-	Again func() (Config, error) `yaml:"-"` // reads and completes them again
-	Level *slog.LevelVar         `yaml:"-"` // in force; set by Complete
+	File string `yaml:"-"` // the file they were read from; "": none
+	role string // of the process; "": they are not for one
+	// strangersMax bounds the connections to a storage server that have shown no certificate; set by descriptors. 0: the default of rpc.
+	strangersMax int
+	Build        api.Build              `yaml:"-"` // of the program; set by the flags of processes
+	Again        func() (Config, error) `yaml:"-"` // reads and completes them again
+	Level        *slog.LevelVar         `yaml:"-"` // in force; set by Complete
 
 	// RetentionSet: tables.retention was set; its default is a value that may be set, too.
 	RetentionSet bool `yaml:"-"`
@@ -100,41 +104,41 @@ type tablesConfig struct {
 	RetentionConfirmed      setting.Moment `yaml:"retention_confirmed" flag:"retention.confirmed" help:"Drop what retention holds back because the clock jumped, or because more than half of a table would go at once, while the clock is not later than this: 2026-12-31."`
 	Replicas                int            `yaml:"replicas" default:"3" min:"1" max:"15" for:"gateway" flag:"replicas" help:"How many servers keep each row of new tables; as many as there are while the cluster has fewer." price:"More: each row is sent, written and fsynced as often."`
 	PartitionWidth          setting.Span   `yaml:"partition_width" default:"1d" min:"1ms" flag:"partition-width" help:"Time that a partition of new tables covers."`
-	SplitBytes              setting.Bytes  `yaml:"split_bytes" default:"1GiB" help:"Of storage servers: the size near which partitions should close: those to come are cut by the forecast of their growth, and one that grows too large is split. 0: neither." price:"Smaller: more partitions, each of which costs memory and, in queries, time."`
-	BalanceBytes            setting.Bytes  `yaml:"balance_bytes" default:"256MiB" help:"Of storage servers: closed partitions move from the fullest server to the emptiest while their rows differ by more than this, and by a fifth of the mean. 0: they stay." price:"Smaller: servers are more even, and more is copied."`
-	BalanceRows             int            `yaml:"balance_rows" default:"1000" min:"0" for:"storage" help:"Leads are handed from the server that accepts most rows a second to others that have the same copies, while it has more than 1.25 times the mean, and while the busier of two has at least this much less afterwards. Where that is not enough, one copy at a time of a busy partition moves to a less busy server. 0: they stay." price:"Smaller: servers are more even, and writers wait for new leaders more often."`
-	DeadAfter               setting.Span   `yaml:"dead_after" default:"10m" min:"10s" for:"storage" help:"How long a storage server must be silent before the copies of rows that it has are made anew on others." price:"Less: rows have all their copies sooner, and a server that is only slow to restart costs a copy of all it has."`
-	PresplitAhead           setting.Span   `yaml:"presplit_ahead" default:"2h" help:"Of storage servers: how far before their time partitions are cut by the forecast. 0: they are as wide as partition_width."`
-	Max                     int            `yaml:"max" default:"10000" min:"1" help:"Bound of the number of tables that writes make."`
-	MergeFrom               int            `yaml:"merge_from" default:"200" min:"0" for:"storage" help:"From how many partitions of a table on closed neighbours with rows are merged, narrow ones into one an hour, and from five times as many on those into one a day. 0: they stay, as with storage.unload_bytes_per_second: 0." price:"Less: more rows are written again. More: queries over old times read more partitions."`
-	NewPerSecond            int            `yaml:"new_per_second" default:"20" min:"1" help:"Bound of the tables that writes make in a second, after a burst of 200." price:"More: one sender that invents names takes the disk from others."`
-	NewPartitionsPerRequest int            `yaml:"new_partitions_per_request" default:"64" min:"1" help:"Bound of the partitions that one request makes. What needs more is answered 503 or 429 and goes on each time it is sent again."`
-	NewPartitionsPerSecond  int            `yaml:"new_partitions_per_second" default:"50" min:"1" help:"Bound of the partitions that rows make in one table in a second."`
+	SplitBytes              setting.Bytes  `yaml:"split_bytes" help:"Of storage servers: the size near which partitions should close: those to come are cut by the forecast of their growth, and one that grows too large is split. 0: neither." price:"Smaller: more partitions, each of which costs memory and, in queries, time."`
+	BalanceBytes            setting.Bytes  `yaml:"balance_bytes" help:"Of storage servers: closed partitions move from the fullest server to the emptiest while their rows differ by more than this, and by a fifth of the mean. 0: they stay." price:"Smaller: servers are more even, and more is copied."`
+	BalanceRows             int            `yaml:"balance_rows" min:"0" for:"storage" help:"Leads are handed from the server that accepts most rows a second to others that have the same copies, while it has more than 1.25 times the mean, and while the busier of two has at least this much less afterwards. Where that is not enough, one copy at a time of a busy partition moves to a less busy server. 0: they stay." price:"Smaller: servers are more even, and writers wait for new leaders more often."`
+	DeadAfter               setting.Span   `yaml:"dead_after" min:"10s" for:"storage" help:"How long a storage server must be silent before the copies of rows that it has are made anew on others." price:"Less: rows have all their copies sooner, and a server that is only slow to restart costs a copy of all it has."`
+	PresplitAhead           setting.Span   `yaml:"presplit_ahead" help:"Of storage servers: how far before their time partitions are cut by the forecast. 0: they are as wide as partition_width."`
+	Max                     int            `yaml:"max" min:"1" help:"Bound of the number of tables that writes make."`
+	MergeFrom               int            `yaml:"merge_from" min:"0" for:"storage" help:"From how many partitions of a table on closed neighbours with rows are merged, narrow ones into one an hour, and from five times as many on those into one a day. 0: they stay, as with storage.unload_bytes_per_second: 0." price:"Less: more rows are written again. More: queries over old times read more partitions."`
+	NewPerSecond            int            `yaml:"new_per_second" min:"1" help:"Bound of the tables that writes make in a second, after a burst of 200." price:"More: one sender that invents names takes the disk from others."`
+	NewPartitionsPerRequest int            `yaml:"new_partitions_per_request" min:"1" help:"Bound of the partitions that one request makes. What needs more is answered 503 or 429 and goes on each time it is sent again."`
+	NewPartitionsPerSecond  int            `yaml:"new_partitions_per_second" min:"1" help:"Bound of the partitions that rows make in one table in a second."`
 }
 
 type intakeConfig struct {
-	BodyBytesMax          setting.Bytes `yaml:"body_bytes_max" default:"32MiB" min:"1" for:"standalone gateway" help:"Bound of a body as it is sent. Beyond: 413."`
-	DecodedBytesMax       setting.Bytes `yaml:"decoded_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of a body when it is unpacked. Beyond: 413."`
+	BodyBytesMax          setting.Bytes `yaml:"body_bytes_max" min:"1" for:"standalone gateway" help:"Bound of a body as it is sent. Beyond: 413."`
+	DecodedBytesMax       setting.Bytes `yaml:"decoded_bytes_max" min:"1" for:"standalone gateway" help:"Bound of a body when it is unpacked. Beyond: 413."`
 	InFlightBytesMax      setting.Bytes `yaml:"in_flight_bytes_max" auto:"1/16 of storage.memory_bytes, 96MiB to 1GiB" for:"standalone gateway" help:"Bound of bodies and batches of all requests together; it must hold one whole request. Beyond: 503 with Retry-After." price:"More: less memory for everything else."`
-	KafkaInFlightBytesMax setting.Bytes `yaml:"kafka_in_flight_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
+	KafkaInFlightBytesMax setting.Bytes `yaml:"kafka_in_flight_bytes_max" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
 	ConnsMax              int           `yaml:"conns_max" auto:"half of what RLIMIT_NOFILE leaves, at most 16384" for:"standalone gateway" help:"Bound of open connections. Beyond: 503, closed."`
 	Staging               bool          `yaml:"staging" default:"true" for:"gateway" help:"Rows whose leader is away for half a second are kept by other storage servers, which need storage.staging, and are acked and readable at once."`
 	Smear                 bool          `yaml:"smear" default:"true" for:"gateway" help:"Rows of tables with a smearing window (spillway table set --smear) wait in staging on their way to narrow partitions. Without intake.staging they do not."`
-	FutureMax             setting.Span  `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be. A clock before 2026 was never set, and bounds no row." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
-	RowsMax               int           `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
+	FutureMax             setting.Span  `yaml:"future_max" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be. A clock before 2026 was never set, and bounds no row." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
+	RowsMax               int           `yaml:"rows_max" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
 	SeriesMax             int           `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, of a storage server at 400, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory, of each process by itself. Beyond: new ones of tables above their share are refused (400), with their names; a storage server refuses no rows that were accepted before, as copies and staged rows."`
-	SeriesAge             setting.Span  `yaml:"series_age" default:"2h" min:"1ms" for:"standalone gateway" help:"How long a dictionary of series is used before another follows it with those that are still written to; where there are too many series, a twelfth of it." price:"More: series that ended take memory for longer."`
+	SeriesAge             setting.Span  `yaml:"series_age" min:"1ms" for:"standalone gateway" help:"How long a dictionary of series is used before another follows it with those that are still written to; where there are too many series, a twelfth of it." price:"More: series that ended take memory for longer."`
 }
 
 type influxConfig struct {
-	Separator string `yaml:"separator" default:"_" help:"What stands between measurement and field in a metric's name."`
+	Separator string `yaml:"separator" help:"What stands between measurement and field in a metric's name."`
 	DBLabel   string `yaml:"db_label" help:"Label that every series gets with the database's name."`
 	Strings   string `yaml:"strings" default:"count" one_of:"count info" help:"String fields are dropped and counted, or kept as labels of an …_info series."`
 }
 
 // otlpConfig uses the names of Prometheus's configuration where Prometheus has the setting.
 type otlpConfig struct {
-	TranslationStrategy               string   `yaml:"translation_strategy" default:"UnderscoreEscapingWithSuffixes" one_of:"UnderscoreEscapingWithSuffixes UnderscoreEscapingWithoutSuffixes NoUTF8EscapingWithSuffixes NoTranslation" help:"How names become names of Prometheus."`
+	TranslationStrategy               string   `yaml:"translation_strategy" one_of:"UnderscoreEscapingWithSuffixes UnderscoreEscapingWithoutSuffixes NoUTF8EscapingWithSuffixes NoTranslation" help:"How names become names of Prometheus."`
 	PromoteResourceAttributes         []string `yaml:"promote_resource_attributes" help:"Resource attributes that become labels of every series."`
 	PromoteAllResourceAttributes      bool     `yaml:"promote_all_resource_attributes" help:"All resource attributes become labels, but those of ignore_resource_attributes." price:"On: each restart of a sender makes new series."`
 	IgnoreResourceAttributes          []string `yaml:"ignore_resource_attributes" help:"Resource attributes that do not become labels."`
@@ -142,7 +146,7 @@ type otlpConfig struct {
 	PromoteScopeMetadata              bool     `yaml:"promote_scope_metadata" help:"Add labels otel_scope_…."`
 	ConvertHistogramsToNHCB           bool     `yaml:"convert_histograms_to_nhcb" help:"Store explicit histograms as native histograms with custom buckets."`
 	TargetInfo                        bool     `yaml:"target_info" default:"true" help:"Make the series target_info."`
-	Delta                             string   `yaml:"delta" default:"refuse" one_of:"refuse convert keep" help:"Delta temporality: refuse it, convert it to cumulative (summed in this process), or keep it as it is."`
+	Delta                             string   `yaml:"delta" one_of:"refuse convert keep" help:"Delta temporality: refuse it, convert it to cumulative (summed in this process), or keep it as it is."`
 }
 
 // tracesConfig is about spans for OpenTelemetry.
@@ -160,24 +164,24 @@ type selfConfig struct {
 type storageConfig struct {
 	MemoryBytes          setting.Bytes `yaml:"memory_bytes" auto:"60% of the machine or control group" min:"320MiB" for:"standalone gateway storage" flag:"memory" help:"What the whole process may use. Other bounds follow from it unless they are set."`
 	LogDir               string        `yaml:"log_dir" auto:"log in data_dir" help:"Directory of the common log. On a device of its own fsyncs do not wait behind flushes."`
-	LogBytesMax          setting.Bytes `yaml:"log_bytes_max" default:"4GiB" min:"1" help:"How much log is kept before the partitions that pin the oldest files are flushed." price:"More: longer recovery."`
+	LogBytesMax          setting.Bytes `yaml:"log_bytes_max" min:"1" help:"How much log is kept before the partitions that pin the oldest files are flushed." price:"More: longer recovery."`
 	NoSync               bool          `yaml:"no_sync" help:"Ack when the operating system has the bytes." price:"A power cut then loses acked rows."`
 	SkipDamagedLog       bool          `yaml:"skip_damaged_log" help:"Accept the loss of damaged records of the log at the next start instead of refusing it. What was skipped is logged and remembered, so that this is needed once."`
-	LostFoundKeep        setting.Span  `yaml:"lost_found_keep" default:"30d" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
-	FreeBytesMin         setting.Bytes `yaml:"free_bytes_min" default:"512MiB" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
+	LostFoundKeep        setting.Span  `yaml:"lost_found_keep" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
+	FreeBytesMin         setting.Bytes `yaml:"free_bytes_min" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
 	HeadBytesMax         setting.Bytes `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes; with storage.staging less storage.staging_bytes_max" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
 	CacheBytes           setting.Bytes `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
 	OpenFilesMax         int           `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
-	FlushAge             setting.Span  `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
-	FlushIdle            setting.Span  `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
-	FlushBytes           setting.Bytes `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
-	MinorsMax            int           `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before the newest are merged into one; below 32 MiB 8 at most." price:"More: less is written, and queries read more files."`
-	SeriesQuietAfter     setting.Span  `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
-	ScrubBytesPerSecond  setting.Bytes `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
-	ScrubPeriod          setting.Span  `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
+	FlushAge             setting.Span  `yaml:"flush_age" min:"1ms" help:"Age at which the rows of a partition are flushed."`
+	FlushIdle            setting.Span  `yaml:"flush_idle" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
+	FlushBytes           setting.Bytes `yaml:"flush_bytes" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
+	MinorsMax            int           `yaml:"minors_max" min:"1" help:"How many minor segments a partition has before the newest are merged into one; below 32 MiB 8 at most." price:"More: less is written, and queries read more files."`
+	SeriesQuietAfter     setting.Span  `yaml:"series_quiet_after" min:"1ms" help:"How long a series that is not written to stays in memory."`
+	ScrubBytesPerSecond  setting.Bytes `yaml:"scrub_bytes_per_second" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
+	ScrubPeriod          setting.Span  `yaml:"scrub_period" min:"1ms" help:"How often such a pass begins at most."`
 	Copies               bool          `yaml:"copies" default:"true" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
-	UnloadBytesPerSecond setting.Bytes `yaml:"unload_bytes_per_second" for:"storage" default:"4MiB" help:"Rate at which a server moves rows of partitions that were split or merged to the partitions that took over, all together, 24 bytes a row. 0: they stay where they are until retention, and are read beside the others." price:"Less: queries read parents beside their halves for longer. More: less of processor, disk and network is left for rows that come in."`
-	CopyBytesPerSecond   setting.Bytes `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
+	UnloadBytesPerSecond setting.Bytes `yaml:"unload_bytes_per_second" for:"storage" help:"Rate at which a server moves rows of partitions that were split or merged to the partitions that took over, all together, 24 bytes a row. 0: they stay where they are until retention, and are read beside the others." price:"Less: queries read parents beside their halves for longer. More: less of processor, disk and network is left for rows that come in."`
+	CopyBytesPerSecond   setting.Bytes `yaml:"copy_bytes_per_second" for:"storage" min:"4096" help:"Most bytes of segments a second that a server sends to the other placements of its partitions, all together, and that it receives. It copies slower, down to an eighth, while that makes fsyncs of its log twice as long." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
 	Staging              bool          `yaml:"staging" default:"true" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
 	StagingBytesMax      setting.Bytes `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 2GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
 	NoScrub              bool          `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
@@ -371,11 +375,21 @@ func (c *Config) ForServer() server.Settings {
 	}
 }
 
+// ForReplicas returns the settings of storage/replica/runner.
+func (c *Config) ForReplicas() replicas.Settings {
+	return replicas.Settings{BytesPerSecond: int64(c.Storage.CopyBytesPerSecond)}
+}
+
+// ForUnloads returns the settings of storage/unload/runner, unless unload_bytes_per_second is 0: then nothing is unloaded.
+func (c *Config) ForUnloads() unloads.Settings {
+	return unloads.Settings{BytesPerSecond: int64(c.Storage.UnloadBytesPerSecond)}
+}
+
 // ForForward returns the settings of gateway/forward.
 func (c *Config) ForForward() forward.Settings {
 	return forward.Settings{
 		Smear:               c.Intake.Smear,
-		GenerationSeriesMax: c.Intake.SeriesMax, GenerationAge: time.Duration(c.Intake.SeriesAge), GenerationAgeMin: time.Duration(c.Intake.SeriesAge) / 12,
+		GenerationSeriesMax: c.Intake.SeriesMax, GenerationAge: time.Duration(c.Intake.SeriesAge),
 		NewPartitionsPerWrite: c.Tables.NewPartitionsPerRequest, NewPartitionsPerSecond: c.Tables.NewPartitionsPerSecond,
 	}
 }

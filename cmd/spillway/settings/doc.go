@@ -1,5 +1,5 @@
 // Package settings declares the settings of users, once: Config. Flags, variables, a YAML file and the page docs/configuration.md follow from
-// the declaration, and so do the settings of each part: ForBrick, ForIntake and the like.
+// the declaration, and so do the settings of each part: ForBrick, ForIntake and the like. A default that the part has too is declared there: PackageDefaults.
 //
 //	defaults ─▶ YAML file ─▶ SPILLWAY_… ─▶ flags ─▶ Complete: bounds that follow from memory and descriptors, checks
 //

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
@@ -13,6 +14,7 @@ import (
 //
 //	limit ─┬─ 128            log, catalogue, coordination rows, listeners, segments being written, neighbours
 //	       ├─ 1/2 the rest   intake.conns_max            at most 16,384
+//	       │                 of a storage server: half of it for connections without a certificate, at most 512, and the other half for peers and the admin port
 //	       └─ the rest       storage.open_files_max      at most 4,096: segments beyond are opened again when they are read
 //
 // The soft limit is raised to the hard one first. Values that a user sets stay, unless they exceed the limit.
@@ -37,6 +39,7 @@ func (c *Config) descriptors(limit uint64) error {
 	}
 	share(&c.Intake.ConnsMax, intake.ConnsMax)
 	share(&c.Storage.OpenFilesMax, segment.FilesMax)
+	c.strangersMax = min(left/4, rpc.StrangersMax)
 	return nil
 }
 

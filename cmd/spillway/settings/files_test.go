@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
 func TestDescriptorsAreShared(t *testing.T) {
@@ -33,6 +34,33 @@ func TestDescriptorsAreShared(t *testing.T) {
 	var c Config
 	if err := c.descriptors(191); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("a limit of 191 gives %v", err)
+	}
+}
+
+// TestStrangersLeaveFilesForSegments: 512 strangers had all descriptors of a storage server that may have 300 files open, and no segment could be written as long as they stayed.
+func TestStrangersLeaveFilesForSegments(t *testing.T) {
+	for limit, want := range map[uint64]int{192: 16, 300: 43, 1024: 224, 4096: 512, 1 << 20: 512} {
+		var c Config
+		if err := c.descriptors(limit); err != nil {
+			t.Fatal(err)
+		}
+		got := c.ForPeers(rpc.Identity{}).StrangersMax
+		if got != want || uint64(filesOwn+c.Storage.OpenFilesMax+2*got) > limit {
+			t.Errorf("limit %d: %d strangers beside %d segments, want %d", limit, got, c.Storage.OpenFilesMax, want)
+		}
+	}
+}
+
+// TestAGatewaysConnectionsBoundNoStrangers: a file of settings that all processes read has few connections for gateways, and storage servers had half as many strangers: peers that
+// connected at the same time closed each other's connections.
+func TestAGatewaysConnectionsBoundNoStrangers(t *testing.T) {
+	var c Config
+	c.Intake.ConnsMax = 2
+	if err := c.descriptors(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.ForPeers(rpc.Identity{}).StrangersMax; got != rpc.StrangersMax {
+		t.Errorf("%d strangers, want %d", got, rpc.StrangersMax)
 	}
 }
 

@@ -109,7 +109,7 @@ func (c *Config) RecentBytes() int64 {
 func (c *Config) ForPeers(own rpc.Identity) rpc.Settings {
 	share := func(of, most int64) int64 { return min(max(int64(c.Storage.MemoryBytes)/of, peersLeast), most) }
 	return rpc.Settings{TLS: c.Peer.TLS(own), InsertBytesMax: share(peerInsertsShare, peerInsertsMost),
-		DecodedBytesMax: share(peerDecodedShare, peerDecodedMost), RequestBytesMax: share(peerRequestsShare, peerRequestsMost)}
+		DecodedBytesMax: share(peerDecodedShare, peerDecodedMost), RequestBytesMax: share(peerRequestsShare, peerRequestsMost), StrangersMax: c.strangersMax}
 }
 
 // LinkBytes bounds the frames of copies that other storage servers have sent, and that are not in the log.

@@ -22,6 +22,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/spillwaydb/spillway/cmd/spillway/terminal"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/backup"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 )
@@ -241,6 +242,10 @@ func (v *Verification) list(dir string) error {
 // marked returns an error where neither directory has what only a store has, however damaged it is. It lists these two and no other: a
 // directory that is no store may be that of a whole host.
 func (v *Verification) marked() error {
+	store, err := brick.Exists(vfs.Default, v.dir)
+	if held, heldErr := backup.Held(vfs.Default, v.dir); err == nil && !store && heldErr == nil && held { // it has segments, too
+		return noStoreError{fault.Errorf(fault.Invalid, "%s holds backups and no store; `spillway restore --from %[1]s --verify` checks them", v.dir)}
+	}
 	entries, err := os.ReadDir(v.dir)
 	if err != nil && !os.IsNotExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "look at the store")

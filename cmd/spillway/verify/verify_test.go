@@ -28,6 +28,7 @@ func TestADirectoryThatIsNoStoreIsSaidToBeNone(t *testing.T) {
 	for name, dir := range map[string]string{
 		"empty":           within(),
 		"not there":       filepath.Join(t.TempDir(), "nowhere"),
+		"of backups":      within("20261130T214452.125Z.backup", "LOCK", "segments/a.seg"),
 		"of a person":     within("letters/a.txt", "settings.yaml", "LOCK", "lost+found/x"),
 		"of a host's log": within("log/syslog", "log/journal.log", "lib/a/b/c"),
 	} {

@@ -30,6 +30,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -42,6 +43,7 @@ type Cluster struct {
 	rows     *mapcache.Store // caches coord; nil in a storage server
 	Registry *registry.View
 	Peers    *peers.Peers
+	Clock    *clock.Servers // nil in a storage server, which judges its own (metadata/lease)
 	Leaders  *leaders.View
 	Placer   *master.Placer
 	Tables   *tables.Tables
@@ -73,7 +75,7 @@ func (v *Cluster) Open(ctx context.Context, cfg *settings.Config, log *slog.Logg
 		}
 		store, cache = v.rows, kept
 	}
-	v.Registry, err = openWaiting(ctx, v.Coord, log, func() (*registry.View, error) { return registry.Open(ctx, store, log, newRand()) })
+	v.Registry, err = openWaiting(ctx, v.Coord, cfg.Coord.Refusal, log, func() (*registry.View, error) { return registry.Open(ctx, store, log, newRand()) })
 	if err != nil {
 		return err
 	}
@@ -87,8 +89,11 @@ func (v *Cluster) Open(ctx context.Context, cfg *settings.Config, log *slog.Logg
 			to.Server = string(id)
 			return rpc.Dial(addr, to)
 		}}, peers.Settings{})
-	v.Leaders, err = openWaiting(ctx, v.Coord, log, func() (*leaders.View, error) {
-		return leaders.Open(ctx, leaders.Deps{Store: store, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
+	if own == "" {
+		v.Clock = clock.NewServers()
+	}
+	v.Leaders, err = openWaiting(ctx, v.Coord, cfg.Coord.Refusal, log, func() (*leaders.View, error) {
+		return leaders.Open(ctx, leaders.Deps{Clock: v.Clock, Store: store, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
 	})
 	if err != nil {
 		return err
@@ -97,7 +102,7 @@ func (v *Cluster) Open(ctx context.Context, cfg *settings.Config, log *slog.Logg
 	of := cfg.ForTables()
 	of.New.Replicas = cfg.Tables.Replicas
 	of.Prove = own == "" // only a gateway answers by its maps
-	v.Tables, err = openWaiting(ctx, v.Coord, log, func() (*tables.Tables, error) {
+	v.Tables, err = openWaiting(ctx, v.Coord, cfg.Coord.Refusal, log, func() (*tables.Tables, error) {
 		return tables.Open(ctx, tables.Deps{Store: v.Coord, Log: log, Rand: newRand(), Own: own, Cache: cache,
 			Metadata: v.Peers.Metadata, Servers: v.metadataServers, Place: v.Placer.Place}, of)
 	})
@@ -106,13 +111,13 @@ func (v *Cluster) Open(ctx context.Context, cfg *settings.Config, log *slog.Logg
 
 // openWaiting calls open until its error is another than Unavailable. Between two calls it waits for the coordination store to answer: a process may start before
 // that store, and a store that is slow for a moment must not end the start.
-func openWaiting[T any](ctx context.Context, store coord.Store, log *slog.Logger, open func() (T, error)) (T, error) {
+func openWaiting[T any](ctx context.Context, store coord.Store, refusal func(context.Context) error, log *slog.Logger, open func() (T, error)) (T, error) {
 	for {
 		v, err := open()
 		if !fault.Is(err, fault.Unavailable) || errors.Is(err, coord.ErrSetBack) {
 			return v, err
 		}
-		if err := AwaitStore(ctx, store, log); err != nil {
+		if err := AwaitStore(ctx, store, refusal, log); err != nil {
 			return v, err
 		}
 		select {
@@ -140,7 +145,7 @@ func (v *Cluster) Actors(ctx context.Context, g *run.Group) {
 	probe := func(ctx context.Context) error { return coord.Probe(ctx, v.Coord) }
 	loops := []func(context.Context) error{v.Registry.Run, v.Peers.Run, v.Leaders.Run, v.Tables.Run, probe}
 	if v.rows != nil {
-		loops = slices.Insert(loops, 0, v.rows.Run)
+		loops = append(slices.Insert(loops, 0, v.rows.Run), v.vouch)
 	}
 	for _, loop := range loops {
 		ctx, cancel := context.WithCancel(ctx)
@@ -195,14 +200,14 @@ func (v *Cluster) metadataServers() []topology.ServerID {
 	var live, silent []topology.ServerID
 	for _, r := range v.Registry.All() {
 		switch {
-		case r.Drain != nil:
+		case !r.Takes():
 		case v.Leaders.Live(r.ID):
 			live = append(live, r.ID)
 		default:
 			silent = append(silent, r.ID)
 		}
 	}
-	return tables.Keepers(live, silent, master.MetadataServers)
+	return tables.MetadataCandidates(live, silent, master.MetadataServers)
 }
 
 // Age is how long newer maps of a table, or new servers, may have been missed. Receiving leases proves nothing about
@@ -212,13 +217,15 @@ func (v *Cluster) Age(table string) time.Duration {
 }
 
 // Describe adds servers and leaders to the status page.
-func (v *Cluster) Describe(_ context.Context, s *ui.Status) {
+func (v *Cluster) Describe(ctx context.Context, s *ui.Status) {
 	s.CoordinationAge = v.Leaders.Age()
 	if v.rows != nil { // rows read from disk keep the age they had then
 		s.CoordinationAge = max(s.CoordinationAge, v.rows.Age())
 	}
 	if s.CoordinationAge > 10*time.Second {
 		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store has not answered for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
+	} else {
+		v.describeRefused(ctx, s)
 	}
 	led := figures.Led{}
 	for i := range s.Tables {
@@ -245,6 +252,9 @@ func (v *Cluster) Describe(_ context.Context, s *ui.Status) {
 		one := ui.Server{ID: string(r.ID), Addr: r.Addr, Host: r.Host, Zone: r.Zone, Draining: r.Drain != nil,
 			Live: v.Leaders.Live(r.ID)}
 		led.AddTo(&one)
+		if one.Live && r.Unreached != "" {
+			s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s is reached by no process at %s, and gets no partitions: %s.", r.ID, r.Addr, r.Unreached))
+		}
 		if one.Live {
 			load := v.Leaders.Load(r.ID)
 			one.Load = &load
@@ -321,14 +331,18 @@ func newRand() *rand.Rand {
 	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:])))
 }
 
-// AwaitStore waits for the coordination store: a process cannot work without it, and may well start first.
-func AwaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error {
+// AwaitStore waits for the coordination store: a process cannot work without it, and may well start first. refusal asks whether the store refuses the
+// certificates of this process, which its client reports as a time-out (connect.Coord); the log then has its error.
+func AwaitStore(ctx context.Context, store coord.Store, refusal func(context.Context) error, log *slog.Logger) error {
 	for tries := 0; ; tries++ {
 		_, _, err := store.Get(ctx, master.Key)
 		if !fault.Is(err, fault.Unavailable) || errors.Is(err, coord.ErrSetBack) {
 			return err
 		}
 		if tries%10 == 0 {
+			if why := refusal(ctx); why != nil {
+				err = why
+			}
 			log.Warn("the coordination store does not answer; waiting for it", "error", err)
 		}
 		select {

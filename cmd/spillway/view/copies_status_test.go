@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestThePageTellsWhichCopiesAreInSync: a placement that is new on a server which left is not the one in the list, and an unknown list is not "none".
-func TestThePageTellsWhichCopiesAreInSync(t *testing.T) {
+// TestThePageShowsWhichCopiesAreInSync: a placement that is new on a server which left is not the one in the list, and an unknown list is not "none".
+func TestThePageShowsWhichCopiesAreInSync(t *testing.T) {
 	pl := func(id point.PlacementID, s topology.ServerID) topology.Placement {
 		return topology.Placement{ID: id, Server: s}
 	}

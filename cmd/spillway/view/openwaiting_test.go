@@ -29,7 +29,7 @@ func (s *slowStore) List(ctx context.Context, prefix string) ([]coord.Row, coord
 // TestAStartWaitsForACoordinationStoreThatIsSlow: a storage server ended with exit code 1 because the store, which answered before, needed more than its time for the leaders.
 func TestAStartWaitsForACoordinationStoreThatIsSlow(t *testing.T) {
 	store, log := &slowStore{mem.New(), 2}, slog.New(slog.DiscardHandler)
-	v, err := openWaiting(t.Context(), store, log, func() (*leaders.View, error) {
+	v, err := openWaiting(t.Context(), store, func(context.Context) error { return nil }, log, func() (*leaders.View, error) {
 		return leaders.Open(t.Context(), leaders.Deps{Store: store, Log: log, Rand: newRand(), Registerer: prometheus.NewRegistry()}, leaders.Settings{})
 	})
 	if err != nil || v == nil {

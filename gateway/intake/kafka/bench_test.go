@@ -274,3 +274,33 @@ func benchHTTP(b *testing.B, encoding string) {
 	}
 	<-served
 }
+
+// BenchmarkWorkerTables is BenchmarkWorkerAlone with records of one line, for one table and for many.
+func BenchmarkWorkerTables(b *testing.B) {
+	const n = 2000
+	value := lines(1)
+	for _, tables := range []int{1, 100} {
+		b.Run(fmt.Sprint(tables), func(b *testing.B) {
+			h := &hole{dict: point.NewDict(0)}
+			c, err := New(Deps{Writer: h}, Settings{Clusters: []Cluster{{Brokers: []string{"x:1"}, Topics: []Topic{{Name: "metrics"}}}}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			w := newWorker(c)
+			defer w.decoder.Close()
+			records := make([]*kgo.Record, n)
+			for i := range records {
+				table := kgo.RecordHeader{Key: "table", Value: []byte(fmt.Sprint("t", i%tables))}
+				records[i] = &kgo.Record{Topic: "metrics", Value: []byte(value), Timestamp: time.Now(), Headers: []kgo.RecordHeader{table}}
+			}
+			b.ReportAllocs()
+			from := cputime.Used()
+			for b.Loop() {
+				if err := w.process(context.Background(), c.members[0], &work{topic: topicKey{0, "metrics"}, batches: []*batch{{records: records}}}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(cputime.Used()-from)/float64(b.N)/n, "cpu-ns/record")
+		})
+	}
+}

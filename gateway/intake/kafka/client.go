@@ -54,7 +54,6 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 		kgo.FetchMaxBytes(c.FetchBytesMax),
 		kgo.FetchMaxPartitionBytes(min(1<<20, c.FetchBytesMax)),
 		kgo.FetchMaxWait(time.Second),
-		kgo.MaxDecompressBatchBytes(c.BatchBytesMax),
 		// A broker exceeds the size that is asked for by one batch, if that is larger. Memory is taken as soon as a length is announced.
 		kgo.BrokerMaxReadBytes(int32(min(int64(c.FetchBytesMax)+int64(c.BatchBytesMax)+answerRestMax, math.MaxInt32))),
 
@@ -84,13 +83,6 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 	}
 	if mechanism != nil {
 		opts = append(opts, kgo.SASL(mechanism))
-	}
-	if c.TLS.Enabled {
-		conf, err := c.TLS.config()
-		if err != nil {
-			return nil, err
-		}
-		opts = append(opts, kgo.DialTLSConfig(conf))
 	}
 	return append(opts, c.subscription()...), nil
 }

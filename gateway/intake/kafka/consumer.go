@@ -15,9 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/protocols/point"
-	"github.com/spillwaydb/spillway/protocols/record"
 )
 
 // Deps are a Consumer's dependencies.
@@ -26,6 +25,7 @@ type Deps struct {
 	Limits     *limits.Registry      // default: tables have none
 	Replicas   intake.Replicas       // default: all rows are kept
 	Senders    *recent.Senders       // default: topics are not listed as senders
+	Clock      *clock.Clock          // by which rows are judged; default: the machine's
 	Memory     *budget.Account       // of records; where it has no room, less is read. Default: they are not counted
 	Log        *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
@@ -43,6 +43,13 @@ type Consumer struct {
 	metrics  *metrics
 	members  []*member
 	booking  *budget.Ahead // of records, in deps.Memory; nil: they are not counted
+	unpacked unpacked
+	answers  *answers
+	long     sync.Mutex   // of the worker that unpacks a long record
+	decoding atomic.Int64 // bytes of records that workers unpack and of the rows in them
+
+	inFlightMax atomic.Int64 // as shares.max
+	polled      atomic.Int64 // bytes of records in flight and waiting in their topics, when that was last computed
 
 	jobs atomic.Int64 // as many as running has
 
@@ -70,7 +77,7 @@ type job struct {
 
 // New makes a Consumer; it connects when it runs. The error is Invalid.
 func New(d Deps, s Settings) (*Consumer, error) {
-	s.setDefaults()
+	s.SetDefaults()
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
@@ -82,6 +89,8 @@ func New(d Deps, s Settings) (*Consumer, error) {
 		tracker: newTracker(), queue: newQueue(s.InFlightBytesMax), shares: newShares(s.InFlightBytesMax),
 		running: map[*job]struct{}{}, changed: make(chan struct{}),
 	}
+	c.inFlightMax.Store(s.InFlightBytesMax)
+	c.answers = newAnswers(c.inFlightMax.Load, func() { c.cover(c.raw() + c.polled.Load() + c.unpacked.held()) })
 	c.booking = newBooking(d.Memory, s.InFlightBytesMax)
 	c.metrics = newMetrics(c)
 	if d.Registerer != nil {
@@ -131,16 +140,16 @@ func (c *Consumer) Run(ctx context.Context) error {
 }
 
 func newWorker(c *Consumer) *worker {
-	decoder, err := record.NewDecoder(c.settings.Record)
-	if err != nil {
+	w := &worker{c: c}
+	if err := w.renew(); err != nil {
 		fault.Bug("settings that were checked: %v", err)
 	}
-	return &worker{c: c, decoder: decoder, scratch: scratch{Batch: new(point.Batch)}}
+	return w
 }
 
 // loop does work until ctx ends.
 func (w *worker) loop(ctx context.Context) {
-	defer func() { w.decoder.Close() }()
+	defer func() { w.decoder.Close(); w.book(0) }()
 	for {
 		ctx, j := w.c.take(ctx)
 		if j == nil {

@@ -179,6 +179,12 @@ type world struct {
 
 func newWorld(t testing.TB, opts ...kfake.Opt) *world {
 	t.Helper()
+	return newWorldBy(t, nil, opts...)
+}
+
+// newWorldBy is newWorld with a producer that has options.
+func newWorldBy(t testing.TB, by []kgo.Opt, opts ...kfake.Opt) *world {
+	t.Helper()
 	opts = append([]kfake.Opt{kfake.NumBrokers(2), kfake.SeedTopics(4, "metrics"), kfake.SeedTopics(1, "dead"),
 		kfake.GroupMinSessionTimeout(100 * time.Millisecond)}, opts...)
 	c, err := kfake.NewCluster(opts...)
@@ -186,7 +192,7 @@ func newWorld(t testing.TB, opts ...kfake.Opt) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, cluster: c}
-	w.producer = w.client()
+	w.producer = w.client(by...)
 	t.Cleanup(func() { c.Close() })
 	return w
 }

@@ -1,21 +1,30 @@
 package kafka
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/record"
 )
 
 // wires are connections to brokers that go wrong in the way that a test says.
@@ -388,5 +397,321 @@ func TestAPartitionThatLostItsBeginningIsReadFromItsStart(t *testing.T) {
 	w.waitCommitted("g", map[string]int64{"metrics/0": 30})
 	if n := m.table("default").count(); n != 20 {
 		t.Errorf("%d rows of the 20 that are left", n)
+	}
+}
+
+// TestBatchesThatUnpackToMuchAreReadAFewAtATime: an answer of a few KiB held 10 batches, each within batch_bytes_max, and all were unpacked before the first was written: 40 MiB of each
+// partition beside a bound of 8. Of four partitions of two brokers all rows arrive.
+func TestBatchesThatUnpackToMuchAreReadAFewAtATime(t *testing.T) {
+	t.Parallel()
+	const most, batch, each = 8 << 20, 4 << 20, 10
+	w, m := newWorld(t), newMemory()
+	tab := m.table("default")
+	stall := make(chan struct{})
+	tab.stall = stall
+	w.producer = w.client(kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ProducerBatchMaxBytes(8<<20))
+	pad := "\n" + strings.Repeat("#", batch)
+	for p := range int32(4) {
+		for i := range each {
+			w.produce("metrics", p, line(fmt.Sprint("p", p), i)+pad)
+		}
+	}
+	memory, _ := process(t, 1<<30, 0)
+	r := w.startWith(Deps{Writer: m, Memory: memory}, func(s *Settings) {
+		s.InFlightBytesMax, s.Clusters[0].FetchBytesMax, s.Clusters[0].BatchBytesMax = most, 1<<20, 2*batch
+	})
+	eventually(t, "as many are in flight as may", func() (bool, any) { s := r.Status(); return s.InFlightBytes >= most/2, s.InFlightBytes })
+	if n, bound := r.Status().InFlightBytes, int64(most+4*(batch+most/8)); n > bound {
+		t.Errorf("%d MiB are in flight beside a bound of %d", n>>20, bound>>20)
+	}
+	tab.set(func(t *memoryTable) { t.stall = nil })
+	close(stall)
+	w.waitCommitted("g", map[string]int64{"metrics/0": each, "metrics/1": each, "metrics/2": each, "metrics/3": each})
+	if tab.count() != 4*each {
+		t.Errorf("%d of %d rows are written", tab.count(), 4*each)
+	}
+	eventually(t, "nothing is booked", func() (bool, any) { return memory.Used() == 0, memory.Used() })
+}
+
+// flippingWire changes a bit at the first sight of a text, once for all connections.
+type flippingWire struct {
+	net.Conn
+	text  string
+	seen  int // bytes of text that came
+	flips *atomic.Int64
+}
+
+func (c *flippingWire) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	for i := range p[:n] {
+		if p[i] != c.text[c.seen] {
+			c.seen = 0
+			continue
+		}
+		if c.seen++; c.seen == len(c.text) {
+			c.seen = 0
+			if c.flips.CompareAndSwap(0, 1) {
+				p[i] ^= 1
+			}
+		}
+	}
+	return n, err
+}
+
+// TestRecordsBeforeADamagedBatchAreKept: the second batch of an answer was damaged on its way. The client returned the first one's records with the error and read on behind them; they were
+// dropped, and their offsets committed.
+func TestRecordsBeforeADamagedBatchAreKept(t *testing.T) {
+	t.Parallel()
+	w, m := newWorld(t), newMemory()
+	w.producer = w.client(kgo.ProducerBatchCompression(kgo.NoCompression()))
+	w.produce("metrics", 0, line("first", 1))
+	w.produce("metrics", 0, line("flip-me", 2))
+	var flips atomic.Int64
+	bad := &wires{crooked: func(_ int, c net.Conn) net.Conn { return &flippingWire{Conn: c, text: "flip-me", flips: &flips} }}
+	w.startWith(Deps{Writer: m, Dial: bad.dial})
+	w.waitCommitted("g", map[string]int64{"metrics/0": 2})
+	if n := m.table("default").count(); n != 2 || flips.Load() != 1 {
+		t.Errorf("%d bits were flipped, and %d rows of 2 are kept:\n%s", flips.Load(), n, m.table("default").dump())
+	}
+}
+
+// TestBatchesThatAreSentAgainAreCountedOnce: a broker begins a partition at its start whatever it is asked for. The client drops what it has, and no poll returns it: it was counted and booked anew
+// with each answer, until there was no room for any batch that is compressed.
+func TestBatchesThatAreSentAgainAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	const most, size, again = 4 << 20, 100_000, 200
+	w, m := newWorld(t, kfake.NumBrokers(1)), newMemory() // where a broker has no other partition the client asks it seldom
+	w.producer = w.client(kgo.ProducerBatchCompression(kgo.NoCompression()))
+	w.produce("metrics", 1, line("again", 0)+"\n"+strings.Repeat("#", size))
+	var answers atomic.Int64
+	w.cluster.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		w.cluster.KeepControl()
+		for _, topic := range r.(*kmsg.FetchRequest).Topics {
+			for i, p := range topic.Partitions {
+				if p.Partition == 1 {
+					topic.Partitions[i].FetchOffset = 0
+				}
+			}
+		}
+		answers.Add(1)
+		return nil, nil, false
+	})
+	memory, _ := process(t, 1<<30, 0)
+	w.startWith(Deps{Writer: m, Memory: memory}, func(s *Settings) { s.InFlightBytesMax = most })
+	w.waitCommitted("g", map[string]int64{"metrics/1": 1})
+	eventually(t, "the broker sends it again and again", func() (bool, any) { return answers.Load() > again, answers.Load() })
+	if n := memory.Used(); n > most {
+		t.Errorf("%d KiB are booked for a batch of %d that is sent again and again", n>>10, size>>10)
+	}
+	w.producer = w.client(kgo.ProducerBatchCompression(kgo.GzipCompression()))
+	for p := range int32(4) {
+		if p != 1 {
+			w.produce("metrics", p, line("others", int(p)))
+		}
+	}
+	eventually(t, "others are read", func() (bool, any) { n := m.table("default").count(); return n == 4, n })
+}
+
+// TestLongAnswersOfBrokersAreReadInTurn: connections announce answers of 60 MiB each and send them slowly. The client allocated all of them at once, in no account of the
+// process' memory. As many are read together as have room, they are booked, and others go on.
+func TestLongAnswersOfBrokersAreReadInTurn(t *testing.T) {
+	const most = 1 << 20
+	f := func(name string, ok bool) {
+		t.Helper()
+		if !ok {
+			t.Error(name)
+		}
+	}
+	memory, _ := process(t, 1<<30, 0)
+	c, err := New(Deps{Writer: newMemory(), Memory: memory}, Settings{InFlightBytesMax: most, Clusters: []Cluster{{Brokers: []string{"x"}, Topics: []Topic{{Name: "x"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func() (broker net.Conn, w *answerWire) {
+		a, b := net.Pipe()
+		return a, c.answers.wire(b, 0)
+	}
+	head := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+	read := func(w *answerWire, n int) chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := io.ReadFull(w, make([]byte, n))
+			done <- err
+		}()
+		return done
+	}
+	b1, w1 := open()
+	b2, w2 := open()
+	b3, w3 := open()
+	first := read(w1, 4)
+	_, _ = b1.Write(head(60 << 20))
+	f("an answer alone is read, whatever its length", <-first == nil)
+	f("it is booked as soon as it is announced", memory.Used() >= 60<<20)
+
+	second := read(w2, 4)
+	_, _ = b2.Write(head(most))
+	small := read(w3, 4+100)
+	go func() { _, _ = b3.Write(append(head(100), make([]byte, 100)...)) }()
+	f("a small answer waits for none", <-small == nil)
+	b4, w4 := open()
+	shorter := read(w4, 4)
+	_, _ = b4.Write(head(500_000))
+	f("a shorter answer does not wait for a long one that is slow", <-shorter == nil)
+	select {
+	case <-second:
+		t.Error("a second long answer is read beside it")
+	default:
+	}
+	_ = w1.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = w1.Close()
+	f("the next is read when the first one's connection ends, also beside shorter ones", <-second == nil)
+	f("the first does not count any more", c.answers.held() == most+500_000)
+
+	third := read(w3, 4)
+	_, _ = b3.Write(head(most))
+	_ = w3.SetReadDeadline(time.Now().Add(-time.Second)) // as the client does where it ends
+	if err := <-third; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a read that is interrupted: %v", err)
+	}
+	body := read(w4, 500_000)
+	_, _ = b4.Write(make([]byte, 500_000))
+	f("the body comes", <-body == nil)
+	c.answers.polled(1)
+	f("a poll of another cluster changes nothing", c.answers.held() == most+500_000)
+	c.answers.polled(0)
+	f("after a poll its records are counted instead", c.answers.held() == most)
+	for _, end := range []io.Closer{b1, b2, b3, b4, w2, w3, w4} {
+		_ = end.Close()
+	}
+	c.fit()
+	f("nothing stays booked, and no connection waits", memory.Used() == 0 && c.answers.held() == 0 && len(c.answers.waits) == 0)
+}
+
+// readsAfterClose is a connection that still returns what had come when it was closed.
+type readsAfterClose struct {
+	net.Conn
+	came io.Reader
+}
+
+func (c readsAfterClose) Read(p []byte) (int, error) { return c.came.Read(p) }
+func (c readsAfterClose) Close() error               { return nil }
+
+// TestAnAnswerWhoseConnectionWasClosedKeepsNoOtherOut: the client closes the connection to a broker that left its cluster while the length of a long answer is read. The answer counted
+// from then on, was never dropped, and no other long one was ever read.
+func TestAnAnswerWhoseConnectionWasClosedKeepsNoOtherOut(t *testing.T) {
+	const most = 1 << 20
+	a := newAnswers(func() int64 { return most }, func() {})
+	head := binary.BigEndian.AppendUint32(nil, 60<<20)
+	gone := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0)
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gone.Read(make([]byte, 4)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a length is read from a connection that was closed: %v", err)
+	}
+	if n := a.held(); n != 0 || len(a.waits) > 0 {
+		t.Errorf("%d bytes of it count, and %d answers wait", n, len(a.waits))
+	}
+	next := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0)
+	if _, err := next.Read(make([]byte, 4)); err != nil {
+		t.Errorf("the next long answer is not read: %v", err)
+	}
+}
+
+// TestAnAnswerWithoutRoomIsAskedForAgain: a long answer had no room, and its connection was ended by an error that the client takes for final: it does not ask again for metadata after it, and
+// gives up its place in the group.
+func TestAnAnswerWithoutRoomIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAnswers(func() int64 { return 1 << 20 }, func() {})
+		head := binary.BigEndian.AppendUint32(nil, 60<<20)
+		first, second := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0), a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0)
+		if _, err := first.Read(make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := second.Read(make([]byte, 4)); !errors.Is(err, errNoRoom) || !kgo.IsRetryableBrokerErr(err) {
+			t.Errorf("an answer that has no room: %v", err)
+		}
+		if n := a.held(); n != 60<<20 || len(a.waits) > 0 {
+			t.Errorf("%d bytes count, and %d answers wait", n, len(a.waits))
+		}
+	})
+}
+
+// TestRecordsBehindAnAnswerThatHadNoRoomAreRead once there is room.
+func TestRecordsBehindAnAnswerThatHadNoRoomAreRead(t *testing.T) {
+	t.Parallel()
+	w, m := newWorld(t), newMemory()
+	w.producer = w.client(kgo.ProducerBatchCompression(kgo.NoCompression()))
+	r := w.startWith(Deps{Writer: m}, func(s *Settings) { s.InFlightBytesMax = 1 << 20 })
+	other := r.answers.wire(readsAfterClose{came: bytes.NewReader(binary.BigEndian.AppendUint32(nil, 60<<20))}, 7)
+	if _, err := other.Read(make([]byte, 4)); err != nil { // from now on no other long one has room
+		t.Fatal(err)
+	}
+	w.produce("metrics", 0, line("long", 1)+"\n"+strings.Repeat("#", 700_000))
+	eventually(t, "the answer waits", func() (bool, any) {
+		r.answers.mu.Lock()
+		defer r.answers.mu.Unlock()
+		return len(r.answers.waits) > 0, nil
+	})
+	eventually(t, "its connection ends", func() (bool, any) {
+		r.answers.mu.Lock()
+		defer r.answers.mu.Unlock()
+		return len(r.answers.waits) == 0, nil
+	})
+	w.produce("metrics", 1, line("short", 2))
+	_ = other.Close()
+	w.waitCommitted("g", map[string]int64{"metrics/0": 1, "metrics/1": 1})
+	if n := m.table("default").count(); n != 2 {
+		t.Errorf("%d rows of 2", n)
+	}
+}
+
+// TestRecordsThatUnpackToMuchAreUnpackedOneByOne: workers unpacked records of 64 MiB each beside each other, in no account of the process' memory.
+func TestRecordsThatUnpackToMuchAreUnpackedOneByOne(t *testing.T) {
+	t.Parallel()
+	const workers, unpacked = 8, 32 << 20
+	memory, _ := process(t, 1<<30, 0)
+	c, err := New(Deps{Writer: newMemory(), Memory: memory}, Settings{Clusters: []Cluster{{Brokers: []string{"x"}, Topics: []Topic{{Name: "x"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range unpacked >> 10 {
+		_, _ = fmt.Fprintf(z, "# %016x%016x%s\n", rng.Uint64(), rng.Uint64(), strings.Repeat("-", 1024-35)) // no rows, and no bomb
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	peak := int64(0)
+	for range workers {
+		wg.Go(func() {
+			w := newWorker(c)
+			defer w.decoder.Close()
+			w.decoder.OnGrowth(func(n int) {
+				w.unpacks(n)
+				mu.Lock()
+				peak = max(peak, c.decoding.Load())
+				mu.Unlock()
+				if booked := memory.Used(); booked < int64(n) {
+					t.Errorf("%d bytes are booked of %d", booked, n)
+				}
+			})
+			if err := w.decoder.Decode(packed.Bytes(), &record.Options{Format: record.Line}, 0, &point.Batch{Dict: point.NewDict(10)}); err != nil {
+				t.Error(err)
+			}
+			w.endLong()
+			w.book(0)
+		})
+	}
+	wg.Wait()
+	if most := int64(3*unpacked + workers*2*longRecord); peak < unpacked || peak > most {
+		t.Errorf("%d MiB were counted at most, of %d records of %d MiB; want at most %d", peak>>20, workers, unpacked>>20, most>>20)
+	}
+	if n := c.decoding.Load(); n != 0 {
+		t.Errorf("%d bytes stay counted", n)
 	}
 }

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,7 @@ type member struct {
 	client  *kgo.Client
 	letters letters
 	fetch   fetchSize
+	tls     *tls.Config // of connections to brokers; nil: in the clear
 
 	fetching *kgo.Client // the client, which may call back before open returns; owned by the goroutine of its group
 
@@ -59,15 +61,22 @@ func (m *member) open() error {
 	if err != nil {
 		return fault.Wrap(err, fault.Invalid, "kafka cluster %s", m.cluster.Name)
 	}
-	opts = append(opts,
+	unpacks, err := newUnpacker(m)
+	if err != nil {
+		return err
+	}
+	opts = append(opts, kgo.WithDecompressor(unpacks),
 		kgo.OnPartitionsAssigned(m.assigned), kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost),
-		kgo.OnOffsetsFetched(m.resumed), kgo.WithLogger(clientLog{m.log}), kgo.WithHooks(groupErrors{m}, &brokers{m: m, failures: map[string]int{}}, &m.fetch))
+		kgo.OnOffsetsFetched(m.resumed), kgo.WithLogger(clientLog{m.log}), kgo.WithHooks(groupErrors{m}, &brokers{m: m, failures: map[string]int{}}, &m.fetch, unpacks))
 	if start, _ := startOf(m.cluster.Start); start == kgo.NewOffset().AtEnd() {
 		opts = append(opts, kgo.AdjustFetchOffsetsFn(m.fromEnd))
 	}
-	if m.c.deps.Dial != nil {
-		opts = append(opts, kgo.Dialer(m.c.deps.Dial))
+	if m.cluster.TLS.Enabled {
+		if m.tls, err = m.cluster.TLS.config(); err != nil {
+			return fault.Wrap(err, fault.Invalid, "kafka cluster %s", m.cluster.Name)
+		}
 	}
+	opts = append(opts, kgo.Dialer(m.dial))
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
 		return fault.Wrap(err, fault.Invalid, "kafka cluster %s", m.cluster.Name)
@@ -130,13 +139,16 @@ func (m *member) accept(fetches kgo.Fetches) {
 	m.c.mu.Lock()
 	any := false
 	fetches.EachPartition(func(t kgo.FetchTopicPartition) {
-		if t.Err != nil {
+		p := partition{m.index, t.Topic, t.Partition}
+		m.c.unpacked.forget(p)
+		if t.Err != nil && len(t.Records) == 0 { // of records with an error the client goes on behind them
 			return
 		}
-		p := partition{m.index, t.Topic, t.Partition}
 		m.stats.end(p, t.HighWatermark)
 		any = m.pushLocked(p, t.Records) || any
 	})
+	m.c.unpacked.drained(m.index, time.Now())
+	m.c.answers.polled(m.index)
 	if any {
 		m.c.wakeLocked()
 	}
@@ -185,6 +197,7 @@ func (m *member) fetchFailed(e kgo.FetchError) {
 	var large *kgo.ErrDecompressTooLarge
 	switch {
 	case errors.Is(e.Err, context.Canceled), errors.Is(e.Err, kgo.ErrClientClosed):
+	case errors.Is(e.Err, errFull): // the next fetch asks for it again
 	case errors.As(e.Err, &large):
 		m.skip(large)
 	case e.Partition < 0: // of a whole answer
@@ -235,6 +248,8 @@ func (m *member) turn() {
 	if len(t.pauseParts) > 0 {
 		client.PauseFetchPartitions(t.pauseParts)
 	}
+	m.each(t.resumeParts, m.c.unpacked.forget)
+	m.c.unpacked.forgetTopics(m.index, t.resumeTopics)
 	if len(t.resumeTopics) > 0 {
 		client.ResumeFetchTopics(t.resumeTopics...)
 	}

@@ -55,6 +55,7 @@ func (c *Consumer) fit() {
 	held := c.heldLocked()
 	was := [2]int64{c.shares.max, c.queue.laterMax}
 	c.shares.max, c.queue.laterMax = bounds(c.settings.InFlightBytesMax, memory, c.shares.used, c.queue.laterBytes)
+	c.inFlightMax.Store(c.shares.max)
 	changed := was != [2]int64{c.shares.max, c.queue.laterMax}
 	if changed {
 		c.wakeLocked() // rows that wait may have to leave
@@ -72,16 +73,16 @@ func (c *Consumer) fit() {
 	}
 }
 
-// heldLocked is the memory of records: in flight, waiting in their topics, and fetched by the clients but not polled.
+// heldLocked is the memory of records: in flight, waiting in their topics, fetched by the clients but not polled, and before and behind that.
 func (c *Consumer) heldLocked() int64 {
-	held := c.shares.used + c.queue.laterBytes
-	for _, m := range c.members {
-		if m.client != nil {
-			held += m.client.BufferedFetchBytes()
-		}
-	}
-	return held
+	buffered, unpacked := c.fetchedLocked()
+	polled := c.shares.used + c.queue.laterBytes
+	c.polled.Store(polled)
+	return c.raw() + polled + max(buffered, unpacked)
 }
+
+// raw is the memory of answers before they are records, and of what workers make of records.
+func (c *Consumer) raw() int64 { return c.answers.held() + c.decoding.Load() }
 
 // cover books so many bytes, which are held already, if that was not done ahead.
 func (c *Consumer) cover(held int64) {

@@ -127,7 +127,8 @@ func orDefault[T comparable](v *T, def T) {
 	}
 }
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	orDefault(&s.InFlightBytesMax, 64<<20)
 	orDefault(&s.WriteBytesMax, 1<<20)
 	orDefault(&s.WriteRowsMax, 200_000)
@@ -151,7 +152,7 @@ func (c *Cluster) setDefaults() {
 
 // Validate reports every mistake at once. Zero values are none: they become defaults.
 func (s Settings) Validate() error {
-	s.setDefaults()
+	s.SetDefaults()
 	return s.prepare()
 }
 

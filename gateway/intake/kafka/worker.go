@@ -24,11 +24,14 @@ type worker struct {
 	decoder *record.Decoder
 	scratch scratch
 	spare   *point.Batch // of the write before, empty; nil: none
+	long    bool         // it holds Consumer.long
+	booked  int64        // of Consumer.decoding
 
 	// Owned by the call of process under way.
 	ctx    context.Context
 	m      *member
 	tables map[string]*tableWrite
+	rows   int   // that their batches have memory for
 	worst  error // why some records have to be retried
 	// stuck are partitions with a record that has to be retried: the records behind it wait, or the older of two values at
 	// one timestamp would be written last.
@@ -51,6 +54,7 @@ type tableWrite struct {
 	batch *point.Batch
 	parts []part
 	known int // series of the batch's Dict before its records were decoded
+	rows  int // that the batch had memory for when that was last counted
 
 	ticket limits.Ticket
 }
@@ -115,7 +119,11 @@ func (w *worker) process(ctx context.Context, m *member, job *work) error {
 			w.put(t.batch)
 			t.ticket.End()
 		}
-		w.tables, w.stuck, w.lanes = nil, nil, nil
+		w.tables, w.rows, w.stuck, w.lanes = nil, 0, nil, nil
+		if w.large(w.scratch.own.ids) {
+			w.scratch.own = columns{}
+		}
+		w.book(0) // the buffers that stay are small
 	}()
 	for _, it := range job.items {
 		if !w.stuck[it.partition] {
@@ -151,8 +159,7 @@ func (w *worker) batch(d *point.Dict) *point.Batch {
 
 // put returns a batch. A worker keeps no batch larger than the records of two writes.
 func (w *worker) put(b *point.Batch) {
-	const row = 20 // bytes
-	if w.spare != nil || int64(cap(b.IDs))*row > 2*w.c.settings.WriteBytesMax || cap(b.Hists)+cap(b.Exemplars)+cap(b.Metadata) > 0 {
+	if w.spare != nil || w.large(b.IDs) || cap(b.Hists)+cap(b.Exemplars)+cap(b.Metadata) > 0 {
 		b.Put()
 		return
 	}
@@ -250,6 +257,7 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 		return
 	}
 	t.add(b, i, s, point.Smear(o.Smear))
+	w.countRows(t)
 	if t.batch.Rows() >= w.c.settings.WriteRowsMax {
 		w.write(t, attempts)
 	}
@@ -265,7 +273,7 @@ func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point
 	w.delay = w.delay[:0]
 	if table, ok := t.table.(waiter); ok {
 		s.Smear = wish
-		w.delay, waiting = table.Delays(now, s, w.delay)
+		w.delay, waiting = table.Delays(time.Unix(0, w.c.deps.Clock.ReadAt(now).Now), s, w.delay)
 	}
 	if !waiting && !l.later.passes(t.name, s, nil) {
 		return false
@@ -311,6 +319,7 @@ func (w *worker) deliver(it *item, attempts int) {
 		if !p.done {
 			s := between(it.rows, from, p)
 			t.add(p.b, p.i, &s, point.SmearWaited)
+			w.countRows(t)
 			last := &t.parts[len(t.parts)-1]
 			last.of, last.at = it, k
 			if t.batch.Rows() >= w.c.settings.WriteRowsMax {
@@ -367,6 +376,7 @@ func (w *worker) open(name string, topic *Topic) (*tableWrite, error) {
 	t := &tableWrite{name: name, table: table, level: topic.level, batch: w.batch(table.Dict()), ticket: ticket}
 	t.known = t.batch.Dict.Len()
 	w.tables[name] = t
+	w.countRows(t)
 	return t, nil
 }
 
@@ -379,11 +389,14 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 			w.c.log.Error("a record could not be decoded because of a defect; it is put aside, please report it",
 				"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p, "stack", string(debug.Stack()))
 			err = fault.Errorf(fault.Invalid, "decoding failed by a defect of ours: %v", p)
-			w.renew()
+			if err := w.renew(); err != nil {
+				fault.Bug("settings that were checked: %v", err)
+			}
 		}
 	}()
+	defer w.endLong()
 	if r.Timestamp.UnixMilli() < 0 { // a producer of message format 0 gives none: its rows are of now, as where they come by HTTP, and at each try of the same time
-		r.Timestamp = time.Now()
+		r.Timestamp = w.c.deps.Clock.Now()
 	}
 	if err := w.decoder.Decode(r.Value, o, r.Timestamp.UnixNano(), s); err != nil {
 		return err
@@ -394,8 +407,9 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 		_, senders = w.c.deps.Replicas.Resolve(o.Table, s) // the rows count as accepted
 	}
 	t.ticket.Samples(s.Rows())
-	now := time.Now().UnixNano()
-	lo, hi := t.table.Bounds(now)
+	now := w.c.deps.Clock.Read()
+	lo, hi := t.table.Bounds(now.Earliest)
+	w.c.deps.Clock.Note(s.Times, now)
 	s.RemoveDropped() // the rows count as accepted
 	if _, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi}); err != nil {
 		return err
@@ -406,12 +420,76 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 	return nil
 }
 
-// renew throws scratch memory away that a panic may have left in disorder.
-func (w *worker) renew() {
-	w.scratch = scratch{Batch: new(point.Batch)}
-	if d, err := record.NewDecoder(w.c.settings.Record); err == nil {
+// renew makes scratch memory, in the place of some that a panic may have left in disorder.
+func (w *worker) renew() error {
+	d, err := record.NewDecoder(w.c.settings.Record)
+	if err != nil {
+		return err
+	}
+	if w.decoder != nil {
 		w.decoder.Close()
-		w.decoder = d
+	}
+	w.scratch = scratch{Batch: new(point.Batch)}
+	w.decoder = d
+	d.OnGrowth(w.unpacks)
+	return nil
+}
+
+// longRecord is the size from which records are unpacked one after the other, by all workers, in bytes: each worker keeps so much for the next (record.Decoder).
+const longRecord = 4 << 20
+
+// unpacks is called before so many bytes are allocated for a record that is unpacked.
+func (w *worker) unpacks(bytes int) {
+	if bytes > longRecord && !w.long {
+		w.c.long.Lock() // held until the record is decoded, which waits for nothing
+		w.long = true
+	}
+	w.book(int64(bytes) + w.rowBytes())
+}
+
+// endLong ends the turn of a long record.
+func (w *worker) endLong() {
+	w.book(int64(w.decoder.HeldBytes()) + w.rowBytes())
+	if w.long {
+		w.long = false
+		w.c.long.Unlock()
+	}
+}
+
+// rowSize is the memory of a row, in bytes.
+const rowSize = 20
+
+// large reports whether rows need more than the records of two writes.
+func (w *worker) large(ids []point.SeriesID) bool {
+	return int64(cap(ids))*rowSize > 2*w.c.settings.WriteBytesMax
+}
+
+// rowBytes is the memory for rows that are decoded and not written, and that is kept for others.
+func (w *worker) rowBytes() int64 {
+	n := cap(w.scratch.own.ids)
+	if w.spare != nil {
+		n += cap(w.spare.IDs)
+	}
+	if lent := w.scratch.lent.ids; w.scratch.IDs != nil && !same(w.scratch.IDs, lent) {
+		n += cap(w.scratch.IDs)
+	}
+	return rowSize * int64(n+w.rows)
+}
+
+// countRows is called after a table's batch may have grown. Each record asks for the sum: with 100 tables a record of one line cost 60 % more where it went through all of them
+// (BenchmarkWorkerTables, 2026-12-01).
+func (w *worker) countRows(t *tableWrite) {
+	n := cap(t.batch.IDs)
+	w.rows += n - t.rows
+	t.rows = n
+}
+
+// book counts what the worker holds.
+func (w *worker) book(bytes int64) {
+	more := bytes - w.booked
+	w.booked = bytes
+	if w.c.decoding.Add(more); more > 0 {
+		w.c.cover(w.c.raw() + w.c.polled.Load() + w.c.unpacked.held())
 	}
 }
 

@@ -17,13 +17,16 @@ import (
 // Where several servers have copies of partitions, follow.Copies decides which ones are asked. This performs it: questions run side by side,
 // each under a context of its own, and those that do not count are cancelled.
 
-// targets returns where a request reads each partition.
-func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try int) func(p *topology.Partition) (target, error) {
+// targets returns where a request reads each partition. Servers that give no sign of life are asked last; ofSilent gets the partitions that they lead.
+func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try int, ofSilent func(*topology.Partition)) func(p *topology.Partition) (target, error) {
 	leaders, said := query.LeaderOnly(ctx)
 	leaders = r.leaders || leaders || !said && s.settings.LeaderOnly || s.deps.Copies == nil
 	return func(p *topology.Partition) (target, error) {
 		lead, err := s.deps.Leaders.Find(r.table, p, try)
 		t := target{leader: lead.Server, epoch: lead.Epoch, guess: lead.Guess}
+		if err == nil && s.silent(lead.Server) {
+			ofSilent(p)
+		}
 		if leaders || len(p.Placements) < 2 {
 			return t, err
 		}
@@ -34,6 +37,7 @@ func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try i
 		r.hedge.Lock()
 		t.copies = r.hedge.Order(time.Now(), follow.Spread(p, listed))
 		r.hedge.Unlock()
+		t.copies = follow.SilentLast(t.copies, s.silent)
 		if t.enough = enough(p, m); s.age(r.table) >= follow.DoubtAge {
 			t.enough = len(t.copies) + 1 // other servers may have copies by now: these are not enough
 		}
@@ -41,7 +45,8 @@ func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try i
 	}
 }
 
-// enough is how many copies that may lack rows have them all together: of any so many one was listed with every acknowledged row.
+// enough returns the number of copies whose rows, merged, include every acknowledged row, although each copy may lack some: among that many there is one of every in-sync list
+// under which a row was acknowledged.
 func enough(p *topology.Partition, m *topology.Map) int {
 	n := len(p.Placements)
 	return n - m.Config.ShortestList(p.ID, n) + 1
@@ -97,30 +102,57 @@ func (s *Source) askCopies(long, others context.Context, r *request, g *group) (
 	return x.end(long, err)
 }
 
+// listenEvery is how often a race looks whether the servers that it waits for give signs of life.
+const listenEvery = 50 * time.Millisecond
+
 // run asks until the machine has an outcome. Errors are those of a request that ended.
 func (x *race) run(long, others context.Context) error {
-	timer := time.NewTimer(x.late())
-	defer timer.Stop()
-	x.ask(long, x.machine.Begin())
+	wake := time.NewTimer(listenEvery)
+	defer wake.Stop()
+	var late time.Time        // when those that are waited for will be late; zero: they are
 	var leads <-chan struct{} // nil until a copy is late
-	for x.machine.Outcome() == follow.Open {
-		var more []follow.CopyAsk
+	more := x.machine.Begin()
+	for {
+		if x.ask(long, more); len(more) > 0 {
+			late = time.Now().Add(x.late())
+		}
+		if more = x.silent(); len(more) > 0 {
+			continue
+		}
+		if x.machine.Outcome() != follow.Open {
+			return nil
+		}
+		pause := listenEvery
+		if !late.IsZero() {
+			pause = min(pause, time.Until(late))
+		}
+		wake.Reset(pause)
 		select {
 		case <-others.Done():
 			return fault.Wrap(others.Err(), fault.Canceled, "ask copies")
-		case <-timer.C:
-			more = x.isLate()
-			leads = x.look()
+		case <-wake.C:
+			if late.IsZero() || time.Now().Before(late) {
+				continue
+			}
+			late, more, leads = time.Time{}, x.isLate(), x.look()
 		case <-leads:
 			leads = x.look()
 		case res := <-x.results:
 			more = x.answered(res)
 		}
-		if x.ask(long, more); len(more) > 0 {
-			timer.Reset(x.late())
-		}
 	}
-	return nil
+}
+
+// silent asks another copy at once where all that are waited for give no sign of life.
+func (x *race) silent() []follow.CopyAsk {
+	if x.s.deps.Silence == nil || x.machine.Outcome() != follow.Open {
+		return nil
+	}
+	more := x.machine.Silent(x.s.silent)
+	if len(more) > 0 {
+		x.s.metrics.hedges.Inc()
+	}
+	return more
 }
 
 // look gives the machine the present leaders, and returns a channel that is closed when one may change.

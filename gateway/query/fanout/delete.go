@@ -1,7 +1,9 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -29,7 +31,7 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	d := &deleting{s: s, q: q, hold: rand.Uint64() | 1}
 	defer d.stopRenewals()
 	var m deletion.Machine
-	step := m.Begin()
+	step, began := m.Begin(), false
 	for {
 		var at []topology.ServerID
 		var err error
@@ -39,12 +41,18 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 		case deletion.Hold:
 			at, err = d.holdAt(ctx, step.Servers)
 		case deletion.Partitions:
-			err = s.deleteInPartitions(ctx, q)
+			began = true
+			err = d.inPartitions(ctx)
 		case deletion.Staged:
-			err = d.staged(ctx, step.Servers, step.Held)
+			err = d.staged(ctx, q.Lo, q.Hi, step.Servers, step.Held)
+		case deletion.StagedPart:
+			err = d.stagedPart(ctx, step.Servers, step.Held)
 		case deletion.Release:
 			d.release(ctx, step.Servers)
 		case deletion.End:
+			if began {
+				return fault.Annotate(step.Err, "the deletion is not complete: rows may be left, and of those that had replaced others the older values may be read; repeating it is safe, and completes it")
+			}
 			return step.Err
 		}
 		step = m.Next(at, err)
@@ -58,6 +66,9 @@ type deleting struct {
 	hold     uint64
 	renewals context.CancelFunc // nil: there are none
 	renewing sync.WaitGroup
+
+	mu      sync.Mutex
+	deleted map[point.PartitionID]bool // the partitions that did; nil: none
 }
 
 // select of staged rows of any partition.
@@ -177,8 +188,63 @@ func (d *deleting) release(ctx context.Context, at []topology.ServerID) {
 	_ = g.Wait() // the others end by themselves
 }
 
-// staged deletes in the staged rows of servers. Errors are Unavailable: some rows may be deleted.
-func (d *deleting) staged(ctx context.Context, at, held []topology.ServerID) error {
+// stagedPart deletes in the staged rows of servers at the times of which all partitions deleted: those that have a part of the ring alone would take newer rows from beside older ones.
+// It does so also if no caller waits for the deletion any more.
+func (d *deleting) stagedPart(ctx context.Context, at, held []topology.ServerID) error {
+	m, err := d.s.known(d.q.Table)
+	if err != nil || m == nil {
+		return err
+	}
+	d.mu.Lock()
+	whole := deletedTimes(m.Overlapping(d.q.Lo, d.q.Hi), d.deleted, d.q.Lo, d.q.Hi)
+	d.mu.Unlock()
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), stagedDeleteTimeout)
+	defer stop()
+	for _, of := range whole {
+		err = errors.Join(err, d.staged(ctx, of.lo, of.hi, at, held))
+	}
+	return err
+}
+
+// interval is the times [lo, hi].
+type interval struct{ lo, hi point.Nanos }
+
+// deletedTimes lists the times in [lo, hi] that have partitions, all of which deleted. Where hi is the last time there is, that one is in none.
+func deletedTimes(ps []*topology.Partition, deleted map[point.PartitionID]bool, lo, hi point.Nanos) (all []interval) {
+	type edge struct {
+		at        point.Nanos
+		did, left int // how many more partitions deleted, and did not, from there on
+	}
+	var edges []edge
+	end := max(hi, hi+1) // the first time beyond
+	for _, p := range ps {
+		change := edge{at: max(p.TimeLo, lo), did: 1}
+		if !deleted[p.ID] {
+			change.did, change.left = 0, 1
+		}
+		edges = append(edges, change, edge{min(p.TimeHi, end), -change.did, -change.left})
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
+	did, left, within := 0, 0, false
+	for i, e := range edges {
+		did, left = did+e.did, left+e.left
+		if i+1 < len(edges) && edges[i+1].at == e.at {
+			continue
+		}
+		whole := did > 0 && left == 0
+		switch {
+		case whole && !within:
+			all = append(all, interval{lo: e.at})
+		case !whole && within:
+			all[len(all)-1].hi = e.at - 1
+		}
+		within = whole
+	}
+	return all
+}
+
+// staged deletes in the staged rows of servers with times in [lo, hi]. Errors are Unavailable: some rows may be deleted.
+func (d *deleting) staged(ctx context.Context, lo, hi point.Nanos, at, held []topology.ServerID) error {
 	within, stop := context.WithTimeout(ctx, stagedDeleteTimeout)
 	defer stop()
 	return d.each(within, at, func(within context.Context, id topology.ServerID, st peer.Storage) error {
@@ -186,7 +252,9 @@ func (d *deleting) staged(ctx context.Context, at, held []topology.ServerID) err
 		if !slices.Contains(held, id) {
 			hold = 0
 		}
-		switch err := st.DeleteSeries(within, d.of(peer.StagedDeletes, hold)); {
+		mine := d.of(peer.StagedDeletes, hold)
+		mine.Lo, mine.Hi = lo, hi
+		switch err := st.DeleteSeries(within, mine); {
 		case err == nil || ctx.Err() != nil:
 			return err
 		case fault.Is(err, fault.Invalid): // the matchers are compiled here too: it does not know this kind of deletion
@@ -197,31 +265,32 @@ func (d *deleting) staged(ctx context.Context, at, held []topology.ServerID) err
 	})
 }
 
-func (s *Source) deleteInPartitions(ctx context.Context, q *peer.Select) error {
-	if err := s.deleteBelow(ctx, q); err != nil {
+func (d *deleting) inPartitions(ctx context.Context) error {
+	if err := d.below(ctx); err != nil {
 		return err
 	}
 	// Rows may be on their way from a partition that unloads to its successors. It waits for these rows before it deletes, and sends none of the deleted ones
 	// afterwards; so the successors delete once more after it did, and where they unload themselves, their successors again.
-	deep := s.unloadsDeep(q)
+	deep := d.s.unloadsDeep(d.q)
 	for round := 0; ; round++ {
-		err := s.deleteAtLeaders(ctx, q)
-		deep = max(deep, s.unloadsDeep(q)) // one that ended meanwhile counts
+		err := d.atLeaders(ctx, d.q)
+		deep = max(deep, d.s.unloadsDeep(d.q)) // one that ended meanwhile counts
 		if err != nil || round >= deep {
 			return err
 		}
 	}
 }
 
-// deleteBelow deletes in the partitions that unload into others, before these, the oldest first: a deletion that fails there, which is likelier since they may have to wait for rows on their
+// below deletes in the partitions that unload into others, before these, the oldest first: a deletion that fails there, which is likelier since they may have to wait for rows on their
 // way, must not have removed the later values from those above, and show the older ones again.
-func (s *Source) deleteBelow(ctx context.Context, q *peer.Select) error {
-	m, err := s.known(q.Table)
+func (d *deleting) below(ctx context.Context) error {
+	q := d.q
+	m, err := d.s.known(q.Table)
 	if err != nil || m == nil {
 		return nil // the request to all partitions says so
 	}
 	layers, overlapping := layersOf(m.Overlapping(q.Lo, q.Hi))
-	for layer := range s.unloadsDeep(q) {
+	for layer := range d.s.unloadsDeep(q) {
 		below := *q
 		below.Partitions = []point.PartitionID{}
 		for id := range overlapping {
@@ -230,16 +299,29 @@ func (s *Source) deleteBelow(ctx context.Context, q *peer.Select) error {
 			}
 		}
 		slices.Sort(below.Partitions)
-		if err := s.deleteAtLeaders(ctx, &below); err != nil {
+		if err := d.atLeaders(ctx, &below); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Source) deleteAtLeaders(ctx context.Context, q *peer.Select) error {
-	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
-		return struct{}{}, st.DeleteSeries(ctx, q)
+// atLeaders deletes in partitions, and notes those that did.
+func (d *deleting) atLeaders(ctx context.Context, q *peer.Select) error {
+	_, err := gather(ctx, d.s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
+		err := st.DeleteSeries(ctx, q)
+		if err != nil {
+			return struct{}{}, err
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.deleted == nil {
+			d.deleted = map[point.PartitionID]bool{}
+		}
+		for _, id := range q.Partitions {
+			d.deleted[id] = true
+		}
+		return struct{}{}, nil
 	})
 	return err
 }

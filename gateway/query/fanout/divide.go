@@ -3,10 +3,12 @@ package fanout
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/columns"
@@ -20,19 +22,37 @@ var _ query.Divider = (*Source)(nil)
 // of a stretch's partitions, any that surely has every row evaluates it, and the next is asked after an error or beside a late one. A stretch that no
 // server surely has, or with a server that does not know the plan, is read as rows.
 func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*query.Divided, error) {
-	d := &division{q: q, of: of, together: begin(ctx), ticketsMax: s.settings.ParallelMax, stretchTime: s.settings.StretchTime}
+	d := &division{q: q, of: of, silent: s.silent, noRows: s.noRows(q.Table), loan: budget.LoanOf(ctx), together: begin(ctx), ticketsMax: s.settings.ParallelMax, stretchTime: s.settings.StretchTime}
 	defer d.leave()
 	if !of.Plan.Requestable() {
 		return nil, nil
 	}
 	d.staged = s.whenStaged(ctx, d.together, q)
-	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers, plan: d.plan, begin: d.begin, ask: d.ask, over: d.over, hedge: &s.evaluations}
-	if _, err := s.fan(ctx, r); err != nil {
+	ask := func() error {
+		_, err := s.fan(ctx, &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, matchers: q.Matchers, plan: d.plan, begin: d.begin, ask: d.ask, over: d.over, hedge: &s.evaluations})
+		return err
+	}
+	err := ask()
+	if err == nil && d.known == nil && d.fellSilent() { // it is planned anew, without the partitions of that server that have no rows
+		err = ask()
+	}
+	if err != nil {
+		d.parts.Close()
 		return nil, err
 	}
 	divided, err := d.divided()
+	if divided == nil { // rows are read
+		d.parts.Close()
+	}
 	s.metrics.divided(divided, err)
 	return divided, err
+}
+
+// noRows returns whether a partition of a table may have no rows, as this view knows.
+func (s *Source) noRows(table string) func(*topology.Partition) bool {
+	return func(p *topology.Partition) bool {
+		return s.deps.HasNoRows != nil && s.deps.HasNoRows(lease.Partition{Table: table, ID: p.ID}, math.MaxUint64)
+	}
 }
 
 // whenStaged returns a function that asks when rows are staged, once for all divisions that are made together; nil: none are.
@@ -55,13 +75,17 @@ type division struct {
 	q      *peer.Select
 	of     *columns.Request
 	staged func() (all []times, ok bool) // asks for the times of staged rows; nil: there are none
+	silent func(topology.ServerID) bool  // a server gives no sign of life
+	noRows func(*topology.Partition) bool
+	loan   *budget.Loan // of the request
 
 	stretchTime time.Duration // Settings.StretchTime
 
 	// Of the map asked by, constant while servers are asked.
 	stretches []stretch
 	form      columns.Form
-	asked     []*asked // by group
+	asked     []*asked     // by group
+	parts     *budget.Loan // of loan, that has the parts of these
 
 	// The first questions travel with those of other divisions.
 	together   *together // nil: they do not
@@ -76,7 +100,11 @@ type asked struct {
 	stretch int
 	request *columns.Request
 	bytes   []byte
-	ticket  *ticket // nil: the question travels by itself
+	ticket  *ticket      // nil: the question travels by itself
+	loan    *budget.Loan // that has the part
+
+	partitions []*topology.Partition
+	leads      []topology.ServerID // of the partitions; "": it gave no sign of life when the plan was made
 
 	part *columns.Part // nil: rows are read; written while answers are kept, by one goroutine at a time
 }
@@ -119,7 +147,12 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 		bytes := r.Append(nil)
 		for _, u := range s.units {
 			g := u.group(targets)
-			g.asked = &asked{stretch: i, request: &r, bytes: bytes}
+			g.asked = &asked{stretch: i, request: &r, bytes: bytes, partitions: g.partitions, leads: slices.Clone(g.leads)}
+			for j, id := range g.leads {
+				if d.silent(id) {
+					g.asked.leads[j] = ""
+				}
+			}
 			d.asked, groups = append(d.asked, g.asked), append(groups, g)
 		}
 	}
@@ -150,9 +183,14 @@ func (t *target) servers() []topology.ServerID {
 	return []topology.ServerID{t.leader}
 }
 
-// begin is request.begin.
+// begin is request.begin. Parts of a plan before count no more, and their memory is given back.
 func (d *division) begin() {
 	d.known = nil
+	d.parts.Close()
+	d.parts = d.loan.Part()
+	for _, at := range d.asked {
+		at.loan = d.parts
+	}
 	if d.together == nil {
 		return
 	}
@@ -187,7 +225,7 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 		return func() {}, nil
 	}
 	q := g.ask(d.q) // of the times of the whole query: a server with more partitions there answers Stale, whichever steps it is asked for
-	in := columns.Receiver{Of: at.request, Take: budget.LoanOf(ctx).TakeSoon}
+	in := columns.Receiver{Of: at.request, Take: at.loan.TakeSoon}
 	begun, moved := time.Now(), 0
 	give := func(b []byte) error {
 		moved += len(b)
@@ -233,7 +271,19 @@ func explain(ctx context.Context, g *group, r *columns.Request, part *columns.Pa
 	query.Explain(ctx, e)
 }
 
-// divided makes the pieces.
+// fellSilent reports whether a part is missing since the leader of a partition without rows fell silent after the plan was made: a plan without that partition may have it.
+func (d *division) fellSilent() bool {
+	return slices.ContainsFunc(d.asked, func(at *asked) bool {
+		for i, p := range at.partitions {
+			if lead := at.leads[i]; at.part == nil && lead != "" && d.silent(lead) && d.noRows(p) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// divided makes the pieces. Rows of steps that follow each other are read together: each read asks for staged rows, and may have to ask the coordination store.
 func (d *division) divided() (*query.Divided, error) {
 	if len(d.asked) == 0 {
 		return nil, nil
@@ -244,10 +294,13 @@ func (d *division) divided() (*query.Divided, error) {
 	out, useful := &query.Divided{Form: d.form}, false
 	for i, s := range d.stretches {
 		pieces := d.pieces(i, &s)
+		useful = useful || pieces != nil
+		if n := len(out.Pieces); pieces == nil && n > 0 && out.Pieces[n-1].Part == nil && out.Pieces[n-1].First+out.Pieces[n-1].Steps == s.first {
+			out.Pieces[n-1].Steps += s.steps
+			continue
+		}
 		if pieces == nil {
 			pieces = []columns.Piece{{First: s.first, Steps: s.steps}}
-		} else {
-			useful = true
 		}
 		out.Pieces = append(out.Pieces, pieces...)
 	}

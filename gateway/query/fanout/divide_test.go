@@ -4,11 +4,13 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -18,7 +20,7 @@ import (
 // TestAQuestionThatBeginsLateEndsNoGateway: a second copy is about to be asked, when the first one answers and the plan is divided anew by a newer map, which leaves nothing to
 // ask. The late question belongs to the older division, and looked its request up in the newer one: the process ended.
 func TestAQuestionThatBeginsLateEndsNoGateway(t *testing.T) {
-	d := &division{q: &peer.Select{Table: "t"}, of: &columns.Request{Plan: columns.Plan{
+	d := &division{q: &peer.Select{Table: "t"}, silent: func(topology.ServerID) bool { return false }, of: &columns.Request{Plan: columns.Plan{
 		Grid:   columns.Grid{Start: 0, End: 600_000, Step: 60_000},
 		Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate"), OneName: true},
 	}}}
@@ -61,9 +63,9 @@ func (e evaluators) Server(topology.ServerID) (peer.Storage, bool) { return e.ev
 
 func (e evaluators) All() []topology.ServerID { return []topology.ServerID{"n1"} }
 
-// TestStepsOfPartitionsNotHeardOfAreEvaluated: another gateway has just made partition 4, and a server acked rows of it. No partition of the old map has times of the last step, so no server
+// TestStepsOfPartitionsNotSeenYetAreEvaluated: another gateway has just made partition 4, and a server acked rows of it. No partition of the old map has times of the last step, so no server
 // was asked for that, and the servers that were asked for the others looked at their times alone: the answer ended early, without a word.
-func TestStepsOfPartitionsNotHeardOfAreEvaluated(t *testing.T) {
+func TestStepsOfPartitionsNotSeenYetAreEvaluated(t *testing.T) {
 	for _, copied := range []bool{false, true} {
 		inWorld(t, func(w *world) {
 			w.newest = w.m.Cover([]point.Nanos{10e9}, func(point.PartitionID) []topology.Placement {
@@ -130,4 +132,146 @@ func TestEvaluationsDoNotWaitForAFrozenLeader(t *testing.T) {
 			c.t.Errorf("%v %v after %v, with %d questions: want rows to be read", divided, err, took, c.asked())
 		}
 	})
+}
+
+// partEvaluators are the servers of copied, which evaluate and send parts without columns.
+type partEvaluators struct {
+	*copied
+	edges *int // questions for partition 4, under copied.mu
+}
+
+func (c partEvaluators) Server(id topology.ServerID) (peer.Storage, bool) {
+	return partEvaluator{copyEvaluator{c.copies[id]}, c}, true
+}
+
+type partEvaluator struct {
+	copyEvaluator
+	c partEvaluators
+}
+
+func (e partEvaluator) Evaluate(ctx context.Context, q *peer.Select, request []byte, give func([]byte) error) error {
+	if slices.Contains(q.Partitions, 4) {
+		e.c.mu.Lock()
+		*e.c.edges++
+		e.c.mu.Unlock()
+	}
+	r, err := columns.DecodeRequest(request)
+	if err == nil {
+		err = e.copyEvaluator.Evaluate(ctx, q, request, give)
+	}
+	if err != nil {
+		return err
+	}
+	return (&columns.Part{Form: r.Form, Steps: r.Plan.Grid.Len()}).Send(give)
+}
+
+// TestAPlanWhoseServerFellSilentKeepsOneSetOfParts: the parts that the first plan evaluated count no more, so its memory is given back. Where no partition can be left out the plan would be the same:
+// it is not made again.
+func TestAPlanWhoseServerFellSilentKeepsOneSetOfParts(t *testing.T) {
+	for _, marked := range []bool{false, true} {
+		inCopies(t, func(x *copied) {
+			x.m = x.m.Cover([]point.Nanos{3e9}, func(point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: 1, Server: "n1"}, {ID: 2, Server: "n2"}, {ID: 3, Server: "n3"}}
+			})
+			listed := x.source.deps.Copies
+			x.source.deps.Copies = func(p lease.Partition) []topology.ServerID {
+				if p.ID == 4 {
+					return nil
+				}
+				return listed(p)
+			}
+			x.source.deps.HasNoRows = func(p lease.Partition, _ uint64) bool { return marked && p.ID == 4 }
+			x.source.deps.CaughtUp = func(context.Context) error { return nil }
+			x.copies["n1"].mute = true
+			edges := 0
+			x.source.deps.Servers = partEvaluators{x, &edges}
+			began := time.Now()
+			x.source.deps.Silence = func(id topology.ServerID) time.Duration {
+				if id != "n1" {
+					return 0
+				}
+				return max(0, time.Since(began)-time.Second+follow.PingMax)
+			}
+			loan, err := budget.New("queries", 64<<20).Borrow(x.t.Context(), 0)
+			if err != nil {
+				x.t.Fatal(err)
+			}
+			defer loan.Close()
+			divided, err := x.source.Divide(budget.WithLoan(x.t.Context(), loan), &peer.Select{Table: "t", Hi: 4e9}, &columns.Request{Plan: columns.Plan{
+				Grid:   columns.Grid{Start: 500, End: 3500, Step: 500},
+				Source: columns.Source{Window: 2 * time.Second, Function: columns.FunctionOf("rate"), OneName: true},
+			}})
+			if err != nil || divided == nil {
+				x.t.Fatalf("marked %t: %v %v", marked, divided, err)
+			}
+			rows, kept := 0, int64(0)
+			for _, at := range divided.Pieces {
+				if at.Part == nil {
+					rows++
+				} else if err := at.Part.Send(func(b []byte) error { kept += int64(len(b)); return nil }); err != nil {
+					x.t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			if (rows == 0) != marked || kept == 0 || loan.Used() != kept || edges != 1 {
+				x.t.Errorf("marked %t: %d of %d pieces are read as rows; parts of %d bytes with %d booked; the frozen leader was asked %d times for the partition without rows",
+					marked, rows, len(divided.Pieces), kept, loan.Used(), edges)
+			}
+		})
+	}
+}
+
+// TestEvaluationsOverTheEdgeOfAPartitionWithoutRowsDoNotWaitForAFrozenLeader: of the partition without rows no other server has a copy, so its leader alone could evaluate such steps. As soon as it
+// owes a sign of life the steps are planned anew without the partition, and the copies evaluate; where that is known before, it is not asked.
+func TestEvaluationsOverTheEdgeOfAPartitionWithoutRowsDoNotWaitForAFrozenLeader(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		known   bool
+		took    time.Duration
+		without bool // the partition is left out
+	}{
+		{"at first", false, time.Second, false},
+		{"known from other requests", true, 0, true},
+	} {
+		inCopies(t, func(x *copied) {
+			x.m = x.m.Cover([]point.Nanos{3e9}, func(point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: 1, Server: "n1"}, {ID: 2, Server: "n2"}, {ID: 3, Server: "n3"}}
+			})
+			listed := x.source.deps.Copies
+			x.source.deps.Copies = func(p lease.Partition) []topology.ServerID {
+				if p.ID == 4 {
+					return nil
+				}
+				return listed(p)
+			}
+			x.source.deps.HasNoRows = func(p lease.Partition, _ uint64) bool { return p.ID == 4 }
+			looks := 0
+			x.source.deps.CaughtUp = func(context.Context) error { looks++; return nil }
+			x.copies["n1"].mute = true
+			x.source.deps.Servers = copyEvaluators{x}
+			began := time.Now()
+			x.source.deps.Silence = func(id topology.ServerID) time.Duration {
+				if id != "n1" {
+					return 0
+				}
+				if c.known {
+					return time.Minute
+				}
+				return max(0, time.Since(began)-time.Second+follow.PingMax)
+			}
+			divided, err := x.source.Divide(x.t.Context(), &peer.Select{Table: "t", Hi: 4e9}, &columns.Request{Plan: columns.Plan{
+				Grid:   columns.Grid{Start: 500, End: 3500, Step: 500},
+				Source: columns.Source{Window: 2 * time.Second, Function: columns.FunctionOf("rate"), OneName: true},
+			}})
+			took := time.Since(began)
+			x.mu.Lock()
+			frozen, others := len(x.copies["n1"].modes), len(x.copies["n2"].modes)+len(x.copies["n3"].modes)
+			x.mu.Unlock()
+			if took < c.took || took > c.took+2*listenEvery || (frozen == 0) != c.without || others == 0 || looks != 1 {
+				x.t.Errorf("%s: %v %v after %v; the frozen leader was asked %d times, the copies %d times, the coordination store %d times", c.what, divided, err, took, frozen, others, looks)
+			}
+		})
+	}
 }

@@ -18,7 +18,7 @@
 // wins, as everywhere a value over a stale marker. Where a server of an older version returns none, the newer partition wins.
 //
 // Where several servers have copies of partitions, any that surely has every row is asked (copies.go, by the rules of follow.Copies): the copies of
-// different partitions begin with different servers, the next is asked at once after an error, and beside a late one. Answers of copies that may lack
+// different partitions begin with different servers, the next is asked at once after an error, and beside a late one, or one that owes a sign of life. Answers of copies that may lack
 // rows count only merged, as many as have all rows together.
 //
 // Divide has servers evaluate the steps of a plan for which one server has all rows of each series (stretch.go), by the same map and with the

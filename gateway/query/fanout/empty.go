@@ -18,6 +18,11 @@ import (
 // in the leader's place, if this view has all that the store had after the question was begun:
 //
 //	query begins ──▶ staged rows are asked for ──▶ the leader is asked ──▶ no answer ──▶ CaughtUp, and the mark is there: no rows
+//	                                           └─▶ the leader owes a sign of life ───────┘
+//
+// A leader that was asked for a sign of life, on whatever request's behalf, and has sent nothing for follow.PingMax since (Deps.Silence), is not asked: so only the first queries wait. What
+// the mark says does not depend on whether it is really dead. And a division (Divide) is planned anew without these partitions: steps whose windows reach over the edge of one have a single
+// server that may evaluate them, the leader of that one.
 //
 //   - A row of the partition itself that was acked before is one before which the mark was removed: there is none.
 //   - In a coordination store that was restored from a backup, the mark may be older than the rows. There the leader was not seen to renew its heartbeat since all rows were
@@ -83,6 +88,27 @@ func (s *Source) withRows(ctx context.Context, r *request, seq uint64, failed []
 		}
 	}
 	return rest
+}
+
+// silent reports whether a server gives no sign of life.
+func (s *Source) silent(id topology.ServerID) bool {
+	return s.deps.Silence != nil && s.deps.Silence(id) >= follow.PingMax
+}
+
+// planned makes the groups of a request over partitions of a map. Those that have no rows, and whose leaders give no sign of life, are left out: their marks are looked at
+// once the plan has been made, and so after the question for staged rows.
+func (s *Source) planned(ctx context.Context, r *request, m *topology.Map, ps []*topology.Partition, try int) ([]group, []orphan) {
+	var ofSilent []*topology.Partition
+	groups, orphans := r.groups(ps, s.targets(ctx, r, m, try, func(p *topology.Partition) { ofSilent = append(ofSilent, p) }))
+	if len(groups) == 0 || len(ofSilent) == 0 {
+		return groups, orphans
+	}
+	none := s.empty(ctx, r, m.Seq, ofSilent)
+	if len(none) == 0 {
+		return groups, orphans
+	}
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p *topology.Partition) bool { return slices.Contains(none, p) })
+	return r.groups(ps, s.targets(ctx, r, m, try, func(*topology.Partition) {}))
 }
 
 // silentLeader ends a question to a leader that says nothing for follow.SilenceMax, where none of the partitions has a row.

@@ -82,6 +82,38 @@ func TestQueriesWaitHalfASecondForAFrozenLeaderOfAPartitionWithoutRows(t *testin
 	})
 }
 
+// TestQueriesDoNotAskALeaderThatGivesNoSignOfLifeForPartitionsWithoutRows: that it owes one is known from other requests. Its partitions with rows are asked for, and those that have some by now.
+func TestQueriesDoNotAskALeaderThatGivesNoSignOfLifeForPartitionsWithoutRows(t *testing.T) {
+	inEmptyWorld(t, func(w *emptyWorld) {
+		frozen := &storage{Store: querytest.NewStore(), w: w.world, id: "n4", mute: true}
+		w.servers["n4"] = frozen
+		w.change(func() { w.leads[4], w.truth[4] = "n4", "n4" })
+		silence := follow.PingMax
+		w.source.deps.Silence = func(id topology.ServerID) time.Duration {
+			if id == "n4" {
+				return silence
+			}
+			return 0
+		}
+		began := time.Now()
+		w.answers("it is frozen", query.WithWhole(w.t.Context()), "", false)
+		if took := time.Since(began); took > 0 || frozen.asked > 0 || w.calls != 1 {
+			t.Errorf("it took %v, with %d questions to it and %d to the coordination store", took, frozen.asked, w.calls)
+		}
+		silence = follow.PingMax - 1
+		w.answers("it may only be busy", w.t.Context(), "", false)
+		if frozen.asked != 1 {
+			t.Errorf("%d questions to it", frozen.asked)
+		}
+		silence, w.learns = time.Minute, func() { w.empty = false }
+		frozen.mute, w.truth[4] = false, ""
+		w.answers("the first row was acked", w.t.Context(), "", true)
+		if frozen.asked < 2 {
+			t.Errorf("%d questions to it", frozen.asked)
+		}
+	})
+}
+
 // TestRowsAckedBeforeAQueryAreNotLeftOutWithTheirPartition: the first row was acked through another gateway, or by a partition that took over, and this one
 // did not know that yet when the leader gave no answer.
 func TestRowsAckedBeforeAQueryAreNotLeftOutWithTheirPartition(t *testing.T) {

@@ -74,7 +74,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		Name: "spillway_fanout_copies_asked_total", Help: "Answers of servers with copies of partitions: sure, refused (the copy may lack rows), unsure (it gave what it has, to be merged), or failed.",
 	}, []string{"outcome"})
 	m.hedges = f.NewCounter(prometheus.CounterOpts{
-		Name: "spillway_fanout_hedges_total", Help: "Times another copy was asked because the one asked before was late.",
+		Name: "spillway_fanout_hedges_total", Help: "Times another copy was asked because the one asked before was late, or gave no sign of life.",
 	})
 	m.merged = f.NewCounter(prometheus.CounterOpts{
 		Name: "spillway_fanout_merged_answers_total", Help: "Answers merged from copies that may lack rows and have all of them together: no leader answered.",

@@ -11,7 +11,7 @@ import (
 
 // A server with staged rows that has not begun to answer after spareAfter is cut off where the answer is whole without it: fewer servers are missing, those that
 // are late included, than hold each frame. So one that is slow, or frozen, costs a question a quarter of a second at most, also when a query asks several one after the
-// other: when rows are staged, for these rows, for those of partitions. Where it is needed it is waited for: on a busy machine, with a server lost and every row of a table
+// other: when rows are staged, for these rows, for those of partitions. One that owes a sign of life costs nothing. Where it is needed it is waited for: on a busy machine, with a server lost and every row of a table
 // staged, all holders may be late, and no other one has their rows. The connection to one that is frozen is given up after two seconds (peer.ErrSilent), and the query is evaluated
 // once more (package query), so that one which stood still for a moment answers. An asker that accepts an answer that is not whole waits for stagedTimeout.
 
@@ -25,8 +25,9 @@ const spareAfter = stagedTimeout / 4
 // patience is the wait for the answers of servers with staged rows.
 type patience struct {
 	// Constant.
-	holders int  // of each frame, at least
-	partial bool // the answer need not be whole
+	holders int                          // of each frame, at least
+	partial bool                         // the answer need not be whole
+	silent  func(topology.ServerID) bool // a server gives no sign of life
 
 	mu      sync.Mutex
 	open    map[topology.ServerID]context.CancelFunc // those that have not begun to answer
@@ -55,12 +56,15 @@ func (p *patience) wait(ctx context.Context) {
 	}
 }
 
-// spareLocked cuts off all that are late if the answer is whole without them, and all that are overdue if it need not be.
+// spareLocked cuts off all that are late or give no sign of life if the answer is whole without all that are open, and all that are overdue if it need not be.
 func (p *patience) spareLocked() {
-	if whole := p.missing+len(p.open) < p.holders; !p.late || !whole && !(p.partial && p.overdue) {
+	if whole := p.missing+len(p.open) < p.holders; !whole && !(p.partial && p.overdue) {
 		return
 	}
 	for id, cut := range p.open {
+		if !p.late && !p.silent(id) {
+			continue
+		}
 		cut()
 		delete(p.open, id)
 		p.missing++

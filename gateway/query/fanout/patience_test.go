@@ -23,6 +23,7 @@ func TestAQueryWaitsForStagedRowsThatItNeeds(t *testing.T) {
 		replicas int // one: each frame has one holder; three: two
 		slow     slow
 		silent   topology.ServerID // the connection to it is given up after two seconds
+		owes     topology.ServerID // it owes a sign of life when the query begins
 		partial  bool
 		within   time.Duration // of the query
 		want     string        // "" is an error
@@ -30,6 +31,9 @@ func TestAQueryWaitsForStagedRowsThatItNeeds(t *testing.T) {
 	}{
 		{name: "none is slow", replicas: 1, want: waits},
 		{name: "the other holder is not slow", replicas: 3, slow: slow{"n2": 5 * time.Second}, want: waits, took: time.Second / 4},
+		{name: "the other holder is not slow, and this one owes a sign of life", replicas: 3, slow: slow{"n2": 5 * time.Second}, owes: "n2", want: waits},
+		{name: "the only holder owes a sign of life", replicas: 1, slow: slow{"n2": 5 * time.Second}, owes: "n2", want: waits, took: 5 * time.Second},
+		{name: "the other one is slow, and this one owes a sign of life", replicas: 3, slow: slow{"n2": 5 * time.Second, "n3": 3 * time.Second}, owes: "n3", want: waits, took: 3 * time.Second},
 		{name: "the only holder is slow", replicas: 1, slow: slow{"n2": 5 * time.Second}, want: waits, took: 5 * time.Second},
 		{name: "both are slow", replicas: 3, slow: slow{"n2": 5 * time.Second, "n3": 3 * time.Second}, want: waits, took: 3 * time.Second},
 		{name: "both are slow, one by less than a second", replicas: 3, slow: slow{"n2": 5 * time.Second, "n3": time.Second / 2}, want: waits, took: time.Second / 2},
@@ -55,6 +59,12 @@ func TestAQueryWaitsForStagedRowsThatItNeeds(t *testing.T) {
 				w.source.deps.Staged = func(string) []topology.ServerID { return holders }
 				if c.silent != "" {
 					w.servers[c.silent].slow, w.servers[c.silent].refuses = 2*time.Second, fault.Wrap(peer.ErrSilent, fault.Unavailable, "it sent nothing for 2 s")
+				}
+				w.source.deps.Silence = func(id topology.ServerID) time.Duration {
+					if id == c.owes {
+						return time.Minute
+					}
+					return 0
 				}
 				ctx := w.t.Context()
 				if c.partial {

@@ -73,7 +73,7 @@ func ago(age time.Duration) string {
 // doubt is the error for the part of the request's range that the map may lack.
 func (s *Source) doubt(r *request, m *topology.Map) error {
 	age := s.age(r.table)
-	from, to, ok := follow.Doubt(m, r.lo, r.hi, point.Nanos(time.Now().UnixNano()), age)
+	from, to, ok := follow.Doubt(m, r.lo, r.hi, s.deps.Clock.Nanos(), age)
 	if !ok || r.partitions != nil {
 		return nil
 	}
@@ -83,11 +83,11 @@ func (s *Source) doubt(r *request, m *topology.Map) error {
 // lacks is the error that rows may be missing.
 func (s *Source) lacks(table string, from, to point.Nanos) error {
 	return fault.Errorf(fault.Unavailable, "rows of table %q from %s to %s may be missing: the coordination store has not answered this gateway since %s, and others may have made partitions there that it does not know, or lead some that had no rows",
-		table, clock(from), clock(to), ago(s.age(table)))
+		table, instantOf(from), instantOf(to), ago(s.age(table)))
 }
 
-// clock formats a time for messages; the ends of time by name.
-func clock(t point.Nanos) string {
+// instantOf formats a time for messages; the ends of time by name.
+func instantOf(t point.Nanos) string {
 	switch t {
 	case math.MinInt64:
 		return "the beginning"

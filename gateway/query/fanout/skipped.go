@@ -41,7 +41,7 @@ func (s *Source) warnKafka(ctx context.Context, q *peer.Select) {
 	if !ok || s.deps.Takers == nil || m.Config.Smear.Mode == smear.Off || m.Config.Smear.Kafka != smear.KafkaWait {
 		return
 	}
-	rule, now := m.Config.Smear.WithDefaults(), point.Nanos(time.Now().UnixNano())
+	rule, now := m.Config.Smear.WithDefaults(), s.deps.Clock.Nanos()
 	window, _ := rule.Wanted(m.LoadAt(now, s.deps.Takers()))
 	if window > 0 && q.Hi > now-window-rule.Near {
 		query.Warn(ctx, fmt.Sprintf("rows of table %q that come by Kafka wait there up to %v (smear_kafka is wait), and are not in the answer before: those of the last %v may be missing",

@@ -18,6 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -61,9 +62,12 @@ type Deps struct {
 	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may accept some.
 	// Nil: none are. Errors are Unavailable.
 	Stagers func(ctx context.Context, table string) ([]topology.ServerID, error)
+	// Silence is for how long a server has owed a sign of life that it was asked for; 0: it owes none. Nil: none does.
+	Silence func(id topology.ServerID) time.Duration
 	// CaughtUp returns when NeverLed and HasNoRows have all that was known to the coordination store when it was called. Nil: NeverLed is the newest, and HasNoRows is not
 	// asked.
 	CaughtUp   func(context.Context) error
+	Clock      *clock.Clock // nil: the machine's
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -189,7 +193,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		}
 		m := known.m
 		warnIncomplete(ctx, r.table, among)
-		groups, orphans := r.groups(among, s.targets(ctx, r, m, again.Try()))
+		groups, orphans := s.planned(ctx, r, m, among, again.Try())
 		if r.plan != nil && len(groups) == 0 {
 			return nil, nil
 		}
@@ -282,7 +286,7 @@ func (s *Source) asked(ctx context.Context, r *request, known *picture) []*topol
 	if known.m == nil {
 		return nil
 	}
-	now, doubted := time.Now().UnixNano(), s.age(r.table) >= follow.DoubtAge
+	now, doubted := s.deps.Clock.Nanos(), s.age(r.table) >= follow.DoubtAge
 	among := slices.DeleteFunc(r.among(known.m), func(p *topology.Partition) bool {
 		if r.aside[p.ID] && known.doubt == nil { // by time: the first one counts
 			known.doubt = s.lacks(r.table, max(p.TimeLo, r.lo), r.hi)
@@ -309,7 +313,7 @@ func (s *Source) asked(ctx context.Context, r *request, known *picture) []*topol
 		case doubted:
 			known.doubt = s.lacks(r.table, from, r.hi)
 		case late != nil:
-			known.doubt = fault.Wrap(late, fault.Unavailable, "rows of table %q from %s to %s may be missing: it is not known whether others lead partitions there that had none", r.table, clock(from), clock(r.hi))
+			known.doubt = fault.Wrap(late, fault.Unavailable, "rows of table %q from %s to %s may be missing: it is not known whether others lead partitions there that had none", r.table, instantOf(from), instantOf(r.hi))
 		}
 		return true
 	})

@@ -623,9 +623,9 @@ func (w *world) insert(server topology.ServerID, p point.PartitionID, at int64) 
 	}
 }
 
-// TestRowsOfPartitionsNotHeardOfAreRead: another gateway has just made partition 4, and n2 acked rows of it. n1, which is
+// TestRowsOfPartitionsNotSeenYetAreRead: another gateway has just made partition 4, and n2 acked rows of it. n1, which is
 // asked for other rows in that time, has the newer map, and this gateway does not yet; so it is for exemplars.
-func TestRowsOfPartitionsNotHeardOfAreRead(t *testing.T) {
+func TestRowsOfPartitionsNotSeenYetAreRead(t *testing.T) {
 	for _, what := range []string{"select", "exemplars"} {
 		inWorld(t, func(w *world) {
 			newest := w.m.Cover([]point.Nanos{5e9}, func(point.PartitionID) []topology.Placement {

@@ -46,7 +46,7 @@ func (s *Source) stagedHolders(table string) int {
 
 // patiently asks all servers beside each other, and does without those that are not needed (patience). The context of an answer ends with ctx. drop forgets an answer that came too late.
 func patiently[T any](ctx context.Context, s *Source, at []topology.ServerID, table string, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error), drop func(T)) (all []T, errs []error) {
-	p := &patience{holders: s.stagedHolders(table), partial: query.Partial(ctx), open: map[topology.ServerID]context.CancelFunc{}}
+	p := &patience{holders: s.stagedHolders(table), partial: query.Partial(ctx), silent: s.silent, open: map[topology.ServerID]context.CancelFunc{}}
 	own := map[topology.ServerID]context.Context{} // before the first is asked: all count from the beginning
 	for _, id := range at {
 		ctx, cut := context.WithCancel(ctx)

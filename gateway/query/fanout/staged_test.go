@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -195,6 +196,59 @@ func TestADeletionThatFailsDoesNotShowOverwrittenRows(t *testing.T) {
 	})
 }
 
+// TestADeletionThatFailsDoesNotShowStagedRowsThatWereOverwritten: rows of a series are staged on n2, which may be older than those of
+// their partitions. The first partition deletes. The third cannot, and a row of its time is staged as well.
+func TestADeletionThatFailsDoesNotShowStagedRowsThatWereOverwritten(t *testing.T) {
+	inWorld(t, func(w *world) {
+		s := w.servers["n2"]
+		s.staged = querytest.NewStore()
+		b := point.GetBatch(point.NewDict(0))
+		series := querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "waits"))
+		b.Append(series, 0, 5)
+		b.Append(series, 2e9, 4)
+		if err := querytest.Inserter(s.staged, "t", 1)(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		w.servers["n3"].keeps = fault.Errorf(fault.Internal, "its disk is full")
+		w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n2"} }
+		w.source.deps.Stagers = func(context.Context, string) ([]topology.ServerID, error) { return []topology.ServerID{"n2"}, nil }
+		if err := w.source.DeleteSeries(w.t.Context(), &peer.Select{Table: "t", Hi: 1e18, Matchers: []peer.Matcher{{Name: point.MetricName, Value: "m"}}}); err == nil || !strings.Contains(err.Error(), "the deletion is not complete") {
+			t.Errorf("it is acked, or not said to be half done: %v", err)
+		}
+		w.reads("0: 2, 1: 2, 2: 2, waits: 2")
+	})
+}
+
+// TestTheTimesOfWhichAllPartitionsDeleted.
+func TestTheTimesOfWhichAllPartitionsDeleted(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		ps      []*topology.Partition // named by their places, from 0 on
+		deleted []point.PartitionID
+		hi      point.Nanos
+		want    []interval
+	}{
+		{name: "none"},
+		{name: "one did", ps: []*topology.Partition{{TimeLo: 0, TimeHi: 10}}, deleted: []point.PartitionID{0}, hi: 100, want: []interval{{2, 9}}},
+		{name: "one did, beyond the times asked for", ps: []*topology.Partition{{TimeLo: 0, TimeHi: 10}}, deleted: []point.PartitionID{0}, hi: 7, want: []interval{{2, 7}}},
+		{name: "one of two columns did", ps: []*topology.Partition{{TimeLo: 0, TimeHi: 10}, {TimeLo: 0, TimeHi: 10}}, deleted: []point.PartitionID{1}, hi: 100},
+		{name: "neighbours", ps: []*topology.Partition{{TimeLo: 0, TimeHi: 10}, {TimeLo: 10, TimeHi: 20}, {TimeLo: 20, TimeHi: 30}, {TimeLo: 40, TimeHi: 50}},
+			deleted: []point.PartitionID{0, 1, 3}, hi: 100, want: []interval{{2, 19}, {40, 49}}},
+		{name: "one beside some that are narrower", ps: []*topology.Partition{{TimeLo: 0, TimeHi: 30}, {TimeLo: 0, TimeHi: 10}, {TimeLo: 10, TimeHi: 20}, {TimeLo: 20, TimeHi: 30}},
+			deleted: []point.PartitionID{0, 1, 3}, hi: 100, want: []interval{{2, 9}, {20, 29}}},
+		{name: "to the end of time", ps: []*topology.Partition{{TimeLo: 0, TimeHi: math.MaxInt64}}, deleted: []point.PartitionID{0}, hi: math.MaxInt64, want: []interval{{2, math.MaxInt64 - 1}}},
+	} {
+		deleted := map[point.PartitionID]bool{}
+		for i, p := range c.ps {
+			p.ID = point.PartitionID(i)
+			deleted[p.ID] = slices.Contains(c.deleted, p.ID)
+		}
+		if got := deletedTimes(c.ps, deleted, 2, c.hi); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 // TestADeletionReachesRowsThatWait, or says that it did not; where a server with such rows is away nothing is deleted.
 func TestADeletionReachesRowsThatWait(t *testing.T) {
 	unavailable := fault.Errorf(fault.Unavailable, "away")
@@ -260,7 +314,7 @@ func TestStagedRowsAreHeldWhileADeletionRuns(t *testing.T) {
 	}
 	f("all is well", func(*world) {}, false, "hold, partitions, staged, held, staged, held, partitions, release")
 	f("the server is older", func(w *world) { w.servers["n2"].old = true }, false, "partitions, staged, staged, partitions, release")
-	f("a partition cannot delete", func(w *world) { w.servers["n2"].keeps = fault.Errorf(fault.Internal, "its disk is full") }, true, "hold, release")
+	f("a partition cannot delete", func(w *world) { w.servers["n2"].keeps = fault.Errorf(fault.Internal, "its disk is full") }, true, "hold, staged, held, staged, held, release") // at the times before and after its partition's
 	f("finding servers takes long", func(w *world) {
 		times := 0
 		w.source.deps.Stagers = func(context.Context, string) ([]topology.ServerID, error) {

@@ -101,7 +101,7 @@ func (s *leaser) Leads(e lease.Leads) {
 	}
 }
 func (s *leaser) Stops(e lease.Stops) {
-	go s.Tell(s.ctx, lease.Stopped{Partition: e.Partition})
+	go s.Send(s.ctx, lease.Stopped{Partition: e.Partition})
 }
 func (s *leaser) InSyncSet(lease.InSyncSet) {}
 func (s *leaser) EverLed(lease.EverLed)     {}
@@ -142,9 +142,9 @@ func (c *figures) assign(first, n int) {
 			all = append(all, lease.Assigned{Partition: lease.Partition{Table: "cpu", ID: point.PartitionID(p)}, Placement: point.PlacementID(3*p + i), Placements: chain, TableRow: c.row, Seq: c.seq})
 		}
 		for part := range slices.Chunk(all, 2000) {
-			s.Tell(s.ctx, lease.Assignments{All: part})
+			s.Send(s.ctx, lease.Assignments{All: part})
 		}
-		s.Tell(s.ctx, lease.MapIs{Table: "cpu", Seq: c.seq, TableRow: c.row})
+		s.Send(s.ctx, lease.MapIs{Table: "cpu", Seq: c.seq, TableRow: c.row})
 	}
 }
 
@@ -179,7 +179,7 @@ func (c *figures) births() {
 	c.t.Logf("births at 50 METADATA transactions a second: %d, led after %v (median), %v (p99), %v (worst)", len(waits), waits[len(waits)/2], waits[len(waits)*99/100], waits[len(waits)-1])
 	for _, s := range c.servers { // they are in no map any more
 		for i := range assigned {
-			s.Tell(s.ctx, lease.Unassigned{Partition: lease.Partition{Table: "cpu", ID: point.PartitionID(first + i)}})
+			s.Send(s.ctx, lease.Unassigned{Partition: lease.Partition{Table: "cpu", ID: point.PartitionID(first + i)}})
 		}
 	}
 	c.until("they are let go", func() bool { return c.held() == 0 })

@@ -1,7 +1,7 @@
 // Package keeper keeps a process's leases: it drives package lease's machine with a coordination store.
 //
 //	store ──watch──▶ ┌──────────────┐ ──Leads, Stops──▶ Handler (loads and serves partitions)
-//	      ◀─requests─│ Run: Machine │ ◀──Tell────────── assigned, stopped, give up, drain …
+//	      ◀─requests─│ Run: Machine │ ◀──Send────────── assigned, stopped, give up, drain …
 //	      ──answers─▶└──────┬───────┘
 //	                        └─ MayAct: asked before every change of state, from any goroutine
 //

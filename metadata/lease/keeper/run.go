@@ -18,7 +18,7 @@ import (
 )
 
 // Handler receives the machine's decisions, in order, from one goroutine: that of the loop, which reads no input meanwhile. So it must not block, or leases are not
-// renewed, and must not wait for Tell, which waits for the loop.
+// renewed, and must not wait for Send, which waits for the loop.
 type Handler interface {
 	Leads(lease.Leads)
 	Stops(lease.Stops)
@@ -48,7 +48,7 @@ type Settings struct {
 // Keeper keeps leases. All methods are safe for concurrent use.
 //
 //	watch ────── Listed, Watched ─▶┐
-//	callers ──── Tell ────────────▶┼─▶ loop: machine.Step ─▶ effects ─▶ Handler
+//	callers ──── Send ────────────▶┼─▶ loop: machine.Step ─▶ effects ─▶ Handler
 //	timer ────── Tick ────────────▶│                            └────▶ requests to the store, a goroutine each
 //	requests ─── Answer ──────────▶┘                                       │
 //	    ▲──────────────────────────────────────────────────────────────────┘
@@ -137,8 +137,8 @@ func (k *Keeper) Status() lease.Status {
 	return k.mu.machine.Status()
 }
 
-// Tell passes the machine an input. It waits until Run has read that; errors are Canceled, also once Run has ended.
-func (k *Keeper) Tell(ctx context.Context, in lease.Input) error {
+// Send passes the machine an input. It waits until Run has read that; errors are Canceled, also once Run has ended.
+func (k *Keeper) Send(ctx context.Context, in lease.Input) error {
 	select {
 	case k.inputs <- in:
 		return nil
@@ -152,7 +152,7 @@ func (k *Keeper) Tell(ctx context.Context, in lease.Input) error {
 // Leave releases everything, so that others need not wait, and returns when that is in the store. Errors are Canceled:
 // other servers acquire unreleased leases when they have expired.
 func (k *Keeper) Leave(ctx context.Context) error {
-	if err := k.Tell(ctx, lease.Leave{}); err != nil {
+	if err := k.Send(ctx, lease.Leave{}); err != nil {
 		return err
 	}
 	select {

@@ -36,7 +36,7 @@ type server struct {
 func (s *server) Leads(lease.Leads)     {}
 func (s *server) EverLed(lease.EverLed) {}
 func (s *server) Stops(e lease.Stops) {
-	s.wg.Go(func() { s.Tell(s.ctx, lease.Stopped{Partition: e.Partition}) })
+	s.wg.Go(func() { s.Send(s.ctx, lease.Stopped{Partition: e.Partition}) })
 }
 func (s *server) InSyncSet(e lease.InSyncSet) {
 	s.mu.Lock()
@@ -94,7 +94,7 @@ func cluster(t *testing.T, store coord.Store, n int) []*server {
 		}
 		go func() { s.done <- s.Run(s.ctx) }()
 		for p := range partitions {
-			if err := s.Tell(s.ctx, lease.Assigned{Partition: part(p), Placement: placements[i].ID, Placements: placements, TableRow: rev}); err != nil {
+			if err := s.Send(s.ctx, lease.Assigned{Partition: part(p), Placement: placements[i].ID, Placements: placements, TableRow: rev}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -235,8 +235,8 @@ func TestInSyncListIsChangedByItsLeader(t *testing.T) {
 		i := who[0]
 		alone := []lease.Member{{Placement: point.PlacementID(i + 1), Server: topology.ServerID(fmt.Sprint("s", i+1)), Store: lease.StoreID(fmt.Sprint("dir", i+1))}}
 		ends := []point.EpochEnd{{Epoch: 3, Seq: 9}}
-		servers[i].Tell(t.Context(), lease.SetInSync{Partition: part(0), Members: alone, Ends: ends})
-		servers[1-i].Tell(t.Context(), lease.SetInSync{Partition: part(0), Members: alone})
+		servers[i].Send(t.Context(), lease.SetInSync{Partition: part(0), Members: alone, Ends: ends})
+		servers[1-i].Send(t.Context(), lease.SetInSync{Partition: part(0), Members: alone})
 		time.Sleep(time.Second)
 		row, _, _ := store.Get(t.Context(), lease.RowKey(part(0)))
 		l, err := lease.DecodeLease(row.Value)

@@ -193,6 +193,31 @@ func (b *board) find(table string, p *topology.Partition, try int) (Lead, error)
 	return Lead{Server: r.lease.Holder, Epoch: r.lease.Epoch}, nil
 }
 
+// holders is View.Holders.
+func (b *board) holders(p lease.Partition, by topology.ServerID, epoch point.Epoch, may func(point.PartitionID) bool) (servers []topology.ServerID, known bool) {
+	own, ok := b.rows[p]
+	if !ok || own.err != nil || own.lease.State != lease.Held || own.lease.Holder != by || own.lease.Epoch != epoch {
+		return nil, false
+	}
+	for o := range b.lost {
+		if o.Table == p.Table && may(o.ID) {
+			return nil, false
+		}
+	}
+	found := map[topology.ServerID]bool{}
+	for o, r := range b.rows {
+		switch {
+		case o.Table != p.Table || o == p || !may(o.ID):
+		case r.err != nil:
+			return nil, false
+		case r.lease.State == lease.Held && !found[r.lease.Holder]:
+			found[r.lease.Holder] = true
+			servers = append(servers, r.lease.Holder)
+		}
+	}
+	return servers, true
+}
+
 // guess returns a placement of a partition that no server ever led: one of those with live servers, another at each try.
 // If no heartbeat was ever seen, as before the store answered, every placement may be the answer.
 func (b *board) guess(table string, p *topology.Partition, try int) (Lead, error) {

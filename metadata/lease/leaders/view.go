@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/clock"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -23,6 +24,7 @@ type Deps struct {
 	Log        *slog.Logger
 	Rand       *rand.Rand            // belongs to the view from then on
 	Registerer prometheus.Registerer // nil: metrics are counted but not registered
+	Clock      *clock.Servers        // learns of the servers' clocks, and is judged while the view runs; nil: none is
 }
 
 // Settings are numbers a user sets.
@@ -39,6 +41,7 @@ type View struct {
 	log   *slog.Logger
 	rng   *rand.Rand // owned by Run's follower
 	pause *rand.Rand // owned by Run's probe
+	clock *clock.Servers
 
 	mu struct {
 		sync.RWMutex
@@ -55,7 +58,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*View, error) {
 	if s.TakeAfter == 0 {
 		s.TakeAfter = 4 * time.Second
 	}
-	v := &View{store: d.Store, log: d.Log, rng: d.Rand, pause: rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64()))}
+	v := &View{store: d.Store, log: d.Log, clock: d.Clock, rng: d.Rand, pause: rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64()))}
 	v.mu.board, v.mu.changed = newBoard(s.TakeAfter), make(chan struct{})
 	rows, rev, err := d.Store.List(ctx, lease.Prefix)
 	if err != nil {
@@ -70,6 +73,9 @@ func (v *View) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return coord.Follow(ctx, v.store, lease.Prefix, follower{v}, v.log, v.rng) })
 	g.Go(func() error { return v.probe(ctx) })
+	if v.clock != nil {
+		g.Go(func() error { return v.judgeClock(ctx) })
+	}
 	return g.Wait()
 }
 
@@ -168,6 +174,15 @@ func (v *View) Leader(p lease.Partition) (topology.ServerID, point.Epoch, bool) 
 		return "", 0, false
 	}
 	return r.lease.Holder, r.lease.Epoch, true
+}
+
+// Holders returns the servers that hold leases of other partitions of p's table for which may is true, each once, in no order. The rows are those of one moment, at which
+// p was held by a server under an epoch, so after it acquired p. known is false if this view does not show that p is, or cannot tell who holds a partition: its row cannot be read, or
+// was deleted.
+func (v *View) Holders(p lease.Partition, by topology.ServerID, epoch point.Epoch, may func(point.PartitionID) bool) (servers []topology.ServerID, known bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.board.holders(p, by, epoch, may)
 }
 
 // Lease returns a partition's row; for pages and people.
@@ -275,6 +290,7 @@ type follower struct{ *View }
 // Listed implements coord.Follower.
 func (v follower) Listed(rows []coord.Row, rev coord.Revision) error {
 	v.update(func(b *board) bool { b.list(time.Now(), rows); return true })
+	v.clocksListed(rows)
 	v.saw(rev)
 	return nil
 }
@@ -282,6 +298,7 @@ func (v follower) Listed(rows []coord.Row, rev coord.Revision) error {
 // Changed implements coord.Follower.
 func (v follower) Changed(events []coord.Event) error {
 	v.update(func(b *board) bool { return b.change(time.Now(), events) })
+	v.clocksObserved(events)
 	if len(events) > 0 {
 		v.saw(events[len(events)-1].Revision)
 	}

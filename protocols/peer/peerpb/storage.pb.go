@@ -946,6 +946,67 @@ func (x *StatsQuery) GetTop() int64 {
 	return 0
 }
 
+// EndSlices asks a server to refuse slices that leaders of a partition sent under epochs below one. The answer is empty.
+type EndSlices struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	Partition     uint64                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndSlices) Reset() {
+	*x = EndSlices{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndSlices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndSlices) ProtoMessage() {}
+
+func (x *EndSlices) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndSlices.ProtoReflect.Descriptor instead.
+func (*EndSlices) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EndSlices) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *EndSlices) GetPartition() uint64 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *EndSlices) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 type NameCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -956,7 +1017,7 @@ type NameCount struct {
 
 func (x *NameCount) Reset() {
 	*x = NameCount{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1029,7 @@ func (x *NameCount) String() string {
 func (*NameCount) ProtoMessage() {}
 
 func (x *NameCount) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1042,7 @@ func (x *NameCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameCount.ProtoReflect.Descriptor instead.
 func (*NameCount) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{14}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NameCount) GetName() []byte {
@@ -1016,15 +1077,16 @@ type Stats struct {
 	ByPartition   []*PartitionStats      `protobuf:"bytes,14,rep,name=by_partition,json=byPartition,proto3" json:"by_partition,omitempty"`
 	LostFound     string                 `protobuf:"bytes,15,opt,name=lost_found,json=lostFound,proto3" json:"lost_found,omitempty"` // of the server, whatever the table
 	Staged        []*StagedStats         `protobuf:"bytes,16,rep,name=staged,proto3" json:"staged,omitempty"`
-	Capacity      *Capacity              `protobuf:"bytes,17,opt,name=capacity,proto3" json:"capacity,omitempty"` // of the server, whatever the table
-	Unmapped      []string               `protobuf:"bytes,18,rep,name=unmapped,proto3" json:"unmapped,omitempty"` // tables with partitions on the server and no map; asked for by an empty table name
+	Capacity      *Capacity              `protobuf:"bytes,17,opt,name=capacity,proto3" json:"capacity,omitempty"`   // of the server, whatever the table
+	Unmapped      []string               `protobuf:"bytes,18,rep,name=unmapped,proto3" json:"unmapped,omitempty"`   // tables with partitions on the server and no map; asked for by an empty table name
+	Unreached     []*Unreached           `protobuf:"bytes,19,rep,name=unreached,proto3" json:"unreached,omitempty"` // asked for likewise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1098,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1111,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{15}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Stats) GetSeries() uint64 {
@@ -1178,6 +1240,65 @@ func (x *Stats) GetUnmapped() []string {
 	return nil
 }
 
+func (x *Stats) GetUnreached() []*Unreached {
+	if x != nil {
+		return x.Unreached
+	}
+	return nil
+}
+
+type Unreached struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unreached) Reset() {
+	*x = Unreached{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unreached) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unreached) ProtoMessage() {}
+
+func (x *Unreached) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unreached.ProtoReflect.Descriptor instead.
+func (*Unreached) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Unreached) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Unreached) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 type Capacity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RowsPerSecond float64                `protobuf:"fixed64,1,opt,name=rows_per_second,json=rowsPerSecond,proto3" json:"rows_per_second,omitempty"`
@@ -1188,7 +1309,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1321,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1334,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Capacity) GetRowsPerSecond() float64 {
@@ -1246,7 +1367,7 @@ type StagedStats struct {
 
 func (x *StagedStats) Reset() {
 	*x = StagedStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1379,7 @@ func (x *StagedStats) String() string {
 func (*StagedStats) ProtoMessage() {}
 
 func (x *StagedStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1392,7 @@ func (x *StagedStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedStats.ProtoReflect.Descriptor instead.
 func (*StagedStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StagedStats) GetServer() string {
@@ -1347,7 +1468,7 @@ type PartitionStats struct {
 
 func (x *PartitionStats) Reset() {
 	*x = PartitionStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1480,7 @@ func (x *PartitionStats) String() string {
 func (*PartitionStats) ProtoMessage() {}
 
 func (x *PartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1493,7 @@ func (x *PartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStats.ProtoReflect.Descriptor instead.
 func (*PartitionStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PartitionStats) GetId() uint64 {
@@ -1451,7 +1572,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1584,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1597,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Transfer) GetTo() string {
@@ -1522,7 +1643,7 @@ type Nothing struct {
 
 func (x *Nothing) Reset() {
 	*x = Nothing{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1655,7 @@ func (x *Nothing) String() string {
 func (*Nothing) ProtoMessage() {}
 
 func (x *Nothing) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1668,68 @@ func (x *Nothing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nothing.ProtoReflect.Descriptor instead.
 func (*Nothing) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{20}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{22}
+}
+
+// Self is the answer of Ping: which server it is. Builds from before answer Nothing, and read this as it.
+type Self struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Store         string                 `protobuf:"bytes,2,opt,name=store,proto3" json:"store,omitempty"`     // directory
+	Process       string                 `protobuf:"bytes,3,opt,name=process,proto3" json:"process,omitempty"` // a name of this process alone
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Self) Reset() {
+	*x = Self{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Self) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Self) ProtoMessage() {}
+
+func (x *Self) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Self.ProtoReflect.Descriptor instead.
+func (*Self) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Self) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Self) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *Self) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
 }
 
 var File_protocols_peer_peerpb_storage_proto protoreflect.FileDescriptor
@@ -1630,10 +1812,14 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\n" +
 	"StatsQuery\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x10\n" +
-	"\x03top\x18\x02 \x01(\x03R\x03top\"5\n" +
+	"\x03top\x18\x02 \x01(\x03R\x03top\"U\n" +
+	"\tEndSlices\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x04R\tpartition\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"5\n" +
 	"\tNameCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\x94\x06\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xcf\x06\n" +
 	"\x05Stats\x12\x16\n" +
 	"\x06series\x18\x01 \x01(\x04R\x06series\x12\x1b\n" +
 	"\thead_rows\x18\x02 \x01(\x04R\bheadRows\x12!\n" +
@@ -1657,7 +1843,11 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"lost_found\x18\x0f \x01(\tR\tlostFound\x125\n" +
 	"\x06staged\x18\x10 \x03(\v2\x1d.spillway.peer.v1.StagedStatsR\x06staged\x126\n" +
 	"\bcapacity\x18\x11 \x01(\v2\x1a.spillway.peer.v1.CapacityR\bcapacity\x12\x1a\n" +
-	"\bunmapped\x18\x12 \x03(\tR\bunmapped\"L\n" +
+	"\bunmapped\x18\x12 \x03(\tR\bunmapped\x129\n" +
+	"\tunreached\x18\x13 \x03(\v2\x1b.spillway.peer.v1.UnreachedR\tunreached\"5\n" +
+	"\tUnreached\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"L\n" +
 	"\bCapacity\x12&\n" +
 	"\x0frows_per_second\x18\x01 \x01(\x01R\rrowsPerSecond\x12\x18\n" +
 	"\aminutes\x18\x02 \x01(\x03R\aminutes\"\xd5\x01\n" +
@@ -1687,7 +1877,11 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x05total\x18\x03 \x01(\x04R\x05total\x12(\n" +
 	"\x10bytes_per_second\x18\x04 \x01(\x04R\x0ebytesPerSecond\x12\x14\n" +
 	"\x05since\x18\x05 \x01(\x12R\x05since\"\t\n" +
-	"\aNothingB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
+	"\aNothing\"N\n" +
+	"\x04Self\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x14\n" +
+	"\x05store\x18\x02 \x01(\tR\x05store\x12\x18\n" +
+	"\aprocess\x18\x03 \x01(\tR\aprocessB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
 
 var (
 	file_protocols_peer_peerpb_storage_proto_rawDescOnce sync.Once
@@ -1701,7 +1895,7 @@ func file_protocols_peer_peerpb_storage_proto_rawDescGZIP() []byte {
 	return file_protocols_peer_peerpb_storage_proto_rawDescData
 }
 
-var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Fault)(nil),           // 0: spillway.peer.v1.Fault
 	(*MapAt)(nil),           // 1: spillway.peer.v1.MapAt
@@ -1717,13 +1911,16 @@ var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*MetadataRows)(nil),    // 11: spillway.peer.v1.MetadataRows
 	(*MetadataQuery)(nil),   // 12: spillway.peer.v1.MetadataQuery
 	(*StatsQuery)(nil),      // 13: spillway.peer.v1.StatsQuery
-	(*NameCount)(nil),       // 14: spillway.peer.v1.NameCount
-	(*Stats)(nil),           // 15: spillway.peer.v1.Stats
-	(*Capacity)(nil),        // 16: spillway.peer.v1.Capacity
-	(*StagedStats)(nil),     // 17: spillway.peer.v1.StagedStats
-	(*PartitionStats)(nil),  // 18: spillway.peer.v1.PartitionStats
-	(*Transfer)(nil),        // 19: spillway.peer.v1.Transfer
-	(*Nothing)(nil),         // 20: spillway.peer.v1.Nothing
+	(*EndSlices)(nil),       // 14: spillway.peer.v1.EndSlices
+	(*NameCount)(nil),       // 15: spillway.peer.v1.NameCount
+	(*Stats)(nil),           // 16: spillway.peer.v1.Stats
+	(*Unreached)(nil),       // 17: spillway.peer.v1.Unreached
+	(*Capacity)(nil),        // 18: spillway.peer.v1.Capacity
+	(*StagedStats)(nil),     // 19: spillway.peer.v1.StagedStats
+	(*PartitionStats)(nil),  // 20: spillway.peer.v1.PartitionStats
+	(*Transfer)(nil),        // 21: spillway.peer.v1.Transfer
+	(*Nothing)(nil),         // 22: spillway.peer.v1.Nothing
+	(*Self)(nil),            // 23: spillway.peer.v1.Self
 }
 var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	1,  // 0: spillway.peer.v1.Fault.newest:type_name -> spillway.peer.v1.MapAt
@@ -1733,19 +1930,20 @@ var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	7,  // 4: spillway.peer.v1.SeriesExemplars.exemplars:type_name -> spillway.peer.v1.Exemplar
 	8,  // 5: spillway.peer.v1.Exemplars.series:type_name -> spillway.peer.v1.SeriesExemplars
 	10, // 6: spillway.peer.v1.MetadataRows.rows:type_name -> spillway.peer.v1.MetadataRow
-	14, // 7: spillway.peer.v1.Stats.series_by_name:type_name -> spillway.peer.v1.NameCount
-	14, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
-	14, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
-	14, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
-	18, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
-	17, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
-	16, // 13: spillway.peer.v1.Stats.capacity:type_name -> spillway.peer.v1.Capacity
-	19, // 14: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	15, // 7: spillway.peer.v1.Stats.series_by_name:type_name -> spillway.peer.v1.NameCount
+	15, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
+	15, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
+	15, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
+	20, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
+	19, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
+	18, // 13: spillway.peer.v1.Stats.capacity:type_name -> spillway.peer.v1.Capacity
+	17, // 14: spillway.peer.v1.Stats.unreached:type_name -> spillway.peer.v1.Unreached
+	21, // 15: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_protocols_peer_peerpb_storage_proto_init() }
@@ -1759,7 +1957,7 @@ func file_protocols_peer_peerpb_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_protocols_peer_peerpb_storage_proto_rawDesc), len(file_protocols_peer_peerpb_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

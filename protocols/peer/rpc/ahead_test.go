@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
-// TestAGatewayHearsTheServersTime: a gateway with a clock ahead gets an answer that it can retry by, and the stream goes on.
-func TestAGatewayHearsTheServersTime(t *testing.T) {
+// TestAGatewayReceivesTheServersTime: a gateway with a clock ahead gets an answer that it can retry by, and the stream goes on.
+func TestAGatewayReceivesTheServersTime(t *testing.T) {
 	m, p := pair(t)
 	m.clock = 1e18
 	st := openStream(t, p)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -150,17 +151,17 @@ func listenAgain(t *testing.T, addr string) (l net.Listener) {
 
 // wire is a proxy that can be frozen: it then passes no byte in either direction, and closes nothing.
 type wire struct {
-	addr string
-	mu   sync.Mutex
-	cond *sync.Cond
-	cold bool
+	addr  string
+	mu    sync.Mutex
+	cond  *sync.Cond
+	cold  bool
+	conns []net.Conn
 }
 
 func newWire(t *testing.T, to string) *wire {
 	l := listen(t)
 	w := &wire{addr: l.Addr().String()}
 	w.cond = sync.NewCond(&w.mu)
-	var conns []net.Conn
 	var wg sync.WaitGroup
 	copyAll := func(dst, src net.Conn) {
 		b := make([]byte, 4096)
@@ -192,7 +193,7 @@ func newWire(t *testing.T, to string) *wire {
 				continue
 			}
 			w.mu.Lock()
-			conns = append(conns, in, out)
+			w.conns = append(w.conns, in, out)
 			w.mu.Unlock()
 			wg.Go(func() { copyAll(out, in) })
 			wg.Go(func() { copyAll(in, out) })
@@ -201,11 +202,7 @@ func newWire(t *testing.T, to string) *wire {
 	t.Cleanup(func() {
 		w.freeze(false)
 		_ = l.Close()
-		w.mu.Lock()
-		for _, c := range conns {
-			_ = c.Close()
-		}
-		w.mu.Unlock()
+		w.cut()
 		wg.Wait()
 	})
 	return w
@@ -216,6 +213,36 @@ func (w *wire) freeze(cold bool) {
 	defer w.mu.Unlock()
 	w.cold = cold
 	w.cond.Broadcast()
+}
+
+// cut closes all connections, as the kernel does for a process that is killed.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+}
+
+// TestAPeerThatIsKilledWhileItIsSilentAnswersAgain: its connection is closed before it would have been given up, and no call waits. gRPC dials such a connection anew for the next call alone; but
+// none comes as long as the peer is called silent, where others can be asked.
+func TestAPeerThatIsKilledWhileItIsSilentAnswersAgain(t *testing.T) {
+	m := newMemory()
+	m.gate = make(chan struct{})
+	defer close(m.gate)
+	addr, _ := serve(t, m, Settings{})
+	w := newWire(t, addr)
+	p := dial(t, w.addr, DialSettings{SilenceMax: 8 * time.Second}) // it is not given up before it is cut, on a busy machine either
+	st := openStream(t, p)
+	done := make(chan error)
+	go func() { done <- st.Insert(context.Background(), &peer.Insert{}) }()
+	m.until(t, "it is at the gate", func() bool { return m.waiting == 1 })
+	w.freeze(true)
+	until(t, "it owes a sign of life", func() bool { return p.Silence() > 0 })
+	w.cut()
+	wantKind(t, "an insert in flight", <-done, fault.Unavailable)
+	w.freeze(false)
+	until(t, "it gave one, though no call asked it for anything", func() bool { return p.Silence() == 0 })
 }
 
 // TestFrozenPeer: inserts, selects and calls in flight do not hang when the other end neither answers nor closes.
@@ -243,6 +270,7 @@ func TestFrozenPeer(t *testing.T) {
 	if took := time.Since(began); took > busy || took < time.Second {
 		t.Errorf("it took %v to notice, 2 s are meant", took)
 	}
+	until(t, "the connection with calls counts as given up", func() bool { return testutil.ToFloat64(metrics.silent) == 1 })
 	until(t, "the frozen peer is dialled anew", func() bool {
 		p.mu.RLock()
 		defer p.mu.RUnlock()
@@ -254,8 +282,12 @@ func TestFrozenPeer(t *testing.T) {
 	if err := st.Insert(t.Context(), &peer.Insert{}); !errors.Is(err, peer.ErrStreamBroken) {
 		t.Errorf("a later insert: %v", err)
 	}
+	if silence := p.Silence(); silence < time.Second || silence > time.Since(froze) {
+		t.Errorf("%v after it froze it owes a sign of life for %v", time.Since(froze), silence)
+	}
 	w.freeze(false)
 	close(m.gate)
+	until(t, "it owes no sign of life, though no call asked it for anything", func() bool { return p.Silence() == 0 })
 	until(t, "the peer is back", func() bool {
 		_, _, err := p.LabelNames(t.Context(), &peer.Select{}, 0)
 		return err == nil

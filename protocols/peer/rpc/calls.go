@@ -102,6 +102,17 @@ func (p *Peer) StagedTimes(ctx context.Context, table string) (lo, hi point.Nano
 	return a.GetMinTime(), a.GetMaxTime(), err
 }
 
+var _ peer.SliceEnder = (*Peer)(nil)
+
+// EndSlices implements peer.SliceEnder. A server of an older build is Invalid: it is asked again and again, and is there.
+func (p *Peer) EndSlices(ctx context.Context, table string, parent point.PartitionID, below point.Epoch) error {
+	err := p.call(ctx, methodEndSlices, &peerpb.EndSlices{Table: table, Partition: uint64(parent), Epoch: uint64(below)}, &nothing{})
+	if errors.Is(err, errOlder) {
+		err = fault.Wrap(err, fault.Invalid, "the end of slices")
+	}
+	return err
+}
+
 func checkMap(what string, n int) error {
 	if n > peer.MapBytesMax {
 		return fault.Errorf(fault.TooLarge, "%s of %d bytes, at most %d travel", what, n, peer.MapBytesMax)

@@ -14,6 +14,7 @@ import (
 // message is the unit that gRPC carries for us: bytes, counted by references. The receiver frees it.
 type message struct {
 	data mem.BufferSlice
+	last bool // of one that is sent: the answer ends with it
 
 	// Of one that a server receives (arrivingStream).
 	wait    *wait  // for its bytes, set by a caller that also waits for the message to begin; else nil
@@ -133,7 +134,7 @@ func sendChunks(to sender, m proto.Message) (sent int, err error) {
 	rest := b
 	for {
 		n := min(len(rest), chunkBytesMax)
-		if err := to.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(rest[:n])}}); err != nil {
+		if err := to.SendMsg(&message{data: mem.BufferSlice{mem.SliceBuffer(rest[:n])}, last: n == len(rest)}); err != nil {
 			return len(b) - len(rest), err
 		}
 		if rest = rest[n:]; len(rest) == 0 {
@@ -192,6 +193,7 @@ const (
 	methodEvaluate        = "Evaluate"
 	methodEvaluations     = "Evaluations"     // several of a query
 	methodEvaluationsKept = "EvaluationsKept" // requests of Evaluations, one after the other
+	methodReadsKept       = "ReadsKept"       // look-ups, one after the other
 	methodLabelNames      = "LabelNames"
 	methodLabelValues     = "LabelValues"
 	methodExemplars       = "Exemplars"
@@ -202,6 +204,7 @@ const (
 	methodStats           = "Stats"
 	methodStagedStats     = "StagedStats"
 	methodStagedTimes     = "StagedTimes"
+	methodEndSlices       = "EndSlices"
 	methodChange          = "Change"
 	methodStore           = "Store"
 	methodStoreOps        = "StoreOps" // Store of a file that is not whole and has a digest

@@ -81,10 +81,10 @@ type pacedCredentials struct {
 	strangers *strangers // nil: connections show certificates
 }
 
-func newPacedCredentials(creds credentials.TransportCredentials, t *TLS) pacedCredentials {
+func newPacedCredentials(creds credentials.TransportCredentials, s *Settings) pacedCredentials {
 	c := pacedCredentials{TransportCredentials: creds}
-	if t.Insecure {
-		c.strangers = &strangers{}
+	if s.TLS.Insecure {
+		c.strangers = &strangers{most: s.StrangersMax}
 	}
 	return c
 }

@@ -159,6 +159,9 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		SeriesByName: toNameCounts(s.SeriesByName), ValuesByLabel: toNameCounts(s.ValuesByLabel),
 		BytesByLabel: toNameCounts(s.BytesByLabel), SeriesByPair: toNameCounts(s.SeriesByPair),
 		LostFound: s.LostFound, Unmapped: s.Unmapped,
+		Unreached: mapped(s.Unreached, func(u peer.Unreached) *peerpb.Unreached {
+			return &peerpb.Unreached{Server: strings.ToValidUTF8(u.Server, "?"), Why: strings.ToValidUTF8(u.Why, "?")}
+		}),
 		Capacity: &peerpb.Capacity{RowsPerSecond: s.Capacity.RowsPerSecond, Minutes: int64(s.Capacity.Minutes)},
 		Staged: mapped(s.Staged, func(x peer.StagedStats) *peerpb.StagedStats {
 			return &peerpb.StagedStats{Server: strings.ToValidUTF8(x.Server, "?"), Frames: int64(x.Frames), Rows: int64(x.Rows), Bytes: x.Bytes, LaterRows: int64(x.Later), SoleRows: int64(x.Sole), Oldest: x.Oldest, Overdue: x.Overdue}
@@ -180,6 +183,9 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		SeriesByName: ofNameCounts(p.GetSeriesByName()), ValuesByLabel: ofNameCounts(p.GetValuesByLabel()),
 		BytesByLabel: ofNameCounts(p.GetBytesByLabel()), SeriesByPair: ofNameCounts(p.GetSeriesByPair()),
 		LostFound: p.GetLostFound(), Unmapped: p.GetUnmapped(),
+		Unreached: mapped(p.GetUnreached(), func(u *peerpb.Unreached) peer.Unreached {
+			return peer.Unreached{Server: u.GetServer(), Why: u.GetWhy()}
+		}),
 		Capacity: peer.Capacity{RowsPerSecond: p.GetCapacity().GetRowsPerSecond(), Minutes: int(p.GetCapacity().GetMinutes())},
 		Staged: mapped(p.GetStaged(), func(x *peerpb.StagedStats) peer.StagedStats {
 			return peer.StagedStats{Server: x.GetServer(), Frames: int(x.GetFrames()), Rows: int(x.GetRows()), Bytes: x.GetBytes(), Later: int(x.GetLaterRows()), Sole: int(x.GetSoleRows()), Oldest: x.GetOldest(), Overdue: x.GetOverdue()}

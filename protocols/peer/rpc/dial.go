@@ -19,6 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
 	"github.com/spillwaydb/spillway/protocols/trace"
 )
 
@@ -32,6 +33,10 @@ type Peer struct {
 	began    time.Time
 	stop     context.CancelFunc
 	running  sync.WaitGroup
+
+	// Of all lines, since began. If asked is later than received the peer owes a sign of life.
+	asked    atomic.Int64 // when the first ping was sent after which nothing came
+	received atomic.Int64 // when bytes were last received
 
 	mu struct {
 		sync.RWMutex
@@ -56,7 +61,8 @@ type line struct {
 	received  atomic.Int64 // when bytes were last received, since Peer.began
 	connected atomic.Int64 // when the connection was last made, which the kernel of a frozen process does, too
 	pinging   atomic.Bool
-	kept      keptStreams
+	kept      keptStreams // of evaluations
+	keptReads keptStreams
 
 	pinged time.Duration // owned by watch: when the peer was asked for a sign of life and had given none since
 }
@@ -103,7 +109,7 @@ func (p *Peer) Close() error {
 }
 
 func (p *Peer) newLine() (*line, error) {
-	l := &line{}
+	l := &line{kept: keptStreams{method: methodEvaluationsKept}, keptReads: keptStreams{method: methodReadsKept}}
 	dialer := net.Dialer{}
 	authority := p.addr // the name that the certificate must be for, with a port or without
 	if p.settings.TLS.ServerName != "" {
@@ -120,6 +126,7 @@ func (p *Peer) newLine() (*line, error) {
 			}
 			l.connected.Store(int64(p.now()))
 			l.kept.unknown.Store(false) // the process at the other end may be a newer build
+			l.keptReads.unknown.Store(false)
 			return &timedConn{c, p, l}, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -152,7 +159,9 @@ type timedConn struct {
 func (c *timedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		c.l.received.Store(int64(c.p.now()))
+		now := int64(c.p.now())
+		c.l.received.Store(now)
+		c.p.received.Store(now)
 	}
 	return n, err
 }
@@ -177,9 +186,9 @@ func (p *Peer) enter() (*line, error) {
 func (l *line) leave() { l.active.Add(-1) }
 
 // watch pings the peer when calls wait and nothing arrived for a quarter of SilenceMax, and replaces the connection when nothing arrives in the other three quarters. Any byte
-// that arrives counts, not only the answer to the ping.
+// that arrives counts, not only the answer to the ping. A peer that owes a sign of life is asked for it also when no call waits, so that it does not stay silent here when it is back.
 //
-//	last byte ──── SilenceMax/4 ──▶ ping ──── 3/4 SilenceMax ──▶ replace: all calls end as Unavailable
+//	last byte ──── SilenceMax/4 ──▶ ping ─▶ Silence counts ──── 3/4 SilenceMax ──▶ replace: all calls end as Unavailable
 func (p *Peer) watch(ctx context.Context) {
 	t := time.NewTicker(p.settings.SilenceMax / 8)
 	defer t.Stop()
@@ -193,7 +202,11 @@ func (p *Peer) watch(ctx context.Context) {
 		p.mu.RLock()
 		l := p.mu.line
 		p.mu.RUnlock()
-		if l.active.Load() == 0 || l.conn.GetState() != connectivity.Ready {
+		owes, state := p.Silence() > 0, l.conn.GetState()
+		if owes && state == connectivity.Idle { // it was closed; gRPC makes it anew for the next call, and none may come as long as the peer is called silent
+			l.conn.Connect()
+		}
+		if l.active.Load() == 0 && !owes || state != connectivity.Ready {
 			continue
 		}
 		now, received := p.now(), time.Duration(max(l.received.Load(), l.connected.Load()))
@@ -202,6 +215,9 @@ func (p *Peer) watch(ctx context.Context) {
 			p.replace(l, now-received)
 		case l.pinged <= received && now-received > p.settings.SilenceMax/4 && l.pinging.CompareAndSwap(false, true):
 			l.pinged = now
+			if p.Silence() == 0 {
+				p.asked.Store(int64(now))
+			}
 			p.running.Go(func() {
 				defer l.pinging.Store(false)
 				p.ping(l)
@@ -215,11 +231,29 @@ func (p *Peer) Ping(ctx context.Context) error {
 	return p.call(ctx, methodPing, &nothing{}, &nothing{})
 }
 
+// Self asks the peer which server it is, by Ping. The zero Self: it is of an older build, or does not say.
+func (p *Peer) Self(ctx context.Context) (peer.Self, error) {
+	var a peerpb.Self
+	if err := p.call(ctx, methodPing, &nothing{}, &a); err != nil {
+		return peer.Self{}, err
+	}
+	return peer.Self{Server: a.GetServer(), Store: a.GetStore(), Process: a.GetProcess()}, nil
+}
+
 // LastReceived returns when bytes were last received from the peer; a connection alone is no sign of life.
 func (p *Peer) LastReceived() time.Time {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.began.Add(time.Duration(p.mu.line.received.Load()))
+}
+
+// Silence is for how long the peer has owed a sign of life: since it was first asked for one, on this connection or one before, and has sent nothing. 0: it owes none. A peer that works
+// answers within milliseconds, beside whatever else it does.
+func (p *Peer) Silence() time.Duration {
+	if asked := p.asked.Load(); asked > p.received.Load() {
+		return max(1, p.now()-time.Duration(asked))
+	}
+	return 0
 }
 
 // ping makes the peer send something; hearing notes the answer like all bytes.
@@ -242,8 +276,12 @@ func (p *Peer) replace(l *line, silence time.Duration) {
 		p.mu.line = next
 	}
 	p.mu.Unlock()
+	calls := l.active.Load() // before they end
 	l.cut(fault.Wrap(peer.ErrSilent, fault.Unavailable, "peer %s sent nothing for %v", p.addr, silence.Round(time.Millisecond)))
 	_ = l.conn.Close()
+	if calls == 0 { // it was asked for a sign of life alone
+		return
+	}
 	p.settings.Metrics.silent.Inc()
 	p.settings.Log.Info("peer connection given up", "peer", p.addr, "silence", silence.Round(time.Millisecond))
 }
@@ -291,7 +329,9 @@ func (p *Peer) callBooked(ctx context.Context, method string, q proto.Message, a
 		return err
 	}
 	defer l.leave()
-	_, err = p.exchange(ctx, l, method, q, answerBytesMax, take, a)
+	if err = p.exchangeKept(ctx, l, method, q, take, a); errors.Is(err, errNotKept) {
+		_, err = p.exchange(ctx, l, method, q, answerBytesMax, take, a)
+	}
 	return p.fault(ctx, l, method, err)
 }
 
@@ -316,7 +356,8 @@ func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Mes
 }
 
 // answerMessageMax bounds a message of an answer: gRPC keeps it, uncounted, until it is whole. Answers of calls and snapshots come in chunks; rows, results and changes of rows
-// have messages of their own, inserts acks of up to acksUnreadMax and more, links frames.
+// have messages of their own, inserts acks of up to acksUnreadMax and more, links frames. Of kept reads they are chunks and batches of labels, which have less than three
+// times batchBytesMax.
 func answerMessageMax(method string) int {
 	switch method {
 	case methodInserts, methodSelect, methodEvaluate, methodEvaluations, methodEvaluationsKept, methodWatchRows, methodLink:

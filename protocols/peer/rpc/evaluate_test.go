@@ -137,7 +137,7 @@ func TestAnEvaluationEndsWithItsCaller(t *testing.T) {
 	wantKind(t, "a caller without memory", p.Evaluate(t.Context(), &peer.Select{Table: "t"}, []byte{1}, func([]byte) error { return full }), fault.Throttled)
 }
 
-// TestAServerThatCannotEvaluateSaysSo, whether its storage or its build does not: the gateway reads the rows. So it is with the times of staged rows.
+// TestAServerThatCannotEvaluateSaysSo, whether its storage or its build does not: the gateway reads the rows. So it is with the times of staged rows, and with the end of slices.
 func TestAServerThatCannotEvaluateSaysSo(t *testing.T) {
 	older := grpc.NewServer(grpc.ForceServerCodecV2(codec{}))
 	older.RegisterService(&grpc.ServiceDesc{ServiceName: service}, nil)
@@ -158,5 +158,6 @@ func TestAServerThatCannotEvaluateSaysSo(t *testing.T) {
 		}
 		_, _, err := p.StagedTimes(t.Context(), "t")
 		wantKind(t, what+" that does not know the times of its staged rows", err, fault.Invalid) // not Unavailable: it is there
+		wantKind(t, what+" that does not end slices", p.EndSlices(t.Context(), "t", 1, 2), fault.Invalid)
 	}
 }

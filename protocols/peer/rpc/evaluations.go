@@ -85,7 +85,7 @@ func (p *Peer) evaluations(ctx context.Context, request []byte, a *answers) (err
 		return err
 	}
 	defer l.leave()
-	if l.keeps(ctx) {
+	if l.kept.keeps(ctx) {
 		if err := p.askKept(ctx, l, request, a); !errors.Is(err, errNotKept) {
 			return p.fault(ctx, l, methodEvaluations, err)
 		}

@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -208,19 +206,7 @@ func (s *bytesSent) SendMsg(m any) error {
 // TestEvaluationsAsTheyWereWritten: builds understand each other's requests.
 func TestEvaluationsAsTheyWereWritten(t *testing.T) {
 	for name, b := range evaluationsExamples(t) {
-		file := filepath.Join("testdata", name+".hex")
-		if *update {
-			if err := os.WriteFile(file, []byte(hex.Dump(b)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := hex.Dump(b); got != string(want) {
-			t.Errorf("%s is now\n%s", name, got)
-		}
+		golden(t, name, hex.Dump(b))
 	}
 }
 

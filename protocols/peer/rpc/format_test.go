@@ -91,7 +91,7 @@ func examples() map[string][]byte {
 	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
 		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer, "late": late, "offer": offer, "refused": refused,
-		"batch": batch, "ranked": ranked, "staged": staged, "traced": tracedExample(), "together": togetherExample(),
+		"batch": batch, "ranked": ranked, "slice": sliceExample(), "staged": staged, "traced": tracedExample(), "together": togetherExample(),
 	}
 }
 
@@ -99,6 +99,17 @@ func examples() map[string][]byte {
 func stagedExample() []byte {
 	b, err := new(insertEncoder).encode(&peer.Insert{Stamp: 1 << 20, IDs: []point.SeriesID{3}, Times: []point.Nanos{5}, Values: []float64{1},
 		Staging: &peer.Staging{Do: peer.Stage, Nonce: 77, Holders: []string{"s1", "s2"}}})
+	if err != nil {
+		panic(err)
+	}
+	setSeq(b, 5)
+	return b
+}
+
+// sliceExample is a row of a slice.
+func sliceExample() []byte {
+	b, err := new(insertEncoder).encode(&peer.Insert{Partition: 9, MapSeq: 42, Stamp: 1 << 20, Level: point.All, IDs: []point.SeriesID{3}, Times: []point.Nanos{5}, Values: []float64{1},
+		Staging: &peer.Staging{Do: peer.Inherit, From: &peer.Slice{Partition: 7, Epoch: 300, Under: 200}}})
 	if err != nil {
 		panic(err)
 	}
@@ -167,7 +178,7 @@ func TestATraceBelongsToOneInsert(t *testing.T) {
 
 // TestInsertsOfStagingAreReadAsTheyWereWritten, and damaged ones are refused.
 func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
-	for _, s := range []peer.Staging{{Do: peer.Stage, Nonce: 9, Holders: []string{"a", "b"}}, {Do: peer.Stage, Nonce: 9, Holders: []string{"a"}, Due: 1e18}, {Do: peer.Forward}, {Do: peer.Forget, Nonce: 1 << 63}, {Do: peer.Inherit}} {
+	for _, s := range []peer.Staging{{Do: peer.Stage, Nonce: 9, Holders: []string{"a", "b"}}, {Do: peer.Stage, Nonce: 9, Holders: []string{"a"}, Due: 1e18}, {Do: peer.Forward}, {Do: peer.Forget, Nonce: 1 << 63}, {Do: peer.Inherit}, {Do: peer.Inherit, From: &peer.Slice{Partition: 1 << 62, Epoch: 7, Under: 1 << 61}}} {
 		b, err := new(insertEncoder).encode(&peer.Insert{Stamp: 3, Staging: &s})
 		if err != nil {
 			t.Fatal(err)
@@ -181,7 +192,7 @@ func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
-	for _, s := range []peer.Staging{{Do: 5}, {Do: peer.Forward, Due: 1}, {Do: peer.Inherit, Due: 1}, {Do: peer.Inherit, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{"a"}, Due: -1}, {Do: peer.Stage}, {Do: peer.Forget, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{""}}, {Do: peer.Stage, Holders: make([]string, peer.HoldersMax+1)}} {
+	for _, s := range []peer.Staging{{Do: 5}, {Do: peer.Forward, Due: 1}, {Do: peer.Inherit, Due: 1}, {Do: peer.Inherit, From: &peer.Slice{Partition: 1}}, {Do: peer.Forward, From: &peer.Slice{Epoch: 1}}, {Do: peer.Inherit, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{"a"}, Due: -1}, {Do: peer.Stage}, {Do: peer.Forget, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{""}}, {Do: peer.Stage, Holders: make([]string, peer.HoldersMax+1)}} {
 		if _, err := new(insertEncoder).encode(&peer.Insert{Staging: &s}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%+v: %v", s, err)
 		}
@@ -190,14 +201,21 @@ func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, whole := range [][]byte{stagedExample()[recordLen:], later[recordLen:]} {
+	slice, err := new(insertEncoder).encode(&peer.Insert{Stamp: 3, Staging: &peer.Staging{Do: peer.Inherit, From: &peer.Slice{Partition: 4, Epoch: 5, Under: 6}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, whole := range [][]byte{stagedExample()[recordLen:], later[recordLen:], slice[recordLen:]} {
 		for n := range whole {
 			if got, err := new(insertDecoder).decode(whole[:n]); !fault.Is(err, fault.Corrupt) {
 				t.Errorf("cut at %d: %+v, %v", n, got, err)
 			}
 		}
 	}
-	later[recordLen+atStagingDue] = 2
+	later[recordLen+atStagingDue], slice[recordLen+atStagingFrom] = 2, 2
+	if got, err := new(insertDecoder).decode(slice[recordLen:]); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("a flag to come: %+v, %v", got, err)
+	}
 	if got, err := new(insertDecoder).decode(later[recordLen:]); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("a flag to come: %+v, %v", got, err)
 	}
@@ -242,19 +260,25 @@ func TestInsertsBelongToTheirRole(t *testing.T) {
 // TestFormatIsTheDrawnOne compares the bytes with files: peers of other versions read them.
 func TestFormatIsTheDrawnOne(t *testing.T) {
 	for name, b := range examples() {
-		file := filepath.Join("testdata", name+".hex")
-		if *update {
-			if err := os.WriteFile(file, []byte(hex.Dump(b)+"\n"+read(name, b)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
+		golden(t, name, hex.Dump(b)+"\n"+read(name, b))
+	}
+}
+
+// golden compares the text of an example with its file.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".hex")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := hex.Dump(b) + "\n" + read(name, b); got != string(want) {
-			t.Errorf("%s is\n%swant\n%s", name, got, want)
-		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s is\n%swant\n%s", name, got, want)
 	}
 }
 
@@ -570,15 +594,16 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 11, 10)
+	f(0, 12, 11)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 11, 10)
+	f(2, 12, 11)
+	f(2, 10, 10)
 	f(2, 9, 9)
 	f(2, 8, 8)
 	f(2, 7, 7)
 	f(2, 5, 5)
-	f(11, 11, 0)
+	f(12, 12, 0)
 	f(0, 0, 0)
 }
 

@@ -102,6 +102,7 @@ var rights = map[string][]Role{
 	methodEvaluate:        {RoleGateway},
 	methodEvaluations:     {RoleGateway},
 	methodEvaluationsKept: {RoleGateway},
+	methodReadsKept:       {RoleGateway}, // and each read as if it had a stream of its own
 	methodLabelNames:      {RoleGateway},
 	methodLabelValues:     {RoleGateway},
 	methodExemplars:       {RoleGateway},
@@ -112,6 +113,7 @@ var rights = map[string][]Role{
 	methodStats:           {RoleGateway, RoleStorage, RoleAdmin},
 	methodStagedStats:     {RoleGateway},
 	methodStagedTimes:     {RoleGateway},
+	methodEndSlices:       {RoleStorage},
 	methodChange:          {RoleGateway, RoleStorage, RoleAdmin},
 	methodStore:           {RoleGateway, RoleStorage, RoleAdmin}, // the creator of a table sends its first file
 	methodStoreOps:        {RoleGateway, RoleStorage, RoleAdmin},

@@ -331,6 +331,7 @@ func (in *inserts) insert(j job) error {
 	j.buf.Free()
 	row := &d.in
 	if err == nil {
+		in.noteUnnamed(row)
 		err = allowInsert(in.role, in.table, row)
 	}
 	if err != nil {
@@ -338,6 +339,15 @@ func (in *inserts) insert(j job) error {
 	}
 	in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 	return in.keep(row, d.parent)
+}
+
+// noteUnnamed marks rows that another partition had, where the sender's version cannot name it. Gateways send those of backups alone.
+func (in *inserts) noteUnnamed(all ...*peer.Insert) {
+	for _, x := range all {
+		if x.Staging != nil && x.Staging.Do == peer.Inherit {
+			x.Staging.Unnamed = in.version < streamSlices && in.role != RoleGateway
+		}
+	}
 }
 
 // insertGroup inserts what goes together.
@@ -355,6 +365,7 @@ func (in *inserts) insertGroup(j job) error {
 	}
 	j.buf.Free()
 	if err == nil {
+		in.noteUnnamed(all...)
 		err = allowInsert(in.role, in.table, all[0]) // the others differ in rows and names alone
 	}
 	if err != nil {

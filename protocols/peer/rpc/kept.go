@@ -21,11 +21,12 @@ import (
 // A stream carries one request at a time, so HTTP/2's flow control holds for each answer by itself, and no answer waits for another. Requests and answers
 // have the form of a stream with one request.
 
-// keptMax bounds the idle streams of a line. Larger: more goroutines at both ends, which sleep.
+// keptMax bounds the idle streams of a line, of each method. Larger: more goroutines at both ends, which sleep.
 const keptMax = 16
 
-// keptStreams are the idle streams of a line.
+// keptStreams are the idle streams of a method on a line.
 type keptStreams struct {
+	method  string      // constant
 	unknown atomic.Bool // the peer's build has no such streams
 
 	mu struct {
@@ -34,7 +35,7 @@ type keptStreams struct {
 	}
 }
 
-// keptStream is a stream of evaluations. Its owner is the request that uses it.
+// keptStream is a stream of evaluations or of reads. Its owner is the request that uses it.
 type keptStream struct {
 	cs   grpc.ClientStream
 	end  context.CancelCauseFunc
@@ -54,60 +55,93 @@ func (k *keptStreams) take() *keptStream {
 	return st
 }
 
-// put keeps a stream for a later request, or ends it.
-func (k *keptStreams) put(st *keptStream) {
+// put keeps a stream for a later request; false: enough are idle.
+func (k *keptStreams) put(st *keptStream) bool {
 	st.used = true
 	k.mu.Lock()
-	full := len(k.mu.idle) == keptMax
-	if !full {
-		k.mu.idle = append(k.mu.idle, st)
+	defer k.mu.Unlock()
+	if len(k.mu.idle) == keptMax {
+		return false
 	}
-	k.mu.Unlock()
-	if full {
+	k.mu.idle = append(k.mu.idle, st)
+	return true
+}
+
+// keep keeps a stream for a later request, or ends it. It is ended from this side and then from the server's: a reset is a frame of those that a server counts, so that requests which come many at a
+// time would slow their connection down. Meanwhile it is a call, as it has a place among the streams of the connection.
+func (p *Peer) keep(l *line, of *keptStreams, st *keptStream) {
+	if of.put(st) {
+		return
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	switch {
+	case p.mu.closed:
 		st.end(nil)
+		return
+	case l.active.Add(1) > int64(p.settings.CallsMax):
+		l.leave()
+		st.end(nil)
+		return
 	}
+	p.running.Go(func() {
+		defer l.leave()
+		defer st.end(nil)
+		var m message
+		if st.cs.CloseSend() == nil && st.cs.RecvMsg(&m) == nil {
+			m.data.Free()
+		}
+	})
 }
 
 // errNotKept means that another stream has to be used: nothing was answered on this one, which the server had ended, or it knows no such streams.
 var errNotKept = errors.New("the request was not answered on a kept stream")
 
 // keeps reports whether a request travels on a kept stream. One in a span does not: the span is named when a stream begins.
-func (l *line) keeps(ctx context.Context) bool {
-	return !l.kept.unknown.Load() && trace.Header(ctx) == ""
+func (k *keptStreams) keeps(ctx context.Context) bool {
+	return !k.unknown.Load() && trace.Header(ctx) == ""
 }
 
 // askKept sends a request on a kept stream and hands out its answers. Errors are gRPC's or ours, as they come, and errNotKept.
 func (p *Peer) askKept(ctx context.Context, l *line, request []byte, a *answers) error {
-	st, stop, err := p.keptStream(ctx, l)
+	st, stop, err := p.keptStream(ctx, l, &l.kept)
 	if err != nil {
 		return err
 	}
 	err = p.receiveAnswers(st.cs, request, a, true)
 	if whole := stop(); err == nil && whole && !a.refused {
-		l.kept.put(st)
+		p.keep(l, &l.kept, st)
 		return nil
 	}
 	st.end(nil)
-	switch {
-	case err == nil || a.answered || ctx.Err() != nil || l.ctx.Err() != nil:
+	if err == nil || a.answered || ctx.Err() != nil || l.ctx.Err() != nil {
 		return err
+	}
+	return l.kept.failed(st, err)
+}
+
+// failed returns errNotKept for the error of a stream on which nothing was answered, or the error as it is.
+func (k *keptStreams) failed(st *keptStream, err error) error {
+	switch {
 	case errors.Is(ofStatus(err), errOlder):
-		l.kept.unknown.Store(true)
+		k.unknown.Store(true)
 		return errNotKept
 	case st.used: // the server stopped, or ended it for another reason, while it was idle
+		return errNotKept
+	case fault.Is(ofStatus(err), fault.Denied): // the refusal of a stream of its own names the call that was made
 		return errNotKept
 	}
 	return err
 }
 
 // keptStream gives an idle stream or opens one. It ends with ctx until stop, which reports whether it did not.
-func (p *Peer) keptStream(ctx context.Context, l *line) (st *keptStream, stop func() bool, err error) {
-	if st = l.kept.take(); st != nil {
+func (p *Peer) keptStream(ctx context.Context, l *line, of *keptStreams) (st *keptStream, stop func() bool, err error) {
+	if st = of.take(); st != nil {
 		return st, context.AfterFunc(ctx, func() { st.end(ctx.Err()) }), nil
 	}
 	own, abandon := context.WithCancelCause(context.Background())
 	stop = context.AfterFunc(ctx, func() { abandon(ctx.Err()) })
-	cs, cancel, err := p.open(own, l, methodEvaluationsKept)
+	cs, cancel, err := p.open(own, l, of.method)
 	if err != nil {
 		stop()
 		abandon(nil)
@@ -121,9 +155,12 @@ func (p *Peer) keptStream(ctx context.Context, l *line) (st *keptStream, stop fu
 //
 //	goroutine ─ receive ─▶ answer ─▶ receive ─▶ …
 //	handler   ─ waits for the end of the stream or of the server ─▶ for the answer under way, if there is one
-func (s *Server) keptEvaluations(ss grpc.ServerStream) error {
+func (s *Server) keptEvaluations(ss grpc.ServerStream) error { return s.serveKept(ss, s.answerKept) }
+
+// serveKept runs answer, which answers the requests of a stream.
+func (s *Server) serveKept(ss grpc.ServerStream, answer func(grpc.ServerStream, *keptHandler) error) error {
 	k, ended := &keptHandler{}, make(chan error, 1)
-	s.running.Go(func() { ended <- s.answerKept(ss, k) }) // until the handler returns, at the latest
+	s.running.Go(func() { ended <- answer(ss, k) }) // until the handler returns, at the latest
 	var err error
 	select {
 	case err := <-ended:

@@ -44,6 +44,7 @@ type link struct {
 	// released the bodies.
 	frameRoom outRoom
 	pieceRoom outRoom
+	queueRoom queueRoom
 	part      *linkPart // of the room of all links, for received frames; nil: the other side does not ask for room
 
 	mu struct {
@@ -51,6 +52,7 @@ type link struct {
 		// mu guards the queues and is held while a record is appended, never while one is sent. urgent holds encoded
 		// records: one message carries all that wait.
 		urgent []byte // records
+		booked int64  // of its capacity
 		grants bool   // a grant is among them
 		frames []*outgoing
 		pieces []*outgoing
@@ -65,7 +67,8 @@ type link struct {
 	silent   atomic.Bool
 
 	// Owned by send.
-	framesLeft int // messages of frames before one of pieces
+	framesLeft int   // messages of frames before one of pieces
+	sending    int64 // booked for the urgent message that is being sent
 
 	// Owned by receive.
 	tables tableNames
@@ -93,6 +96,7 @@ type outgoing struct {
 	data []byte
 	sent int
 	cost int64 // while it is queued
+	from queued
 	done func()
 	// gRPC may read a message after SendMsg has returned, so the owner gets its memory back only with the last
 	// reference.
@@ -152,6 +156,7 @@ func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p p
 	l.other.Capabilities &= l.self.Capabilities
 	l.frames.window, l.pieces.window = int64(l.self.frameWindow), int64(l.self.pieceWindow)
 	l.frames.held, l.pieces.held = &ls.held, &ls.held
+	l.queueRoom.all, l.queueRoom.server = ls.queues, other.Server
 	l.frameRoom.room, l.pieceRoom.room = int64(other.frameWindow), int64(other.pieceWindow)
 	if l.other.Capabilities.Has(peer.CanAskRoom) {
 		l.frameRoom.room, l.frameRoom.asks = linkFirstBytes, true
@@ -177,6 +182,9 @@ func (l *link) run() {
 		l.frames.inUse.Add(-p.cost())
 		l.frames.held.Add(-p.cost() - p.spare)
 		p.buf.Free()
+		if l.part != nil {
+			l.part.came(p.cost(), -1)
+		}
 	}
 	if l.part != nil {
 		l.part.end()
@@ -188,62 +196,22 @@ func (l *link) run() {
 // Peer implements peer.Link.
 func (l *link) Peer() peer.LinkHello { return l.other.LinkHello }
 
-// Send implements peer.Link.
-func (l *link) Send(r *peer.Route, m peer.LinkMessage) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.mu.err != nil:
-		return l.mu.err
-	case len(l.mu.urgent) > urgentBytesMax:
-		return errLinkFull
-	}
-	b, err := appendLinkMessage(l.mu.urgent, r, m)
-	l.mu.urgent = b
-	l.poke()
-	return err
-}
-
-// sendOwn queues a record of the link itself.
-func (l *link) sendOwn(kind linkType, head ...uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.err != nil || kind == linkPong && len(l.mu.urgent) > urgentBytesMax {
-		return
-	}
-	from := len(l.mu.urgent)
-	b := beginLinkRecord(l.mu.urgent, kind)
-	for _, n := range head {
-		b = binary.LittleEndian.AppendUint64(b, n)
-	}
-	l.mu.urgent = endLinkRecord(b, from, 0)
-	l.mu.grants = l.mu.grants || kind == linkGrant
-	l.poke()
-}
-
-func (l *link) poke() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
-
-// Frame implements peer.Link.
-func (l *link) Frame(ctx context.Context, r *peer.Route, rec []byte, done func()) error {
-	return l.frame(r, rec, done, func(n int64) error { return l.await(ctx, &l.frameRoom, n) })
-}
-
 // TryFrame implements peer.Link.
 func (l *link) TryFrame(r *peer.Route, rec []byte, done func()) error {
-	return l.frame(r, rec, done, func(n int64) error {
-		if !l.frameRoom.tryAcquire(n) {
-			return errLinkFull
+	return l.frame(r, rec, done, func(n int64) (queued, error) {
+		from, ok := l.queueRoom.try(n)
+		if !ok {
+			return nowhere, errLinkFull
 		}
-		return nil
+		if !l.frameRoom.tryAcquire(n) {
+			l.queueRoom.give(from, n)
+			return nowhere, errLinkFull
+		}
+		return from, nil
 	})
 }
 
-func (l *link) frame(r *peer.Route, rec []byte, done func(), take func(int64) error) error {
+func (l *link) frame(r *peer.Route, rec []byte, done func(), take func(int64) (queued, error)) error {
 	err := l.tryQueueFrame(r, rec, done, take)
 	if err != nil && done != nil {
 		done()
@@ -251,15 +219,17 @@ func (l *link) frame(r *peer.Route, rec []byte, done func(), take func(int64) er
 	return err
 }
 
-func (l *link) tryQueueFrame(r *peer.Route, rec []byte, done func(), take func(int64) error) error {
+func (l *link) tryQueueFrame(r *peer.Route, rec []byte, done func(), take func(int64) (queued, error)) error {
 	if len(rec) > peer.LinkFrameBytesMax || len(r.Table) > peer.LinkTableBytesMax {
-		return fault.Errorf(fault.TooLarge, "a frame of %d bytes, at most %d travel", len(rec), peer.LinkFrameBytesMax)
+		return tooLong(len(rec))
 	}
 	n := int64(len(rec)) + bodyCost
-	if err := take(n); err != nil {
+	from, err := take(n)
+	if err != nil {
 		return err
 	}
 	o := newOutgoing(rec, n, done)
+	o.from = from
 	o.head = appendRoute(beginLinkRecord(make([]byte, 0, linkRecordLen+48+len(r.Table)), linkFrame), r)
 	o.head = binary.AppendUvarint(o.head, uint64(len(rec)))
 	o.head = endLinkRecord(o.head, 0, min(len(rec), partBytes))
@@ -283,29 +253,13 @@ func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, d
 	return l.queue(&l.mu.pieces, o)
 }
 
-// await reserves room, unless ctx or the link ends before.
-func (l *link) await(ctx context.Context, room *outRoom, n int64) error {
-	if room.tryAcquire(n) {
-		return nil
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.ctx, cancel)()
-	if err := room.acquire(ctx, n); err != nil {
-		if why := l.why(); why != nil {
-			return why
-		}
-		return fault.Wrap(err, fault.Canceled, "wait for room on the link to %s", l.other.Server)
-	}
-	return nil
-}
-
 // queue appends to a queue. The bytes in queues are counted: gRPC has hardly more than the message being sent.
 func (l *link) queue(to *[]*outgoing, o *outgoing) error {
 	l.ls.held.Add(o.cost)
 	err := l.tryQueue(to, o)
 	if err != nil {
 		l.ls.held.Add(-o.cost)
+		l.queueRoom.give(o.from, o.cost)
 	}
 	return err
 }
@@ -324,6 +278,7 @@ func (l *link) tryQueue(to *[]*outgoing, o *outgoing) error {
 // unqueued is called for each that has left its queue.
 func (l *link) unqueued(o *outgoing) {
 	l.ls.held.Add(-o.cost)
+	l.queueRoom.give(o.from, o.cost)
 	o.release()
 }
 
@@ -349,6 +304,8 @@ func (l *link) fail(err error) {
 	// Released after the lock: done is the caller's code. err is set before, so nothing is queued any more.
 	given := append(l.mu.frames, l.mu.pieces...)
 	l.mu.frames, l.mu.pieces, l.mu.urgent = nil, nil, nil
+	l.ls.held.Add(-l.mu.booked)
+	l.mu.booked = 0
 	l.mu.Unlock()
 	l.cancel(err)
 	for _, o := range given {
@@ -386,7 +343,12 @@ func (l *link) send() {
 			}
 		}
 		n := data.Len()
-		if err := l.pipe.SendMsg(&message{data: data}); err != nil {
+		err := l.pipe.SendMsg(&message{data: data})
+		if l.sending > 0 {
+			l.ls.held.Add(-l.sending)
+			l.sending = 0
+		}
+		if err != nil {
 			if !errors.Is(err, io.EOF) { // else receive has the reason
 				l.fail(ofStatus(err))
 			}
@@ -411,6 +373,7 @@ func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
 		if l.mu.urgent = l.mu.urgent[:0]; cap(l.mu.urgent) > linkMessageBytes {
 			l.mu.urgent = nil
 		}
+		l.sending, l.mu.booked = l.mu.booked, 0 // for the copy
 		return mem.BufferSlice{buf}, copied, "urgent"
 	case len(l.mu.pieces) > 0 && (len(l.mu.frames) == 0 || l.framesLeft <= 0):
 		l.framesLeft = pieceTurns
@@ -617,6 +580,9 @@ func (l *link) takeFrame(r linkRecord, buf mem.Buffer) error {
 	}
 	if err := l.frames.begin(cost, most); err != nil {
 		return err
+	}
+	if l.part != nil {
+		l.part.came(cost, 1)
 	}
 	if uint64(len(r.body)) == total {
 		l.ls.handler.Frame(l, &route, l.held(&l.frames, buf, r.body, cost))

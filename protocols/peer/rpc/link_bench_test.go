@@ -34,7 +34,7 @@ func BenchmarkLinkFrames(b *testing.B) {
 			before := cputime.Used()
 			b.ResetTimer()
 			for range b.N {
-				if err := l.Frame(b.Context(), &someRoute, rec, nil); err != nil {
+				if err := sendFrame(b.Context(), l, &someRoute, rec, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -139,7 +139,7 @@ func someMessages() []peer.LinkMessage {
 		&peer.ChainRest{Version: 2, Sent: 1 << 51, Own: s(1, 3), End: s(1, 3)},
 		&peer.ChainRests{Sent: 1 << 51},
 		&peer.CompareAsk{After: s(2, 90), End: s(1<<40, 101)},
-		&peer.CompareTell{After: s(2, 90), End: s(1<<40, 101), Segments: 1<<64 - 3, Log: 1 << 63, Frames: 11},
+		&peer.CompareAnswer{After: s(2, 90), End: s(1<<40, 101), Segments: 1<<64 - 3, Log: 1 << 63, Frames: 11},
 	}
 }
 
@@ -211,7 +211,7 @@ func TestALinkCarriesEverythingBothWays(t *testing.T) {
 				var freed atomic.Int32
 				sizes := []int{0, 1, 100, linkReferenced, 10_000, linkMessageBytes, linkMessageBytes + 1, 3_000_000, peer.LinkFrameBytesMax}
 				for _, n := range sizes {
-					if err := from.Frame(t.Context(), &someRoute, make([]byte, n), func() { freed.Add(1) }); err != nil {
+					if err := sendFrame(t.Context(), from, &someRoute, make([]byte, n), func() { freed.Add(1) }); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -227,7 +227,7 @@ func TestALinkCarriesEverythingBothWays(t *testing.T) {
 					}
 				}
 				to.until(t, "pieces", func() bool { return to.pieces == 50 })
-				if err := from.Frame(t.Context(), &someRoute, make([]byte, peer.LinkFrameBytesMax+1), func() { freed.Add(1) }); !fault.Is(err, fault.TooLarge) {
+				if err := sendFrame(t.Context(), from, &someRoute, make([]byte, peer.LinkFrameBytesMax+1), func() { freed.Add(1) }); !fault.Is(err, fault.TooLarge) {
 					t.Errorf("a frame that is too long: %v", err)
 				}
 				for end := time.Now().Add(time.Minute); int(freed.Load()) != len(sizes)+1; time.Sleep(time.Millisecond) {
@@ -251,7 +251,7 @@ func TestAFullLinkTakesUrgentMessages(t *testing.T) {
 		sent := 0
 		for try := time.Second; ; sent++ {
 			ctx, cancel := context.WithTimeout(t.Context(), try)
-			err := la.Frame(ctx, &someRoute, rec, nil)
+			err := sendFrame(ctx, la, &someRoute, rec, nil)
 			if cancel(); err != nil {
 				break
 			}
@@ -267,10 +267,10 @@ func TestAFullLinkTakesUrgentMessages(t *testing.T) {
 		}
 		b.until(t, "message and piece", func() bool { return len(b.messages) == 1 && b.pieces == 1 })
 		waiting := make(chan error, 1)
-		go func() { waiting <- la.Frame(t.Context(), &someRoute, rec, nil) }()
+		go func() { waiting <- sendFrame(t.Context(), la, &someRoute, rec, nil) }()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := la.Frame(ctx, &someRoute, rec, nil); !fault.Is(err, fault.Canceled) {
+		if err := sendFrame(ctx, la, &someRoute, rec, nil); !fault.Is(err, fault.Canceled) {
 			t.Errorf("a wait that was given up: %v", err)
 		}
 		b.until(t, "frames", func() bool { return len(b.bodies) == sent })
@@ -339,7 +339,7 @@ func TestALinkWithALateHandlerIsNotSilent(t *testing.T) {
 		defer x.Close()
 		JoinLinks(x, y)
 		la, lb := a.linked(t, 1), b.linked(t, 1)
-		if err := la.Frame(t.Context(), &someRoute, []byte("a frame"), nil); err != nil {
+		if err := sendFrame(t.Context(), la, &someRoute, []byte("a frame"), nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
@@ -564,7 +564,7 @@ func TestALinkSurvivesTheOtherServersRestart(t *testing.T) {
 	}
 	y.Close()
 	a.until(t, "end", func() bool { return len(a.ended) == 1 })
-	for _, err := range []error{first.Send(&someRoute, &peer.ChainPong{}), first.TryFrame(&someRoute, nil, nil), first.Frame(t.Context(), &someRoute, nil, nil)} {
+	for _, err := range []error{first.Send(&someRoute, &peer.ChainPong{}), first.TryFrame(&someRoute, nil, nil), sendFrame(t.Context(), first, &someRoute, nil, nil)} {
 		if !fault.Is(err, fault.Unavailable) {
 			t.Errorf("on a link that ended: %v", err)
 		}

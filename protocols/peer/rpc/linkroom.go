@@ -32,6 +32,7 @@ type linkPart struct {
 	inUse  *atomic.Int64 // of frames that came and are not released: falls under all.mu alone, so that end sees what release will give back
 
 	extra atomic.Int64 // given beyond the first bytes; written under all.mu
+	long  atomic.Int64 // of inUse, in frames that are longer than the first bytes
 
 	// Guarded by all.mu.
 	want  int64 // asked for, and not given
@@ -80,17 +81,26 @@ func (p *linkPart) ask(give, want uint64) error {
 	return nil
 }
 
-// release gives back the room of a frame: to the link, or, as far as it returns, to others that wait.
+// came counts a frame of which the first part came, or not any more.
+func (p *linkPart) came(cost, sign int64) {
+	if cost > linkFirstBytes {
+		p.long.Add(sign * cost)
+	}
+}
+
+// release gives back the room of a frame: to the link, or, as far as it returns, to others that wait. What long frames that are not released need is not given away, so
+// that the first bytes come back for short ones meanwhile.
 // Without anything that waits it costs one lock, also where there are many servers.
 func (p *linkPart) release(cost int64) (kept int64) {
 	r := p.all
 	r.mu.Lock()
 	p.inUse.Add(-cost)
+	p.came(cost, -1)
 	if p.extra.Load() == 0 || !p.ended && p.want == 0 && len(r.of) == 0 {
 		r.mu.Unlock()
 		return 0
 	}
-	kept = p.giveLocked(cost)
+	kept = p.giveLocked(min(cost, max(p.extra.Load()-p.long.Load(), 0)))
 	p.enterLocked()
 	got := r.serveLocked()
 	r.mu.Unlock()

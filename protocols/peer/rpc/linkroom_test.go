@@ -48,7 +48,7 @@ func TestManyLinksHoldNoMoreThanTheirRoom(t *testing.T) {
 		for i, l := range links[:n] {
 			go func() {
 				for range each {
-					if l.Frame(t.Context(), &someRoute, rec, nil) != nil {
+					if sendFrame(t.Context(), l, &someRoute, rec, nil) != nil {
 						return
 					}
 					sent[i].Add(1)
@@ -94,14 +94,14 @@ func TestRoomThatALinkDoesNotUseGoesToOthers(t *testing.T) {
 		to, senders, links, end := hub(t, newEar(), 3)
 		defer end()
 		for _, l := range links[:2] {
-			if err := l.Frame(t.Context(), &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
+			if err := sendFrame(t.Context(), l, &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if err := links[2].Frame(ctx, &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
+		if err := sendFrame(ctx, links[2], &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(3 * time.Second)
@@ -110,7 +110,7 @@ func TestRoomThatALinkDoesNotUseGoesToOthers(t *testing.T) {
 			t.Errorf("%d bytes of room are kept for quiet links", used)
 		}
 		// A link that ends gives back its room.
-		if err := links[0].Frame(t.Context(), &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
+		if err := sendFrame(t.Context(), links[0], &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
@@ -131,13 +131,13 @@ func TestALinkHasItsFirstBytesAfterALongFrameGaveUp(t *testing.T) {
 		_, _, links, end := hub(t, e, 3)
 		defer end()
 		for _, l := range links[:2] {
-			if err := l.Frame(t.Context(), &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
+			if err := sendFrame(t.Context(), l, &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := links[2].Frame(ctx, &someRoute, make([]byte, 20<<20), nil); err == nil {
+		if err := sendFrame(ctx, links[2], &someRoute, make([]byte, 20<<20), nil); err == nil {
 			t.Fatal("others hold all the room, and a long frame was sent")
 		}
 		for i := range 10 {
@@ -152,6 +152,54 @@ func usedOf(r *linkRoom) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.room.used
+}
+
+// TestShortFramesPassALongOneThatWaits: others hold the room that a long frame waits for, or an earlier one of the same link does and stands still. Short frames of other partitions waited
+// behind it, and the acks of their rows.
+func TestShortFramesPassALongOneThatWaits(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEar()
+			e.keep = true
+			_, _, links, end := hub(t, e, 3)
+			defer end()
+			first := links[:2]
+			if own {
+				first = []peer.Link{links[2], links[0]}
+			}
+			for _, l := range first {
+				if err := sendFrame(t.Context(), l, &someRoute, make([]byte, peer.LinkFrameBytesMax), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			long := make(chan error, 1)
+			go func() { long <- sendFrame(t.Context(), links[2], &someRoute, make([]byte, 20<<20), nil) }()
+			synctest.Wait()
+			for i := range 100 { // more than the first bytes in all
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if err := sendFrame(ctx, links[2], &someRoute, make([]byte, 100_000), nil); err != nil {
+					t.Fatalf("own %v: short frame %d behind a long one: %v", own, i, err)
+				}
+				cancel()
+				synctest.Wait()
+				e.mu.Lock()
+				last := len(e.bodies) - 1
+				short := e.bodies[last]
+				e.bodies = e.bodies[:last]
+				e.mu.Unlock()
+				short.Done()
+			}
+			e.mu.Lock()
+			bodies := e.bodies
+			e.mu.Unlock()
+			for _, b := range bodies {
+				b.Done()
+			}
+			if err := <-long; err != nil {
+				t.Errorf("own %v: the long frame: %v", own, err)
+			}
+		})
+	}
 }
 
 // TestALinkWithAnOlderBuildHasItsWindow: one side does not ask for room, so neither does the other, and all of the window is there from the beginning.
@@ -248,6 +296,7 @@ func TestRoomOfLinksIsSharedWithoutEnd(t *testing.T) {
 				case <-w.ready:
 					s.toward = append(s.toward, func() {
 						s.held = append(s.held, w.bytes)
+						s.part.came(w.bytes, 1)
 						fatal(s.inUse.Add(w.bytes) <= s.part.most(), "a side that keeps to its room is cut off")
 					})
 				default:

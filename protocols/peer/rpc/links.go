@@ -28,7 +28,7 @@ type LinkSettings struct {
 	// PieceWindowBytes bounds the pieces of segments likewise. Default 4 MiB; at least 512 KiB.
 	PieceWindowBytes int64
 	// RoomBytes bounds the received frames of all links together that are not released, beyond 1 MiB of each. Default 512 MiB; at least
-	// twice the longest frame. Links with builds that do not ask for room have FrameWindowBytes each beside it.
+	// twice the longest frame. It bounds those that wait to be sent likewise. Links with builds that do not ask for room have FrameWindowBytes each beside it.
 	RoomBytes int64
 	// SilenceAfter is how long nothing may be received before the other side is reported as silent. Default 500 ms.
 	SilenceAfter time.Duration
@@ -88,6 +88,7 @@ type Links struct {
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 	room     *linkRoom
+	queues   *sharedRoom // for frames that wait to be sent, beyond the first bytes of each link
 	held     budget.Held // bodies that came and are not released, and those that are queued, with bodyCost each
 
 	mu struct {
@@ -105,7 +106,7 @@ func NewLinks(s LinkSettings, h peer.LinkHandler) (*Links, error) {
 		return nil, err
 	}
 	s.Self.Capabilities |= peer.CanAskRoom
-	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes)}
+	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes), queues: newSharedRoom(s.RoomBytes, linkFrameWindowMin/2)}
 	ls.ctx, ls.stop = context.WithCancel(context.Background())
 	ls.mu.links, ls.mu.wanted = map[string]*link{}, map[string]context.CancelFunc{}
 	ls.metrics = newLinkMetrics(s.Registerer, ls)

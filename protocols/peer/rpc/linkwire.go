@@ -279,7 +279,7 @@ func appendSegmentHead(dst []byte, m peer.LinkMessage) (linkType, []byte, error)
 		return linkAck, appendSegmentID(binary.AppendUvarint(dst, m.Slot), m.ID), nil
 	case *peer.CompareAsk:
 		return linkCompare, appendSerial(appendSerial(dst, m.After), m.End), nil
-	case *peer.CompareTell:
+	case *peer.CompareAnswer:
 		dst = appendSerial(appendSerial(dst, m.After), m.End)
 		dst = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, m.Segments), m.Log)
 		return linkCompared, binary.AppendUvarint(dst, m.Frames), nil
@@ -336,7 +336,7 @@ func decodeLinkMessage(kind linkType, head []byte, route *peer.Route, tables *ta
 	case linkCompare:
 		m = &peer.CompareAsk{After: r.serial(), End: r.serial()}
 	case linkCompared:
-		m = &peer.CompareTell{After: r.serial(), End: r.serial(), Segments: r.u64(), Log: r.u64(), Frames: r.uvarint()}
+		m = &peer.CompareAnswer{After: r.serial(), End: r.serial(), Segments: r.u64(), Log: r.u64(), Frames: r.uvarint()}
 	default:
 		return nil, fault.Errorf(fault.Corrupt, "a link's record of type %d, which this build does not know", kind)
 	}

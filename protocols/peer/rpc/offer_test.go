@@ -20,9 +20,9 @@ func (s *memoryStream) Offer(ctx context.Context, defs []peer.Def) (r peer.Refus
 	return r, s.Define(ctx, kept)
 }
 
-// TestAGatewayHearsWhichSeriesAreRefused: of several parts of an offer. A server of the version before is not offered anything, and those that are
+// TestAGatewayReceivesWhichSeriesAreRefused: of several parts of an offer. A server of the version before is not offered anything, and those that are
 // defined are never refused.
-func TestAGatewayHearsWhichSeriesAreRefused(t *testing.T) {
+func TestAGatewayReceivesWhichSeriesAreRefused(t *testing.T) {
 	const n = definePartMax + 100
 	var defs []peer.Def
 	for i := range n {

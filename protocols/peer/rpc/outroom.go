@@ -2,18 +2,22 @@ package rpc
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// outRoom is the room for bodies at the other side of a link, as this side knows it. Bodies that wait for room get it in their order.
+// outRoom is the room for bodies at the other side of a link, as this side knows it. Bodies that wait for room get it in their order, but short ones pass long ones: those are asked for as a
+// whole, so a short one leaves them what they wait for.
 //
 //	acquire ───▶ room ──▶ out ──┬─ credit: the other side has released them, and returns their room
 //	  └ none: ask ─▶ grant ─▶   └─ kept:   it has released them, and gives their room to another link
 //
 // Where the other side gives room that is asked for (peer.CanAskRoom), it begins with linkFirstBytes. A body that is longer is asked for as a whole, and what room there is
 // beyond those is given back, also what comes later: of two sides that wait none holds room that the other one waits for. A shorter one needs no answer, since the first bytes
-// always come back; those stay, so that shorter ones are sent where a longer one gives up.
+// always come back; those stay, so that shorter ones are sent while a longer one waits, and where it gives up.
 //
 // Invariant: room and out are together what the other side gave, the first bytes included.
 type outRoom struct {
@@ -58,12 +62,25 @@ func (o *outRoom) tryAcquire(n int64) bool {
 }
 
 func (o *outRoom) acquireLocked(n int64) bool {
-	if len(o.waits) > 0 || n > o.room {
+	if n > o.room || !o.passesLocked(n) {
 		return false
 	}
 	o.bookLocked(n)
 	return true
 }
+
+// passesLocked reports whether a body need not wait for those that do.
+func (o *outRoom) passesLocked(n int64) bool {
+	for _, w := range o.waits {
+		if o.long(n) || !o.long(w.bytes) {
+			return false
+		}
+	}
+	return true
+}
+
+// long reports whether a body is asked for as a whole.
+func (o *outRoom) long(n int64) bool { return o.asks && n > linkFirstBytes }
 
 func (o *outRoom) bookLocked(n int64) {
 	o.room, o.out, o.usedAt = o.room-n, o.out+n, time.Now()
@@ -99,7 +116,7 @@ func (o *outRoom) leave(w *outWait) bool {
 	o.mu.Lock()
 	for i, other := range o.waits {
 		if other == w {
-			o.waits = append(o.waits[:i:i], o.waits[i+1:]...)
+			o.waits = slices.Delete(o.waits, i, i+1)
 			ask := o.serveLocked() // those behind may be shorter
 			o.mu.Unlock()
 			o.tell(ask)
@@ -110,14 +127,22 @@ func (o *outRoom) leave(w *outWait) bool {
 	return false
 }
 
-// serveLocked gives room to the bodies that wait, in their order, and returns the ask to send for the first one without room.
+// serveLocked gives room to the bodies that wait, in their order, and returns the ask to send for the first one without room. Behind a long one without room short ones are served.
 func (o *outRoom) serveLocked() wanted {
-	for len(o.waits) > 0 && o.waits[0].bytes <= o.room {
-		w := o.waits[0]
-		o.waits = o.waits[1:]
+	passing, full := false, false
+	left := o.waits[:0]
+	for _, w := range o.waits {
+		if full || w.bytes > o.room || passing && o.long(w.bytes) {
+			full = full || !o.long(w.bytes)
+			passing = true
+			left = append(left, w)
+			continue
+		}
 		o.bookLocked(w.bytes)
 		close(w.ready)
 	}
+	clear(o.waits[len(left):])
+	o.waits = left
 	return o.askLocked()
 }
 
@@ -191,4 +216,21 @@ func (o *outRoom) bytesOut() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.out
+}
+
+// await reserves room, unless ctx or the link ends before.
+func (l *link) await(ctx context.Context, room *outRoom, n int64) error {
+	if room.tryAcquire(n) {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	if err := room.acquire(ctx, n); err != nil {
+		if why := l.why(); why != nil {
+			return why
+		}
+		return fault.Wrap(err, fault.Canceled, "wait for room on the link to %s", l.other.Server)
+	}
+	return nil
 }

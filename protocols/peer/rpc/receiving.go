@@ -78,7 +78,12 @@ type awaited struct {
 }
 
 // awaited limits the waits for the messages of a call's request.
-func (s *Server) awaited(ss grpc.ServerStream) receiver { return awaited{ss, s, ss.Context()} }
+func (s *Server) awaited(ss grpc.ServerStream) receiver {
+	if whole, ok := ss.(*keptAnswer); ok { // its request has come
+		return whole
+	}
+	return awaited{ss, s, ss.Context()}
+}
 
 // RecvMsg implements receiver.
 func (a awaited) RecvMsg(m any) error {

@@ -18,11 +18,11 @@ import (
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
 // name the newest map, since the fourth an insert may be one of staging, since
 // the fifth such an insert may say when it is due, since the sixth it may be of rows that another partition had, since the seventh an ack may report
-// a stamp that is late, since the eighth an insert may be part of a trace, since the ninth series may be offered, and since the tenth several inserts of
-// staging may go together.
+// a stamp that is late, since the eighth an insert may be part of a trace, since the ninth series may be offered, since the tenth several inserts of
+// staging may go together, and since the eleventh rows that another partition had name the leader that sends them.
 const (
 	streamOldest  = 1
-	streamVersion = 10
+	streamVersion = 11
 
 	streamAhead    = 2
 	streamMaps     = 3
@@ -33,6 +33,7 @@ const (
 	streamTraced   = 8
 	streamOffers   = 9
 	streamTogether = 10
+	streamSlices   = 11
 )
 
 // recordType is the type of a record.
@@ -309,13 +310,20 @@ const (
 	atStagingDo    = 17
 	atStagingDue   = 18 // 1: a due time follows the holders
 	atTraced       = 19 // 1: the span that the insert comes from follows what belongs to staging
+	atStagingFrom  = 20 // 1: the sender of a slice follows, of inherit
 	atStagingNonce = 24
 )
 
-// appendStaging completes the insert with a payload that began at from: after the fixed part come the holders of a frame that is staged.
+// appendStaging completes the insert with a payload that began at from: after the fixed part come the sender of a slice, or the holders of a frame that is staged.
 func appendStaging(b []byte, from int, s *peer.Staging) []byte {
 	b[from+atStagingDo] = byte(s.Do)
 	binary.LittleEndian.PutUint64(b[from+atStagingNonce:], s.Nonce)
+	if s.From != nil {
+		b[from+atStagingFrom] = 1
+		b = binary.LittleEndian.AppendUint64(b, uint64(s.From.Partition))
+		b = binary.LittleEndian.AppendUint64(b, uint64(s.From.Epoch))
+		b = binary.LittleEndian.AppendUint64(b, uint64(s.From.Under))
+	}
 	if s.Do != peer.Stage {
 		return b
 	}
@@ -335,6 +343,9 @@ func appendDue(b []byte, from int, s *peer.Staging) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(s.Due))
 }
 
+// sliceLen is the length of the sender of a slice: partition u64, its epoch u64, that of the heir's lease u64.
+const sliceLen = 24
+
 // cutStaging reads what belongs to staging, and returns the rest: the frame. Errors are Corrupt.
 func (d *insertDecoder) cutStaging(b []byte) (rest []byte, err error) {
 	do := peer.StagingDo(b[atStagingDo])
@@ -344,6 +355,14 @@ func (d *insertDecoder) cutStaging(b []byte) (rest []byte, err error) {
 		return rest, nil
 	}
 	s := &peer.Staging{Do: do, Nonce: binary.LittleEndian.Uint64(b[atStagingNonce:])}
+	switch {
+	case b[atStagingFrom] == 0:
+	case b[atStagingFrom] != 1 || len(rest) < sliceLen:
+		return nil, fault.Errorf(fault.Corrupt, "the sender of a slice, with flag %d, ends early", b[atStagingFrom])
+	default:
+		s.From = &peer.Slice{Partition: point.PartitionID(binary.LittleEndian.Uint64(rest)), Epoch: point.Epoch(binary.LittleEndian.Uint64(rest[8:])), Under: point.Epoch(binary.LittleEndian.Uint64(rest[16:]))}
+		rest = rest[sliceLen:]
+	}
 	if do == peer.Stage {
 		short := fault.Errorf(fault.Corrupt, "the holders of a staged insert end early")
 		if len(rest) == 0 {
@@ -499,7 +518,7 @@ func (d *groupDecoder) decodeMembers(b []byte) ([]*peer.Insert, error) {
 		m := insertDecoders.Get().(*insertDecoder)
 		d.members = append(d.members, m)
 		m.in.Partition, m.in.MapSeq, m.in.Level = d.head.in.Partition, d.head.in.MapSeq, d.head.in.Level
-		m.in.Staging = &peer.Staging{Do: of.Do, Holders: of.Holders, Nonce: binary.LittleEndian.Uint64(b), Due: point.Nanos(binary.LittleEndian.Uint64(b[8:]))}
+		m.in.Staging = &peer.Staging{Do: of.Do, Holders: of.Holders, Nonce: binary.LittleEndian.Uint64(b), Due: point.Nanos(binary.LittleEndian.Uint64(b[8:])), From: of.From}
 		if err := m.decodeFrame(b[memberLen:end]); err != nil {
 			return nil, err
 		}

@@ -179,6 +179,47 @@ func (r *sharedRoom) enter(ctx context.Context, most time.Duration, peer string,
 	return nil, fault.Annotate(errNoRoom, "a message of %d bytes", bytes)
 }
 
+// join has a peer wait for bytes, which it has when got is closed. settle or leave ends that.
+func (r *sharedRoom) join(peer string, bytes int64) *seat {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.room.ask(peer, bytes)
+	s.got = make(chan struct{})
+	r.serveLocked()
+	return s
+}
+
+// settle ends a wait, and reports whether it has its bytes.
+func (r *sharedRoom) settle(s *seat) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.has {
+		return true
+	}
+	r.room.leave(s)
+	r.serveLocked() // those behind may be smaller
+	return false
+}
+
+// try has a peer hold bytes, if it need not wait for them.
+func (r *sharedRoom) try(peer string, bytes int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.room.ask(peer, bytes)
+	if r.serveLocked(); !s.has {
+		r.room.leave(s)
+	}
+	return s.has
+}
+
+// give returns bytes that a peer holds.
+func (r *sharedRoom) give(peer string, bytes int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.room.give(peer, bytes)
+	r.serveLocked()
+}
+
 // leave gives back what a seat has.
 func (r *sharedRoom) leave(s *seat) {
 	r.mu.Lock()

@@ -32,6 +32,7 @@ type Deps struct {
 	Metadata   peer.Metadata // nil: this is no metadata server, its calls are Unavailable
 	Rows       peer.Rows     // nil: administrators get no rows of the coordination store here
 	Links      *Links        // nil: this server has no copies, links to it are Unavailable
+	Self       peer.Self     // what Ping answers
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: none
 	Tracer     *trace.Tracer         // nil: calls have no spans
@@ -46,11 +47,14 @@ type Server struct {
 	creds    credentials.TransportCredentials
 	grpc     *grpc.Server
 	metrics  *serverMetrics
+	handlers map[string]func(grpc.ServerStream) error // by method
 
 	// The longest wait for the next message of a request; constant once it serves.
 	requestMax time.Duration
 	// The longest time in which nothing of an answer is read; constant once it serves.
 	sendMax time.Duration
+
+	withheld atomic.Pointer[error] // Withhold
 
 	stopping chan struct{} // closed by Shutdown
 	once     sync.Once
@@ -103,12 +107,13 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 		return nil, err
 	}
 	if c, ok := creds.(*certificates); ok {
+		c.strangers.most = s.StrangersMax
 		c.gate = handshake.New(handshake.Deps{Processors: d.Processors, Registerer: d.Registerer})
 	}
 	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{}), decoded: semaphore.NewWeighted(s.DecodedBytesMax), arrivals: newArrivals(&s), callers: newCallers(&s), requestMax: requestShare * s.SilenceMax, sendMax: sendShare * s.SilenceMax}
 	srv.metrics = newServerMetrics(d.Registerer, srv)
 	srv.grpc = grpc.NewServer(
-		grpc.Creds(newPacedCredentials(creds, &s.TLS)),
+		grpc.Creds(newPacedCredentials(creds, &s)),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxConcurrentStreams(streamsMax),
 		grpc.NumStreamWorkers(streamWorkers),
@@ -177,11 +182,28 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
+// Withhold has the server answer all calls but Ping with why, which should be Unavailable, until it is called with nil.
+func (s *Server) Withhold(why error) {
+	if why == nil {
+		s.withheld.Store(nil)
+		return
+	}
+	s.withheld.Store(&why)
+}
+
+// ping answers which server this is.
+func (s *Server) ping(context.Context, *peerpb.Nothing) (*peerpb.Self, error) {
+	is := s.deps.Self
+	return &peerpb.Self{Server: is.Server, Store: is.Store, Process: is.Process}, nil
+}
+
 var errStopping = fault.Errorf(fault.Unavailable, "the server is stopping")
 
 func (s *Server) service() *grpc.ServiceDesc {
 	d := &grpc.ServiceDesc{ServiceName: service}
+	s.handlers = map[string]func(grpc.ServerStream) error{}
 	add := func(name string, f func(grpc.ServerStream) error) {
+		s.handlers[name] = f
 		desc := both(name)
 		desc.Handler = func(_ any, ss grpc.ServerStream) error { return toStatus(s.called(name, ss, f)) }
 		d.Streams = append(d.Streams, desc)
@@ -191,7 +213,8 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodEvaluate, s.reads(s.evaluate))
 	add(methodEvaluations, s.reads(s.evaluations))
 	add(methodEvaluationsKept, s.keptEvaluations)
-	add(methodPing, answer(s, 1<<10, func(context.Context, *peerpb.Nothing) (*peerpb.Nothing, error) { return &peerpb.Nothing{}, nil }))
+	add(methodReadsKept, s.keptReads)
+	add(methodPing, answer(s, 1<<10, s.ping))
 	add(methodLabelNames, s.reads(lookUp(s, s.labelNames)))
 	add(methodLabelValues, s.reads(lookUp(s, s.labelValues)))
 	add(methodExemplars, s.reads(lookUp(s, s.exemplars)))
@@ -202,6 +225,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodStats, answer(s, smallMax, s.stats))
 	add(methodStagedStats, answer(s, smallMax, s.stagedStats))
 	add(methodStagedTimes, answer(s, smallMax, s.stagedTimes))
+	add(methodEndSlices, answer(s, smallMax, s.endSlices))
 	add(methodChange, mapOf(s, s.change))
 	add(methodStore, mapOf(s, s.store))
 	add(methodStoreOps, mapOf(s, s.store))
@@ -237,7 +261,9 @@ func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStr
 	case <-s.stopping:
 		err = errStopping
 	default:
-		if err = s.allow(name, ss.Context()); err == nil {
+		if why := s.withheld.Load(); why != nil && name != methodPing {
+			err = *why
+		} else if err = s.allow(name, ss.Context()); err == nil {
 			err = s.traced(name, ss, f)
 		}
 	}
@@ -318,8 +344,7 @@ func answerWithin[Q any, A proto.Message, P interface {
 	proto.Message
 }](s *Server, most int, class requestClass, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
 	return func(ss grpc.ServerStream) error {
-		name, _ := grpc.MethodFromServerStream(ss)
-		name = name[len(fullMethod("")):]
+		name := methodOf(ss)
 		q := P(new(Q))
 		in := receiving{s: s, class: class}
 		defer in.end()
@@ -445,6 +470,14 @@ func (s *Server) stagedTimes(ctx context.Context, p *peerpb.StatsQuery) (*peerpb
 		return nil, err
 	}
 	return &peerpb.Stats{MinTime: lo, MaxTime: hi}, nil
+}
+
+func (s *Server) endSlices(ctx context.Context, p *peerpb.EndSlices) (*peerpb.Nothing, error) {
+	storage, ok := s.deps.Storage.(peer.SliceEnder)
+	if !ok {
+		return nil, fault.Errorf(fault.Invalid, "this server accepts slices of any epoch")
+	}
+	return &peerpb.Nothing{}, storage.EndSlices(ctx, p.GetTable(), point.PartitionID(p.GetPartition()), point.Epoch(p.GetEpoch()))
 }
 
 var errNoMetadata = fault.Errorf(fault.Unavailable, "this server keeps no METADATA")

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-
-	"google.golang.org/grpc"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
 )
 
 // set receives the batches of a select. The peer sends as far ahead as the HTTP/2 window allows.
@@ -16,7 +16,7 @@ type set struct {
 	p      *Peer
 	l      *line
 	ctx    context.Context // the asker's: it decides what an error means
-	cs     grpc.ClientStream
+	cs     receiver
 	cancel context.CancelCauseFunc
 
 	reader batchReader
@@ -36,11 +36,19 @@ func (p *Peer) Select(ctx context.Context, q *peer.Select) (_ peer.SeriesSet, er
 		return nil, err
 	}
 	s := &set{p: p, l: l, ctx: ctx, at: -1}
-	if s.cs, s.cancel, err = p.open(ctx, l, methodSelect); err == nil {
-		if err = s.begin(q); err == nil {
-			return s, nil
-		}
-		s.cancel(nil)
+	m := toSelect(q)
+	if m.FormatMax = batchVersion; q.Ranks {
+		m.FormatMax = batchRanked
+	}
+	err = errNotKept
+	if q.LabelsOnly && endsSoon(ctx) { // without rows the first series come at once
+		err = s.beginKept(m)
+	}
+	if errors.Is(err, errNotKept) {
+		err = s.begin(m)
+	}
+	if err == nil {
+		return s, nil
 	}
 	l.leave()
 	err = p.fault(ctx, l, methodSelect, err)
@@ -48,22 +56,53 @@ func (p *Peer) Select(ctx context.Context, q *peer.Select) (_ peer.SeriesSet, er
 	return nil, err
 }
 
-// begin asks, and waits until the peer opens the select or refuses it.
-func (s *set) begin(q *peer.Select) error {
-	m := toSelect(q)
-	if m.FormatMax = batchVersion; q.Ranks {
-		m.FormatMax = batchRanked
-	}
-	sent, err := sendChunks(s.cs, m)
-	s.p.settings.Metrics.sent.WithLabelValues(methodSelect).Add(float64(sent))
-	if err == nil {
-		err = s.cs.CloseSend()
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
+// keptSelectMax is below five minutes, after which a server gives up a kept stream of which nothing is read. A select that may last longer has a stream of its own, with its
+// deadline, for which the server waits.
+const keptSelectMax = 4 * time.Minute
+
+func endsSoon(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return !ok || time.Until(deadline) < keptSelectMax
+}
+
+// begin asks on a stream of its own, and waits until the peer opens the select or refuses it.
+func (s *set) begin(m *peerpb.Select) error {
+	cs, cancel, err := s.p.open(s.ctx, s.l, methodSelect)
+	if err != nil {
 		return err
 	}
+	sent, err := sendChunks(cs, m)
+	s.p.settings.Metrics.sent.WithLabelValues(methodSelect).Add(float64(sent))
+	if err == nil {
+		err = cs.CloseSend()
+	}
+	if err == nil || errors.Is(err, io.EOF) { // at EOF the receiver has the reason
+		err = receiveOpened(cs)
+	}
+	if err != nil {
+		cancel(nil)
+		return err
+	}
+	s.cs, s.cancel = cs, cancel
+	return nil
+}
+
+// beginKept is begin on a kept stream. Errors are errNotKept, too.
+func (s *set) beginKept(m *peerpb.Select) error {
+	c, err := s.p.readKept(s.ctx, s.l, methodSelect, m)
+	if err != nil {
+		return err
+	}
+	if err := receiveOpened(c); err != nil {
+		return c.leave(err)
+	}
+	s.cs, s.cancel = c, func(error) { _ = c.leave(nil) }
+	return nil
+}
+
+func receiveOpened(from receiver) error {
 	var opened message
-	if err := s.cs.RecvMsg(&opened); err != nil {
+	if err := from.RecvMsg(&opened); err != nil {
 		return err
 	}
 	opened.data.Free()

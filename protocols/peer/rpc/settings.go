@@ -63,9 +63,13 @@ type Settings struct {
 	// SilenceMax is how long a gateway may be silent before its connection is closed and its streams dropped.
 	// Default 10 s; at least 1 s.
 	SilenceMax time.Duration
+	// StrangersMax bounds the connections that have shown no certificate yet, or made no call where peers speak in the clear. Default and most StrangersMax, 512. Smaller:
+	// more file descriptors are left for segments, and a flood of strangers is more likely to close a peer that is connecting.
+	StrangersMax int
 }
 
 func (s *Settings) setDefaults() {
+	setDefault(&s.StrangersMax, StrangersMax)
 	setDefault(&s.WindowBytes, 64<<20)
 	setDefault(&s.InsertsMax, 1024)
 	setDefault(&s.InsertBytesMax, 256<<20)
@@ -97,6 +101,9 @@ func (s Settings) Validate() error {
 	if s.DecodedBytesMax < 1<<20 {
 		errs = append(errs, fault.Errorf(fault.Invalid, "peer memory of %d bytes for decoded rows, at least 1 MiB is needed", s.DecodedBytesMax))
 	}
+	if s.StrangersMax < 1 || s.StrangersMax > StrangersMax {
+		errs = append(errs, fault.Errorf(fault.Invalid, "%d connections without a certificate: from 1 to %d are possible", s.StrangersMax, StrangersMax))
+	}
 	if s.SilenceMax < time.Second {
 		errs = append(errs, fault.Errorf(fault.Invalid, "peer silence of %v, at least 1 s is needed", s.SilenceMax))
 	}
@@ -123,7 +130,7 @@ type DialSettings struct {
 	SilenceMax time.Duration
 	// ConnectMax bounds a connect with its handshake. Default 2 s.
 	ConnectMax time.Duration
-	// CallsMax bounds calls, selects and streams under way; more are Throttled. Default and most 1000.
+	// CallsMax bounds calls, selects and streams under way; more are Throttled. Default and most 984.
 	CallsMax int
 
 	Metrics *DialMetrics // shared by all peers of the process; nil: none
@@ -142,9 +149,9 @@ func (s *DialSettings) setDefaults() {
 	}
 }
 
-// callsMax is below streamsMax, the server's limit for a connection: a sign of life must never wait for a free stream.
+// callsMax, with the streams that are kept idle, is below streamsMax, the server's limit for a connection: a sign of life must never wait for a free stream.
 const (
-	callsMax   = 1000
+	callsMax   = streamsMax - 2*keptMax - 8
 	streamsMax = 1024
 )
 

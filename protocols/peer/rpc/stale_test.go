@@ -85,8 +85,8 @@ func TestCopiesOfAKindToComeAreRefused(t *testing.T) {
 	}
 }
 
-// TestAGatewayOfBeforeHearsOfNoMap: it would treat the ack as a broken stream.
-func TestAGatewayOfBeforeHearsOfNoMap(t *testing.T) {
+// TestAnOlderGatewayReceivesNoMap: it would treat the ack as a broken stream.
+func TestAnOlderGatewayReceivesNoMap(t *testing.T) {
 	at := peer.MapAt{Txn: peer.TxnID{1}, Seq: 9, Servers: []string{"n1"}}
 	m, p := pair(t)
 	st := openStream(t, p)

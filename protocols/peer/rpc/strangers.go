@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"container/list"
 	"net"
 	"net/netip"
@@ -9,13 +10,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/handshake"
 )
 
-// strangersMax bounds the connections that have shown no certificate yet, or, where peers speak in the clear, have made no call. A program that reaches the port can open as many as there are file descriptors, and a server without a descriptor can write
+// StrangersMax bounds the connections that have shown no certificate yet, or, where peers speak in the clear, have made no call. A program that reaches the port can open as many as there are file descriptors, and a server without a descriptor can write
 // no segment. Beyond the bound one is closed: of the host that has the most of them the oldest. A peer shows its certificate within milliseconds, but under load a flood opens 512 others
 // meanwhile.
-const strangersMax = 512
+const StrangersMax = 512
 
 // strangers are connections whose handshake has not ended. The zero value has none. Safe for concurrent use.
 type strangers struct {
+	most int // Settings.StrangersMax; 0: StrangersMax. Constant
+
 	mu    sync.Mutex
 	n     int
 	hosts map[netip.Addr]*list.List // of *stranger; the oldest first; none is empty
@@ -54,7 +57,7 @@ func (s *strangers) add(conn net.Conn) (mine *stranger, surplus net.Conn) {
 		s.hosts[mine.host] = of
 	}
 	mine.at = of.PushBack(mine)
-	if s.n++; s.n <= strangersMax {
+	if s.n++; s.n <= cmp.Or(s.most, StrangersMax) {
 		return mine, nil
 	}
 	most := of

@@ -180,6 +180,13 @@ func (st *stream) InsertTogether(ctx context.Context, all []*peer.Insert) error 
 	if st.limits.version < streamTogether {
 		return peer.InsertEach(ctx, st, all)
 	}
+	if st.limits.version < streamSlices {
+		older := make([]*peer.Insert, len(all))
+		for i, in := range all {
+			older[i] = withoutSlice(in)
+		}
+		all = older
+	}
 	err := st.encoded(ctx, func(e *insertEncoder) ([]byte, error) { return e.encodeGroup(all) })
 	m := st.p.settings.Metrics
 	m.inserts.WithLabelValues(kindLabel(err)).Inc()
@@ -201,7 +208,20 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if in.Staging != nil && in.Staging.Due != 0 && st.limits.version < streamDue {
 		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and smearing begins with %d: upgrade it", st.p.addr, st.limits.version, streamDue)
 	}
+	if st.limits.version < streamSlices {
+		in = withoutSlice(in)
+	}
 	return st.encoded(ctx, func(e *insertEncoder) ([]byte, error) { return e.encode(in) })
+}
+
+// withoutSlice is an insert as a server of a version before slices reads it: a leader there accepts slices of any epoch, and does not know how to end them.
+func withoutSlice(in *peer.Insert) *peer.Insert {
+	if in.Staging == nil || in.Staging.From == nil {
+		return in
+	}
+	older, s := *in, *in.Staging
+	s.From, older.Staging = nil, &s
+	return &older
 }
 
 // encoded sends the record that encode makes, and waits for its ack.

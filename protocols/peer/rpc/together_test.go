@@ -22,8 +22,12 @@ func groupOf(t *rapid.T) (all []*peer.Insert) {
 		holders = rapid.SliceOfN(rapid.StringMatching("[a-z]{1,5}"), 1, 3).Draw(t, "holders")
 	}
 	partition, seq := point.PartitionID(rapid.Uint64().Draw(t, "partition")), rapid.Uint64().Draw(t, "map")
+	var from *peer.Slice
+	if do == peer.Inherit && rapid.Bool().Draw(t, "of a slice") {
+		from = &peer.Slice{Partition: 3, Epoch: point.Epoch(rapid.Uint64Min(1).Draw(t, "epoch")), Under: point.Epoch(rapid.Uint64().Draw(t, "under"))}
+	}
 	for range rapid.IntRange(1, 5).Draw(t, "inserts") {
-		in := &peer.Insert{Partition: partition, MapSeq: seq, Level: point.All, Stamp: point.Stamp(rapid.Uint64().Draw(t, "stamp")), Staging: &peer.Staging{Do: do, Holders: holders, Nonce: rapid.Uint64().Draw(t, "nonce")}}
+		in := &peer.Insert{Partition: partition, MapSeq: seq, Level: point.All, Stamp: point.Stamp(rapid.Uint64().Draw(t, "stamp")), Staging: &peer.Staging{Do: do, Holders: holders, Nonce: rapid.Uint64().Draw(t, "nonce"), From: from}}
 		if do == peer.Stage {
 			in.Staging.Due = rapid.Int64Range(0, 1<<62).Draw(t, "due")
 		}

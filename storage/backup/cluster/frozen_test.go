@@ -43,8 +43,8 @@ func (s several) Tables(context.Context) (names []string, _ error) {
 	}
 	return names, nil
 }
-func (s several) Map(_ context.Context, table string) (*topology.Map, error) {
-	return s.maps[table], nil
+func (s several) Map(_ context.Context, table string) (*topology.Map, uint64, error) {
+	return s.maps[table], 1, nil
 }
 func (s several) Stagers(context.Context, string) ([]topology.ServerID, error) {
 	return []topology.ServerID{"frozen", "well"}, nil

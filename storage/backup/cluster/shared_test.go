@@ -205,13 +205,13 @@ type replacing struct {
 }
 
 func (s replacing) Stagers(context.Context, string) ([]topology.ServerID, error) { return nil, nil }
-func (s replacing) Map(_ context.Context, table string) (*topology.Map, error) {
+func (s replacing) Map(_ context.Context, table string) (*topology.Map, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.maps[table]; m != nil {
-		return m, nil
+		return m, 1, nil
 	}
-	return nil, fault.Errorf(fault.NotFound, "table %q does not exist", table)
+	return nil, 0, fault.Errorf(fault.NotFound, "table %q does not exist", table)
 }
 
 func (s replacing) Leader(table string, p *topology.Partition, _ int) (topology.ServerID, error) {

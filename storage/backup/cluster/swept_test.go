@@ -31,7 +31,7 @@ type splitting struct {
 
 func (s splitting) Stagers(context.Context, string) ([]topology.ServerID, error) { return nil, nil }
 
-func (s splitting) Map(ctx context.Context, table string) (*topology.Map, error) {
+func (s splitting) Map(ctx context.Context, table string) (*topology.Map, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.several.Map(ctx, table)
@@ -120,9 +120,9 @@ type growing struct {
 
 func (s growing) Stagers(context.Context, string) ([]topology.ServerID, error) { return nil, nil }
 
-func (s growing) Map(ctx context.Context, table string) (*topology.Map, error) {
+func (s growing) Map(ctx context.Context, table string) (*topology.Map, uint64, error) {
 	if *s.reads++; *s.reads > 2 {
-		return s.m, nil
+		return s.m, 1, nil
 	}
 	return s.several.Map(ctx, table)
 }
@@ -148,9 +148,9 @@ type failingMaps struct {
 
 func (s failingMaps) Stagers(context.Context, string) ([]topology.ServerID, error) { return nil, nil }
 
-func (s failingMaps) Map(ctx context.Context, table string) (*topology.Map, error) {
+func (s failingMaps) Map(ctx context.Context, table string) (*topology.Map, uint64, error) {
 	if *s.reads++; *s.reads > 2 && *s.reads < 6 {
-		return nil, fault.Errorf(fault.Unavailable, "etcd has no leader")
+		return nil, 0, fault.Errorf(fault.Unavailable, "etcd has no leader")
 	}
 	return s.several.Map(ctx, table)
 }

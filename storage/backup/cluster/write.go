@@ -28,8 +28,9 @@ import (
 type Source interface {
 	// Tables lists the names of all tables there are now.
 	Tables(ctx context.Context) ([]string, error)
-	// Map returns the newest map of a table. Errors: NotFound (it was dropped).
-	Map(ctx context.Context, table string) (*topology.Map, error)
+	// Map returns the newest map of a table, and the sequence number of its first one, 0 if that is unknown: lower ones are of tables of that name that were dropped. Errors: NotFound
+	// (it was dropped).
+	Map(ctx context.Context, table string) (m *topology.Map, begun uint64, _ error)
 	// Stagers lists the servers that have had staged rows of a table since before the call.
 	Stagers(ctx context.Context, table string) ([]topology.ServerID, error)
 	// Leader returns the server to ask for a partition; each try may name another. Errors: Unavailable.
@@ -88,6 +89,9 @@ type writer struct {
 		missing  []string
 		expected map[string]map[point.PartitionID]int64 // bytes that were announced to the progress, by table
 	}
+
+	// before has the sequence number of each table's map before staged rows were read, 0 for a dropped table. Tables without a readable map are missing. Owned by all.
+	before map[string]uint64
 }
 
 func (w *writer) lacks(format string, args ...any) {
@@ -105,7 +109,7 @@ func (w *writer) all(ctx context.Context) (*backup.Manifest, error) {
 		return nil, err
 	}
 	slices.Sort(names)
-	w.mu.expected = map[string]map[point.PartitionID]int64{}
+	w.mu.expected, w.before = map[string]map[point.PartitionID]int64{}, map[string]uint64{}
 	w.expect(ctx, names)
 	staged, err := w.staged(ctx, names)
 	if err != nil {
@@ -121,7 +125,7 @@ func (w *writer) all(ctx context.Context) (*backup.Manifest, error) {
 	m := &backup.Manifest{}
 	for _, t := range passes {
 		if !t.dropped {
-			table := t.enter(m, staged[t.m.Table])
+			table := t.enter(m, t.stagedOf(staged))
 			if err := w.set.Hold(table.Bytes()); err != nil {
 				return nil, err
 			}
@@ -136,7 +140,7 @@ func (w *writer) all(ctx context.Context) (*backup.Manifest, error) {
 // partitions that had no leader before.
 func (w *writer) begin(ctx context.Context, names []string) (passes []*tablePass, err error) {
 	for _, name := range names {
-		m, err := w.src.Map(ctx, name)
+		m, begun, err := w.src.Map(ctx, name)
 		if fault.Is(err, fault.NotFound) {
 			continue // dropped meanwhile
 		}
@@ -144,7 +148,7 @@ func (w *writer) begin(ctx context.Context, names []string) (passes []*tablePass
 			return nil, fault.Annotate(err, "table %q", name)
 		}
 		t := &tablePass{w: w, done: map[point.PartitionID]*part{}}
-		t.follow(m)
+		t.follow(m, begun)
 		if t.families, err = w.src.Families(ctx, name); err != nil {
 			w.lacks("descriptions of metrics of table %q: %v", name, err)
 		}
@@ -199,16 +203,20 @@ func pause(ctx context.Context) error {
 // expectMax bounds how long a server is asked for the sizes of its partitions of a table.
 const expectMax = 5 * time.Second
 
-// expect announces the sizes of all tables' partitions to the progress. Those of a server that does not answer come later; it is asked once.
+// expect notes the map of each table, and announces the sizes of all tables' partitions to the progress. Those of a server that does not answer come later; it is asked once.
 func (w *writer) expect(ctx context.Context, tables []string) {
 	silent := map[topology.ServerID]bool{}
 	for _, table := range tables {
 		sizes := map[point.PartitionID]int64{}
 		w.mu.expected[table] = sizes
-		m, err := w.src.Map(ctx, table)
+		m, _, err := w.src.Map(ctx, table)
+		if fault.Is(err, fault.NotFound) {
+			w.before[table] = 0
+		}
 		if err != nil {
 			continue
 		}
+		w.before[table] = m.Seq
 		asked := map[topology.ServerID]bool{}
 		for p := range m.All() {
 			for _, pl := range p.Placements {
@@ -261,6 +269,7 @@ type part struct {
 type tablePass struct {
 	w        *writer
 	m        *topology.Map
+	begun    uint64 // the sequence number of the table's first map; 0: unknown
 	families []point.MetadataRow
 	done     map[point.PartitionID]*part
 	followed int       // newer maps
@@ -282,8 +291,17 @@ func (t *tablePass) enter(to *backup.Manifest, staged []uint64) backup.Table {
 	return out
 }
 
+// stagedOf returns the table's files of those with staged rows; none if it was made after these were read or shortly before: they are rows of a table of its name that was dropped,
+// or were acked after the backup began. If the table was dropped after its last map was read, the backup has it as it was, staged rows too.
+func (t *tablePass) stagedOf(staged map[string][]uint64) []uint64 {
+	if before, known := t.w.before[t.m.Table]; known && t.begun > before {
+		return nil
+	}
+	return staged[t.m.Table]
+}
+
 // follow goes on with a newer map. Rows of a partition that is gone are in those that share its keys: they are backed up again.
-func (t *tablePass) follow(m *topology.Map) {
+func (t *tablePass) follow(m *topology.Map, begun uint64) {
 	if t.m != nil {
 		for old := range t.m.All() {
 			if _, there := m.ByID(old.ID); there {
@@ -297,7 +315,7 @@ func (t *tablePass) follow(m *topology.Map) {
 			}
 		}
 	}
-	t.m = m
+	t.m, t.begun = m, begun
 }
 
 // forget drops a partition from the backup.
@@ -319,8 +337,9 @@ func (t *tablePass) drop() {
 // refresh goes on with the newest map.
 func (t *tablePass) refresh(ctx context.Context) error {
 	var m *topology.Map
+	var begun uint64
 	err := t.w.patiently(ctx, func() (err error) {
-		m, err = t.w.src.Map(ctx, t.m.Table)
+		m, begun, err = t.w.src.Map(ctx, t.m.Table)
 		if fault.Is(err, fault.NotFound) {
 			t.drop()
 			return nil
@@ -331,7 +350,7 @@ func (t *tablePass) refresh(ctx context.Context) error {
 	case err != nil:
 		return fault.Annotate(err, "table %q", t.m.Table)
 	case !t.dropped:
-		t.follow(m)
+		t.follow(m, begun)
 	}
 	return nil
 }
@@ -444,7 +463,7 @@ func (w *writer) again(ctx context.Context, failed []*turn) (todo []*turn, err e
 			continue
 		}
 		t.looked = time.Now()
-		m, err := w.src.Map(ctx, t.m.Table)
+		m, begun, err := w.src.Map(ctx, t.m.Table)
 		if fault.Is(err, fault.NotFound) {
 			t.drop()
 			continue
@@ -456,7 +475,7 @@ func (w *writer) again(ctx context.Context, failed []*turn) (todo []*turn, err e
 			if t.followed++; t.followed > passesMax {
 				return nil, fault.Errorf(fault.Unavailable, "table %q: partitions were replaced by others %d times while they were backed up", t.m.Table, passesMax)
 			}
-			t.follow(m)
+			t.follow(m, begun)
 			changed = append(changed, t)
 			continue
 		}

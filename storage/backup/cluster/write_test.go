@@ -23,7 +23,7 @@ import (
 type quiet struct{ m *topology.Map }
 
 func (q quiet) Tables(context.Context) ([]string, error)                      { return []string{q.m.Table}, nil }
-func (q quiet) Map(context.Context, string) (*topology.Map, error)            { return q.m, nil }
+func (q quiet) Map(context.Context, string) (*topology.Map, uint64, error)    { return q.m, 1, nil }
 func (q quiet) Stagers(context.Context, string) ([]topology.ServerID, error)  { return nil, nil }
 func (q quiet) Server(topology.ServerID) (peer.Storage, bool)                 { return nil, false }
 func (q quiet) Families(context.Context, string) ([]point.MetadataRow, error) { return nil, nil }

@@ -60,8 +60,9 @@ type Wire interface {
 	TryFrame(p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) bool
 	// LastReceived returns how long ago anything came from a member's server, for whatever partition; false: there is no link to it.
 	LastReceived(x lease.Member) (ago time.Duration, ok bool)
-	// Frame sends a log record once there is room.
-	Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error
+	// Frames waits until there is room for n log records of so many bytes together, and calls send then, which sends them; rec is the caller's again when
+	// frame returns. Records that wait need not be in memory.
+	Frames(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, n, bytes int, send func(frame func(rec []byte) error) error) error
 }
 
 // Deps are the dependencies that the code passes in.
@@ -329,15 +330,15 @@ func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Par
 // Kept reports whether a partition that is placed here has a chain.
 func (c *Chains) Kept(table string, id point.PartitionID) bool { return c.deps.Leases.Kept(table, id) }
 
-// Takes returns why a partition that is led here accepts no row now, or nil. Errors are Unavailable, Throttled and Stale.
-func (c *Chains) Takes(key lease.Partition) error {
+// Accepts returns why a partition that is led here accepts no row now, or nil. Errors are Unavailable, Throttled and Stale.
+func (c *Chains) Accepts(key lease.Partition) error {
 	x := c.find(key)
 	if x == nil {
 		return fault.Errorf(fault.Stale, "partition %v is not led here", key)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return fault.Annotate(x.mu.machine.Takes(), "partition %v", key)
+	return fault.Annotate(x.mu.machine.Accepts(), "partition %v", key)
 }
 
 // Stalled returns why rows of a partition that is led here would wait for a placement that is away, or nil. Errors are Unavailable.

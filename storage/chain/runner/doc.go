@@ -1,7 +1,7 @@
 // Package runner runs the chains of a server's partitions (storage/chain): it keeps every row of a table of several replicas on all of
 // the in-sync list.
 //
-//	server ──Lead, Takes, Sure──▶ ┌────────┐ ◀── Begin, frames, pings ──▶ Wire: links to the other servers
+//	server ──Lead, Accepts, Sure▶ ┌────────┐ ◀── Begin, frames, pings ──▶ Wire: links to the other servers
 //	partition ──Pass, Await─────▶ │ Chains │ ──Relist──▶ Leases: the lease row
 //	          ◀──Follow, Cut───── └────────┘ ◀── Led, Listed
 //

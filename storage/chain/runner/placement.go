@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/chain"
@@ -551,44 +552,30 @@ func (x *placement) passOn(e chain.PassOn) {
 	x.post(event{in: chain.Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes}})
 }
 
-// passOnLater sends frames of the log behind a serial, from memory or else from the log, and waits for room on the link.
+// passOnLater sends frames behind a serial, from memory or else from the log, some at a time, and waits for room on the link. They are read when there is room for them: a server that
+// accepts few frames delays those of many partitions, and what waits must not fill the memory. Some may be gone by then, into segments: then the log is looked at again.
 // Missing means that the log begins behind e.After: frames there went into segments, and the member needs those first
 // (storage/replica/runner). An error of the link is not that; the machine tries again at the next ping.
 func (x *placement) passOnLater(e chain.PassOn, epoch point.Epoch) {
 	upto, bytes := e.After, 0
 	missing, err := false, error(nil)
-	send := func(s, prev point.Serial, rec []byte) error {
-		if bytes == 0 && prev != e.After {
-			missing = true
-			return errEnough
+	for err == nil && (bytes == 0 || bytes < e.BytesMax) {
+		last, n, size := x.framesBehind(upto, min(groupBytes, e.BytesMax-bytes))
+		if missing = n == 0 && bytes == 0; n == 0 || bytes > 0 && bytes+size > e.BytesMax {
+			break
 		}
-		if bytes > 0 && bytes+len(rec) > e.BytesMax {
-			return errEnough
-		}
-		if err := x.c.deps.Wire.Frame(x.ctx, x.key, epoch, x.self, e.To, rec); err != nil {
-			return err
-		}
-		upto, bytes = s, bytes+len(rec)
-		return nil
-	}
-	x.mu.Lock()
-	frames, found := x.mu.recent.after(e.After, e.BytesMax)
-	x.mu.Unlock()
-	if found {
-		for _, f := range frames {
-			if err = send(f.serial, f.prev, f.rec); err != nil {
-				break
-			}
-		}
-	} else {
-		missing = true // unless the log has what follows
-		err = x.p.EachFrame(e.After, func(s point.Serial, rec []byte) error {
-			h, err := frame.Header(rec)
-			if err != nil {
-				return err
-			}
-			missing = false
-			return send(s, h.Prev, slices.Clone(rec))
+		err = x.c.deps.Wire.Frames(x.ctx, x.key, epoch, x.self, e.To, n, size, func(frame func([]byte) error) error {
+			return x.eachFrame(upto, last, func(s, prev point.Serial, rec []byte) error {
+				if prev != upto {
+					missing = bytes == 0
+					return errEnough
+				}
+				if err := frame(rec); err != nil {
+					return err
+				}
+				upto, bytes = s, bytes+len(rec)
+				return nil
+			})
 		})
 	}
 	if err != nil && !errors.Is(err, errEnough) && x.ctx.Err() == nil {
@@ -596,6 +583,57 @@ func (x *placement) passOnLater(e chain.PassOn, epoch point.Epoch) {
 		missing = false
 	}
 	x.post(event{in: chain.Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes, Missing: missing && bytes == 0}})
+}
+
+// groupBytes is about how many bytes of frames are sent at once: few beside the first bytes of a link, which others share, also where each frame is one row, for which a link counts
+// 256 bytes more; and many for each read of the log.
+const groupBytes = 128 << 10
+
+// framesBehind describes the frames behind a serial, in memory or in the log: the first one, and those that follow it within bytesMax. n is 0 where there are none.
+func (x *placement) framesBehind(after point.Serial, bytesMax int) (upto point.Serial, n, bytes int) {
+	x.mu.Lock()
+	frames, found := x.mu.recent.after(after, bytesMax)
+	x.mu.Unlock()
+	if found {
+		for _, f := range frames {
+			if n > 0 && bytes+len(f.rec) > bytesMax {
+				break
+			}
+			upto, n, bytes = f.serial, n+1, bytes+len(f.rec)
+		}
+	}
+	if n == 0 {
+		upto, n, bytes = x.p.FramesBehind(after, bytesMax)
+	}
+	if n == 1 {
+		bytes = min(bytes, peer.LinkFrameBytesMax) // the log has some bytes more for a record than it is long
+	}
+	return upto, n, bytes
+}
+
+// eachFrame calls f with the frames behind a serial and up to another, from memory if they are there, else from the log.
+func (x *placement) eachFrame(after, upto point.Serial, f func(s, prev point.Serial, rec []byte) error) error {
+	x.mu.Lock()
+	frames, found := x.mu.recent.after(after, groupBytes)
+	x.mu.Unlock()
+	if !found || len(frames) == 0 {
+		return x.p.EachFrameUpTo(after, upto, func(s point.Serial, rec []byte) error {
+			h, err := frame.Header(rec)
+			if err != nil {
+				return err
+			}
+			return f(s, h.Prev, rec)
+		})
+	}
+	for _, k := range frames {
+		if upto.Less(k.serial) {
+			break
+		}
+		if err := f(k.serial, k.prev, k.rec); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var errEnough = errors.New("enough")

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,7 @@ type node struct {
 	chains *Chains
 	leads  bool
 	list   []lease.Member
+	later  atomic.Uint64 // epochs after theEpoch: that of the lease
 }
 
 type noBytes struct{}
@@ -62,10 +64,19 @@ func (n *node) Copied() []Led {
 	if !n.leads {
 		return nil
 	}
-	return []Led{{Partition: theKey, Epoch: theEpoch, List: n.list}}
+	return []Led{{Partition: theKey, Epoch: n.epoch(), List: n.list}}
 }
 
-func (n *node) Led(lease.Partition) (point.Epoch, bool) { return theEpoch, n.leads }
+func (n *node) epoch() point.Epoch { return theEpoch + point.Epoch(n.later.Load()) }
+
+func (n *node) Led(lease.Partition) (point.Epoch, bool) { return n.epoch(), n.leads }
+
+// leadIn renews the lease in a later epoch, and has the chain lead in it.
+func (n *node) leadIn(later uint64) {
+	n.t.Helper()
+	n.later.Store(later)
+	n.must(n.LeadCopies(n.t.Context(), theKey, n.epoch()))
+}
 
 func (n *node) Placed(lease.Partition) chain.Placements {
 	return chain.Placements{All: n.list, MinInSync: 2}
@@ -126,10 +137,18 @@ func runNodes(t *testing.T, set chain.Settings) (ctx context.Context, nodes []*n
 }
 
 func runSome(t *testing.T, count int, set chain.Settings) (ctx context.Context, nodes []*node, end func()) {
-	var list []lease.Member
 	for i := range count {
-		n := openNode(t, i+1, set)
-		nodes, list = append(nodes, n), append(list, n.self)
+		nodes = append(nodes, openNode(t, i+1, set))
+	}
+	ctx, end = run(t, nodes)
+	return ctx, nodes, end
+}
+
+// run runs servers; the first leads.
+func run(t *testing.T, nodes []*node) (ctx context.Context, end func()) {
+	var list []lease.Member
+	for _, n := range nodes {
+		list = append(list, n.self)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -152,7 +171,7 @@ func runSome(t *testing.T, count int, set chain.Settings) (ctx context.Context, 
 	for !nodes[0].Leads(theEpoch) {
 		time.Sleep(time.Millisecond)
 	}
-	return ctx, nodes, func() {
+	return ctx, func() {
 		cancel()
 		running.Wait()
 		for _, n := range nodes {
@@ -271,11 +290,12 @@ func TestAServerThatLeadsAnewWhileRowsComeGoesOn(t *testing.T) {
 	}
 	for i := range int64(3) {
 		goOn := busy(x)
+		n.later.Store(uint64(i))
 		if i > 0 {
 			write(i)
 			write(i + 10)
 		}
-		n.must(x.lead(&Led{Partition: theKey, Epoch: theEpoch + point.Epoch(i), List: n.list}))
+		n.must(x.lead(&Led{Partition: theKey, Epoch: n.epoch(), List: n.list}))
 		goOn()
 	}
 	goOn := busy(x)
@@ -301,12 +321,13 @@ func TestARowThatAnotherLeaderCutOffIsNotAcked(t *testing.T) {
 	x := n.chains.of(theKey, n.Partition)
 	ref := n.index.Intern(point.MakeLabels(point.MetricName, "m"))
 	for i := range int64(2) {
-		n.must(x.lead(&Led{Partition: theKey, Epoch: theEpoch + 2*point.Epoch(i), List: n.list}))
+		n.leadIn(2 * uint64(i))
 		n.must(n.Append(&partition.Rows{Stamp: point.Stamp(i+1) << 20, Level: point.All, Refs: []series.Ref{ref}, Times: []point.Nanos{i}, Values: []float64{1}}))
 	}
 	if last := n.Last(); last.Epoch != theEpoch+2 {
 		t.Fatalf("the last frame is %v", last)
 	}
+	x.post(event{tick: true}) // compares the epoch with that of the lease
 	n.must(x.Await(t.Context(), point.Serial{Epoch: theEpoch, Seq: 1}))
 	for _, cut := range []point.Serial{{Epoch: theEpoch, Seq: 2}, {Epoch: theEpoch + 1, Seq: 1}, {Epoch: theEpoch - 1, Seq: 1}} {
 		if err := x.Await(t.Context(), cut); !fault.Is(err, fault.Stale) {

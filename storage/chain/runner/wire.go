@@ -76,15 +76,20 @@ func (w *LinkWire) LastReceived(x lease.Member) (ago time.Duration, ok bool) {
 	return l.Silence(), true
 }
 
-// Frame implements Wire.
-func (w *LinkWire) Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error {
+// Frames implements Wire.
+func (w *LinkWire) Frames(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, n, bytes int, send func(func(rec []byte) error) error) error {
 	l, ok := w.to(to.Server)
 	if !ok || StoreOf(l.Peer().Store) != to.Store {
 		return fault.Errorf(fault.Unavailable, "there is no link to %s, store %s", to.Server, to.Store)
 	}
-	b := newRecord()
-	b.data = append(b.data[:0], rec...) // the link keeps it until it is sent; rec is the caller's, and read from the log into the same place again
-	return l.Frame(ctx, routeOf(p, epoch, from, to), b.data, b.done)
+	route := routeOf(p, epoch, from, to)
+	return l.Frames(ctx, n, bytes, func(queue peer.QueueFrame) error {
+		return send(func(rec []byte) error {
+			b := newRecord()
+			b.data = append(b.data[:0], rec...) // the link keeps it until it is sent; rec is the caller's, and read from the log into the same place again
+			return queue(route, b.data, b.done)
+		})
+	})
 }
 
 // record is memory for a frame on its way.

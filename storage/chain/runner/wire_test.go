@@ -17,9 +17,11 @@ type slowLink struct {
 
 func (l *slowLink) Peer() peer.LinkHello { return peer.LinkHello{Server: "b"} }
 
-func (l *slowLink) Frame(_ context.Context, _ *peer.Route, rec []byte, done func()) error {
-	l.frames, l.done = append(l.frames, rec), append(l.done, done)
-	return nil
+func (l *slowLink) Frames(_ context.Context, _, _ int, send func(peer.QueueFrame) error) error {
+	return send(func(_ *peer.Route, rec []byte, done func()) error {
+		l.frames, l.done = append(l.frames, rec), append(l.done, done)
+		return nil
+	})
 }
 
 // Frames of a log are read into the same memory one after the other: a frame that waits on a link must not become the next one.
@@ -32,11 +34,17 @@ func TestFramesThatWaitOnALinkStayWhatTheyWere(t *testing.T) {
 	for round := range 3 {
 		l.frames, l.done = nil, nil
 		rec := make([]byte, 5)
-		for i := range 10 {
-			copy(rec, []byte{'f', 'r', 'a', 'm', byte('0' + i)})
-			if err := w.Frame(t.Context(), lease.Partition{Table: "t"}, 1, lease.Member{}, to, rec); err != nil {
-				t.Fatal(err)
+		err := w.Frames(t.Context(), lease.Partition{Table: "t"}, 1, lease.Member{}, to, 10, 50, func(frame func([]byte) error) error {
+			for i := range 10 {
+				copy(rec, []byte{'f', 'r', 'a', 'm', byte('0' + i)})
+				if err := frame(rec); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 		for i, f := range l.frames {
 			if want := "fram" + string(rune('0'+i)); string(f) != want {

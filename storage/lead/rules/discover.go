@@ -260,7 +260,7 @@ func (m *Machine) carry(t *table, r *round) {
 		t.odd = append(t.odd, a.Partition)
 	}
 	m.assign(t, r.Map, r.Row, serve, r.full)
-	m.do(Tell{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that unchanged assignments need not be repeated
+	m.do(LeaseInput{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that unchanged assignments need not be repeated
 	for _, id := range slices.Sorted(maps.Keys(t.ahead)) {
 		if p := t.ahead[id]; p.seq <= t.carried {
 			delete(t.ahead, id)
@@ -447,7 +447,7 @@ func (m *Machine) seal(p *part, closed bool) {
 }
 
 func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
-	m.do(Tell{lease.Unassigned{Partition: p.id}})
+	m.do(LeaseInput{lease.Unassigned{Partition: p.id}})
 	delete(t.assigned, p.id.ID)
 	if p.epoch > 0 {
 		m.seal(p, true) // its rows are not wanted here

@@ -1,7 +1,7 @@
 // Package rules decides what a storage server does about its leases and its tables' maps. It is a machine without a clock, lock, I/O
 // or goroutine. storage/lead runs it in a server, cmd/sim runs it in its simulated ones.
 //
-//	Round: maps, placements here ─▶ ┌─────────┐ ──▶ Assign, Tell: to the lease machine
+//	Round: maps, placements here ─▶ ┌─────────┐ ──▶ Assign, LeaseInput: to the lease machine
 //	Leads, Stops, InSyncSet ──────▶ │ Machine │ ──▶ Seal, Open, HandOver, TakeBack, Doubt, Settle: to a partition's gate
 //	answers, with the question's id │         │ ──▶ Quiesce, Ready, Propose, RuleOut, ReadLease, GuardLease, Record, RemovePlacement: questions
 //	Want: a first row waits ──────▶ │         │ ──▶ Changed: waiters for a lease look again

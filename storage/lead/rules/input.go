@@ -58,7 +58,7 @@ type Server struct {
 	ID     topology.ServerID
 	Host   string
 	Copies bool // it keeps copies of partitions that others lead
-	Leaves bool // it is drained: no partition gets a placement there
+	Leaves bool // it is drained, or was never reached: no partition gets a placement there
 }
 
 // Relist asks for an in-sync list on behalf of the chain of an epoch (storage/chain). Answered by Listed with the same Ask, which is not 0.
@@ -169,8 +169,8 @@ type Effect interface{ effect() }
 // Assign gives the lease machine the placements that may lead, with the brick's epochs, which the runner fills in.
 type Assign struct{ All []lease.Assigned }
 
-// Tell is an input of the lease machine.
-type Tell struct{ Input lease.Input }
+// LeaseInput is an input of the lease machine.
+type LeaseInput struct{ Input lease.Input }
 
 // Actions on a partition's gate; package gate has the meaning of each.
 type (
@@ -329,7 +329,7 @@ const (
 )
 
 func (Assign) effect()          {}
-func (Tell) effect()            {}
+func (LeaseInput) effect()      {}
 func (Seal) effect()            {}
 func (Open) effect()            {}
 func (HandOver) effect()        {}

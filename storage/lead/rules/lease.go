@@ -129,7 +129,7 @@ func (m *Machine) offerUnplaced(p *part) {
 		return slices.ContainsFunc(p.assigned.Placements, func(pl topology.Placement) bool { return pl.ID == x.Placement && pl.Server == x.Server })
 	}
 	if p.leading && p.placement != 0 && !placed(m.self(p)) && slices.ContainsFunc(p.list, placed) {
-		m.do(Tell{lease.Offer{Partition: p.id, Why: "the map does not list this placement, and lists another that is in sync", Misplaced: true}})
+		m.do(LeaseInput{lease.Offer{Partition: p.id, Why: "the map does not list this placement, and lists another that is in sync", Misplaced: true}})
 	}
 }
 
@@ -141,7 +141,7 @@ func (m *Machine) leaseEnded(e lease.Stops) {
 	m.do(Changed{p.id})
 	m.unload(p)
 	if e.Lapsed { // where this placement is alone in sync changes go on: their ends are not final
-		m.do(Tell{lease.Stopped{Partition: p.id}})
+		m.do(LeaseInput{lease.Stopped{Partition: p.id}})
 		return
 	}
 	m.do(Quiesce{ID: m.ask(question{about: aboutStop, p: p}), Partition: p.id, Within: m.set.StopWithin})
@@ -151,7 +151,7 @@ func (m *Machine) stopped(p *part, in Quiet) {
 	if !in.OK {
 		m.do(Note{Partition: p.id, What: StopTimedOut, Why: "changes under way did not end in time; they will not be acked"})
 	}
-	m.do(Tell{lease.Stopped{Partition: p.id, Ends: in.Ends}})
+	m.do(LeaseInput{lease.Stopped{Partition: p.id, Ends: in.Ends}})
 }
 
 func (m *Machine) inSyncAnswered(e lease.InSyncSet) {
@@ -175,7 +175,7 @@ func (m *Machine) setList(in Relist) {
 		return
 	}
 	p.holding, p.relist = true, in.Ask
-	m.do(Tell{lease.SetInSync{Partition: p.id, Members: in.Members}})
+	m.do(LeaseInput{lease.SetInSync{Partition: p.id, Members: in.Members}})
 }
 
 // want requests the in-sync list that the first row of an epoch needs, unless it is in place, impossible, or already requested.
@@ -199,7 +199,7 @@ func (m *Machine) hold(p *part, members []lease.Member) {
 		return
 	}
 	p.holding = true
-	m.do(Tell{lease.SetInSync{Partition: p.id, Members: members}})
+	m.do(LeaseInput{lease.SetInSync{Partition: p.id, Members: members}})
 }
 
 // Short returns how many placements must be live before a partition accepts its first row, if fewer are: live are.
@@ -358,7 +358,7 @@ func (m *Machine) published(in Published) {
 	if in.ReadOnly != "" { // others should rather lead the partitions without rows
 		in.Load = max(in.Load, 1)
 	}
-	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly, Room: in.Room, NoRoom: in.NoRoom, Fsync: in.Fsync, Led: m.meter.hot, Rest: m.meter.rest, Known: m.meter.known}})
+	m.do(LeaseInput{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly, Room: in.Room, NoRoom: in.NoRoom, Fsync: in.Fsync, Led: m.meter.hot, Rest: m.meter.rest, Known: m.meter.known}})
 	switch {
 	case in.Load < m.set.LoadMax:
 		m.over = 0
@@ -391,6 +391,6 @@ func (m *Machine) offer() {
 	}
 	if next != nil {
 		m.offered = next.id
-		m.do(Tell{lease.Offer{Partition: next.id, Why: "the server is overloaded"}})
+		m.do(LeaseInput{lease.Offer{Partition: next.id, Why: "the server is overloaded"}})
 	}
 }

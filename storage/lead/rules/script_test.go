@@ -405,7 +405,7 @@ func describe(e Effect) string {
 		return "assign " + strings.Join(ids, ", ")
 	case Listed:
 		return fmt.Sprintf("listed %d: ok %t, epoch %d, %d in sync", e.Partition.ID, e.OK, e.Epoch, len(e.List))
-	case Tell:
+	case LeaseInput:
 		return fmt.Sprintf("tell %T%+v", e.Input, e.Input)
 	case Seal:
 		return fmt.Sprintf("seal %d", e.Partition.ID)

@@ -15,7 +15,7 @@ import (
 
 // Leaders compare what their followers hold with what they hold themselves, one partition at a time, at most one in comparePause, while no frame comes.
 //
-//	leader    at rest ── Digest ── CompareAsk ─▶ ◀─ CompareTell ── machine: equal, or found: named, counted, and repaired by a new segment
+//	leader    at rest ── Digest ── CompareAsk ─▶ ◀─ CompareAnswer ── machine: equal, or found: named, counted, and repaired by a new segment
 //	follower               same end of its log: Digest
 
 // comparePause is the time between two comparisons that a server begins, and between two that it answers: each reads the log behind the segments once.
@@ -129,14 +129,14 @@ func (c *Copier) askedToCompare(p lease.Partition, from lease.Member, to point.P
 			if err != nil {
 				c.deps.Log.Warn("a copy is not compared with its leader", "partition", p.String(), "error", err)
 			} else if copy.At.Last() == m.End {
-				c.reply(from, keyOf(p, to), epoch, &peer.CompareTell{After: m.After, End: m.End, Segments: d.Segments, Log: d.Log, Frames: d.Frames})
+				c.reply(from, keyOf(p, to), epoch, &peer.CompareAnswer{After: m.After, End: m.End, Segments: d.Segments, Log: d.Log, Frames: d.Frames})
 			}
 		})
 	})
 }
 
 // onCompare handles a follower's digest.
-func (c *Copier) onCompare(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.CompareTell) {
+func (c *Copier) onCompare(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.CompareAnswer) {
 	if s := c.senders[p]; s != nil && s.copy.Epoch == epoch && s.copy.Self.Placement == to {
 		s.comparer.Answered(from, replica.Digest{After: m.After, End: m.End, Segments: m.Segments, Log: m.Log, Frames: m.Frames})
 	}

@@ -45,8 +45,9 @@ type Deps struct {
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// BytesPerSecond bounds the bytes of segments that the server sends, to all others together. Default 64 MiB/s, 1 TiB in 5 hours.
-	// Larger: an emptied server is refilled sooner, and disks and network have less time for other work.
+	// BytesPerSecond bounds the bytes of segments that the server sends, to all others together, and those that it receives, from all others
+	// together. Default 64 MiB/s, 1 TiB in 5 hours. Larger: an emptied server is refilled sooner, and disks and network have less time for
+	// other work. It copies slower while its log is slow (replica.Rate).
 	BytesPerSecond int64
 	// BrokenEvery is how often placements are looked at for damaged segments, which others are asked for. Default 2 s.
 	BrokenEvery time.Duration
@@ -57,7 +58,8 @@ type Settings struct {
 	Compare replica.CompareSettings
 }
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	s.BytesPerSecond = cmp.Or(s.BytesPerSecond, 64<<20)
 	s.BrokenEvery = cmp.Or(s.BrokenEvery, 2*time.Second)
 	s.CompareAfter = cmp.Or(s.CompareAfter, 5*time.Second)
@@ -68,7 +70,7 @@ func (s *Settings) setDefaults() {
 const lookEvery = 250 * time.Millisecond
 
 // pieceBytes is how much of a file is read and sent at a time.
-// It is also the burst of the limiter: WaitN refuses more than that at once.
+// It is also the burst of the limiters: WaitN refuses more than that at once.
 const pieceBytes = peer.LinkPieceBytesMax
 
 // Copier copies the segments of a server's placements. Messages come by Handler.
@@ -80,13 +82,16 @@ type Copier struct {
 	// Constant after New.
 	deps     Deps
 	settings Settings
-	limit    *rate.Limiter // bytes
+	sends    *rate.Limiter // bytes sent, or read for a check
+	receives *rate.Limiter // bytes received
 	metrics  *metrics
 	ctx      context.Context // ends with Run
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	wake     chan struct{} // 1 when there are events
 	held     atomic.Int64  // bytes of buffers
+	copied   atomic.Uint64 // bytes of segments sent, received, and read for a check
+	syncing  sync.Mutex    // held while a part of an unfinished file is passed to the disk
 	// noRoom, differs and transfers are written by the loop as whole values, and read by requests for the state of the
 	// server: a lock would make those wait for the loop.
 	noRoom  atomic.Pointer[[]lease.Partition]
@@ -110,6 +115,7 @@ type Copier struct {
 	senders  map[lease.Partition]*sending
 	menders  map[lease.Partition]*sending // of followers, for leaders with damaged files
 	receiver *replica.Receiver
+	rate     *replica.Rate
 	files    map[fileOf]*incoming     // unfinished files
 	removing map[fileOf]chan struct{} // closed once the file of a discarded transfer is removed: the next one of the segment has the same path
 	leaders  map[replica.Key]leader
@@ -126,13 +132,16 @@ type Copier struct {
 
 // New makes a server's copier; Run runs it.
 func New(d Deps, s Settings) *Copier {
-	s.setDefaults()
+	s.SetDefaults()
 	c := &Copier{deps: d, settings: s, wake: make(chan struct{}, 1), links: map[string]peer.Link{}, senders: map[lease.Partition]*sending{}, menders: map[lease.Partition]*sending{},
 		receiver: replica.NewReceiver(s.Machine), files: map[fileOf]*incoming{}, removing: map[fileOf]chan struct{}{}, leaders: map[replica.Key]leader{}}
-	c.limit = rate.NewLimiter(rate.Limit(s.BytesPerSecond), pieceBytes)
+	c.rate = replica.NewRate(s.BytesPerSecond)
+	first := rate.Limit(c.rate.Step(replica.Work{}))
+	c.sends, c.receives = rate.NewLimiter(first, pieceBytes), rate.NewLimiter(first, pieceBytes)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.incoming = map[slotOf]*incoming{}
 	c.metrics = newMetrics(d.Registerer)
+	c.metrics.rate.Set(float64(first))
 	return c
 }
 
@@ -226,11 +235,24 @@ func (c *Copier) take() []func() {
 
 // look compares the machines with the placements as they are now, and lets time go by.
 func (c *Copier) look() {
+	c.lookAtRate()
 	c.lookAtLeading()
 	c.lookAtMending()
 	c.lookAtFiles()
 	c.lookAtBroken()
 	c.lookAtComparing()
+}
+
+// lookAtRate copies slower or faster, by how long fsyncs of the log last.
+func (c *Copier) lookAtRate() {
+	begun, took := c.deps.Brick.Fsyncs()
+	next := rate.Limit(c.rate.Step(replica.Work{Copied: c.copied.Load(), Fsyncs: begun, Fsyncing: took}))
+	if next == c.sends.Limit() {
+		return
+	}
+	c.sends.SetLimit(next)
+	c.receives.SetLimit(next)
+	c.metrics.rate.Set(float64(next))
 }
 
 // send sends a message. One that cannot be sent is lost: its machine repeats it.

@@ -140,7 +140,12 @@ func (n *node) run() {
 
 func newPair(t *testing.T, set Settings) *pair {
 	t.Helper()
-	p := &pair{t: t, leader: openNode(t, "a", 1, set), follows: openNode(t, "b", 2, set)}
+	return newPairOf(t, set, set)
+}
+
+func newPairOf(t *testing.T, leader, follows Settings) *pair {
+	t.Helper()
+	p := &pair{t: t, leader: openNode(t, "a", 1, leader), follows: openNode(t, "b", 2, follows)}
 	l, f := p.leader, p.follows
 	l.must(l.LeadChain(epoch, alone{}))
 	f.must(f.FollowLeader(epoch))
@@ -317,13 +322,61 @@ func TestATransferGoesOnWhereItStopped(t *testing.T) {
 	if !ok {
 		t.Fatal("there is no link")
 	}
-	p.leader.copier.limit.SetLimit(1 << 30)
+	for _, c := range []*Copier{p.leader.copier, p.follows.copier} {
+		c.post(func() { c.rate = replica.NewRate(1 << 33) })
+	}
 	l.Close("a test")
 	p.within("the follower has the segment", p.same)
 	p.within("nothing is on its way", func() bool { return len(p.leader.copier.Transfers(p.leader.copy.Partition)) == 0 })
-	// The parts since the last report to the machine, one second or one MiB, and those that were on their way.
+	// The parts since the last report to the machine, a second or 256 KiB, and those that were on their way.
 	if n := testutil.ToFloat64(received); n > size*5/3 {
 		t.Errorf("%v bytes received for a segment of %v", n, size)
+	}
+}
+
+// TestAServerReceivesNoFasterThanItsSetting: many may send to it, each at its own rate.
+func TestAServerReceivesNoFasterThanItsSetting(t *testing.T) {
+	const setting = 1 << 20
+	p := newPairOf(t, Settings{BytesPerSecond: 1 << 33}, Settings{BytesPerSecond: setting})
+	began := time.Now()
+	p.leader.write(200_000, noise)
+	p.within("the follower has the segment", p.same)
+	bytes := testutil.ToFloat64(p.follows.copier.metrics.receivedBytes)
+	if at := (bytes - pieceBytes) / setting; bytes < 8*pieceBytes || time.Since(began).Seconds() < at {
+		t.Errorf("%.0f bytes are here after %v, want %.1f s", bytes, time.Since(began), at)
+	}
+}
+
+// TestATransferThatIsGivenUpWhileItWaitsForTheRateGivesTheWindowBack: its pieces fill the link's window, and a compaction makes another segment in its place.
+func TestATransferThatIsGivenUpWhileItWaitsForTheRateGivesTheWindowBack(t *testing.T) {
+	const window = 4 << 20
+	p := newPairOf(t, Settings{BytesPerSecond: 1 << 33, Machine: replica.Settings{RetryMin: 10 * time.Millisecond}}, Settings{BytesPerSecond: 4096})
+	for range 2 {
+		p.leader.write(700_000, noise)
+	}
+	sent := p.leader.copier.metrics.sentBytes
+	p.within("the window is full", func() bool { return testutil.ToFloat64(sent) > window-pieceBytes })
+	p.leader.must(p.leader.Compact(t.Context(), partition.ByRequest))
+	if n := p.leader.State().Segments[0].Size; n < 2*window {
+		t.Fatalf("the segment has %v bytes: too few for this test", n)
+	}
+	p.follows.copier.post(func() { p.follows.copier.rate = replica.NewRate(1 << 33) })
+	p.within("the follower has the other segment", p.same)
+	p.within("no piece is held", func() bool { return p.follows.links.HeldBytes() == 0 })
+	if names := p.follows.unfinished(); len(names) > 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// TestACheckOfADoubtedSegmentIsNoRest: while a server rests, its rate is an eighth of the setting, and its reads would wait eight times as long for the end of the check.
+func TestACheckOfADoubtedSegmentIsNoRest(t *testing.T) {
+	p := newPair(t, Settings{BytesPerSecond: 1 << 33})
+	p.leader.write(50_000, noise)
+	p.within("the follower has the segment", p.same)
+	c, g := p.leader.copier, p.leader.State().Segments[0]
+	before := c.copied.Load()
+	if c.suspect(p.leader.copy.Partition, p.leader.Partition, g.ID); c.copied.Load()-before < uint64(g.Size) {
+		t.Errorf("a check of %d bytes counts as %d", g.Size, c.copied.Load()-before)
 	}
 }
 

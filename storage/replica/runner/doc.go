@@ -11,8 +11,8 @@
 // All machines belong to the loop. What waits for a disk or for a link runs beside it, and reports to the loop.
 //
 // Bounds (I5): a server receives Settings.SlotsMax of the machine at once, pieces on their way are bounded by the link's window, each
-// transfer has one buffer of a piece, and all of a server's transfers together send BytesPerSecond. Frames of chains go before pieces on
-// a link.
+// transfer has one buffer of a piece, and all of a server's transfers together send BytesPerSecond at most, and receive as many, less while
+// its log is slow (replica.Rate). Frames of chains go before pieces on a link.
 //
 // An unfinished file lies beside the segments as <segment>.incoming.tmp. A start of the server removes those that it finds.
 package runner

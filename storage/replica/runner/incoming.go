@@ -196,6 +196,7 @@ func (f *incoming) receive() error {
 }
 
 // write writes a piece. One that does not follow the bytes that are here is of an earlier try.
+// The rate is paid before: many servers may send to this one, each at its own rate. Meanwhile their links' windows fill, and they wait.
 // SyncTo starts writing to the disk without waiting for it where the platform can: a file of gigabytes would else be
 // written by the one fsync at its end.
 func (f *incoming) write(p piece) error {
@@ -204,12 +205,16 @@ func (f *incoming) write(p piece) error {
 	if p.offset != f.upto || f.upto+uint64(len(data)) > f.segment.Size {
 		return nil
 	}
+	if err := f.c.receives.WaitN(f.ctx, len(data)); err != nil {
+		return fault.Wrap(err, fault.Canceled, "receive %s", f.path)
+	}
+	f.c.copied.Add(uint64(len(data)))
 	if _, err := f.file.WriteAt(data, int64(p.offset)); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "write %s", f.path)
 	}
 	f.upto += uint64(len(data))
 	if now := time.Now(); f.upto-f.reported >= syncBytes || now.Sub(f.at) >= time.Second {
-		if _, err := f.file.SyncTo(int64(f.upto)); err != nil {
+		if err := f.syncTo(); err != nil {
 			return fault.Wrap(err, fault.Unavailable, "sync %s", f.path)
 		}
 		f.came()
@@ -218,8 +223,16 @@ func (f *incoming) write(p piece) error {
 	return nil
 }
 
-// syncBytes is how much is passed to the disk at a time, so that the fsync at the end does not delay those of the log.
-const syncBytes = 1 << 20
+// syncBytes is how much is passed to the disk at a time, and one file does so at a time: an fsync of the log waits behind all that the disk
+// has to write. Larger: it waits for longer (docs/proofs/replication.md, Splits and drains). Smaller: more calls.
+const syncBytes = 256 << 10
+
+func (f *incoming) syncTo() error {
+	f.c.syncing.Lock()
+	defer f.c.syncing.Unlock()
+	_, err := f.file.SyncTo(int64(f.upto))
+	return err
+}
 
 // came reports the progress to the machine.
 func (f *incoming) came() {

@@ -17,6 +17,7 @@ type metrics struct {
 	receivedBytes prometheus.Counter
 	suspects      prometheus.Counter
 	lost          prometheus.Counter
+	rate          prometheus.Gauge
 	behind        prometheus.Gauge
 	unfinished    prometheus.Gauge
 	broken        prometheus.Gauge
@@ -45,6 +46,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Segments whose own bytes were verified because a read met damage in them, or because they arrived damaged again and again."}),
 		lost: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_messages_lost_total",
 			Help: "Messages about segments that were dropped because too many waited. They are repeated."}),
+		rate: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_rate_bytes_per_second",
+			Help: "Bytes of segments that this server may send in a second now, and as many receive: `storage.copy_bytes_per_second` at most, less at the beginning of a copy and while fsyncs of its log last longer than without copying."}),
 		behind: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_placements_behind",
 			Help: "Reachable placements of partitions led here that lack segments."}),
 		unfinished: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_unfinished_files",

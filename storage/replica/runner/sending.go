@@ -230,7 +230,10 @@ func (c *Copier) lookAtDoubted(x chains.Copy) {
 
 // suspect reads a segment of a placement here. One that is damaged makes its partition unreadable here, until another copy has sent it.
 func (c *Copier) suspect(p lease.Partition, at *partition.Partition, id point.SegmentID) {
-	found, err := at.CheckSegment(c.ctx, id, func(bytes int) error { return c.limit.WaitN(c.ctx, min(bytes, pieceBytes)) })
+	found, err := at.CheckSegment(c.ctx, id, func(bytes int) error {
+		c.copied.Add(uint64(bytes))
+		return c.sends.WaitN(c.ctx, min(bytes, pieceBytes))
+	})
 	switch {
 	case found == partition.FoundDamaged:
 		c.deps.Log.Error("a segment is damaged here: another copy is asked for it", "partition", p.String(), "segment", id.String())
@@ -282,13 +285,14 @@ func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replic
 		if n == 0 {
 			return l.Send(route, &peer.SegmentCommit{Slot: e.Slot})
 		}
-		if err := c.limit.WaitN(ctx, n); err != nil {
+		if err := c.sends.WaitN(ctx, n); err != nil {
 			return fault.Wrap(err, fault.Canceled, "send segment %v", e.ID)
 		}
 		if err := l.Piece(ctx, route, peer.SegmentPiece{Slot: e.Slot, Offset: at}, buf[:n]); err != nil {
 			return err
 		}
 		c.metrics.sentBytes.Add(float64(n))
+		c.copied.Add(uint64(n))
 		at += uint64(n)
 		t.at.Store(at)
 	}

@@ -76,7 +76,7 @@ func (h *Handler) Message(l peer.Link, r *peer.Route, m peer.LinkMessage) {
 			c.offer(func() { c.askedToCompare(p, from, to, epoch, m) })
 		}
 		return
-	case *peer.CompareTell:
+	case *peer.CompareAnswer:
 		if c != nil {
 			c.offer(func() { c.onCompare(p, from, to, epoch, m) })
 		}

@@ -335,7 +335,7 @@ func (s *Store) restage(ctx context.Context, r staging.Restage) {
 		return
 	}
 	var err error
-	for _, to := range r.Tell {
+	for _, to := range r.Servers {
 		err = errors.Join(err, s.restageAt(ctx, &h, r, to))
 	}
 	renamed := false

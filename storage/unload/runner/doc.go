@@ -1,4 +1,4 @@
-// Package runner moves the rows of the partitions that unload and are led here to their successors (package unload has the rules).
+// Package runner moves the rows of the partitions that unload and are led here to their heirs (package unload has the rules).
 //
 //	Set ─▶ EndWrites ─▶ Begin ─▶ ReadSlice: read with ranks, one frame for each rank ─▶ Send: deliver ─▶ Sent ─▶ … ─▶ Finish ─▶ Deps.Finished
 //	Delete ─▶ waits for Permit ─▶ the caller deletes ─▶ Deleted

@@ -8,6 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/unload"
 )
@@ -17,7 +18,7 @@ type mover struct {
 	u     *Unloads
 	p     lease.Partition
 	epoch point.Epoch
-	first bool // no server moved rows of it under an earlier epoch
+	begin unload.Begin
 	ctx   context.Context
 	stop  context.CancelFunc
 
@@ -49,8 +50,8 @@ type input struct {
 	slice     *slice
 }
 
-func newMover(u *Unloads, p lease.Partition, epoch point.Epoch, first bool) *mover {
-	m := &mover{u: u, p: p, epoch: epoch, first: first, inputs: make(chan input), slices: map[uint64]*slice{}, asked: map[uint64]chan struct{}{}}
+func newMover(u *Unloads, p lease.Partition, epoch point.Epoch, begin unload.Begin) *mover {
+	m := &mover{u: u, p: p, epoch: epoch, begin: begin, inputs: make(chan input), slices: map[uint64]*slice{}, asked: map[uint64]chan struct{}{}}
 	m.ctx, m.stop = context.WithCancel(u.ctx)
 	m.mu.progress = Progress{Partition: p, Since: time.Now()}
 	return m
@@ -67,7 +68,7 @@ func (m *mover) run() {
 	}
 	m.machine = unload.New(m.u.settings.Machine, at.TimeLo, at.TimeHi)
 	m.u.deps.Log.Info("the rows of a partition move to those that took over from it", "partition", m.p.String(), "to", at.Into)
-	m.step(input{Input: unload.Begin{First: m.first}})
+	m.step(input{Input: m.begin})
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -79,7 +80,7 @@ func (m *mover) run() {
 		case <-timer.C:
 			m.step(input{Input: unload.Tick{}})
 		}
-		if wake := m.machine.Wake(time.Now()); wake.IsZero() {
+		if wake := m.machine.Wake(); wake.IsZero() {
 			timer.Stop()
 		} else {
 			timer.Reset(time.Until(wake))
@@ -154,6 +155,15 @@ func (m *mover) step(in input) {
 			delete(m.slices, e.ID)
 		case unload.Permit:
 			close(m.asked[e.ID])
+		case unload.FindLeaders:
+			m.working.Go(func() {
+				servers, known := m.u.deps.Ways.Holders(m.ctx, m.p, m.epoch, m.mayInherit())
+				m.send(input{Input: unload.Leaders{ID: e.ID, Known: known, Servers: servers}})
+			})
+		case unload.EndSlices:
+			m.working.Go(func() {
+				m.send(input{Input: unload.Answered{ID: e.ID, Server: e.Server, OK: m.endSlices(e.Server)}})
+			})
 		case unload.Finish:
 			m.u.deps.Log.Info("the rows of a partition are all in those that took over from it", "partition", m.p.String())
 			m.u.deps.Finished(m.p, m.epoch)
@@ -162,6 +172,35 @@ func (m *mover) step(in input) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.progress.UpTo, m.mu.progress.Finished = m.machine.Progress()
+}
+
+// mayInherit reports whether rows of the partition may go to another one: by the map they share times, or the map does not have it.
+func (m *mover) mayInherit() func(point.PartitionID) bool {
+	tm, _ := m.u.deps.Ways.Map(m.p.Table)
+	if tm == nil {
+		return func(point.PartitionID) bool { return true }
+	}
+	at, ok := tm.ByID(m.p.ID)
+	return func(id point.PartitionID) bool {
+		o, known := tm.ByID(id)
+		return id != m.p.ID && (!ok || !known || o.TimeLo < at.TimeHi && at.TimeLo < o.TimeHi)
+	}
+}
+
+// endSlices has a server refuse slices of earlier leaders, and reports whether it does.
+func (m *mover) endSlices(at topology.ServerID) bool {
+	ctx, cancel := context.WithTimeout(m.ctx, m.u.settings.Machine.SendWithin)
+	defer cancel()
+	storage, _ := m.u.deps.Ways.Server(at)
+	ender, ok := storage.(peer.SliceEnder)
+	if !ok {
+		return false
+	}
+	err := ender.EndSlices(ctx, m.p.Table, m.p.ID, m.epoch)
+	if err != nil {
+		m.u.deps.Log.Debug("a server does not refuse rows of an earlier leader of a partition that unloads; deletions wait for their time", "partition", m.p.String(), "server", at, "error", err)
+	}
+	return err == nil
 }
 
 // count counts the rows of a slice that is acked.

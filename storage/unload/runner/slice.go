@@ -14,7 +14,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
-	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/deliver"
 	"github.com/spillwaydb/spillway/storage/unload"
@@ -323,13 +322,16 @@ func (m *mover) deliver(s *slice) bool {
 	if tm == nil || !m.heirsTake(tm) {
 		return false
 	}
+	from := deliver.Slice{Partition: m.p.ID, Epoch: m.epoch, Leader: func(heir *topology.Partition) (topology.ServerID, point.Epoch, error) {
+		return m.u.deps.Ways.HeirLeader(m.p, m.epoch, heir)
+	}}
 	var g errgroup.Group
 	g.SetLimit(sendsMax)
 	for _, f := range s.frames {
 		g.Go(func() error {
 			scratch := deliver.Of(f)
 			defer scratch.Put()
-			expired, err := m.u.out.Rows(ctx, m.p.Table, tm, peer.Inherit, scratch)
+			expired, err := m.u.out.Slice(ctx, m.p.Table, tm, &from, scratch)
 			m.u.metrics.expired.Add(float64(expired))
 			return err
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -25,6 +26,12 @@ type Ways interface {
 	deliver.Ways
 	// Map returns the newest map of a table at hand, nil if there is none, and the sequence number of the table's first map; 0: unknown.
 	Map(table string) (m *topology.Map, begun uint64)
+	// HeirLeader returns the leader of a partition, and the epoch of its lease, 0 for a guess, while another one is led here under an epoch: the heir's lease row is read before the lease
+	// here is found good. Errors are Unavailable, also where it is not good.
+	HeirLeader(parent lease.Partition, epoch point.Epoch, heir *topology.Partition) (topology.ServerID, point.Epoch, error)
+	// Holders returns the servers that hold leases of partitions of the parent's table for which may is true, by lease rows as new as the row by which the parent is led here
+	// under an epoch. known is false where there are no such rows yet, or one of them cannot be read, and where a server is registered whose build does not end slices.
+	Holders(ctx context.Context, parent lease.Partition, epoch point.Epoch, may func(point.PartitionID) bool) (servers []topology.ServerID, known bool)
 }
 
 // Partitions are the partitions of this server.
@@ -70,7 +77,8 @@ type Settings struct {
 // slicesMax is how many slices of all partitions are in memory at a time.
 const slicesMax = 2
 
-func (s *Settings) setDefaults() {
+// SetDefaults gives fields that are zero their defaults.
+func (s *Settings) SetDefaults() {
 	if s.BytesPerSecond == 0 {
 		s.BytesPerSecond = 4 << 20
 	}
@@ -101,17 +109,18 @@ type Unloads struct {
 	mu struct {
 		sync.Mutex
 		movers map[lease.Partition]*mover
+		begun  map[lease.Partition]point.Epoch // under which rows were last moved; kept while the map has them: a lease may lapse and come back under its epoch
 		closed bool
 	}
 }
 
 // New makes Unloads that move nothing yet.
 func New(d Deps, s Settings) *Unloads {
-	s.setDefaults()
+	s.SetDefaults()
 	u := &Unloads{deps: d, settings: s, out: deliver.New(d.Ways), slots: make(chan struct{}, slicesMax),
 		limit: rate.NewLimiter(rate.Limit(s.BytesPerSecond), int(max(s.Machine.SliceBytes, s.BytesPerSecond)))}
 	u.ctx, u.stop = context.WithCancel(context.Background())
-	u.mu.movers = map[lease.Partition]*mover{}
+	u.mu.movers, u.mu.begun = map[lease.Partition]*mover{}, map[lease.Partition]point.Epoch{}
 	u.metrics = newMetrics(d.Registerer, u)
 	return u
 }
@@ -139,9 +148,22 @@ func (u *Unloads) Set(p lease.Partition, epoch point.Epoch, on, first bool) {
 	if !on || u.mu.closed {
 		return
 	}
-	m := newMover(u, p, epoch, first)
-	u.mu.movers[p] = m
+	u.forgetGone()
+	m := newMover(u, p, epoch, unload.Begin{First: first, Again: u.mu.begun[p] == epoch})
+	u.mu.movers[p], u.mu.begun[p] = m, epoch
 	u.running.Go(m.run)
+}
+
+// forgetGone forgets under which epochs rows of partitions were moved that are out of the map. Called with mu held.
+func (u *Unloads) forgetGone() {
+	maps.DeleteFunc(u.mu.begun, func(p lease.Partition, _ point.Epoch) bool {
+		tm, _ := u.deps.Ways.Map(p.Table)
+		if tm == nil {
+			return false
+		}
+		_, ok := tm.ByID(p.ID)
+		return !ok
+	})
 }
 
 // Delete calls f, which deletes in a partition that unloads here, while none of its rows are on their way. Errors are Unavailable (it is not led here, or

@@ -25,7 +25,7 @@ func TestEveryTableIsMadeWhileAMinorityOfServersIsAway(t *testing.T) {
 		}
 		s.setAway(true, silent...)
 		d := s.deps()
-		d.Servers = func() []topology.ServerID { return tables.Keepers(live, silent, 3) }
+		d.Servers = func() []topology.ServerID { return tables.MetadataCandidates(live, silent, 3) }
 		tb := s.openWith(d, tables.Settings{CreateOnWrite: true, NewPerSecond: 1000})
 		for i := range 20 {
 			if _, err := tb.Ensure(t.Context(), fmt.Sprint("t", i)); err != nil {
@@ -33,7 +33,7 @@ func TestEveryTableIsMadeWhileAMinorityOfServersIsAway(t *testing.T) {
 			}
 		}
 	}
-	if got, all := tables.Keepers(nil, []topology.ServerID{"s1", "s2"}, 3), []topology.ServerID{"s1", "s2"}; !slices.Equal(got, all) {
+	if got, all := tables.MetadataCandidates(nil, []topology.ServerID{"s1", "s2"}, 3), []topology.ServerID{"s1", "s2"}; !slices.Equal(got, all) {
 		t.Errorf("a process that just started knows of no live server, and may ask %v", got)
 	}
 }
