@@ -279,6 +279,26 @@ func (c *crowd) server(id topology.ServerID) *processes.Process {
 	return c.Storage[i]
 }
 
+// acked has one gateway ack lines for a table. It may answer 503 for a while, as where a server stands still: senders come again.
+func (c *crowd) acked(door *processtest.Process, table, lines string) {
+	c.t.Helper()
+	c.within(processtest.Patience, "the gateway at "+door.Addr+" acks rows of "+table, func() bool {
+		status, text, err := processtest.PutLine(door, table, lines)
+		if err != nil || status != http.StatusNoContent && status != http.StatusServiceUnavailable {
+			c.t.Fatalf("rows of %s are answered %d %.300s %v", table, status, text, err)
+		}
+		return status == http.StatusNoContent
+	})
+}
+
+// atLeaders waits until the rows of a table that were acked when they were staged are with the leaders of their partitions.
+func (c *crowd) atLeaders(table string) {
+	c.t.Helper()
+	c.within(processtest.Patience, "the partitions of "+table+" are led, and no row is staged", func() bool {
+		return len(c.unled(c.partitions(table))) == 0 && c.waiting() == 0
+	})
+}
+
 // answers waits until every gateway answers the query, and returns after how long.
 func (c *crowd) answers(table, query string) time.Duration {
 	return c.answersAt(table, query, time.Now)
