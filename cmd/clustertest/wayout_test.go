@@ -64,7 +64,7 @@ func TestClusterGoesOnWithoutALostDisk(t *testing.T) {
 	c.start(burnt) // with another disk
 	c.acks("burnt", "m v=3")
 	c.within(processtest.Patience, "the answer has the new row, and warns", warned)
-	if now, _ := c.leader(p); now != to {
+	if now, _ := c.waitLeader(p); now != to {
 		t.Errorf("%s leads it, not %s", now, to)
 	}
 }
@@ -94,7 +94,7 @@ func TestClusterEndsADropWhoseCommandDied(t *testing.T) {
 	began := time.Now()
 	c.within(processtest.Patience, "the table is dropped", func() bool { _, gone := c.view.Tables.Dropped("doomed"); return gone })
 	t.Logf("the drop was ended by the master %v after its command died", time.Since(began).Round(time.Millisecond))
-	c.acks("doomed", "m v=2")
+	c.acks("doomed", fmt.Sprintf("m v=2 %d", time.Now().UnixMilli())) // with a time: it may be sent more than once
 	c.within(processtest.Patience, "only the new row is there", func() bool {
 		status, body := processtest.AskAt(c.doors[0], "doomed", "count_over_time(m_v[1h])", time.Now())
 		return status == http.StatusOK && strings.Contains(body, `"1"]`)
@@ -113,6 +113,7 @@ func TestClusterGoesByTheNewestMapAgain(t *testing.T) {
 		return fmt.Sprintf("m,h=%d v=%d %d", hour, hour, time.Now().Add(-time.Duration(hour)*time.Hour).UnixMilli())
 	}
 	c.acks("old", at(1))
+	c.atLeaders("old") // before that it is in no map
 	key := mapstore.Key("old")
 	backup, ok, err := c.view.Coord.Get(t.Context(), key)
 	if err != nil || !ok {
@@ -125,6 +126,7 @@ func TestClusterGoesByTheNewestMapAgain(t *testing.T) {
 		return status == http.StatusOK && strings.Contains(body, `"6"]`)
 	}
 	c.within(processtest.Patience, "all rows are read", whole)
+	c.atLeaders("old") // staged rows would be read without a partition
 	everyone := append(slices.Clone(c.Gateways), c.Storage...)
 	for _, p := range everyone {
 		p.Kill()
