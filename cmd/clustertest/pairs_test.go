@@ -23,9 +23,7 @@ func TestClusterGatewaysAgreeAboutAPair(t *testing.T) {
 		t.Helper()
 		sent++
 		body := fmt.Sprintf("paired,cluster=x,__replica__=%s v=%d %d", replica, map[string]int{"a": 1, "b": 2}[replica], base+sent)
-		if status, text, err := processtest.PutLine(c.doors[door], "default", body); err != nil || status != http.StatusNoContent {
-			t.Fatalf("gateway %d: %d %s %v", door, status, text, err)
-		}
+		c.acked(c.doors[door], "default", body)
 	}
 	kept := func(value int) bool { // rows of a replica, all in one series
 		status, text := processtest.AskAt(c.doors[0], "default", "paired_v[1h]", time.Now())

@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/gateway/scrape"
 )
 
@@ -20,11 +22,9 @@ func TestClusterShowsItsOwnHistory(t *testing.T) {
 			t.Parallel()
 			c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Certs: certs, Env: []string{"SPILLWAY_SELF_SCRAPE_INTERVAL=1s", "SPILLWAY_STORAGE_COPIES=true"}})
 			door := c.doors[0]
-			if code, text, err := door.Do(http.MethodPost, "/write?db=default", nil, []byte("cpu,host=a usage=1")); code != http.StatusNoContent {
-				t.Fatalf("%d %s %v", code, text, err)
-			}
-			if code, text, err := door.Get("/api/v1/query?query=cpu_usage"); code != http.StatusOK {
-				t.Fatalf("%d %s %v", code, text, err)
+			c.acked(door, "default", fmt.Sprintf("cpu,host=a usage=1 %d", time.Now().UnixMilli()))
+			if code, text := processtest.Ask(door, "default", "cpu_usage", time.Now()); code != http.StatusOK {
+				t.Fatalf("%d %s", code, text)
 			}
 			equals := func(want float64) func(float64) bool { return func(v float64) bool { return v == want } }
 			door.UntilOwn(`count(up{job="spillway"})`, equals(5))

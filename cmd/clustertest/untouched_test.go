@@ -68,7 +68,13 @@ func (l *flow) steps(door *processtest.Process, from, to time.Time) stepCounts {
 	l.c.t.Helper()
 	q := url.Values{"query": {"sum(count_over_time(flow_v[1s]))"}, "step": {"1"}, "explain": {"1"},
 		"start": {strconv.FormatInt(from.Unix(), 10)}, "end": {strconv.FormatInt(to.Unix(), 10)}}
-	status, body, err := door.Get("/t/" + l.table + "/api/v1/query_range?" + q.Encode())
+	var status int
+	var body []byte
+	var err error
+	l.c.within(processtest.Patience, "the steps are answered", func() bool { // 503 is no answer yet
+		status, body, err = door.Get("/t/" + l.table + "/api/v1/query_range?" + q.Encode())
+		return status != http.StatusServiceUnavailable
+	})
 	var a struct {
 		Warnings []string
 		Data     struct {

@@ -27,8 +27,8 @@ func AskAt(door *Process, table, query string, at time.Time) (int, string) {
 	return status, string(text)
 }
 
-// Ask is AskAt, tried again for half a minute while the answer is 503: a query fails where a server that it needs stands still for some
-// seconds, as one may on a busy machine, and clients try again.
+// Ask is AskAt, tried again for two minutes while the answer is 503: a query fails where a server that it needs stands still for some
+// seconds, or longer on a busy machine, and clients try again.
 func Ask(door *Process, table, query string, at time.Time) (status int, text string) {
 	for end := time.Now().Add(askPatience); ; time.Sleep(100 * time.Millisecond) {
 		if status, text = AskAt(door, table, query, at); status != http.StatusServiceUnavailable || time.Now().After(end) {
@@ -38,7 +38,7 @@ func Ask(door *Process, table, query string, at time.Time) (status int, text str
 }
 
 // askPatience is how long an answer of 503 is no answer yet.
-const askPatience = 30 * time.Second
+const askPatience = 2 * time.Minute
 
 // PutLine writes line protocol with milliseconds.
 func PutLine(d *Process, table, lines string) (int, []byte, error) {

@@ -17,8 +17,8 @@ import (
 func (p *Process) Own(expr string) (float64, bool) {
 	p.T.Helper()
 	code, text, err := p.Get("/t/" + scrape.Table + "/api/v1/query?" + url.Values{"query": {"scalar(" + expr + ")"}}.Encode())
-	if err == nil && code == http.StatusNotFound {
-		return 0, false // the table is made by the first scrape
+	if err == nil && (code == http.StatusNotFound || code == http.StatusServiceUnavailable) {
+		return 0, false // the table is made by the first scrape; a server that is needed may stand still, or was killed
 	}
 	if err != nil || code != http.StatusOK {
 		p.T.Fatalf("%s: %d %.300s %v", expr, code, text, err)
@@ -43,14 +43,14 @@ func (p *Process) Own(expr string) (float64, bool) {
 // UntilOwn waits for a condition on a value of the process's own table.
 func (p *Process) UntilOwn(expr string, good func(float64) bool) float64 {
 	p.T.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(Patience)
 	for {
 		v, ok := p.Own(expr)
 		if ok && good(v) {
 			return v
 		}
 		if time.Now().After(deadline) {
-			p.T.Fatalf("%s is %v (%v) after a minute\n%s", expr, v, ok, &p.Log)
+			p.T.Fatalf("%s is %v (%v) after %v\n%s", expr, v, ok, Patience, &p.Log)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -83,12 +83,12 @@ func (p *Process) Boards(filled ...string) {
 		name, series := strings.TrimSuffix(filepath.Base(file), ".json"), 0
 		for _, panel := range board.Panels {
 			for _, target := range panel.Targets {
-				code, text, err := p.Get("/t/" + scrape.Table + "/api/v1/query?" + url.Values{"query": {values.Replace(target.Expr)}}.Encode())
+				code, text := Ask(p, scrape.Table, values.Replace(target.Expr), time.Now())
 				var answer struct {
 					Data struct{ Result []any }
 				}
-				if err != nil || code != http.StatusOK || json.Unmarshal(text, &answer) != nil {
-					t.Errorf("%s, %s: %s: %d %.300s %v", name, panel.Title, target.Expr, code, text, err)
+				if code != http.StatusOK || json.Unmarshal([]byte(text), &answer) != nil {
+					t.Errorf("%s, %s: %s: %d %.300s", name, panel.Title, target.Expr, code, text)
 				}
 				series += len(answer.Data.Result)
 				if panel.Type == "stat" && slices.Contains(filled, name) && len(answer.Data.Result) == 0 {
