@@ -25,7 +25,7 @@ func TestClusterIsAdministeredThroughAGateway(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true})
 	said := func(tokenFile string, args ...string) (string, error) {
-		args = append(args, "--url=http://"+c.GatewayAdmin[0], "--timeout=20s")
+		args = append(args, "--url=http://"+c.GatewayAdmin[0], "--timeout=2m")
 		if tokenFile != "" {
 			args = append(args, "--token-file="+tokenFile)
 		}
@@ -118,7 +118,7 @@ func TestClusterAGatewayLosesRowsWhenItIsAsked(t *testing.T) {
 		other = "s2"
 	}
 	said := func(args ...string) (string, error) {
-		args = append(args, "--url=http://"+c.GatewayAdmin[0], "--timeout=20s", "--reason=fire")
+		args = append(args, "--url=http://"+c.GatewayAdmin[0], "--timeout=2m", "--reason=fire")
 		out, err := exec.CommandContext(t.Context(), c.Storage[0].Line[0], args...).CombinedOutput()
 		return string(out), err
 	}

@@ -56,9 +56,16 @@ func TestClusterStorageServerReloads(t *testing.T) {
 			t.Fatalf("%d %s", resp.StatusCode, text)
 		}
 	}
-	said := s.Said()
-	if n := count(anew); n != 3 || strings.Count(said, anew) != 2 || !strings.Contains(said, `"key":"storage.minors_max"`) {
-		t.Errorf("read %v times; log_level is error since the second:\n%s", n, said)
+	if n := count(anew); n != 3 {
+		t.Errorf("read %v times", n)
+	}
+	said := ""
+	c.within(processtest.Patience, "its output is read", func() bool { // which may be after its answer
+		said = s.Said()
+		return strings.Count(said, anew) >= 2 && strings.HasSuffix(said, "\n")
+	})
+	if strings.Count(said, anew) != 2 || !strings.Contains(said, `"key":"storage.minors_max"`) {
+		t.Errorf("log_level is error since the second time:\n%s", said)
 	}
 	for line := range strings.Lines(said) {
 		if !json.Valid([]byte(line)) {

@@ -221,7 +221,7 @@ func TestClusterCopiesMendAFlippedSegment(t *testing.T) {
 		w.check()
 		c.within(processtest.Patience, "all three are in sync", c.listed(p, 3))
 	}
-	for leader, _ := c.leader(p); string(leader) != harmed.Name; leader, _ = c.leader(p) { // until the follower leads
+	for leader, _ := c.waitLeader(p); string(leader) != harmed.Name; leader, _ = c.waitLeader(p) { // until the follower leads
 		c.killUntilAnotherLeads(p, leader)
 		w.write(10)
 		w.check()
@@ -379,7 +379,7 @@ func TestClusterCopiesAreRefilledThroughKills(t *testing.T) {
 	c.within(processtest.Patience, "all three are in sync", c.listed(p, 3))
 	w.write(20)
 	c.within(processtest.Patience, "segments are equal", func() bool { return c.shrunk() && c.sameSegments() })
-	for leader, _ := c.leader(p); string(leader) != away.Name; leader, _ = c.leader(p) {
+	for leader, _ := c.waitLeader(p); string(leader) != away.Name; leader, _ = c.waitLeader(p) {
 		c.killUntilAnotherLeads(p, leader)
 		w.write(5)
 		c.start(c.server(leader))
