@@ -305,25 +305,23 @@ func (p *Process) Line(lines string) (int, string) {
 // Until writes a row now and then until the answer has the wanted status.
 func (p *Process) Until(want int) (text string) {
 	p.T.Helper()
-	for range 600 {
+	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		var status int
 		if status, text = p.Line("disk,i=probe x=1 1\n"); status == want {
 			return text
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
-	p.T.Fatalf("no %d within a minute; the last answer: %s\n%s", want, text, &p.Log)
+	p.T.Fatalf("no %d within %v; the last answer: %s\n%s", want, Patience, text, &p.Log)
 	return ""
 }
 
 // Eventually waits until a condition holds.
 func (p *Process) Eventually(what string, holds func() bool) {
 	p.T.Helper()
-	for range 600 {
+	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if holds() {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
-	p.T.Fatalf("within a minute it was not so that %s\n%s", what, &p.Log)
+	p.T.Fatalf("within %v it was not so that %s\n%s", Patience, what, &p.Log)
 }

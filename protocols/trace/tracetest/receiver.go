@@ -94,7 +94,7 @@ func (r *Receiver) Path(path string) bool {
 // Until waits for spans that a test looks for.
 func (r *Receiver) Until(t testing.TB, what string, found func([]Span) bool) {
 	t.Helper()
-	late := time.After(time.Minute)
+	late := time.After(5 * time.Minute)
 	for {
 		r.mu.Lock()
 		more := r.arrived
@@ -105,7 +105,7 @@ func (r *Receiver) Until(t testing.TB, what string, found func([]Span) bool) {
 		select {
 		case <-more:
 		case <-late:
-			t.Fatalf("after a minute not yet: %s; there are %+v", what, r.Spans())
+			t.Fatalf("after five minutes not yet: %s; there are %+v", what, r.Spans())
 		}
 	}
 }
