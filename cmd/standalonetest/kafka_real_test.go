@@ -193,7 +193,7 @@ func testKills(t *testing.T, b *kafkatest.Cluster, protocol string, rows int) {
 func waitForLag(t *testing.T, b *kafkatest.Cluster, group string, who ...*processtest.Process) {
 	t.Helper()
 	lag := int64(0)
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(processtest.Patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if lag = b.Lag(group, "metrics", kafkaPartitions); lag == 0 {
 			return
 		}
