@@ -20,7 +20,7 @@ import (
 const (
 	kafkaUser     = "spill"
 	kafkaPassword = "over the wall"
-	kafkaPatience = 2 * time.Minute
+	kafkaPatience = processtest.Patience
 )
 
 // TestRealKafkaGuarded: brokers that authenticate their clients. Valid credentials let the rows in; wrong ones are

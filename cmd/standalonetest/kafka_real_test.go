@@ -251,7 +251,7 @@ func TestRealKafkaIsReadAsTheREADMESays(t *testing.T) {
 	r := &readme{t: t, p: p, dir: t.TempDir()}
 	r.run(strings.NewReplacer("k1:9092", b.Addrs[0], "k2:9092", p.Addr).Replace(blocks[i][0])) // k2 is away
 	read := &processtest.Process{T: t, Addr: r.served}
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(processtest.Patience); ; time.Sleep(100 * time.Millisecond) {
 		cpu, mem := read.Rows("cpu_usage", "1h", time.Now().Add(time.Minute)), read.Rows("mem_free", "1h", time.Now().Add(time.Minute))
 		if len(cpu) == 1 && len(mem) == 1 {
 			break
