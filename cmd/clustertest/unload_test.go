@@ -42,7 +42,7 @@ func TestClusterRowsOfACutPartitionMoveToItsHalves(t *testing.T) {
 	w.check("a series was deleted while its rows move")
 	w.write(3, 25, 35)
 	w.check("rows were written again while they move")
-	was, _ := c.waitLeader(parent)
+	was := c.leaderOfLast([]lease.Partition{low, parent}) // on a slow machine all rows of the parent may have moved already
 	c.server(was).Kill()
 	w.check("the server that moves the rows is dead")
 	w.write(4, 40, 50)
@@ -78,17 +78,18 @@ func TestClusterADeletionAfterATakeoverIsNotHeldUp(t *testing.T) {
 	w.write(2, 10, 50) // so that the halves are led
 	still, series := watchStandstill(t), 3
 	inTime(t, "a deletion is acked within 6 s of a takeover", func() bool {
-		for _, p := range []lease.Partition{parent, low, high} {
-			c.within(2*processtest.Patience, "three copies are in sync", c.listed(p, 3))
+		if c.gone(parent) { // on a slow machine all its rows may have moved
+			parent = low
+			low, high = w.cut(parent, "time-middle")
 		}
-		was, _ := c.waitLeader(parent)
+		all := func(in func(p lease.Partition) bool) func() bool {
+			return func() bool { return (c.gone(parent) || in(parent)) && in(low) && in(high) }
+		}
+		c.within(2*processtest.Patience, "three copies are in sync", all(func(p lease.Partition) bool { return c.listed(p, 3)() }))
+		was := c.leaderOfLast([]lease.Partition{low, parent})
+		moving := !c.gone(parent)
 		c.server(was).Kill()
-		c.within(2*processtest.Patience, "others lead", func() bool {
-			return !slices.ContainsFunc([]lease.Partition{parent, low, high}, func(p lease.Partition) bool {
-				s, _ := c.leader(p)
-				return s == "" || s == was
-			})
-		})
+		c.within(2*processtest.Patience, "others lead", all(func(p lease.Partition) bool { s, _ := c.leader(p); return s != "" && s != was }))
 		began, before := time.Now(), still.sum()
 		series++
 		w.erase(series)
@@ -96,11 +97,8 @@ func TestClusterADeletionAfterATakeoverIsNotHeldUp(t *testing.T) {
 		t.Logf("after %s was killed and others led, a deletion was acked within %v; this machine stood still for %v", was, took.Round(time.Millisecond), stood.Round(time.Millisecond))
 		w.check("a series was deleted")
 		c.start(c.server(was))
-		return took-stood <= 6*time.Second
+		return moving && took-stood <= 6*time.Second
 	})
-	if c.gone(parent) {
-		t.Error("the rows have moved before a server was killed")
-	}
 }
 
 // TestClusterAHalfIsCutAgainWhileItsLeaderDies: while the rows of a partition move to its halves, one half is cut, too, at a moment that the seed draws; in each round series are written again and others
