@@ -220,10 +220,7 @@ func (l *seasonal) record() {
 		g = g.Observed(at.UnixNano(), m, sizes)
 		at = at.Add(step)
 	}
-	_, ok, err := c.view.Coord.Commit(c.t.Context(), nil, []coord.Write{{Key: master.GrowthPrefix + l.table, Value: g.Encode()}})
-	if c.must(err); !ok {
-		c.fatal("the growth is not stored")
-	}
+	c.commit(coord.Write{Key: master.GrowthPrefix + l.table, Value: g.Encode()})
 }
 
 // weigh writes as many rows as a partition should have into one that has passed, waits until they are at rest, and sets the rate by their bytes.
@@ -372,10 +369,7 @@ func (l *seasonal) check(until time.Time) {
 // depose ends the term of the master: its row names a process that is no more.
 func (c *crowd) depose() {
 	c.t.Helper()
-	_, ok, err := c.view.Coord.Commit(c.t.Context(), nil, []coord.Write{{Key: master.Key, Value: master.Holder{Holder: "gone", Boot: "gone", N: 1}.Encode()}})
-	if c.must(err); !ok {
-		c.fatal("the master's row is not written")
-	}
+	c.commit(coord.Write{Key: master.Key, Value: master.Holder{Holder: "gone", Boot: "gone", N: 1}.Encode()})
 }
 
 // ahead are the partitions to come that are narrower than the table's are without a forecast, by their time.

@@ -134,8 +134,7 @@ func TestClusterGoesByTheNewestMapAgain(t *testing.T) {
 	for _, g := range c.Gateways { // a gateway elsewhere, which has no map on its disk
 		c.must(os.RemoveAll(dataDir(t, g)))
 	}
-	_, _, err = c.view.Coord.Commit(t.Context(), nil, []coord.Write{{Key: key, Value: backup.Value}})
-	c.must(err)
+	c.commit(coord.Write{Key: key, Value: backup.Value})
 	c.start(c.Storage...)
 	c.start(c.Gateways...)
 	if whole() {

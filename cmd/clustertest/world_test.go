@@ -291,6 +291,18 @@ func (c *crowd) acked(door *processtest.Process, table, lines string) {
 	})
 }
 
+// commit writes to etcd as a test's harm. A busy etcd may take longer than the client waits: what was written then is written once more.
+func (c *crowd) commit(w coord.Write) {
+	c.t.Helper()
+	c.within(processtest.Patience, "etcd has "+w.Key, func() bool {
+		_, ok, err := c.view.Coord.Commit(c.t.Context(), nil, []coord.Write{w})
+		if err != nil {
+			c.t.Logf("write %s: %v", w.Key, err)
+		}
+		return err == nil && ok
+	})
+}
+
 // atLeaders waits until the rows of a table that were acked when they were staged are with the leaders of their partitions.
 func (c *crowd) atLeaders(table string) {
 	c.t.Helper()
