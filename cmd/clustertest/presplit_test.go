@@ -60,14 +60,14 @@ func TestClusterPresplitFollowsTheLoad(t *testing.T) {
 	l.double()
 	l.record()
 	c.depose()
-	unled := func(p *topology.Partition) bool { return p.TimeLo >= until }
-	first := before[slices.IndexFunc(before, unled)]
+	behind := -1
 	c.within(processtest.Patience, "what no server leads is cut anew", func() bool { // meanwhile partitions begin, and others are laid out behind the last one
 		laid = c.ahead("sized", width)
-		i := slices.IndexFunc(laid, unled)
-		return i >= 0 && laid[i].ID != first.ID
+		behind = slices.IndexFunc(laid, func(p *topology.Partition) bool {
+			return p.TimeLo >= until && p.TimeHi < before[len(before)-1].TimeLo && !slices.ContainsFunc(before, func(q *topology.Partition) bool { return q.ID == p.ID })
+		})
+		return behind >= 0
 	})
-	behind := slices.IndexFunc(laid, unled)
 	for _, p := range led {
 		if p.TimeLo < time.Now().UnixNano() {
 			continue // it has begun, so that ahead leaves it out

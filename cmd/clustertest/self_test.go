@@ -38,8 +38,10 @@ func TestClusterShowsItsOwnHistory(t *testing.T) {
 				t.Errorf("what a storage server's metric means: %s", text)
 			}
 			for _, p := range c.All() {
-				if strings.Contains(p.Said(), "cannot write its own metrics") {
-					t.Errorf("%s says that it cannot write its own metrics", p.Name)
+				for line := range strings.Lines(p.Said()) { // a busy machine may be late; what is refused is refused each time
+					if strings.Contains(line, "cannot write its own metrics") && !strings.Contains(line, "in time") {
+						t.Errorf("%s says: %s", p.Name, line)
+					}
 				}
 			}
 
