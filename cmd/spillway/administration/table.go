@@ -560,11 +560,17 @@ func (c *TableDrop) dropCluster(ctx context.Context, a *admin) error {
 	if err := a.tables.EndDrop(ctx, c.Table); err != nil {
 		return err
 	}
-	// A writer may have made the table again already: then the master removes the rows that are left.
-	if err := master.ForgetTable(ctx, a.store, c.Table); err != nil && !fault.Is(err, fault.Stale) {
-		return err
+	// The table is dropped. The master removes the rows that are left: where a writer has made the table again already, and where the store
+	// gives no answer. An error would have a person drop the table once more, which may be one that a writer has made since.
+	err := master.ForgetTable(ctx, a.store, c.Table)
+	switch {
+	case err == nil || fault.Is(err, fault.Stale):
+		return nil
+	case fault.Is(err, fault.Unavailable):
+		a.log.Warn("the table is dropped; the master removes its lease rows", "table", c.Table, "error", err)
+		return nil
 	}
-	return nil
+	return err
 }
 
 // untilFree waits until no live server holds a lease of a table that is being dropped, or the master has ended the drop: leases may be those of a table of
