@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
@@ -49,18 +50,17 @@ func TestClusterGivesNothingToAServerThatNoProcessReaches(t *testing.T) {
 		}
 	}
 	for _, p := range []*processes.Process{lost, twin} {
-		if !strings.Contains(p.Said(), "level=ERROR") {
-			t.Errorf("%s logs no error: %s", p.Name, p.Said())
-		}
+		c.within(processtest.Patience, p.Name+" logs an error", func() bool { return strings.Contains(p.Said(), "level=ERROR") })
 	}
 	c.table("t", 24*time.Hour, 2)
 	for i := range 8 {
 		c.acks("t", fmt.Sprintf("m,i=%d v=1 %d", i, time.Now().Add(-time.Duration(i)*24*time.Hour).UnixMilli()))
 	}
-	m, ok := c.view.Tables.Get("t")
-	if !ok || m.Len() == 0 {
-		t.Fatal("the table has no partitions")
-	}
+	var m *topology.Map
+	c.within(processtest.Patience, "each row has a partition", func() (ok bool) { // rows are acked when they are staged
+		m, ok = c.view.Tables.Get("t")
+		return ok && m.Len() >= 8
+	})
 	for p := range m.All() {
 		for _, pl := range p.Placements {
 			if pl.Server != "s1" && pl.Server != "s2" {

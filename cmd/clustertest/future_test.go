@@ -65,24 +65,20 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 
 	began = time.Now()
 	ms := later.UnixMilli() + 500
-	status, text, err := processtest.PutLine(c.doors[0], "many", fmt.Sprintf("early,i=1 v=7 %d", ms))
-	if err != nil || status != 204 {
-		t.Fatalf("a row of the future: %d %s %v", status, text, err)
-	}
+	c.acksAt(c.doors[0], "many", fmt.Sprintf("early,i=1 v=7 %d", ms))
 	t.Logf("a row of the future is acked after %v", time.Since(began).Round(time.Millisecond))
 	if got := c.doors[0].RowsOf("many", "early_v", "8h", later.Add(time.Hour)); len(got) != 1 {
 		t.Errorf("it is read as %v", got)
 	}
+	// A row is acked when it is staged, before a server leads.
+	c.within(processtest.Patience, "its partition has a lease row", func() bool { return c.leaseRows("many") > n })
 	if rows := c.leaseRows("many"); rows != n+1 {
 		t.Errorf("%d lease rows after it, want %d", rows, n+1)
 	}
 	const others = 20 // first rows of others, each read through the other gateway at once
 	for i := range others {
 		at := later.Add(time.Duration(10+i) * time.Second)
-		status, text, err := processtest.PutLine(c.doors[0], "many", fmt.Sprintf("other,i=%d v=7 %d", i, at.UnixMilli()+500))
-		if err != nil || status != 204 {
-			t.Fatalf("row %d of the future: %d %s %v", i, status, text, err)
-		}
+		c.acksAt(c.doors[0], "many", fmt.Sprintf("other,i=%d v=7 %d", i, at.UnixMilli()+500))
 		if got := c.doors[1].RowsOf("many", "other_v", "8h", later.Add(time.Hour)); len(got) != i+1 {
 			t.Fatalf("the other gateway reads %d rows of the future at once, of %d", len(got), i+1)
 		}
@@ -118,9 +114,13 @@ func (c *crowd) shownAhead(table string) (n int, text string) {
 
 func (c *crowd) leaseRows(table string) int {
 	c.t.Helper()
-	rows, _, err := c.view.Coord.List(c.t.Context(), strings.TrimSuffix(lease.RowKey(lease.Partition{Table: table}), fmt.Sprintf("%020d", 0)))
-	c.must(err)
-	return len(rows)
+	n := 0
+	c.within(processtest.Patience, "lease rows are read", func() bool {
+		rows, _, err := c.view.Coord.List(c.t.Context(), strings.TrimSuffix(lease.RowKey(lease.Partition{Table: table}), fmt.Sprintf("%020d", 0)))
+		n = len(rows)
+		return err == nil
+	})
+	return n
 }
 
 // heapProfiles writes the heap profiles of all storage servers into a directory, if one is given.
@@ -151,9 +151,12 @@ func (x cost) String() string {
 
 func (c *crowd) cost(over time.Duration) (x cost) {
 	c.t.Helper()
-	revision := func() coord.Revision {
-		_, rev, err := c.view.Coord.List(c.t.Context(), "nothing/")
-		c.must(err)
+	revision := func() (rev coord.Revision) {
+		c.within(processtest.Patience, "the revision is read", func() bool {
+			var err error
+			_, rev, err = c.view.Coord.List(c.t.Context(), "nothing/")
+			return err == nil
+		})
 		return rev
 	}
 	etcd := func(name string) float64 { return processtest.Metric(c.t, c.EtcdClients[0], name) }

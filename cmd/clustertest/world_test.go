@@ -340,16 +340,21 @@ func (c *crowd) acks(table, line string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
 	for _, d := range c.doors {
-		last := ""
-		for end := began.Add(processtest.Patience); ; time.Sleep(20 * time.Millisecond) {
-			status, text, err := processtest.PutLine(d, table, line)
-			if err == nil && status == http.StatusNoContent {
-				break
-			}
-			if last = fmt.Sprintf("%d %.300s %v", status, text, err); time.Now().After(end) {
-				c.t.Fatalf("a row of %s is not acked by the gateway at %s: %s", table, d.Addr, last)
-			}
-		}
+		c.acksAt(d, table, line)
 	}
 	return time.Since(began)
+}
+
+// acksAt waits until a gateway acks lines for the table.
+func (c *crowd) acksAt(d *processtest.Process, table, lines string) {
+	c.t.Helper()
+	for end := time.Now().Add(processtest.Patience); ; time.Sleep(20 * time.Millisecond) {
+		status, text, err := processtest.PutLine(d, table, lines)
+		if err == nil && status == http.StatusNoContent {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatalf("a row of %s is not acked by the gateway at %s: %d %.300s %v", table, d.Addr, status, text, err)
+		}
+	}
 }
