@@ -76,9 +76,13 @@ func TestClusterServerWithAFullDiskIsRead(t *testing.T) {
 		}
 		return status, string(text)
 	}
-	if status, text := row(mine[0]); status != http.StatusServiceUnavailable || !strings.Contains(text, "read-only") || !strings.Contains(text, "make room") {
-		t.Errorf("a row of what it leads was answered %d %s", status, text)
-	}
+	c.within(processtest.Patience, "a row of what it leads is refused with the reason", func() bool { // first perhaps because it is not found
+		status, text := row(mine[0])
+		if status != http.StatusServiceUnavailable {
+			t.Fatalf("a row of what it leads was answered %d %s", status, text)
+		}
+		return strings.Contains(text, "read-only") && strings.Contains(text, "make room")
+	})
 	c.within(processtest.Patience, "doctor says so", func() bool {
 		out, code := c.cli("doctor")
 		return code != 0 && strings.Contains(out, "read-only server") && strings.Contains(out, "make room")

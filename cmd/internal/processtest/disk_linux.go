@@ -25,7 +25,7 @@ const smallDiskFiles = 16384
 
 // NewSmallDisk mounts one of so many bytes at dir. The test is skipped where there are no mount namespaces.
 func NewSmallDisk(t *testing.T, dir string, bytes int) *SmallDisk {
-	holder := exec.Command("unshare", "-Urm", "sh", "-c", fmt.Sprintf("mount -t tmpfs -o size=%d,nr_inodes=%d tmpfs %s && echo ready && exec sleep 600", bytes, smallDiskFiles, dir))
+	holder := exec.Command("unshare", "-Urm", "sh", "-c", fmt.Sprintf("mount -t tmpfs -o size=%d,nr_inodes=%d tmpfs %s && echo ready && exec sleep 7200", bytes, smallDiskFiles, dir))
 	out, err := holder.StdoutPipe()
 	if err == nil {
 		err = holder.Start()
