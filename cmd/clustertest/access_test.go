@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
@@ -20,10 +21,14 @@ func TestClusterObeysAdministratorsAlone(t *testing.T) {
 	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 1, Gateways: 2, Certs: true})
 	dir := filepath.Dir(c.peer.CA)
 	run := func(cert string, args ...string) (string, error) {
-		args = append(args, "--servers="+strings.Join(c.Peers, ","), "--timeout=10s", "--peer.tls.ca="+c.peer.CA,
+		args = append(args, "--servers="+strings.Join(c.Peers, ","), "--timeout=2m", "--peer.tls.ca="+c.peer.CA,
 			"--peer.tls.cert="+filepath.Join(dir, cert+".crt"), "--peer.tls.key="+filepath.Join(dir, cert+".key"))
-		out, err := exec.CommandContext(t.Context(), c.Storage[0].Line[0], args...).CombinedOutput()
-		return string(out), err
+		for end := time.Now().Add(processtest.Patience); ; {
+			out, err := exec.CommandContext(t.Context(), c.Storage[0].Line[0], args...).CombinedOutput()
+			if err == nil || !late(string(out)) || time.Now().After(end) {
+				return string(out), err
+			}
+		}
 	}
 	drain := []string{"server", "drain", "s1", "--reason=test"}
 	for _, cert := range []string{"g1", "s1"} {

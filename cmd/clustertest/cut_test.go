@@ -115,7 +115,13 @@ func (w *cutRows) erase(series int) {
 // cut has a command cut a partition, and returns its halves when they accept the rows.
 func (w *cutRows) cut(p lease.Partition, at string) (low, high lease.Partition) {
 	w.t.Helper()
-	w.command("partition", "split", p.Table, fmt.Sprint(p.ID), "--at", at)
+	w.within(processtest.Patience, fmt.Sprintf("a split of %v is accepted", p), func() bool {
+		out, err := w.try("partition", "split", p.Table, fmt.Sprint(p.ID), "--at", at)
+		if err != nil && !late(out) && w.stateOf(p) == topology.Live {
+			w.t.Fatalf("split of %v: %v %s", p, err, out)
+		}
+		return err == nil || w.stateOf(p) != topology.Live // it may have begun though the command had no answer
+	})
 	var into []point.PartitionID
 	w.within(2*processtest.Patience, "the halves take rows", func() bool {
 		m, _ := w.view.Tables.Get(p.Table)
