@@ -25,6 +25,7 @@ func TestClusterPartitionsWithoutRowsAreReadWhileTheirLeaderIsAway(t *testing.T)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: []string{unmerged}})
 	r := newReads(c)
 	r.fill(40)
+	c.within(processtest.Patience, "all rows are at their leaders", func() bool { return c.waiting() == 0 }) // rows are acked when they are staged
 	c.cover("copied", r.from.Add(-12*time.Hour), time.Hour, 12)
 	ps := c.partitions("copied")
 	written := slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { return len(c.view.Leaders.InSync(p)) == 0 })

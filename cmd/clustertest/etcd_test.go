@@ -111,17 +111,25 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	back := c.acks("default", warm())
 	t.Logf("etcd is back: acks through both gateways after %v", back.Round(time.Millisecond))
 	c.within(processtest.Patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
-	stop = c.load(senders)
-	time.Sleep(6 * time.Second) // longer than the acquisition of a lease needs
-	stop()
-	for _, s := range senders {
-		s.check()
-		for code := range s.codes {
-			if code != http.StatusNoContent {
-				t.Errorf("etcd is back and acks came, then %d answers were %d", s.codes[code], code)
+	inTime(t, "etcd is back and acks came, and then every row is acked", func() bool {
+		for _, s := range senders {
+			s.codes = map[int]int{}
+		}
+		stop := c.load(senders)
+		time.Sleep(6 * time.Second) // longer than the acquisition of a lease needs
+		stop()
+		all := true
+		for _, s := range senders {
+			s.check()
+			for code, n := range s.codes {
+				if code != http.StatusNoContent {
+					t.Logf("%d answers were %d", n, code)
+					all = false
+				}
 			}
 		}
-	}
+		return all
+	})
 	c.unmoved(before, empty, "etcd was away")
 	c.alive(c.All()...)
 }
@@ -129,12 +137,18 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 // hangsNobody sends requests to a starting process until it serves: it refuses, or answers soon.
 func (c *crowd) hangsNobody(url string) {
 	c.t.Helper()
+	still := watchStandstill(c.t)
 	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	late := 0
 	c.within(processtest.Patience, url+" is ready", func() bool {
+		before := still.sum()
 		answer, err := client.Get(url)
 		if err != nil {
-			if os.IsTimeout(err) {
-				c.t.Errorf("a process that is starting took a connection and did not answer: %v", err)
+			// A process that hangs does so again and again; on a busy machine one answer may come late.
+			if os.IsTimeout(err) && still.sum()-before < time.Second {
+				if late++; late == 3 {
+					c.t.Errorf("a process that is starting took connections and did not answer: %v", err)
+				}
 			}
 			return false
 		}
@@ -169,7 +183,7 @@ func (c *crowd) refusesWithoutEtcd(empty []lease.Partition) {
 func (c *crowd) readsWhatHadNoRows() {
 	c.t.Helper()
 	for _, d := range c.doors {
-		c.within(10*time.Second, "partitions without rows are read through the gateway at "+d.Addr, func() bool {
+		c.within(time.Minute, "partitions without rows are read through the gateway at "+d.Addr, func() bool { // etcd stays away
 			status, text := processtest.AskAt(d, "moving", "sum(count_over_time(m[6h]))", time.Now())
 			if status != http.StatusOK {
 				c.t.Logf("a read through the gateway at %s: %d %.300s", d.Addr, status, text)
@@ -188,7 +202,8 @@ func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
 	c.t.Helper()
 	for n == 0 || time.Now().Before(until) {
 		for _, d := range c.doors {
-			c.within(10*time.Second, "a read is answered through the gateway at "+d.Addr, func() bool { // a server may stand still for a moment
+			// A server may stand still for a moment; etcd stays away.
+			c.within(time.Minute, "a read is answered through the gateway at "+d.Addr, func() bool {
 				status, text := processtest.AskAt(d, "default", "sum(count_over_time(kill_0_0[6h]))", time.Now())
 				if status != http.StatusOK {
 					c.t.Logf("a read through the gateway at %s: %d %.300s", d.Addr, status, text)
