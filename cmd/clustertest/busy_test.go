@@ -41,6 +41,7 @@ func evensOut(t *testing.T, replicas, first, servers int) {
 	for width-time.Duration(time.Now().UnixNano())%width < 2*time.Hour+steady {
 		width += time.Hour
 	}
+	still := watchStandstill(t)
 	var ps []lease.Partition
 	var all []*trickle
 	for i := range servers {
@@ -49,7 +50,7 @@ func evensOut(t *testing.T, replicas, first, servers int) {
 		ps = append(ps, c.cover(table, time.Now(), width, 1)...)
 		m, _ := c.view.Tables.Get(table)
 		at, _ := m.ByID(ps[i].ID)
-		all = append(all, &trickle{c: c, table: table, from: time.Unix(0, at.TimeLo)})
+		all = append(all, &trickle{c: c, table: table, from: time.Unix(0, at.TimeLo), still: still})
 	}
 	const patience = 10 * time.Minute
 	c.within(patience, "the first servers have all copies, and lead", func() bool {
@@ -152,6 +153,7 @@ type trickle struct {
 	c     *crowd
 	table string
 	from  time.Time
+	still *standstill
 
 	acked, failed atomic.Int64 // rows, and requests
 	wrong         atomic.Pointer[string]
@@ -167,10 +169,13 @@ func (tr *trickle) run(stop *atomic.Bool) {
 			n := tr.acked.Load() + k
 			fmt.Fprintf(&lines, "hot,i=%d v=%d %d\n", n%series, n, tr.from.UnixMilli()+n/series)
 		}
+		before := tr.still.sum()
 		status, text, err := processtest.PutLine(tr.c.doors[0], tr.table, lines.String())
 		switch {
 		case err == nil && status == http.StatusNoContent:
 			tr.acked.Add(rows)
+		case status == http.StatusServiceUnavailable && tr.still.sum()-before >= stoodStill:
+			tr.c.t.Logf("this machine stood still for %v, and a write was refused: %.300s", tr.still.sum()-before, text)
 		default:
 			tr.failed.Add(1)
 			why := fmt.Sprintf("after %d rows: %d %.300s %v", tr.acked.Load(), status, text, err)

@@ -56,7 +56,8 @@ func TestClusterColdStart(t *testing.T) {
 	t.Logf("%d partitions made and led within %v (load %s)", len(ps), time.Since(began).Round(time.Millisecond), load())
 	c.rowInEach("many", from, n, 10)
 
-	before := c.leases(ps)
+	still := watchStandstill(t)
+	before, stood := c.leases(ps), still.sum()
 	c.Kill()
 	for _, p := range c.All() {
 		<-p.Done()
@@ -67,8 +68,10 @@ func TestClusterColdStart(t *testing.T) {
 	served := time.Since(began)
 	took := c.ledAnew(ps, before, began)
 	t.Logf("cold start of everything: all processes serve after %v, partitions are led anew: %s (load %s)", served.Round(time.Millisecond), spreadOf(took), load())
-	if last := took[len(took)-1]; last > 30*time.Second+time.Duration(n)*10*time.Millisecond { // 30 s is the goal for 10,000, where the machine has time
-		t.Errorf("the last was led after %v", last)
+	stood = still.sum() - stood
+	// 30 s is the goal for 10,000, where the machine has time.
+	if last := took[len(took)-1]; last > 30*time.Second+time.Duration(n)*10*time.Millisecond+stood {
+		t.Errorf("the last was led after %v; this machine stood still for %v", last, stood)
 	}
 
 	time.Sleep(steady + 3*time.Second) // with CLUSTER_STEADY=12s shares are even, and the effects of the start are over
@@ -82,12 +85,13 @@ func TestClusterColdStart(t *testing.T) {
 	lost := c.leadsAbout(ps, n/3)
 	rows := c.withRows(ps)
 	led := slices.DeleteFunc(c.led(ps, lost), func(p lease.Partition) bool { return rows[p] })
-	began = time.Now()
+	began, stood = time.Now(), still.sum()
 	c.server(lost).Kill()
 	took = c.moves(led, lost, began)
+	stood = still.sum() - stood
 	t.Logf("%s is lost: what it led and had no rows is led by others: %s (load %s)", lost, spreadOf(took), load())
-	if last := took[len(took)-1]; last > 20*time.Second { // 10 s is the goal for 10,000
-		t.Errorf("the last was led after %v", last)
+	if last := took[len(took)-1]; last > 20*time.Second+stood { // 10 s is the goal for 10,000
+		t.Errorf("the last was led after %v; this machine stood still for %v", last, stood)
 	}
 	c.start(c.server(lost))
 
@@ -118,19 +122,30 @@ func (c *crowd) rowInEach(table string, from time.Time, n, every int) {
 	c.t.Helper()
 	began := time.Now()
 	for at := 0; at < n; at += 1000 {
-		var b strings.Builder
+		var lines []string
 		for i := at; i < min(n, at+1000); i += every {
-			fmt.Fprintf(&b, "m,same=yes v=%d %d\n", i, from.Add(time.Duration(i)*time.Second).UnixMilli())
+			lines = append(lines, fmt.Sprintf("m,same=yes v=%d %d", i, from.Add(time.Duration(i)*time.Second).UnixMilli()))
 		}
-		c.within(2*processtest.Patience, "a row in each partition is acked", func() bool {
-			status, text, err := processtest.PutLine(c.doors[0], table, b.String())
-			if err == nil && status != http.StatusNoContent && status/100 != 5 {
-				c.t.Fatalf("%d %.300s", status, text)
-			}
-			return err == nil && status == http.StatusNoContent
-		})
+		c.acksHalved(table, lines)
 	}
 	c.t.Logf("a row in each of %d partitions acked after %v", n/every, time.Since(began).Round(time.Millisecond))
+}
+
+// acksHalved waits until lines of many partitions are acked. Where they are refused their halves are sent: on a busy machine there may be
+// no time at which all partitions are led.
+func (c *crowd) acksHalved(table string, lines []string) {
+	c.t.Helper()
+	status, text, err := processtest.PutLine(c.doors[0], table, strings.Join(lines, "\n"))
+	switch {
+	case err == nil && status == http.StatusNoContent:
+	case err == nil && status/100 != 5:
+		c.t.Fatalf("%d %.300s", status, text)
+	case len(lines) == 1:
+		c.acksAt(c.doors[0], table, lines[0])
+	default:
+		c.acksHalved(table, lines[:len(lines)/2])
+		c.acksHalved(table, lines[len(lines)/2:])
+	}
 }
 
 // withRows returns the partitions with lease rows not marked empty.
