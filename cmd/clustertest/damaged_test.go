@@ -20,8 +20,12 @@ func TestClusterWritersWaitForNoDamagedFile(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
 	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_MINORS_MAX=100", "SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=50KiB")) // the repair lasts longer than a member may be slow
-	c.table("copied", 24*time.Hour, 3)
-	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Hour).Truncate(time.Minute)}
+	from, width := time.Now().Add(-2*time.Hour).Truncate(time.Minute), 24*time.Hour
+	for time.Duration(time.Now().UnixNano())%width < 2*time.Hour+time.Minute { // all rows are to lie in one partition: the file that is cut short is of it
+		width += time.Hour
+	}
+	c.table("copied", width, 3)
+	w := &copiesWriter{c: c, from: from}
 	w.write(1)
 	p := c.partitions("copied")[0]
 	c.within(processtest.Patience, "all three are in sync", c.listed(p, 3))
@@ -51,25 +55,31 @@ func (w *copiesWriter) goesOnAfter(what string, p lease.Partition, still *stands
 		c.cutShort(victim)
 	}
 	c.start(victim)
+	var next led // the first leader after it
+	fewest := 3
 	longest := w.writeFor(12*time.Second, func() {
-		if list := c.inSync(p); what != "the leader" && len(list) < 2 {
-			t.Fatalf("in sync: %v", list)
+		if s, e := c.leader(p); next.server == "" && e > epoch {
+			next = led{s, e}
+		}
+		if list := c.inSync(p); len(list) > 0 { // none: the coordination store gave no answer
+			fewest = min(fewest, len(list))
 		}
 	})
 	slow := still.sum() - before
 	c.within(processtest.Patience, "all three are in sync again", c.listed(p, 3))
-	took := time.Since(began)
+	took := time.Since(began) - (still.sum() - before)
 	c.within(2*processtest.Patience, "segments are equal again", func() bool { return c.shrunk() && c.sameSegments() })
-	now, next := c.leader(p)
-	t.Logf("%s, %s, was killed: no row was acked for %v at most, of which this machine stood still for up to %v; all are in sync after %v; led by %s in %d, now by %s in %d", what, victim.Name, longest.Round(time.Millisecond), slow.Round(time.Millisecond),
-		took.Round(time.Millisecond), was, epoch, now, next)
+	t.Logf("%s, %s, was killed: no row was acked for %v at most, of which this machine stood still for up to %v; "+
+		"all are in sync after %v, at least %d were; led by %s in %d, then by %s in %d",
+		what, victim.Name, longest.Round(time.Millisecond), slow.Round(time.Millisecond),
+		took.Round(time.Millisecond), fewest, was, epoch, next.server, next.epoch)
 	if what == "the leader" {
-		if now == was {
+		if next.server == was {
 			t.Errorf("%s leads again with a damaged file; no row was acked for %v", was, longest)
 		}
 		return longest-slow <= 5*time.Second
 	}
-	return longest-slow <= 3500*time.Millisecond && took <= 28*time.Second
+	return longest-slow <= 3500*time.Millisecond && took <= 28*time.Second && fewest >= 2
 }
 
 // cutShort cuts the end off the largest segment of a server that does not run.
@@ -110,8 +120,14 @@ func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
 	c.table("copied", 30*time.Second, 3)
 	c.command("table", "set", "copied", "--smear=10m")
 	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Minute).Truncate(time.Second)}
+	wrote := time.Now()
 	w.write(60)
 	c.within(processtest.Patience, "rows wait on all", func() bool { return len(c.stagedOn()) == 3 })
+	all, counted := float64(sumOfRows(c.stagedOn())), time.Now() // each on two servers
+	onTwo := func() bool {                                       // rows leave evenly until ten minutes are over
+		left := 1 - float64(time.Since(counted))/float64(10*time.Minute-counted.Sub(wrote))
+		return float64(sumOfRows(c.stagedOn())) >= (all*left-4)*9/10
+	}
 	for i, harm := range []func(path string) error{
 		func(path string) error { return os.Truncate(path, 300) },
 		os.Remove,
@@ -125,7 +141,6 @@ func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
 		},
 	} {
 		victim := c.Storage[i]
-		before := c.stagedOn()[victim.Name]
 		victim.Kill()
 		logs, err := filepath.Glob(filepath.Join(c.dirOf(victim), verify.StagedDir, "*.staged"))
 		c.must(err)
@@ -133,7 +148,8 @@ func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
 			c.must(harm(path))
 		}
 		c.start(victim)
-		c.within(processtest.Patience, "rows are staged again on "+victim.Name, func() bool { return c.stagedOn()[victim.Name] >= before*9/10 })
+		// There; or on the third one, where the victim was away for so long that it counted as silent.
+		c.within(processtest.Patience, "each row is staged on two servers again", onTwo)
 		c.within(processtest.Patience, "no row is on one server alone", func() bool { return c.sole() == 0 })
 		for _, other := range c.Storage {
 			if other != victim {
