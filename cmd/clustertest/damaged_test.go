@@ -120,20 +120,13 @@ func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
 	c.table("copied", 30*time.Second, 3)
 	c.command("table", "set", "copied", "--smear=10m")
 	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Minute).Truncate(time.Second)}
-	wrote := time.Now()
-	w.write(60)
-	c.within(processtest.Patience, "rows wait on all", func() bool { return len(c.stagedOn()) == 3 })
-	all, counted := float64(sumOfRows(c.stagedOn())), time.Now() // each on two servers
-	onTwo := func() bool {                                       // rows leave evenly until ten minutes are over
-		left := 1 - float64(time.Since(counted))/float64(10*time.Minute-counted.Sub(wrote))
-		return float64(sumOfRows(c.stagedOn())) >= (all*left-4)*9/10
-	}
+	seen := 0 // how often rows were staged again before they were due
 	for i, harm := range []func(path string) error{
 		func(path string) error { return os.Truncate(path, 300) },
 		os.Remove,
 		func(path string) error {
 			b, err := os.ReadFile(path)
-			if err == nil {
+			if err == nil && len(b) > 200 { // else its rows have left
 				b[200] ^= 4
 				err = processtest.Overwrite(path, b)
 			}
@@ -141,6 +134,10 @@ func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
 		},
 	} {
 		victim := c.Storage[i]
+		for len(c.stagedOn()) < 3 { // those of one series are due together, within ten minutes
+			w.write(60)
+		}
+		all := sumOfRows(c.stagedOn()) // each on two servers
 		victim.Kill()
 		logs, err := filepath.Glob(filepath.Join(c.dirOf(victim), verify.StagedDir, "*.staged"))
 		c.must(err)
@@ -149,7 +146,13 @@ func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
 		}
 		c.start(victim)
 		// There; or on the third one, where the victim was away for so long that it counted as silent.
-		c.within(processtest.Patience, "each row is staged on two servers again", onTwo)
+		c.within(3*processtest.Patience, "each row is staged on two servers again, or with its leader", func() bool {
+			n := sumOfRows(c.stagedOn())
+			if n >= all*9/10 {
+				seen++
+			}
+			return n == 0 || n >= all*9/10
+		})
 		c.within(processtest.Patience, "no row is on one server alone", func() bool { return c.sole() == 0 })
 		for _, other := range c.Storage {
 			if other != victim {
@@ -159,6 +162,9 @@ func TestClusterStagedRowsOutliveADamagedLog(t *testing.T) {
 				c.within(processtest.Patience, "no row is on one server alone", func() bool { return c.sole() == 0 })
 			}
 		}
+	}
+	if seen == 0 {
+		t.Error("no row was staged again before it was due: the test shows nothing")
 	}
 }
 
