@@ -78,12 +78,6 @@ func arrivingServer() *Server {
 	return srv
 }
 
-func (r *sharedRoom) used() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.room.used
-}
-
 // arrivingFrom is a call of a peer that has entered.
 func arrivingFrom(ctx context.Context, srv *Server, from messageReader, peer string, most int, inserts bool) *arrivingStream {
 	kind := ofCall

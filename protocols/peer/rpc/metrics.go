@@ -90,6 +90,7 @@ type linkMetrics struct {
 	linkSent     *prometheus.CounterVec // by class: urgent, frames, pieces
 	linkReceived prometheus.Counter
 	linkDials    *prometheus.CounterVec // by kind ("ok")
+	linkRefused  prometheus.Counter
 	linkSilences prometheus.Counter
 	linkTrips    prometheus.Histogram
 }
@@ -99,12 +100,16 @@ func newLinkMetrics(r prometheus.Registerer, ls *Links) *linkMetrics {
 		linkSent:     counters("link_sent_bytes_total", "Bytes sent on links to other storage servers, by class: urgent, frames, pieces of segments.", "class"),
 		linkReceived: counter("link_received_bytes_total", "Bytes received on links to other storage servers."),
 		linkDials:    counters("link_dials_total", "Links that were dialled, by kind of error, or ok.", "kind"),
+		linkRefused: counter("link_refused_frames_total",
+			"Frames refused because those that wait to be sent had all their room for 5 s; their partitions send them again."),
 		linkSilences: counter("link_silences_total", "Times that the other side of a link sent nothing for longer than it may."),
 		linkTrips: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "spillway_rpc_link_trip_seconds",
 			Help: "From a ping of a link to its answer.", Buckets: prometheus.ExponentialBuckets(100e-6, 2.5, 12)}),
 	}
 	if r != nil {
-		r.MustRegister(m.linkSent, m.linkReceived, m.linkDials, m.linkSilences, m.linkTrips,
+		r.MustRegister(m.linkSent, m.linkReceived, m.linkDials, m.linkRefused, m.linkSilences, m.linkTrips,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_link_queued_bytes", Help: "Bytes of frames that wait to be sent on links, in the room that all links share and in that of each."},
+				func() float64 { return float64(ls.queuedBytes()) }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_links", Help: "Links to other storage servers that are there."},
 				func() float64 { return float64(ls.count(func(*link) int64 { return 1 })) }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_link_out_bytes", Help: "Bytes of frames and pieces of segments sent on links, or queued, that the other side has not done with."},
@@ -127,4 +132,9 @@ func (ls *Links) count(of func(*link) int64) (n int64) {
 		n += of(l)
 	}
 	return n
+}
+
+// queuedBytes is what the frames that wait to be sent have of their room.
+func (ls *Links) queuedBytes() int64 {
+	return ls.queues.used() + ls.count(func(l *link) int64 { return l.queueRoom.firstInUse() })
 }

@@ -121,6 +121,13 @@ func (q *queueRoom) serveLocked() {
 	}
 }
 
+// firstInUse is the first bytes that frames have.
+func (q *queueRoom) firstInUse() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.first
+}
+
 // give returns room.
 func (q *queueRoom) give(from queued, bytes int64) {
 	switch {
@@ -146,6 +153,9 @@ func (l *link) Frames(ctx context.Context, n, bytes int, send func(peer.QueueFra
 	}
 	from, err := l.enterQueue(ctx, left)
 	if err != nil {
+		if err == errQueuesFull {
+			l.ls.metrics.linkRefused.Add(float64(n))
+		}
 		l.frameRoom.credit(uint64(left))
 		return err
 	}

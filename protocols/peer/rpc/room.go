@@ -249,3 +249,10 @@ func (r *sharedRoom) refusals() uint64 {
 	defer r.mu.Unlock()
 	return r.refused
 }
+
+// used is the bytes that peers hold.
+func (r *sharedRoom) used() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.room.used
+}

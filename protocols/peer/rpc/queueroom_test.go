@@ -1,0 +1,95 @@
+package rpc
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// figureOf is the value of a counter or gauge without labels.
+func figureOf(t *testing.T, r *prometheus.Registry, name string) float64 {
+	t.Helper()
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() == name {
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// senderTo is a server with the least room, and a link to each of these, as with builds that do not ask for room: they have 80 MiB for it from the beginning.
+func senderTo(t *testing.T, to map[string]peer.LinkHandler) (from *Links, links map[string]*link, r *prometheus.Registry, end func()) {
+	t.Helper()
+	h := newEar()
+	r = prometheus.NewRegistry()
+	from, err := NewLinks(LinkSettings{Self: peer.LinkHello{Server: "hub", Boot: 1}, GiveUpAfter: time.Hour, SilenceAfter: time.Hour, RoomBytes: linkFrameWindowMin, Registerer: r}, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from.settings.Self.Capabilities &^= peer.CanAskRoom
+	var others []*Links
+	links = map[string]*link{}
+	for server, e := range to {
+		other := linksGivenUp(t, time.Hour, server, e)
+		JoinLinks(from, other)
+		others = append(others, other)
+		l := h.linked(t, len(others)).(*link)
+		links[l.other.Server] = l
+	}
+	return from, links, r, func() {
+		for _, to := range others {
+			to.Close()
+		}
+		from.Close()
+	}
+}
+
+// TestFramesThatARoomRefusesAreCounted: frames for servers that read nothing had all the room, those for others were refused every five seconds, and no figure said so.
+func TestFramesThatARoomRefusesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		may := make(chan struct{})
+		to := map[string]peer.LinkHandler{"healthy": newEar()}
+		for i := range 2 {
+			to[fmt.Sprint("frozen", i)] = &slowEar{newEar(), may}
+		}
+		from, links, r, end := senderTo(t, to)
+		defer end()
+		refused := 0
+		for _, name := range []string{"frozen0", "frozen1"} {
+			if err := sendFrame(t.Context(), links[name], &someRoute, make([]byte, 100), nil); err != nil { // its handler does not come back
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			for range 2 {
+				if err := sendFrame(t.Context(), links[name], &someRoute, make([]byte, 30<<20), nil); fault.Is(err, fault.Throttled) {
+					refused++
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if got := figureOf(t, r, "spillway_rpc_link_refused_frames_total"); refused == 0 || got != float64(refused) {
+			t.Errorf("%v frames are counted as refused, %d were", got, refused)
+		}
+		if got := figureOf(t, r, "spillway_rpc_link_queued_bytes"); got < 30<<20 || got > float64(from.HeldBytes()) {
+			t.Errorf("%v bytes wait to be sent, of %d", got, from.HeldBytes())
+		}
+		close(may)
+		synctest.Wait()
+		if got := figureOf(t, r, "spillway_rpc_link_queued_bytes"); got != 0 {
+			t.Errorf("%v bytes wait when all is sent", got)
+		}
+	})
+}
