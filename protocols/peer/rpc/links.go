@@ -88,8 +88,8 @@ type Links struct {
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 	room     *linkRoom
-	queues   *sharedRoom // for frames that wait to be sent, beyond the first bytes of each link
-	held     budget.Held // bodies that came and are not released, and those that are queued, with bodyCost each
+	queues   *sharedSendRoom // for frames that wait to be sent, beyond the first bytes of each link
+	held     budget.Held     // bodies that came and are not released, and those that are queued, with bodyCost each
 
 	mu struct {
 		sync.Mutex
@@ -106,7 +106,7 @@ func NewLinks(s LinkSettings, h peer.LinkHandler) (*Links, error) {
 		return nil, err
 	}
 	s.Self.Capabilities |= peer.CanAskRoom
-	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes), queues: newSharedRoom(s.RoomBytes, linkFrameWindowMin/2)}
+	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes), queues: newSharedSendRoom(s.RoomBytes, linkFrameWindowMin/2)}
 	ls.ctx, ls.stop = context.WithCancel(context.Background())
 	ls.mu.links, ls.mu.wanted = map[string]*link{}, map[string]context.CancelFunc{}
 	ls.metrics = newLinkMetrics(s.Registerer, ls)

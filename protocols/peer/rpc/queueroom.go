@@ -10,7 +10,7 @@ import (
 )
 
 // queueRoom is a link's part of the memory for frames that wait to be sent. A sender may queue what the other side has room for, and all other sides together may have more than this process
-// has memory, where the network is slow. So each link has its first bytes, and frames beyond these have room in that of all links (Links.queues), which is shared by servers.
+// has memory, where the network is slow. So each link has its first bytes, and frames beyond these have room in that of all links (Links.queues), by the rule of sendRoom.
 //
 //	frame ─▶ room at the other side ─▶ room here ─▶ queue ─▶ network
 //
@@ -19,8 +19,8 @@ import (
 //
 // Locks: mu and that of all are never held together.
 type queueRoom struct {
-	all    *sharedRoom // constant
-	server string      // constant
+	all    *sharedSendRoom // constant
+	server string          // constant
 
 	mu    sync.Mutex
 	first int64      // bytes in use of the first ones
@@ -37,20 +37,19 @@ var errQueuesFull = fault.Errorf(fault.Throttled, "frames that wait to be sent h
 type queued uint8
 
 const (
-	nowhere queued = iota // it is a piece, which has its window alone
-	fromFirst
-	fromAll
+	nowhere   queued = iota // it has none, or it is a piece, which has its window alone
+	fromFirst               // of the first bytes of its link
+	fromAll                 // of what links share
+	fromLane
 )
 
 // try has room for bytes, if there is some at once.
 func (q *queueRoom) try(bytes int64) (queued, bool) {
-	switch {
-	case q.tryFirst(bytes):
+	if q.tryFirst(bytes) {
 		return fromFirst, true
-	case q.all.try(q.server, bytes):
-		return fromAll, true
 	}
-	return nowhere, false
+	from := q.all.try(q.server, bytes)
+	return from, from != nowhere
 }
 
 func (q *queueRoom) tryFirst(bytes int64) bool {
@@ -74,12 +73,13 @@ func (q *queueRoom) enter(ctx context.Context, bytes int64) (queued, error) {
 	case <-limit.C:
 	case <-ctx.Done():
 	}
-	switch { // it may have both
-	case q.leave(w):
+	if q.leave(w) { // it may have both
 		q.all.leave(s)
 		return fromFirst, nil
-	case q.all.settle(s):
-		return fromAll, nil
+	}
+	switch from := q.all.settle(s); {
+	case from != nowhere:
+		return from, nil
 	case ctx.Err() != nil:
 		return nowhere, ctx.Err()
 	}
@@ -137,8 +137,8 @@ func (q *queueRoom) give(from queued, bytes int64) {
 		defer q.mu.Unlock()
 		q.first -= bytes
 		q.serveLocked()
-	case from == fromAll:
-		q.all.give(q.server, bytes)
+	case from != nowhere:
+		q.all.give(q.server, from, bytes)
 	}
 }
 

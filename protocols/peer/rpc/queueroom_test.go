@@ -1,7 +1,9 @@
 package rpc
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +92,58 @@ func TestFramesThatARoomRefusesAreCounted(t *testing.T) {
 		synctest.Wait()
 		if got := figureOf(t, r, "spillway_rpc_link_queued_bytes"); got != 0 {
 			t.Errorf("%v bytes wait when all is sent", got)
+		}
+	})
+}
+
+// TestServersThatReadSlowlyDelayNoLongFrameOfAnother: two servers take a frame in three seconds each, and always had one of 31 MiB waiting here, all the room. Those of 2 MiB for a healthy one waited for them,
+// three seconds each and more.
+func TestServersThatReadSlowlyDelayNoLongFrameOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const frames, pace = 50, 10 * time.Millisecond
+		to := map[string]peer.LinkHandler{"healthy": &pacedEar{newEar(), pace}}
+		slow := map[string]*ear{}
+		for i := range 2 {
+			name := fmt.Sprint("slow", i)
+			slow[name] = newEar()
+			to[name] = &pacedEar{slow[name], 3 * time.Second}
+		}
+		from, links, _, end := senderTo(t, to)
+		defer end()
+		ctx, cancel := context.WithCancel(t.Context())
+		var filling sync.WaitGroup
+		for name := range slow {
+			for range 3 {
+				filling.Go(func() {
+					for ctx.Err() == nil {
+						_ = sendFrame(ctx, links[name], &someRoute, make([]byte, 31<<20), nil)
+					}
+				})
+			}
+		}
+		time.Sleep(10 * time.Second)
+		began := time.Now()
+		for i := range frames {
+			sent := make(chan struct{})
+			if err := sendFrame(t.Context(), links["healthy"], &someRoute, make([]byte, 2<<20), func() { close(sent) }); err != nil {
+				t.Fatalf("frame %d: %v", i, err)
+			}
+			<-sent
+		}
+		if took := time.Since(began); took > 2*frames*pace {
+			t.Errorf("%d frames of 2 MiB, which the server needs %v for, took %v", frames, frames*pace, took)
+		}
+		time.Sleep(20 * time.Second)
+		for name, e := range slow {
+			if n := len(e.frames); n < 3 {
+				t.Errorf("%s has %d frames", name, n)
+			}
+		}
+		cancel()
+		filling.Wait()
+		time.Sleep(time.Minute)
+		if held := from.HeldBytes(); held != 0 || from.queues.used() != 0 {
+			t.Errorf("%d bytes stay booked, and %d of the queues", held, from.queues.used())
 		}
 	})
 }

@@ -45,6 +45,7 @@ type seat struct {
 	bytes int64
 	turn  uint64
 	has   bool          // it holds its bytes
+	from  queued        // where; of a sendRoom
 	got   chan struct{} // closed by sharedRoom when it does
 }
 
@@ -83,14 +84,19 @@ func (r *room) serve() (got []*seat) {
 		if s.bytes > left {
 			return got
 		}
-		next.waits = next.waits[1:]
-		next.held += s.bytes
-		r.used += s.bytes
-		r.turns++
-		next.served = r.turns
-		s.has = true
+		r.take(next, s)
 		got = append(got, s)
 	}
+}
+
+// take gives the first seat of a peer its bytes.
+func (r *room) take(p *roomPeer, s *seat) {
+	p.waits = p.waits[1:]
+	p.held += s.bytes
+	r.used += s.bytes
+	r.turns++
+	p.served = r.turns
+	s.has = true
 }
 
 // leave removes a seat, whether it has its bytes or waits. serve is to be called after it.
@@ -177,47 +183,6 @@ func (r *sharedRoom) enter(ctx context.Context, most time.Duration, peer string,
 	r.room.leave(s)
 	r.serveLocked() // those behind may be smaller
 	return nil, fault.Annotate(errNoRoom, "a message of %d bytes", bytes)
-}
-
-// join has a peer wait for bytes, which it has when got is closed. settle or leave ends that.
-func (r *sharedRoom) join(peer string, bytes int64) *seat {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.room.ask(peer, bytes)
-	s.got = make(chan struct{})
-	r.serveLocked()
-	return s
-}
-
-// settle ends a wait, and reports whether it has its bytes.
-func (r *sharedRoom) settle(s *seat) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s.has {
-		return true
-	}
-	r.room.leave(s)
-	r.serveLocked() // those behind may be smaller
-	return false
-}
-
-// try has a peer hold bytes, if it need not wait for them.
-func (r *sharedRoom) try(peer string, bytes int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.room.ask(peer, bytes)
-	if r.serveLocked(); !s.has {
-		r.room.leave(s)
-	}
-	return s.has
-}
-
-// give returns bytes that a peer holds.
-func (r *sharedRoom) give(peer string, bytes int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.room.give(peer, bytes)
-	r.serveLocked()
 }
 
 // leave gives back what a seat has.
