@@ -73,7 +73,7 @@ func TestAServerThatDoesNotAnswerIsDialledAgain(t *testing.T) {
 func TestHalfAHelloIsNone(t *testing.T) {
 	ls := linksOf(t, "b", newEar())
 	defer ls.Close()
-	own := ls.greeting()
+	own := ls.greeting("other")
 	whole := own.append(nil)
 	for n := range whole {
 		ctx, end := context.WithCancel(t.Context())

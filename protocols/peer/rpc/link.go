@@ -44,8 +44,10 @@ type link struct {
 	// released the bodies.
 	frameRoom outRoom
 	pieceRoom outRoom
-	queueRoom queueRoom
-	part      *linkPart // of the room of all links, for received frames; nil: the other side does not ask for room
+	// Room for those that wait to be sent.
+	queueRoom  queueRoom
+	pieceQueue queueRoom
+	part       *linkPart // of the room of all links, for received frames; nil: the other side does not ask for room
 
 	mu struct {
 		sync.Mutex
@@ -97,7 +99,9 @@ type outgoing struct {
 	sent int
 	cost int64 // while it is queued
 	from queued
-	done func()
+	// piece: from is of pieceQueue.
+	piece bool
+	done  func()
 	// gRPC may read a message after SendMsg has returned, so the owner gets its memory back only with the last
 	// reference.
 	refs atomic.Int32 // the queue's, and one for each part that gRPC may be reading
@@ -149,14 +153,15 @@ const (
 var errLinkFull = fault.Errorf(fault.Throttled, "the link has no room: its other side has not done with what was sent")
 
 // newLink makes a link of two sides that have greeted each other. ctx is the pipe's, and cancel ends it.
-func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p pipe, other linkGreeting, dialed bool) *link {
-	l := &link{ls: ls, self: ls.greeting(), other: other, dialed: dialed, pipe: p, ctx: ctx, cancel: cancel,
+func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p pipe, self, other linkGreeting, dialed bool) *link {
+	l := &link{ls: ls, self: self, other: other, dialed: dialed, pipe: p, ctx: ctx, cancel: cancel,
 		wake: make(chan struct{}, 1), done: make(chan struct{}), began: time.Now()}
 	// A capability counts only if both sides have it: callers then ask one place.
 	l.other.Capabilities &= l.self.Capabilities
 	l.frames.window, l.pieces.window = int64(l.self.frameWindow), int64(l.self.pieceWindow)
 	l.frames.held, l.pieces.held = &ls.held, &ls.held
-	l.queueRoom.all, l.queueRoom.server = ls.queues, other.Server
+	l.queueRoom.all, l.queueRoom.server, l.queueRoom.own, l.queueRoom.waitMax = ls.queues, other.Server, linkFirstBytes, queueWaitMax
+	l.pieceQueue.all, l.pieceQueue.server, l.pieceQueue.own = ls.pieces, other.Server, pieceFirstBytes
 	l.frameRoom.room, l.pieceRoom.room = int64(other.frameWindow), int64(other.pieceWindow)
 	if l.other.Capabilities.Has(peer.CanAskRoom) {
 		l.frameRoom.room, l.frameRoom.asks = linkFirstBytes, true
@@ -245,7 +250,13 @@ func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, d
 	if err := l.await(ctx, &l.pieceRoom, n); err != nil {
 		return err
 	}
+	from, err := l.enterQueue(ctx, &l.pieceQueue, n)
+	if err != nil {
+		l.pieceRoom.credit(uint64(n))
+		return err
+	}
 	o := newOutgoing(append([]byte(nil), data...), n, nil)
+	o.from, o.piece = from, true
 	o.head = appendRoute(beginLinkRecord(nil, linkPiece), r)
 	o.head = binary.AppendUvarint(binary.AppendUvarint(o.head, at.Slot), at.Offset)
 	o.head = endLinkRecord(o.head, 0, len(data))
@@ -258,10 +269,19 @@ func (l *link) queue(to *[]*outgoing, o *outgoing) error {
 	l.ls.held.Add(o.cost)
 	err := l.tryQueue(to, o)
 	if err != nil {
-		l.ls.held.Add(-o.cost)
-		l.queueRoom.give(o.from, o.cost)
+		l.giveRoom(o)
 	}
 	return err
+}
+
+// giveRoom returns what is booked for one that is not queued any more.
+func (l *link) giveRoom(o *outgoing) {
+	l.ls.held.Add(-o.cost)
+	if o.piece {
+		l.pieceQueue.give(o.from, o.cost)
+		return
+	}
+	l.queueRoom.give(o.from, o.cost)
 }
 
 func (l *link) tryQueue(to *[]*outgoing, o *outgoing) error {
@@ -277,8 +297,7 @@ func (l *link) tryQueue(to *[]*outgoing, o *outgoing) error {
 
 // unqueued is called for each that has left its queue.
 func (l *link) unqueued(o *outgoing) {
-	l.ls.held.Add(-o.cost)
-	l.queueRoom.give(o.from, o.cost)
+	l.giveRoom(o)
 	o.release()
 }
 

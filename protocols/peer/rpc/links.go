@@ -25,8 +25,11 @@ type LinkSettings struct {
 	// FrameWindowBytes bounds the received frames of one link that are not released, within RoomBytes. Default 80 MiB; at least twice the longest frame.
 	// Larger: more memory a server that this one shares partitions with.
 	FrameWindowBytes int64
-	// PieceWindowBytes bounds the pieces of segments likewise. Default 4 MiB; at least 512 KiB.
+	// PieceWindowBytes bounds the pieces of segments of one link likewise, within PieceRoomBytes. Default 4 MiB; at least 512 KiB.
 	PieceWindowBytes int64
+	// PieceRoomBytes bounds those of all links together, beyond 512 KiB of each, and those that wait to be sent likewise. Default an eighth of
+	// RoomBytes. Larger: segments pass faster over a long way, where there are many servers.
+	PieceRoomBytes int64
 	// RoomBytes bounds the received frames of all links together that are not released, beyond 1 MiB of each. Default 512 MiB; at least
 	// twice the longest frame. It bounds those that wait to be sent likewise. Links with builds that do not ask for room have FrameWindowBytes each beside it.
 	RoomBytes int64
@@ -46,6 +49,7 @@ func (s *LinkSettings) setDefaults() {
 	setDefault(&s.FrameWindowBytes, 80<<20)
 	setDefault(&s.PieceWindowBytes, 4<<20)
 	setDefault(&s.RoomBytes, 512<<20)
+	setDefault(&s.PieceRoomBytes, s.RoomBytes/pieceRoomShare)
 	setDefault(&s.SilenceAfter, 500*time.Millisecond)
 	setDefault(&s.GiveUpAfter, 4*s.SilenceAfter)
 	if s.Log == nil {
@@ -60,11 +64,14 @@ func (s LinkSettings) Validate() error {
 	if s.Self.Server == "" || len(s.Self.Server) > linkServerBytesMax {
 		errs = append(errs, fault.Errorf(fault.Invalid, "a link of a server with the id %q", s.Self.Server))
 	}
-	if s.FrameWindowBytes < linkFrameWindowMin || s.PieceWindowBytes < 4*peer.LinkPieceBytesMax || max(s.FrameWindowBytes, s.PieceWindowBytes) > linkWindowMax {
+	if s.FrameWindowBytes < linkFrameWindowMin || s.PieceWindowBytes < pieceWindowMin || max(s.FrameWindowBytes, s.PieceWindowBytes) > linkWindowMax {
 		errs = append(errs, fault.Errorf(fault.Invalid, "windows of %d and %d bytes on a link", s.FrameWindowBytes, s.PieceWindowBytes))
 	}
 	if s.RoomBytes < linkFrameWindowMin {
 		errs = append(errs, fault.Errorf(fault.Invalid, "room of %d bytes for all links, less than %d", s.RoomBytes, linkFrameWindowMin))
+	}
+	if s.PieceRoomBytes < pieceWindowMin {
+		errs = append(errs, fault.Errorf(fault.Invalid, "room of %d bytes for the pieces of segments of all links, less than %d", s.PieceRoomBytes, pieceWindowMin))
 	}
 	if s.SilenceAfter < 20*time.Millisecond || s.GiveUpAfter < s.SilenceAfter {
 		errs = append(errs, fault.Errorf(fault.Invalid, "a link silent after %v and given up after %v", s.SilenceAfter, s.GiveUpAfter))
@@ -88,6 +95,7 @@ type Links struct {
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 	room     *linkRoom
+	pieces   *sharedSendRoom // for pieces of segments that wait to be sent
 	queues   *sharedSendRoom // for frames that wait to be sent, beyond the first bytes of each link
 	held     budget.Held     // bodies that came and are not released, and those that are queued, with bodyCost each
 
@@ -96,6 +104,8 @@ type Links struct {
 		closed bool
 		links  map[string]*link              // by the other server's id
 		wanted map[string]context.CancelFunc // dialled by us
+		// windows are those for pieces of segments, of the servers that are wanted or linked, and of those that dial.
+		windows map[string]int64
 	}
 }
 
@@ -106,9 +116,10 @@ func NewLinks(s LinkSettings, h peer.LinkHandler) (*Links, error) {
 		return nil, err
 	}
 	s.Self.Capabilities |= peer.CanAskRoom
-	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes), queues: newSharedSendRoom(s.RoomBytes, linkFrameWindowMin/2)}
+	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes), queues: newSharedSendRoom(s.RoomBytes, linkFrameWindowMin/2),
+		pieces: newSharedSendRoom(s.PieceRoomBytes, peer.LinkPieceBytesMax+bodyCost)}
 	ls.ctx, ls.stop = context.WithCancel(context.Background())
-	ls.mu.links, ls.mu.wanted = map[string]*link{}, map[string]context.CancelFunc{}
+	ls.mu.links, ls.mu.wanted, ls.mu.windows = map[string]*link{}, map[string]context.CancelFunc{}, map[string]int64{}
 	ls.metrics = newLinkMetrics(s.Registerer, ls)
 	return ls, nil
 }
@@ -163,6 +174,7 @@ func (ls *Links) Disconnect(server string) {
 	if l != nil {
 		l.Close("it is not wanted any more")
 	}
+	ls.forget(server)
 }
 
 // Close ends all links and returns when no goroutine is left.
@@ -227,7 +239,8 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 	}
 	stop := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
 	defer stop()
-	own := ls.greeting()
+	defer ls.forget(server)
+	own := ls.greeting(server)
 	buf, _ := pooled(own.append(nil))
 	if err := p.SendMsg(&message{data: mem.BufferSlice{buf}}); err != nil && !isEOF(err) {
 		cancel(err)
@@ -241,7 +254,7 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 		cancel(err)
 		return err
 	}
-	l := newLink(lctx, cancel, ls, p, other, true)
+	l := newLink(lctx, cancel, ls, p, own, other, true)
 	if err := ls.admit(l); err != nil {
 		cancel(err)
 		return err
@@ -262,12 +275,13 @@ func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 		return err
 	}
 	lctx, cancel := context.WithCancelCause(ctx)
-	l := newLink(lctx, cancel, ls, p, other, false)
+	own := ls.greeting(other.Server)
+	l := newLink(lctx, cancel, ls, p, own, other, false)
 	if err := ls.admit(l); err != nil {
 		cancel(err)
+		ls.forget(other.Server)
 		return err
 	}
-	own := ls.greeting()
 	buf, _ := pooled(own.append(nil))
 	if err := p.SendMsg(&message{data: mem.BufferSlice{buf}}); err != nil {
 		cancel(err) // and receive returns the reason
@@ -280,10 +294,55 @@ func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 	return context.Cause(lctx)
 }
 
-// greeting is our hello.
-func (ls *Links) greeting() linkGreeting {
+// greeting is our hello to a server.
+func (ls *Links) greeting(server string) linkGreeting {
 	return linkGreeting{LinkHello: ls.settings.Self, versionMin: linkOldest, versionMax: linkVersion,
-		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.settings.PieceWindowBytes)}
+		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.pieceWindow(server))}
+}
+
+const (
+	// pieceWindowMin is the window for pieces that each link has: four of the longest.
+	pieceWindowMin = 4 * peer.LinkPieceBytesMax
+	// pieceRoomShare is the part of the room for frames that pieces have beside it.
+	pieceRoomShare = 8
+)
+
+// pieceWindow is the window for pieces of segments that a server is given. It is promised in the hello and cannot be taken back. A server keeps it from one link to the next.
+func (ls *Links) pieceWindow(server string) int64 {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if w := ls.mu.windows[server]; w > 0 {
+		return w
+	}
+	given, others := int64(0), 0
+	for _, w := range ls.mu.windows {
+		if w > pieceWindowMin { // which each has beside the room
+			given += w
+		}
+	}
+	for other := range ls.mu.wanted {
+		if ls.mu.windows[other] == 0 && other != server {
+			others++
+		}
+	}
+	w := pieceWindowOf(ls.settings.PieceRoomBytes, ls.settings.PieceWindowBytes, given, 1+others+len(ls.mu.windows))
+	ls.mu.windows[server] = w
+	return w
+}
+
+// pieceWindowOf is the window of one of so many servers: a share of the room, as far as it is not given to others, and at least pieceWindowMin, so that segments pass to and from each server, however many
+// there are. So all windows together are at most the room and pieceWindowMin for each server.
+func pieceWindowOf(room, most, given int64, servers int) int64 {
+	return max(min(room/int64(servers), room-given, most), pieceWindowMin)
+}
+
+// forget takes back the window of a server that is neither linked nor wanted.
+func (ls *Links) forget(server string) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.mu.links[server] == nil && ls.mu.wanted[server] == nil {
+		delete(ls.mu.windows, server)
+	}
 }
 
 // greetingShare is how many times GiveUpAfter the other side's hello may be late: a server that begins has more to do than to give a sign of life.
@@ -342,7 +401,7 @@ func (h *linkGreeting) check() error {
 	case h.versionMin > linkVersion || h.versionMax < linkOldest:
 		return fault.Errorf(fault.Unavailable, "server %s speaks versions %d to %d of links, this one %d to %d: upgrade the older of the two",
 			h.Server, h.versionMin, h.versionMax, linkOldest, linkVersion)
-	case h.frameWindow < linkFrameWindowMin || h.frameWindow > linkWindowMax || h.pieceWindow < 4*peer.LinkPieceBytesMax || h.pieceWindow > linkWindowMax:
+	case h.frameWindow < linkFrameWindowMin || h.frameWindow > linkWindowMax || h.pieceWindow < pieceWindowMin || h.pieceWindow > linkWindowMax:
 		return fault.Errorf(fault.Corrupt, "server %s has windows of %d and %d bytes", h.Server, h.frameWindow, h.pieceWindow)
 	}
 	return nil
@@ -404,6 +463,9 @@ func (ls *Links) gone(l *link) {
 	defer ls.mu.Unlock()
 	if ls.mu.links[l.other.Server] == l {
 		delete(ls.mu.links, l.other.Server)
+		if ls.mu.wanted[l.other.Server] == nil {
+			delete(ls.mu.windows, l.other.Server)
+		}
 	}
 }
 

@@ -198,9 +198,9 @@ func FuzzLinkStream(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer ls.Close()
-		other := ls.greeting()
+		other := ls.greeting("other")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		l := newLink(ctx, cancel, ls, nil, other, false)
+		l := newLink(ctx, cancel, ls, nil, other, other, false)
 		buf, _ := pooled(b)
 		defer buf.Free()
 		if err := l.takeMessage(buf); err != nil && !fault.Is(err, fault.Corrupt) {

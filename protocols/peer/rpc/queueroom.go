@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// queueRoom is a link's part of the memory for frames that wait to be sent. A sender may queue what the other side has room for, and all other sides together may have more than this process
+// queueRoom is a link's part of the memory for frames that wait to be sent, or for pieces of segments. A sender may queue what the other side has room for, and all other sides together may have more than this process
 // has memory, where the network is slow. So each link has its first bytes, and frames beyond these have room in that of all links (Links.queues), by the rule of sendRoom.
 //
 //	frame ─▶ room at the other side ─▶ room here ─▶ queue ─▶ network
@@ -19,8 +19,11 @@ import (
 //
 // Locks: mu and that of all are never held together.
 type queueRoom struct {
-	all    *sharedSendRoom // constant
-	server string          // constant
+	// Constant.
+	all     *sharedSendRoom
+	server  string
+	own     int64         // the first bytes of the link
+	waitMax time.Duration // 0: what waits is not refused
 
 	mu    sync.Mutex
 	first int64      // bytes in use of the first ones
@@ -30,6 +33,10 @@ type queueRoom struct {
 // queueWaitMax is how long frames wait for room in queues until they are refused, and tried again by their partition.
 const queueWaitMax = 5 * time.Second
 
+// pieceFirstBytes are the first bytes of a link for pieces: one is sent while the next is read from its file. Pieces are never refused: each is in memory once however long it waits, and its
+// transfer sends no other meanwhile.
+const pieceFirstBytes = 2 * (peer.LinkPieceBytesMax + bodyCost)
+
 // errQueuesFull refuses frames that waited that long.
 var errQueuesFull = fault.Errorf(fault.Throttled, "frames that wait to be sent have all the room there is for %v; the network to other servers is slow", queueWaitMax)
 
@@ -37,10 +44,10 @@ var errQueuesFull = fault.Errorf(fault.Throttled, "frames that wait to be sent h
 type queued uint8
 
 const (
-	nowhere   queued = iota // it has none, or it is a piece, which has its window alone
+	nowhere   queued = iota // it has none
 	fromFirst               // of the first bytes of its link
 	fromAll                 // of what links share
-	fromLane
+	fromLane                // likewise, of its lane
 )
 
 // try has room for bytes, if there is some at once.
@@ -55,7 +62,7 @@ func (q *queueRoom) try(bytes int64) (queued, bool) {
 func (q *queueRoom) tryFirst(bytes int64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waits) > 0 || q.first+bytes > linkFirstBytes {
+	if len(q.waits) > 0 || q.first+bytes > q.own {
 		return false
 	}
 	q.first += bytes
@@ -65,12 +72,16 @@ func (q *queueRoom) tryFirst(bytes int64) bool {
 // enter waits for room. Errors are errQueuesFull and that of ctx.
 func (q *queueRoom) enter(ctx context.Context, bytes int64) (queued, error) {
 	w, s := q.join(bytes), q.all.join(q.server, bytes)
-	limit := time.NewTimer(queueWaitMax)
-	defer limit.Stop()
+	var limit <-chan time.Time
+	if q.waitMax > 0 {
+		t := time.NewTimer(q.waitMax)
+		defer t.Stop()
+		limit = t.C
+	}
 	select {
 	case <-s.got:
 	case <-w.ready:
-	case <-limit.C:
+	case <-limit:
 	case <-ctx.Done():
 	}
 	if q.leave(w) { // it may have both
@@ -89,7 +100,7 @@ func (q *queueRoom) enter(ctx context.Context, bytes int64) (queued, error) {
 // join waits for some of the first bytes, unless they are too few.
 func (q *queueRoom) join(bytes int64) *outWait {
 	w := &outWait{bytes: bytes, ready: make(chan struct{})}
-	if bytes > linkFirstBytes {
+	if bytes > q.own {
 		return w
 	}
 	q.mu.Lock()
@@ -110,11 +121,11 @@ func (q *queueRoom) leave(w *outWait) bool {
 			return false
 		}
 	}
-	return w.bytes <= linkFirstBytes
+	return w.bytes <= q.own
 }
 
 func (q *queueRoom) serveLocked() {
-	for len(q.waits) > 0 && q.first+q.waits[0].bytes <= linkFirstBytes {
+	for len(q.waits) > 0 && q.first+q.waits[0].bytes <= q.own {
 		q.first += q.waits[0].bytes
 		close(q.waits[0].ready)
 		q.waits = q.waits[1:]
@@ -151,7 +162,7 @@ func (l *link) Frames(ctx context.Context, n, bytes int, send func(peer.QueueFra
 	if err := l.await(ctx, &l.frameRoom, left); err != nil {
 		return err
 	}
-	from, err := l.enterQueue(ctx, left)
+	from, err := l.enterQueue(ctx, &l.queueRoom, left)
 	if err != nil {
 		if err == errQueuesFull {
 			l.ls.metrics.linkRefused.Add(float64(n))
@@ -178,15 +189,15 @@ func (l *link) Frames(ctx context.Context, n, bytes int, send func(peer.QueueFra
 }
 
 // enterQueue has room in the queue, unless ctx or the link ends before.
-func (l *link) enterQueue(ctx context.Context, bytes int64) (queued, error) {
+func (l *link) enterQueue(ctx context.Context, q *queueRoom, bytes int64) (queued, error) {
 	// Mostly there is room. A frame of 10 kB alone costs 40 % more where a wait is prepared first (BenchmarkLinkFrames, 2026-12-01).
-	if from, ok := l.queueRoom.try(bytes); ok {
+	if from, ok := q.try(bytes); ok {
 		return from, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
-	from, err := l.queueRoom.enter(ctx, bytes)
+	from, err := q.enter(ctx, bytes)
 	switch {
 	case err == nil || err == errQueuesFull:
 		return from, err
