@@ -15,6 +15,10 @@ import (
 // between end and damage by pebble's rules: an orphaned chunk is skipped, a trailer counts as the end wherever it stands, a bad
 // chunk ends the log unless a sync offset contradicts (which counts partial blocks only). Here every oddity is reported with its
 // place, and Recover decides by the content of the records.
+
+// ReadBytes is the most that Replay has in memory beside a record: it reads so much at once.
+const ReadBytes = windowSize
+
 const (
 	blockSize       = 32 << 10
 	chunkHeaderSize = 11

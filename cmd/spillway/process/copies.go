@@ -54,7 +54,7 @@ func (c *copies) open(p *storage) (err error) {
 		return err
 	}
 	c.chains = runner.New(runner.Deps{Server: string(p.id), Store: lease.StoreID(p.brick.ID().String()), Leases: p.lead, Wire: c.wire,
-		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Watch: p.brick.Watch, RecentBytes: p.cfg.RecentBytes(), Log: p.log, Registerer: p.registerer}, chain.Settings{})
+		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Watch: p.brick.Watch, RecentBytes: p.cfg.RecentBytes(), ReadBytes: p.cfg.LogReadBytes(), Log: p.log, Registerer: p.registerer}, chain.Settings{})
 	c.segments = replicas.New(replicas.Deps{Brick: p.brick, Chains: c.chains, Clock: keeper.Boottime, Log: p.log, Registerer: p.registerer},
 		p.cfg.ForReplicas())
 	handler.Join(c.segments)
@@ -128,6 +128,21 @@ func (c *copies) recentBytes() int64 {
 func (c *copies) onRecentGrowth(grown func(to int64)) {
 	if c.chains != nil {
 		c.chains.OnRecentGrowth(grown)
+	}
+}
+
+// readingBytes is the memory in which the log is read for copies that are behind.
+func (c *copies) readingBytes() int64 {
+	if c.chains == nil {
+		return 0
+	}
+	return c.chains.ReadingBytes()
+}
+
+// onReadingGrowth registers grown, which is called before readingBytes grows.
+func (c *copies) onReadingGrowth(grown func(to int64)) {
+	if c.chains != nil {
+		c.chains.OnReadingGrowth(grown)
 	}
 }
 

@@ -274,6 +274,7 @@ func (p *storage) follows() []followed {
 	return []followed{
 		p.cfg.heads(p.accounts.heads, p.server), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
 		ahead(p.accounts.bodies, 1, p.rpc.RequestBytes, p.rpc.OnRequestGrowth), ahead(p.accounts.bodies, 1, p.rpc.InsertBytes, p.rpc.OnInsertGrowth), ahead(p.accounts.bodies, 1, p.rpc.ArrivingBytes, p.rpc.OnArrivingGrowth), ahead(p.accounts.bodies, 1, p.rpc.UnreadBytes, p.rpc.OnUnreadGrowth), ahead(p.accounts.bodies, 1, p.copies.linkBytes, p.copies.onLinkGrowth), ahead(p.accounts.bodies, 1, p.copies.recentBytes, p.copies.onRecentGrowth),
+		ahead(p.accounts.bodies, 1, p.copies.readingBytes, p.copies.onReadingGrowth),
 		ahead(p.accounts.queries, 1, p.rpc.AnswerBytes, p.rpc.OnAnswerGrowth), ahead(p.accounts.compactions, 1, p.copies.heldBytes, later), ahead(p.accounts.heads, 1, p.stagedBytes, later), ahead(p.accounts.series, settings.KeptBytes, p.server.Series, later),
 	}
 }

@@ -100,6 +100,9 @@ const (
 	recentMost  = 64 << 20
 )
 
+// LogReadBytes bounds the memory in which a storage server reads its log for copies that are behind.
+func (c *Config) LogReadBytes() int64 { return c.RecentBytes() }
+
 // RecentBytes bounds the newest frames of all partitions of a storage server that have copies.
 func (c *Config) RecentBytes() int64 {
 	return min(max(int64(c.Storage.MemoryBytes)/recentShare, recentLeast), recentMost)

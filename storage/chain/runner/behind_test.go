@@ -2,12 +2,16 @@ package runner
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/chain"
 	"github.com/spillwaydb/spillway/storage/partition"
 )
@@ -66,5 +70,95 @@ func TestAMemberThatWasAwayGetsAllFramesInTheirOrder(t *testing.T) {
 	}
 	for head.links.HeldBytes() != 0 { // else some stay booked
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestReadsOfTheLogForMembersThatAreBehindAreBooked: each read had a window of 1 MiB in no account, and a server that comes back is behind in all its partitions at once. With memory for one read
+// all members get their frames, one read after the other.
+func TestReadsOfTheLogForMembersThatAreBehindAreBooked(t *testing.T) {
+	_, nodes, end := runSome(t, 4, chain.Settings{SilentAfter: time.Hour, SlowAfter: time.Hour, PingEvery: 20 * time.Millisecond})
+	defer end()
+	head, away := nodes[0], nodes[1:]
+	head.chains.reads = newLogReads(1) // before anything is read
+	var most atomic.Int64
+	head.chains.OnReadingGrowth(func(to int64) { most.Store(max(most.Load(), to)) })
+	for _, n := range away {
+		server := string(n.self.Server)
+		head.links.Disconnect(server)
+		for _, up := head.links.Link(server); up; _, up = head.links.Link(server) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	ref := head.index.Intern(point.MakeLabels(point.MetricName, "m"))
+	for i := range 300 { // more than memory keeps
+		r := &partition.Rows{Stamp: point.Stamp(i+1) << 20, Level: point.One}
+		for k := range 1_000 {
+			r.Refs, r.Times, r.Values = append(r.Refs, ref), append(r.Times, point.Nanos(i*1_000+k+1)*1_000_003), append(r.Values, rand.Float64())
+		}
+		head.must(head.Append(r))
+	}
+	for _, n := range away {
+		rpc.JoinLinks(head.links, n.links)
+	}
+	for _, n := range away {
+		for n.Last() != head.Last() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if n := most.Load(); n != brick.ReadBytes {
+		t.Errorf("%d bytes were booked for reads at a time, want those of one", n)
+	}
+	for head.chains.ReadingBytes() != 0 { // else some stay booked
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestNoMoreReadsAreUnderWayThanHaveMemory: the others wait, and each has its turn.
+func TestNoMoreReadsAreUnderWayThanHaveMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const reads = 7
+		r := newLogReads(2*brick.ReadBytes + 5)
+		var underWay, done atomic.Int64
+		goOn := make(chan struct{})
+		for range reads {
+			go func() {
+				if err := r.do(t.Context(), func() error {
+					underWay.Add(1)
+					<-goOn
+					underWay.Add(-1)
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+				done.Add(1)
+			}()
+		}
+		for i := range int64(reads) {
+			synctest.Wait()
+			if n, want := underWay.Load(), min(2, reads-i); n != want || r.held.Load() != want*brick.ReadBytes {
+				t.Errorf("%d reads are under way with %d bytes booked, want %d", n, r.held.Load(), want)
+			}
+			goOn <- struct{}{}
+		}
+		synctest.Wait()
+		if done.Load() != reads || r.held.Load() != 0 {
+			t.Errorf("%d reads of %d are done, and %d bytes stay booked", done.Load(), reads, r.held.Load())
+		}
+	})
+}
+
+// TestAReadThatWaitsForMemoryEndsWithItsPlacement, and leaves the memory to others.
+func TestAReadThatWaitsForMemoryEndsWithItsPlacement(t *testing.T) {
+	r := newLogReads(1)
+	ctx, end := context.WithCancel(t.Context())
+	err := r.do(t.Context(), func() error {
+		end()
+		return r.do(ctx, func() error { return nil })
+	})
+	if err != context.Canceled || r.held.Load() != 0 {
+		t.Errorf("%v, and %d bytes stay booked", err, r.held.Load())
+	}
+	if err := r.do(t.Context(), func() error { return nil }); err != nil {
+		t.Error(err)
 	}
 }

@@ -77,6 +77,9 @@ type Deps struct {
 	Log    *slog.Logger
 	// RecentBytes bounds the memory of the newest frames of all logs together. 0: 64 MiB. Smaller: a member that is a moment behind is sent frames out of the log.
 	RecentBytes int64
+	// ReadBytes bounds the memory in which the logs are read for members that are behind. 0: 64 MiB; at least one read of 1 MiB is under way. Smaller: where many are behind at once they wait for
+	// each other.
+	ReadBytes int64
 	// Registerer is where metrics are registered; nil: none are.
 	Registerer prometheus.Registerer
 }
@@ -87,6 +90,7 @@ type Chains struct {
 	settings chain.Settings
 	here     atomic.Pointer[Partitions] // nil until Serve
 	recents  recents
+	reads    *logReads
 
 	ctx    context.Context // ends with Run
 	cancel context.CancelFunc
@@ -112,6 +116,7 @@ type Chains struct {
 func New(d Deps, s chain.Settings) *Chains {
 	c := &Chains{deps: d, settings: s}
 	c.recents.most = cmp.Or(d.RecentBytes, recentBytes)
+	c.reads = newLogReads(cmp.Or(d.ReadBytes, readBytes))
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.copies, c.mu.opening = map[lease.Partition]*placement{}, map[lease.Partition]bool{}
 	d.Watch(c.synced)

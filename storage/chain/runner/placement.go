@@ -617,12 +617,14 @@ func (x *placement) eachFrame(after, upto point.Serial, f func(s, prev point.Ser
 	frames, found := x.mu.recent.after(after, groupBytes)
 	x.mu.Unlock()
 	if !found || len(frames) == 0 {
-		return x.p.EachFrameUpTo(after, upto, func(s point.Serial, rec []byte) error {
-			h, err := frame.Header(rec)
-			if err != nil {
-				return err
-			}
-			return f(s, h.Prev, rec)
+		return x.c.reads.do(x.ctx, func() error {
+			return x.p.EachFrameUpTo(after, upto, func(s point.Serial, rec []byte) error {
+				h, err := frame.Header(rec)
+				if err != nil {
+					return err
+				}
+				return f(s, h.Prev, rec)
+			})
 		})
 	}
 	for _, k := range frames {

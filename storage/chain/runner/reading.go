@@ -1,0 +1,47 @@
+package runner
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/storage/brick"
+)
+
+// logReads bounds the memory in which frames are read from the log for members that are behind, of all partitions: each read has a window of brick.ReadBytes. Beyond the bound reads wait, in
+// the order in which they came; none is refused.
+//
+//	room on the link ─▶ a read ─▶ log ─▶ queue of the link, in that room
+//
+// A read waits for none of what waits for it: it comes after the room on the link, so that a server that reads slowly holds no window, and what it reads has its room already. It waits for the disk alone.
+type logReads struct {
+	underWay chan struct{} // one for each
+	held     budget.Held
+}
+
+// readBytes bounds the memory of reads, unless Deps.ReadBytes does.
+const readBytes = 64 << 20
+
+func newLogReads(most int64) *logReads {
+	return &logReads{underWay: make(chan struct{}, max(1, most/brick.ReadBytes))}
+}
+
+// do calls read when there is memory for its window. The error is that of read or ctx.
+func (r *logReads) do(ctx context.Context, read func() error) error {
+	select {
+	case r.underWay <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	r.held.Add(brick.ReadBytes)
+	defer func() {
+		r.held.Add(-brick.ReadBytes)
+		<-r.underWay
+	}()
+	return read()
+}
+
+// ReadingBytes is the memory of reads of the logs for members that are behind.
+func (c *Chains) ReadingBytes() int64 { return c.reads.held.Load() }
+
+// OnReadingGrowth registers f, which is called with the coming value of ReadingBytes each time before it grows.
+func (c *Chains) OnReadingGrowth(f func(to int64)) { c.reads.held.OnGrowth(f) }
