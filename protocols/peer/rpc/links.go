@@ -307,7 +307,8 @@ const (
 	pieceRoomShare = 8
 )
 
-// pieceWindow is the window for pieces of segments that a server is given. It is promised in the hello and cannot be taken back. A server keeps it from one link to the next.
+// pieceWindow is the window for pieces of segments that a server is given. It is promised in the hello and cannot be taken back. A server
+// keeps it from one link to the next.
 func (ls *Links) pieceWindow(server string) int64 {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -330,8 +331,9 @@ func (ls *Links) pieceWindow(server string) int64 {
 	return w
 }
 
-// pieceWindowOf is the window of one of so many servers: a share of the room, as far as it is not given to others, and at least pieceWindowMin, so that segments pass to and from each server, however many
-// there are. So all windows together are at most the room and pieceWindowMin for each server.
+// pieceWindowOf is the window of one of so many servers: a share of the room, as far as it is not given to others, and at least
+// pieceWindowMin, so that segments pass from each server, however many there are. So all windows together are at most the room and
+// pieceWindowMin for each server.
 func pieceWindowOf(room, most, given int64, servers int) int64 {
 	return max(min(room/int64(servers), room-given, most), pieceWindowMin)
 }

@@ -33,7 +33,8 @@ func transferPieces(ctx context.Context, l peer.Link, n int) error {
 	return nil
 }
 
-// TestPiecesFromManyServersHaveOneBound: twenty servers send segments to one whose disk is slow. Each had a window of 4 MiB, 80 MiB beside the memory.
+// TestPiecesFromManyServersHaveOneBound: twenty servers send segments to one whose disk is slow. Each had a window of 4 MiB, 80 MiB beside
+// the memory.
 func TestPiecesFromManyServersHaveOneBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const servers, each = 20, 40
@@ -74,8 +75,8 @@ func TestPiecesFromManyServersHaveOneBound(t *testing.T) {
 	})
 }
 
-// TestPiecesToManyServersHaveOneBound: twenty servers read nothing, and a server that sends segments to all held 4 MiB for each. One more that reads has its segment meanwhile, and each
-// of them once it reads again.
+// TestPiecesToManyServersHaveOneBound: twenty servers read nothing, and a server that sends segments to all held 4 MiB for each. One more
+// that reads has its segment meanwhile, and each of them once it reads again.
 func TestPiecesToManyServersHaveOneBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const frozen, each = 20, 40
@@ -125,8 +126,9 @@ func TestPiecesToManyServersHaveOneBound(t *testing.T) {
 		close(may)
 		sending.Wait()
 		synctest.Wait()
-		if n := sent.Load(); n != frozen || from.HeldBytes() != 0 || from.pieces.used() != 0 || from.pieces.wanted() {
-			t.Errorf("%d transfers of %d have ended, %d bytes stay booked, and %d of the room", n, frozen, from.HeldBytes(), from.pieces.used())
+		n, used := sent.Load(), from.pieces.used()
+		if n != frozen || from.HeldBytes() != 0 || used != 0 || from.pieces.wanted() {
+			t.Errorf("%d transfers of %d have ended, %d bytes stay booked, and %d of the room", n, frozen, from.HeldBytes(), used)
 		}
 	})
 }

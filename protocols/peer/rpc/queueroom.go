@@ -9,13 +9,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// queueRoom is a link's part of the memory for frames that wait to be sent, or for pieces of segments. A sender may queue what the other side has room for, and all other sides together may have more than this process
-// has memory, where the network is slow. So each link has its first bytes, and frames beyond these have room in that of all links (Links.queues), by the rule of sendRoom.
+// queueRoom is a link's part of the memory for frames that wait to be sent, or for pieces of segments. A sender may queue what the other
+// side has room for, and all other sides together may have more than this process has memory, where the network is slow. So each link has
+// its first bytes, and frames beyond these have room in that of all links (Links.queues), by the rule of sendRoom.
 //
 //	frame ─▶ room at the other side ─▶ room here ─▶ queue ─▶ network
 //
-// Queues empty as the other sides read, which they always do: room here waits for none there, or the link ends. A frame that the first bytes can hold waits for them as well as for the room
-// of all, so that it goes on as its own link does, whatever others hold.
+// Queues empty as the other sides read, which they always do: room here waits for none there, or the link ends. A frame that the first
+// bytes can hold waits for them as well as for the room of all, so that it goes on as its own link does, whatever others hold.
 //
 // Locks: mu and that of all are never held together.
 type queueRoom struct {
@@ -33,8 +34,8 @@ type queueRoom struct {
 // queueWaitMax is how long frames wait for room in queues until they are refused, and tried again by their partition.
 const queueWaitMax = 5 * time.Second
 
-// pieceFirstBytes are the first bytes of a link for pieces: one is sent while the next is read from its file. Pieces are never refused: each is in memory once however long it waits, and its
-// transfer sends no other meanwhile.
+// pieceFirstBytes are the first bytes of a link for pieces: one is sent while the next is read from its file. Pieces are never refused:
+// each is in memory once however long it waits, and its transfer sends no other meanwhile.
 const pieceFirstBytes = 2 * (peer.LinkPieceBytesMax + bodyCost)
 
 // errQueuesFull refuses frames that waited that long.

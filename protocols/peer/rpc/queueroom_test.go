@@ -31,12 +31,14 @@ func figureOf(t *testing.T, r *prometheus.Registry, name string) float64 {
 	return 0
 }
 
-// senderTo is a server with the least room, and a link to each of these, as with builds that do not ask for room: they have 80 MiB for it from the beginning.
+// senderTo is a server with the least room, and a link to each of these, as with builds that do not ask for room: they have 80 MiB for it
+// from the beginning.
 func senderTo(t *testing.T, to map[string]peer.LinkHandler) (from *Links, links map[string]*link, r *prometheus.Registry, end func()) {
 	t.Helper()
 	h := newEar()
 	r = prometheus.NewRegistry()
-	from, err := NewLinks(LinkSettings{Self: peer.LinkHello{Server: "hub", Boot: 1}, GiveUpAfter: time.Hour, SilenceAfter: time.Hour, RoomBytes: linkFrameWindowMin, Registerer: r}, h)
+	from, err := NewLinks(LinkSettings{Self: peer.LinkHello{Server: "hub", Boot: 1}, GiveUpAfter: time.Hour, SilenceAfter: time.Hour,
+		RoomBytes: linkFrameWindowMin, Registerer: r}, h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +60,8 @@ func senderTo(t *testing.T, to map[string]peer.LinkHandler) (from *Links, links 
 	}
 }
 
-// TestFramesThatARoomRefusesAreCounted: frames for servers that read nothing had all the room, those for others were refused every five seconds, and no figure said so.
+// TestFramesThatARoomRefusesAreCounted: frames for servers that read nothing had all the room, those for others were refused every five
+// seconds, and no figure said so.
 func TestFramesThatARoomRefusesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		may := make(chan struct{})
@@ -96,8 +99,8 @@ func TestFramesThatARoomRefusesAreCounted(t *testing.T) {
 	})
 }
 
-// TestServersThatReadSlowlyDelayNoLongFrameOfAnother: two servers take a frame in three seconds each, and always had one of 31 MiB waiting here, all the room. Those of 2 MiB for a healthy one waited for them,
-// three seconds each and more.
+// TestServersThatReadSlowlyDelayNoLongFrameOfAnother: two servers take a frame in three seconds each, and always had one of 31 MiB waiting
+// here, all the room. Those of 2 MiB for a healthy one waited for them, three seconds each and more.
 func TestServersThatReadSlowlyDelayNoLongFrameOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const frames, pace = 50, 10 * time.Millisecond

@@ -7,14 +7,18 @@ import "sync"
 //	most ─┬─ shared: a link holds no more of it than it leaves free for others
 //	      └─ lane:   one frame of a link that holds nothing, whatever its length, by turns
 //
-// What a link holds cannot be taken back while its other side reads slowly. So a link that asks for more gets at most half of what is free: k links that come one after the other leave a 2^k-th of
-// the shared part free, and once they have sent what is beyond their share, a (k+1)th, as much as each of them holds. Half of what is free is always there for a frame of one more link.
-// (These are the dynamic thresholds of switches with shared memory, Choudhury and Hahne 1998, with a factor of 1.) The price: a link that is alone has half of the shared part.
+// What a link holds cannot be taken back while its other side reads slowly. So a link that asks for more gets at most half of what is free:
+// k links that come one after the other leave a 2^k-th of the shared part free, and once they have sent what is beyond their share, a
+// (k+1)th, as much as each of them holds. Half of what is free is always there for a frame of one more link. (These are the dynamic
+// thresholds of switches with shared memory, Choudhury and Hahne 1998, with a factor of 1.) The price: a link that is alone has half of the
+// shared part.
 //
-// A frame that waits is in the end sent: a link's frames keep their order, so those of its link before it leave, the link then holds nothing, and it is in line for the lane. The lane becomes free as
-// the other side reads or the link ends, which needs no room here. Frames that fit the shared part pass those that wait for the lane.
+// A frame that waits is in the end sent: a link's frames keep their order, so those of its link before it leave, the link then holds
+// nothing, and it is in line for the lane. The lane becomes free as the other side reads or the link ends, which needs no room here. Frames
+// that fit the shared part pass those that wait for the lane.
 //
-// Invariant: used is the sum of what the links hold, lane the part of it in the lane; used − lane is at most most − longest, and lane at most longest.
+// Invariant: used is the sum of what the links hold, lane the part of it in the lane; used − lane is at most most − longest, and lane at
+// most longest.
 type sendRoom struct {
 	room          // what links hold and wait for; its serve is for another rule
 	longest int64 // constant: of a frame
@@ -36,7 +40,8 @@ func (r *sendRoom) place(p *roomPeer, bytes int64) queued {
 	return nowhere
 }
 
-// serve returns the seats that have their bytes now. Of several links the one that holds least is first, then the one that was served the longest ago.
+// serve returns the seats that have their bytes now. Of several links the one that holds least is first, then the one that was served the
+// longest ago.
 func (r *sendRoom) serve() (got []*seat) {
 	for {
 		var next *roomPeer

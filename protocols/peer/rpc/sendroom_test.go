@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestALinkLeavesAsMuchRoomAsItHolds: links that hold their room for ever come one after the other, and each takes frames of a size as long as it gets any. So many bytes each has, in shared
-// memory and in the lane, and another link's frame of the last size has room beside them.
+// TestALinkLeavesAsMuchRoomAsItHolds: links that hold their room for ever come one after the other, and each takes frames of a size as long
+// as it gets any. So many bytes each has, in shared memory and in the lane, and another link's frame of the last size has room beside them.
 func TestALinkLeavesAsMuchRoomAsItHolds(t *testing.T) {
 	const most, longest = 64, 32
 	for _, c := range []struct {

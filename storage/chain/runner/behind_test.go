@@ -16,7 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// TestAMemberThatWasAwayGetsAllFramesInTheirOrder: more than memory keeps, frames of one row and such as are longer than a group, and than the first bytes of a link.
+// TestAMemberThatWasAwayGetsAllFramesInTheirOrder: more than memory keeps, frames of one row and such as are longer than a group, and than
+// the first bytes of a link.
 func TestAMemberThatWasAwayGetsAllFramesInTheirOrder(t *testing.T) {
 	_, nodes, end := runSome(t, 2, chain.Settings{SilentAfter: time.Hour, SlowAfter: time.Hour, PingEvery: 20 * time.Millisecond})
 	defer end()
@@ -73,8 +74,8 @@ func TestAMemberThatWasAwayGetsAllFramesInTheirOrder(t *testing.T) {
 	}
 }
 
-// TestReadsOfTheLogForMembersThatAreBehindAreBooked: each read had a window of 1 MiB in no account, and a server that comes back is behind in all its partitions at once. With memory for one read
-// all members get their frames, one read after the other.
+// TestReadsOfTheLogForMembersThatAreBehindAreBooked: each read had a window of 1 MiB in no account, and a server that comes back is behind
+// in all its partitions at once. With memory for one read all members get their frames, one read after the other.
 func TestReadsOfTheLogForMembersThatAreBehindAreBooked(t *testing.T) {
 	_, nodes, end := runSome(t, 4, chain.Settings{SilentAfter: time.Hour, SlowAfter: time.Hour, PingEvery: 20 * time.Millisecond})
 	defer end()

@@ -77,8 +77,8 @@ type Deps struct {
 	Log    *slog.Logger
 	// RecentBytes bounds the memory of the newest frames of all logs together. 0: 64 MiB. Smaller: a member that is a moment behind is sent frames out of the log.
 	RecentBytes int64
-	// ReadBytes bounds the memory in which the logs are read for members that are behind. 0: 64 MiB; at least one read of 1 MiB is under way. Smaller: where many are behind at once they wait for
-	// each other.
+	// ReadBytes bounds the memory in which the logs are read for members that are behind. 0: 64 MiB; at least one read of 1 MiB is under way.
+	// Smaller: where many are behind at once they wait for each other.
 	ReadBytes int64
 	// Registerer is where metrics are registered; nil: none are.
 	Registerer prometheus.Registerer

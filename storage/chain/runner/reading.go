@@ -7,12 +7,13 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// logReads bounds the memory in which frames are read from the log for members that are behind, of all partitions: each read has a window of brick.ReadBytes. Beyond the bound reads wait, in
-// the order in which they came; none is refused.
+// logReads bounds the memory in which frames are read from the log for members that are behind, of all partitions: each read has a window
+// of brick.ReadBytes. Beyond the bound reads wait, in the order in which they came; none is refused.
 //
 //	room on the link ─▶ a read ─▶ log ─▶ queue of the link, in that room
 //
-// A read waits for none of what waits for it: it comes after the room on the link, so that a server that reads slowly holds no window, and what it reads has its room already. It waits for the disk alone.
+// A read waits for none of what waits for it: it comes after the room on the link, so that a server that reads slowly holds no window, and
+// what it reads has its room already. It waits for the disk alone.
 type logReads struct {
 	underWay chan struct{} // one for each
 	held     budget.Held
