@@ -75,6 +75,35 @@ func TestTheLaneGoesRound(t *testing.T) {
 	}
 }
 
+// TestALinkThatWaitsWithManyFramesGetsItsTurn: a was served, and has more frames that wait. b and c have one frame at a time, so that each
+// of them is forgotten when it is sent and comes again as one that was never served: the two took turns, and a waited for ever.
+func TestALinkThatWaitsWithManyFramesGetsItsTurn(t *testing.T) {
+	r := newSendRoom(64, 32)
+	for range 4 {
+		r.ask("a", 32)
+	}
+	turn := r.serve()[0]
+	r.ask("b", 32)
+	r.ask("c", 32)
+	order := ""
+	for range 6 {
+		name := turn.of.name
+		order += name
+		r.give(name, turn.from, 32)
+		got := r.serve()
+		if len(got) != 1 {
+			t.Fatalf("%d of the longest frames have room after %s", len(got), order)
+		}
+		turn = got[0]
+		if name != "a" {
+			r.ask(name, 32)
+		}
+	}
+	if order != "abcabc" {
+		t.Errorf("the lane went %s", order)
+	}
+}
+
 // TestAFrameThatWaitsIsSentInTheEnd, whatever others do meanwhile, once links send what they hold; and the bounds hold.
 func TestAFrameThatWaitsIsSentInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
