@@ -104,8 +104,8 @@ type Links struct {
 		closed bool
 		links  map[string]*link              // by the other server's id
 		wanted map[string]context.CancelFunc // dialled by us
-		// windows are those for pieces of segments, of the servers that are wanted or linked, and of those that dial.
-		windows map[string]int64
+		// windows are those for pieces of segments, of servers that are wanted, and of those that have a link or greet this one.
+		windows map[string]*pieceWindow
 	}
 }
 
@@ -119,7 +119,7 @@ func NewLinks(s LinkSettings, h peer.LinkHandler) (*Links, error) {
 	ls := &Links{settings: s, handler: h, room: newLinkRoom(s.RoomBytes), queues: newSharedSendRoom(s.RoomBytes, linkFrameWindowMin/2),
 		pieces: newSharedSendRoom(s.PieceRoomBytes, peer.LinkPieceBytesMax+bodyCost)}
 	ls.ctx, ls.stop = context.WithCancel(context.Background())
-	ls.mu.links, ls.mu.wanted, ls.mu.windows = map[string]*link{}, map[string]context.CancelFunc{}, map[string]int64{}
+	ls.mu.links, ls.mu.wanted, ls.mu.windows = map[string]*link{}, map[string]context.CancelFunc{}, map[string]*pieceWindow{}
 	ls.metrics = newLinkMetrics(s.Registerer, ls)
 	return ls, nil
 }
@@ -167,6 +167,7 @@ func (ls *Links) Disconnect(server string) {
 	ls.mu.Lock()
 	end, l := ls.mu.wanted[server], ls.mu.links[server]
 	delete(ls.mu.wanted, server)
+	ls.dropWindowLocked(server)
 	ls.mu.Unlock()
 	if end != nil {
 		end()
@@ -174,7 +175,6 @@ func (ls *Links) Disconnect(server string) {
 	if l != nil {
 		l.Close("it is not wanted any more")
 	}
-	ls.forget(server)
 }
 
 // Close ends all links and returns when no goroutine is left.
@@ -239,8 +239,12 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 	}
 	stop := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
 	defer stop()
-	defer ls.forget(server)
-	own := ls.greeting(server)
+	own, admitted := ls.greeting(server), false
+	defer func() {
+		if !admitted {
+			ls.leaveWindow(server)
+		}
+	}()
 	buf, _ := pooled(own.append(nil))
 	if err := p.SendMsg(&message{data: mem.BufferSlice{buf}}); err != nil && !isEOF(err) {
 		cancel(err)
@@ -259,6 +263,7 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 		cancel(err)
 		return err
 	}
+	admitted = true // carry leaves the window
 	ls.metrics.linkDials.WithLabelValues("ok").Inc()
 	ls.carry(l)
 	return nil
@@ -279,7 +284,7 @@ func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 	l := newLink(lctx, cancel, ls, p, own, other, false)
 	if err := ls.admit(l); err != nil {
 		cancel(err)
-		ls.forget(other.Server)
+		ls.leaveWindow(other.Server)
 		return err
 	}
 	buf, _ := pooled(own.append(nil))
@@ -294,55 +299,69 @@ func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 	return context.Cause(lctx)
 }
 
-// greeting is our hello to a server.
+// greeting is our hello to a server. It takes the server's window for pieces of segments, until leaveWindow.
 func (ls *Links) greeting(server string) linkGreeting {
 	return linkGreeting{LinkHello: ls.settings.Self, versionMin: linkOldest, versionMax: linkVersion,
-		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.pieceWindow(server))}
+		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.enterWindow(server))}
 }
 
 const (
-	// pieceWindowMin is the window for pieces that each link has: four of the longest.
+	// pieceWindowLeast is the window for pieces that each link has: four of the longest.
+	pieceWindowLeast = 4 * (peer.LinkPieceBytesMax + bodyCost)
+	// pieceWindowMin is the least that a hello may promise.
 	pieceWindowMin = 4 * peer.LinkPieceBytesMax
 	// pieceRoomShare is the part of the room for frames that pieces have beside it.
 	pieceRoomShare = 8
 )
 
-// pieceWindow is the window for pieces of segments that a server is given. It is promised in the hello and cannot be taken back. A server
-// keeps it from one link to the next.
-func (ls *Links) pieceWindow(server string) int64 {
+// pieceWindow is the window for pieces of segments that a server is given. It is promised in the hello and cannot be taken back.
+type pieceWindow struct {
+	bytes int64
+	users int // links, and hellos that may become links: the window is free for others when none is left
+}
+
+// enterWindow returns the window of a server, which keeps it from one link to the next while it is wanted. Each call has its leaveWindow.
+func (ls *Links) enterWindow(server string) int64 {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if w := ls.mu.windows[server]; w > 0 {
-		return w
+	if w := ls.mu.windows[server]; w != nil {
+		w.users++
+		return w.bytes
 	}
 	given, others := int64(0), 0
 	for _, w := range ls.mu.windows {
-		if w > pieceWindowMin { // which each has beside the room
-			given += w
+		if w.bytes > pieceWindowLeast { // which each has beside the room
+			given += w.bytes
 		}
 	}
 	for other := range ls.mu.wanted {
-		if ls.mu.windows[other] == 0 && other != server {
+		if ls.mu.windows[other] == nil && other != server {
 			others++
 		}
 	}
-	w := pieceWindowOf(ls.settings.PieceRoomBytes, ls.settings.PieceWindowBytes, given, 1+others+len(ls.mu.windows))
-	ls.mu.windows[server] = w
-	return w
+	n := pieceWindowOf(ls.settings.PieceRoomBytes, ls.settings.PieceWindowBytes, given, 1+others+len(ls.mu.windows))
+	ls.mu.windows[server] = &pieceWindow{bytes: n, users: 1}
+	return n
 }
 
 // pieceWindowOf is the window of one of so many servers: a share of the room, as far as it is not given to others, and at least
-// pieceWindowMin, so that segments pass from each server, however many there are. So all windows together are at most the room and
-// pieceWindowMin for each server.
+// pieceWindowLeast, so that segments pass to and from each server, however many there are. So all windows together are at most the room and
+// pieceWindowLeast for each server.
 func pieceWindowOf(room, most, given int64, servers int) int64 {
-	return max(min(room/int64(servers), room-given, most), pieceWindowMin)
+	return max(min(room/int64(servers), room-given, most), pieceWindowLeast)
 }
 
-// forget takes back the window of a server that is neither linked nor wanted.
-func (ls *Links) forget(server string) {
+// leaveWindow ends what enterWindow began.
+func (ls *Links) leaveWindow(server string) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if ls.mu.links[server] == nil && ls.mu.wanted[server] == nil {
+	ls.mu.windows[server].users--
+	ls.dropWindowLocked(server)
+}
+
+// dropWindowLocked takes back the window of a server that has no link and is not wanted.
+func (ls *Links) dropWindowLocked(server string) {
+	if w := ls.mu.windows[server]; w != nil && w.users == 0 && ls.mu.wanted[server] == nil {
 		delete(ls.mu.windows, server)
 	}
 }
@@ -453,6 +472,7 @@ func (ls *Links) yields(old, l *link) bool {
 // carry runs an admitted link to its end.
 func (ls *Links) carry(l *link) {
 	defer ls.running.Done()
+	defer ls.leaveWindow(l.other.Server)
 	log := ls.settings.Log.With("server", l.other.Server)
 	log.Info("linked", "dialled", l.dialed, "boot", l.other.Boot, "capabilities", uint64(l.other.Capabilities))
 	l.run()
@@ -465,9 +485,6 @@ func (ls *Links) gone(l *link) {
 	defer ls.mu.Unlock()
 	if ls.mu.links[l.other.Server] == l {
 		delete(ls.mu.links, l.other.Server)
-		if ls.mu.wanted[l.other.Server] == nil {
-			delete(ls.mu.windows, l.other.Server)
-		}
 	}
 }
 

@@ -50,7 +50,7 @@ func TestPiecesFromManyServersHaveOneBound(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		const most = linkFrameWindowMin/pieceRoomShare + servers*pieceWindowMin
+		const most = linkFrameWindowMin/pieceRoomShare + servers*pieceWindowLeast
 		if held := to.HeldBytes(); held > most || held < most/2 {
 			t.Errorf("%d KiB of pieces are held, the bound is %d", held>>10, most>>10)
 		}
@@ -143,8 +143,8 @@ func TestWindowsForPiecesAreShares(t *testing.T) {
 		{64 << 20, 0, 2, 4 << 20},
 		{8 << 20, 0, 4, 2 << 20},
 		{8 << 20, 7 << 20, 4, 1 << 20},
-		{8 << 20, 8 << 20, 4, pieceWindowMin},
-		{8 << 20, 0, 20, pieceWindowMin},
+		{8 << 20, 8 << 20, 4, pieceWindowLeast},
+		{8 << 20, 0, 20, pieceWindowLeast},
 	} {
 		if got := pieceWindowOf(c.room, 4<<20, c.given, c.servers); got != c.want {
 			t.Errorf("%+v: a window of %d", c, got)
@@ -169,6 +169,38 @@ func TestWindowsForPiecesOfServersThatAreGoneAreFree(t *testing.T) {
 		}
 		if n := len(to.mu.windows); n != 0 {
 			t.Errorf("%d servers that are gone have windows", n)
+		}
+	})
+}
+
+// TestAServerThatDialsAgainKeepsItsWindow: its newer link took the place of the older one, whose end freed the window of both. So servers
+// that came later were given the same room again.
+func TestAServerThatDialsAgainKeepsItsWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const servers = 6
+		to, _, _, end := hub(t, newEar(), 0)
+		defer end()
+		for i := range servers {
+			var older *Links
+			for range 2 { // the second is a process that started anew
+				e := newEar()
+				s := linksGivenUp(t, time.Minute, fmt.Sprint("s", i), e)
+				JoinLinks(s, to)
+				e.linked(t, 1)
+				if older != nil {
+					older.Close()
+				}
+				older = s
+				synctest.Wait()
+			}
+			defer older.Close()
+		}
+		given := int64(0)
+		for _, l := range to.mu.links {
+			given += l.pieces.window
+		}
+		if most := to.settings.PieceRoomBytes + servers*pieceWindowLeast; len(to.mu.links) != servers || given > most {
+			t.Errorf("%d servers are given windows of %d bytes, the bound is %d", len(to.mu.links), given, most)
 		}
 	})
 }
