@@ -2,7 +2,9 @@ package brick
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -47,5 +49,37 @@ func TestRecordsAreReadInGroupsThatWereDescribedBefore(t *testing.T) {
 	}
 	if _, n, _ := b.Behind(3, point.Serial{}, 1<<20); n != 0 {
 		t.Errorf("%d records of a placement that has none", n)
+	}
+}
+
+// TestAReaderAwaitsTheFsyncOfWhatItReads, and of nothing behind it.
+func TestAReaderAwaitsTheFsyncOfWhatItReads(t *testing.T) {
+	fs := &slowFS{FS: vfs.NewMem(), gate: make(chan struct{})}
+	close(fs.gate)
+	b, _ := open(t, fs, Settings{})
+	defer mustClose(t, b)
+	put(t, b, 1, seq(1), 100)
+	gate := make(chan struct{})
+	fs.setGate(gate) // now the device stands still
+	w, err := b.Append(1, 1, seq(2), load(1, seq(2), 100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, upto := range []point.Serial{{}, seq(1)} {
+		if err := b.AwaitSome(1, point.Serial{}, upto); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := b.AwaitSome(2, point.Serial{}, seq(2)); err != nil {
+		t.Errorf("a placement without records: %v", err)
+	}
+	waited := make(chan error)
+	go func() { waited <- b.AwaitSome(1, point.Serial{}, seq(3)) }()
+	for b.OldestWait(time.Now().Add(time.Hour)) < time.Hour {
+		runtime.Gosched()
+	}
+	close(gate)
+	if err := <-waited; err != nil || !w.Done() {
+		t.Errorf("%v; the record is durable: %v", err, w.Done())
 	}
 }

@@ -17,9 +17,23 @@ func (b *Brick) Replay(p point.PlacementID, after point.Serial, f func(s point.S
 
 // ReplaySome is Replay of the records up to a serial.
 func (b *Brick) ReplaySome(p point.PlacementID, after, upto point.Serial, f func(s point.Serial, rec []byte) error) error {
-	return b.replay(p, after, func(ext []extent) []extent {
-		return ext[:sort.Search(len(ext), func(i int) bool { return upto.Less(ext[i].serial()) })]
-	}, f)
+	return b.replay(p, after, func(ext []extent) []extent { return extentsUpTo(ext, upto) }, f)
+}
+
+// AwaitSome waits for the fsync of the records that ReplaySome reads, which then waits for none.
+func (b *Brick) AwaitSome(p point.PlacementID, after, upto point.Serial) error {
+	b.mu.Lock()
+	ext := extentsUpTo(b.behindLocked(p, after), upto)
+	var last Wait
+	if len(ext) > 0 {
+		last = Wait{b, ext[len(ext)-1].end()}
+	}
+	b.mu.Unlock()
+	return last.Wait()
+}
+
+func extentsUpTo(ext []extent, upto point.Serial) []extent {
+	return ext[:sort.Search(len(ext), func(i int) bool { return upto.Less(ext[i].serial()) })]
 }
 
 // Behind describes the records of p's private log behind a serial, without reading: the first one, and those that follow it within bytesMax. It returns the serial of the

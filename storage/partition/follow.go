@@ -327,6 +327,11 @@ func (p *Partition) EachFrameUpTo(after, upto point.Serial, f func(s point.Seria
 	return p.deps.Brick.ReplaySome(p.ident.Placement, after, upto, f)
 }
 
+// AwaitFramesUpTo waits until the frames that EachFrameUpTo reads are durable; it then waits for nothing but the reads.
+func (p *Partition) AwaitFramesUpTo(after, upto point.Serial) error {
+	return p.deps.Brick.AwaitSome(p.ident.Placement, after, upto)
+}
+
 // FramesBehind describes the frames of the log behind a serial without reading them: the first one, and those that follow it within bytesMax. It returns the serial of
 // the last one, how many they are, and about their bytes, no fewer; n is 0 where there are none.
 func (p *Partition) FramesBehind(after point.Serial, bytesMax int) (upto point.Serial, n, bytes int) {

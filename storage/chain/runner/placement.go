@@ -617,7 +617,7 @@ func (x *placement) eachFrame(after, upto point.Serial, f func(s, prev point.Ser
 	frames, found := x.mu.recent.after(after, groupBytes)
 	x.mu.Unlock()
 	if !found || len(frames) == 0 {
-		return x.c.reads.do(x.ctx, func() error {
+		return x.c.reads.do(x.ctx, func() error { return x.p.AwaitFramesUpTo(after, upto) }, func() error {
 			return x.p.EachFrameUpTo(after, upto, func(s point.Serial, rec []byte) error {
 				h, err := frame.Header(rec)
 				if err != nil {

@@ -10,7 +10,7 @@ import (
 // logReads bounds the memory in which frames are read from the log for members that are behind, of all partitions: each read has a window
 // of brick.ReadBytes. Beyond the bound reads wait, in the order in which they came; none is refused.
 //
-//	room on the link ─▶ a read ─▶ log ─▶ queue of the link, in that room
+//	room on the link ─▶ fsync ─▶ a read ─▶ log ─▶ queue of the link, in that room
 //
 // A read waits for none of what waits for it: it comes after the room on the link, so that a server that reads slowly holds no window, and
 // what it reads has its room already. It waits for the disk alone.
@@ -26,8 +26,12 @@ func newLogReads(most int64) *logReads {
 	return &logReads{underWay: make(chan struct{}, max(1, most/brick.ReadBytes))}
 }
 
-// do calls read when there is memory for its window. The error is that of read or ctx.
-func (r *logReads) do(ctx context.Context, read func() error) error {
+// do calls read when there is memory for its window, and before that synced, which waits until what is read is durable: that takes as long
+// as an fsync, and needs no window. The error is that of either, or of ctx.
+func (r *logReads) do(ctx context.Context, synced, read func() error) error {
+	if err := synced(); err != nil {
+		return err
+	}
 	select {
 	case r.underWay <- struct{}{}:
 	case <-ctx.Done():
