@@ -138,15 +138,50 @@ func TestServersThatReadSlowlyDelayNoLongFrameOfAnother(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		for name, e := range slow {
-			if n := len(e.frames); n < 3 {
-				t.Errorf("%s has %d frames", name, n)
-			}
+			e.note(func() {
+				if n := len(e.frames); n < 3 {
+					t.Errorf("%s has %d frames", name, n)
+				}
+			})
 		}
 		cancel()
 		filling.Wait()
 		time.Sleep(time.Minute)
 		if held := from.HeldBytes(); held != 0 || from.queues.used() != 0 {
 			t.Errorf("%d bytes stay booked, and %d of the queues", held, from.queues.used())
+		}
+	})
+}
+
+// TestALinkThatEndsLeavesTheLane: a server that reads nothing has the lane with one of the longest frames, another one waits for it, and the
+// link to the first ends. The second has its frame at once, and nothing stays booked.
+func TestALinkThatEndsLeavesTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		may := make(chan struct{})
+		healthy := newEar()
+		from, links, _, end := senderTo(t, map[string]peer.LinkHandler{"healthy": healthy, "frozen": &slowEar{newEar(), may}})
+		defer end()
+		if err := sendFrame(t.Context(), links["frozen"], &someRoute, make([]byte, 100), nil); err != nil { // its handler does not come back
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := sendFrame(t.Context(), links["frozen"], &someRoute, make([]byte, 31<<20), nil); err != nil {
+			t.Fatal(err)
+		}
+		began, sent := time.Now(), make(chan error, 1)
+		go func() { sent <- sendFrame(t.Context(), links["healthy"], &someRoute, make([]byte, 31<<20), nil) }()
+		synctest.Wait()
+		if !from.queues.wanted() {
+			t.Fatal("the second frame does not wait for the lane: the test shows nothing")
+		}
+		links["frozen"].Close("the test ends it")
+		if err := <-sent; err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(may)
+		synctest.Wait()
+		if held := from.HeldBytes(); held != 0 || from.queues.used() != 0 || from.queues.room.lane != 0 {
+			t.Errorf("%d bytes stay booked, %d of the queues, %d of the lane", held, from.queues.used(), from.queues.room.lane)
 		}
 	})
 }
