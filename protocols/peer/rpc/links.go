@@ -299,7 +299,7 @@ func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 	return context.Cause(lctx)
 }
 
-// greeting is our hello to a server. It takes the server's window for pieces of segments, until leaveWindow.
+// greeting is our hello to a server. It enters the server's window for pieces of segments, until leaveWindow.
 func (ls *Links) greeting(server string) linkGreeting {
 	return linkGreeting{LinkHello: ls.settings.Self, versionMin: linkOldest, versionMax: linkVersion,
 		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.enterWindow(server))}
@@ -314,7 +314,7 @@ const (
 	pieceRoomShare = 8
 )
 
-// pieceWindow is the window for pieces of segments that a server is given. It is promised in the hello and cannot be taken back.
+// pieceWindow is the window for pieces of segments that a server is given. It is promised in the hello and cannot be withdrawn.
 type pieceWindow struct {
 	bytes int64
 	users int // links, and hellos that may become links: the window is free for others when none is left
@@ -359,7 +359,7 @@ func (ls *Links) leaveWindow(server string) {
 	ls.dropWindowLocked(server)
 }
 
-// dropWindowLocked takes back the window of a server that has no link and is not wanted.
+// dropWindowLocked frees the window of a server that has no link and is not wanted.
 func (ls *Links) dropWindowLocked(server string) {
 	if w := ls.mu.windows[server]; w != nil && w.users == 0 && ls.mu.wanted[server] == nil {
 		delete(ls.mu.windows, server)

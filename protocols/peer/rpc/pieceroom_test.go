@@ -173,7 +173,7 @@ func TestWindowsForPiecesOfServersThatAreGoneAreFree(t *testing.T) {
 	})
 }
 
-// TestAServerThatDialsAgainKeepsItsWindow: its newer link took the place of the older one, whose end freed the window of both. So servers
+// TestAServerThatDialsAgainKeepsItsWindow: its newer link replaced the older one, whose end freed the window of both. So servers
 // that came later were given the same room again.
 func TestAServerThatDialsAgainKeepsItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,7 @@ import "sync"
 //	most ─┬─ shared: a link holds no more of it than it leaves free for others
 //	      └─ lane:   one frame of a link that holds nothing, whatever its length, by turns
 //
-// What a link holds cannot be taken back while its other side reads slowly. So a link that asks for more gets at most half of what is free:
+// Room that a link holds cannot be withdrawn while its other side reads slowly. So a link that asks for more gets at most half of what is free:
 // k links that come one after the other leave a 2^k-th of the shared part free, and once they have sent what is beyond their share, a
 // (k+1)th, as much as each of them holds. Half of what is free is always there for a frame of one more link. (These are the dynamic
 // thresholds of switches with shared memory, Choudhury and Hahne 1998, with a factor of 1.) The price: a link that is alone has half of the
@@ -30,7 +30,7 @@ func newSendRoom(most, longest int64) sendRoom {
 }
 
 // ask adds a seat, which waits until serve returns it. A link that holds nothing and does not wait is forgotten, and when it comes again it
-// is behind those that wait: taken for one that was never served it would be before them each time, and two such links had the lane for ever.
+// is behind those that wait: as one that was never served it would be before them each time, and two such links had the lane for ever.
 func (r *sendRoom) ask(server string, bytes int64) *seat {
 	s := r.room.ask(server, bytes)
 	if s.of.served == 0 {

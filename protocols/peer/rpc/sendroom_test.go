@@ -57,13 +57,13 @@ func TestALinkLeavesAsMuchRoomAsItHolds(t *testing.T) {
 // TestTheLaneGoesRound: links wait with the longest frame each, again and again. Each has its turn.
 func TestTheLaneGoesRound(t *testing.T) {
 	r := newSendRoom(64, 32)
-	order, turn := "", []*seat{}
+	order := ""
 	for range 3 {
 		for _, server := range []string{"a", "b", "c"} {
 			r.ask(server, 32)
 		}
 	}
-	for turn = r.serve(); len(turn) > 0; turn = r.serve() {
+	for turn := r.serve(); len(turn) > 0; turn = r.serve() {
 		if len(turn) > 1 {
 			t.Fatalf("%d of the longest frames have room at once", len(turn))
 		}
@@ -76,7 +76,7 @@ func TestTheLaneGoesRound(t *testing.T) {
 }
 
 // TestALinkThatWaitsWithManyFramesGetsItsTurn: a was served, and has more frames that wait. b and c have one frame at a time, so that each
-// of them is forgotten when it is sent and comes again as one that was never served: the two took turns, and a waited for ever.
+// of them is forgotten when it is sent and comes again as one that was never served: the two alternated, and a waited for ever.
 func TestALinkThatWaitsWithManyFramesGetsItsTurn(t *testing.T) {
 	r := newSendRoom(64, 32)
 	for range 4 {

@@ -167,7 +167,7 @@ func TestAReadThatWaitsForMemoryEndsWithItsPlacement(t *testing.T) {
 func atOnce() error { return nil }
 
 // TestAReadThatWaitsForAnFsyncHoldsNoMemory: with memory for one, a second read, of frames that are durable, went on after the fsync of the
-// first ones. On a disk that takes 100 ms for an fsync four reads of 128 KiB were 5 MB/s for all members.
+// first ones. On a disk with fsyncs of 100 ms four reads of 128 KiB were 5 MB/s for all members.
 func TestAReadThatWaitsForAnFsyncHoldsNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newLogReads(1)

@@ -26,7 +26,7 @@ func newLogReads(most int64) *logReads {
 	return &logReads{underWay: make(chan struct{}, max(1, most/brick.ReadBytes))}
 }
 
-// do calls read when there is memory for its window, and before that synced, which waits until what is read is durable: that takes as long
+// do calls read when there is memory for its window, and before that synced, which waits until the frames are durable: that lasts as long
 // as an fsync, and needs no window. The error is that of either, or of ctx.
 func (r *logReads) do(ctx context.Context, synced, read func() error) error {
 	if err := synced(); err != nil {
