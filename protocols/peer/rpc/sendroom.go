@@ -7,7 +7,7 @@ import "sync"
 //	most ─┬─ shared: a link holds no more of it than it leaves free for others
 //	      └─ lane:   one frame of a link that holds nothing, whatever its length, by turns
 //
-// Room that a link holds cannot be withdrawn while its other side reads slowly. So a link that asks for more gets at most half of what is free:
+// What a link holds cannot be withdrawn while its other side reads slowly. So a link that asks for more gets at most half of what is free:
 // k links that come one after the other leave a 2^k-th of the shared part free, and once they have sent what is beyond their share, a
 // (k+1)th, as much as each of them holds. Half of what is free is always there for a frame of one more link. (These are the dynamic
 // thresholds of switches with shared memory, Choudhury and Hahne 1998, with a factor of 1.) The price: a link that is alone has half of the
