@@ -74,6 +74,7 @@ var remedies = []struct{ in, do string }{
 	{"disk is full", "make room on the disk; docs/runbooks/SpillwayStoreReadOnly.md"},
 	{"does not join: ", "set its peer.advertise right, and restart it"},
 	{"is reached by no process", "set its peer.advertise to an address at which the others reach it, and for which its certificate is, or open the way there; then restart it"},
+	{"This process does not reach", "open the way from its host to these addresses: look at firewalls, names and certificates; docs/runbooks/SpillwayServerUnreached.md"},
 	{"takes no rows", "make room on its disk; docs/runbooks/SpillwayStoreReadOnly.md"},
 	{"coordination store has not answered", "look at etcd; docs/runbooks/SpillwayMapsAreOld.md"},
 	{"cannot be written into a segment", "see docs/runbooks/SpillwayFlushFails.md"},

@@ -99,6 +99,8 @@ type gatewayDeps struct {
 	clock    *clock.Clock // by which the process goes; nil: the machine's
 	// describe adds to the status page the servers and leaders, which the door lacks. Nil: nothing.
 	describe func(context.Context, *ui.Status)
+	// unreached counts the live storage servers that this process does not reach. Nil: this process alone.
+	unreached func() int
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
 	snapshot snapshotFunc
 	// cluster is read by a backup of all servers. Nil: this process is alone.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -182,4 +183,9 @@ func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	_, _ = io.WriteString(w, "Spillway is ready.\n")
+	if d.behind.unreached != nil {
+		if n := d.behind.unreached(); n > 0 { // ready all the same: another gateway may reach no more of them. Names are for those who may read all
+			fmt.Fprintf(w, "Storage servers that send heartbeats and are not reached from here: %d. The page and `spillway doctor --url` name them.\n", n)
+		}
+	}
 }

@@ -2,8 +2,6 @@ package process
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,11 +18,8 @@ const (
 	// reachPatience is how long a server that starts waits until it reaches itself at its address: the name of a new host is known after seconds, and that of one that moved is
 	// the old host's until then. Then it registers as one that no process reaches, or says that another answers.
 	reachPatience = 30 * time.Second
-	// reachEvery is how often a server calls all others. One that is live and answered none of reachTries calls for reachPatience is not reached: those that stop or die are silent earlier.
-	reachEvery = 5 * time.Second
-	reachTries = 3
-	// reachAtOnce bounds the calls at a time.
-	reachAtOnce = 8
+	// vouchAtOnce bounds the calls at a time of servers that no process has reached yet.
+	vouchAtOnce = 8
 )
 
 // reach is what a storage server knows of the way to itself and to the others.
@@ -32,26 +27,10 @@ type reach struct {
 	self   peer.Self  // constant after open
 	served chan error // of rpc, which serves before the server registers; nil: it does not yet
 
-	// Owned by register, then by followReach.
+	// Owned by register.
 	began   time.Time // when its own address was first tried
 	said    string    // why it is refused, as it was logged
 	refused time.Time // when that was
-	failed  map[topology.ServerID]failures
-
-	mu        sync.Mutex
-	unreached []peer.Unreached // guarded by mu; by server
-}
-
-// failures are the calls of a server that failed one after the other.
-type failures struct {
-	n     int
-	since time.Time
-	said  bool // logged
-}
-
-// longEnough reports whether they are no restart and no slow moment.
-func (f failures) longEnough(now time.Time) bool {
-	return f.n >= reachTries && now.Sub(f.since) >= reachPatience
 }
 
 // serveSelf has the server answer which one it is, and nothing else, until it runs. Others must have accepted it: one with wrong certificates answers no process (ways.go).
@@ -139,17 +118,14 @@ func (p *storage) refuse(ctx context.Context, self registry.Server, why error) e
 	return why
 }
 
-// followReach calls the servers that no process has reached yet each view.VouchEvery, and all others each reachEvery, until ctx ends.
+// followReach calls the servers that no process has reached yet each view.VouchEvery, and all others in rounds, until ctx ends.
 func (p *storage) followReach(ctx context.Context) error {
-	rng := newRand()
-	p.reach.failed = map[topology.ServerID]failures{}
-	next := time.Now().Add(time.Duration(rng.Int64N(int64(reachEvery)))) // those that start together do not call together
+	rounds := view.NewRounds()
 	for {
 		all := p.view.Registry.All()
 		p.vouch(ctx, all)
-		if now := time.Now(); !now.Before(next) {
-			p.callOthers(ctx, all)
-			next = now.Add(reachEvery/2 + time.Duration(rng.Int64N(int64(reachEvery))))
+		if rounds.Due(time.Now()) {
+			p.view.CallAll(ctx, all, p.id)
 		}
 		select {
 		case <-ctx.Done():
@@ -162,7 +138,7 @@ func (p *storage) followReach(ctx context.Context) error {
 // vouch calls the servers of all that no process has reached yet, this one too.
 func (p *storage) vouch(ctx context.Context, all []registry.Server) {
 	var g errgroup.Group
-	g.SetLimit(reachAtOnce)
+	g.SetLimit(vouchAtOnce)
 	for _, row := range all {
 		if row.Unreached == "" {
 			continue
@@ -184,73 +160,21 @@ func (p *storage) vouch(ctx context.Context, all []registry.Server) {
 	_ = g.Wait()
 }
 
-// callOthers calls the live servers of all once, and notes which it does not reach. Those that no process has reached yet are reported as that.
-func (p *storage) callOthers(ctx context.Context, all []registry.Server) {
-	errs := make([]error, len(all))
-	var g errgroup.Group
-	g.SetLimit(reachAtOnce)
-	for i, row := range all {
-		if row.ID != p.id && row.Unreached == "" && p.view.Leaders.Live(row.ID) {
-			g.Go(func() error {
-				errs[i] = p.view.Reach(ctx, row)
-				return nil
-			})
-		}
-	}
-	_ = g.Wait()
-	if ctx.Err() == nil {
-		p.noteReach(time.Now(), all, errs)
-	}
-}
-
-// noteReach notes which servers were not reached for long, and logs each once.
-func (p *storage) noteReach(at time.Time, all []registry.Server, errs []error) {
-	failed := map[topology.ServerID]failures{}
-	var now []peer.Unreached
-	for i, row := range all {
-		f := p.reach.failed[row.ID]
-		if errs[i] == nil || !p.view.Leaders.Live(row.ID) { // it may have died meanwhile
-			if f.said {
-				p.log.Info("a storage server is reached again, or silent", "server", row.ID, "addr", row.Addr)
-			}
-			continue
-		}
-		if f.n++; f.n == 1 {
-			f.since = at
-		}
-		if f.longEnough(at) {
-			if !f.said {
-				p.log.Warn("a storage server sends heartbeats to the coordination store, and is not reached at its address", "server", row.ID, "addr", row.Addr, "error", errs[i])
-				f.said = true
-			}
-			now = append(now, peer.Unreached{Server: string(row.ID), Why: errs[i].Error()})
-		}
-		failed[row.ID] = f
-	}
-	p.reach.failed = failed
-	p.reach.mu.Lock()
-	defer p.reach.mu.Unlock()
-	p.reach.unreached = now
-}
-
-// Unreached lists the servers that this one does not reach.
-func (r *reach) Unreached() []peer.Unreached {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.unreached)
-}
-
 // describing adds to the description of a server what its process knows.
 type describing struct {
 	lending
-	reach *reach
+	view *view.Cluster
 }
 
 // Stats implements peer.Storage.
 func (d describing) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
 	st, err := d.lending.Stats(ctx, table, topN)
 	if err == nil && table == "" {
-		st.Unreached = d.reach.Unreached()
+		for _, u := range d.view.Unreached() {
+			if !u.Never { // its row says that
+				st.Unreached = append(st.Unreached, peer.Unreached{Server: string(u.ID), Why: u.Why.Error()})
+			}
+		}
 	}
 	return st, err
 }

@@ -66,20 +66,6 @@ func TestAServerProvesItsAddress(t *testing.T) {
 	f("no process, and another is registered there", noProcess, row("s1", ""), long, false, "server s1 is registered at this server's address", true)
 }
 
-// TestRestartsAndSlowMomentsAreNotReported: a server that dies counts as live for seconds after.
-func TestRestartsAndSlowMomentsAreNotReported(t *testing.T) {
-	at := time.Unix(1700000000, 0)
-	f := func(n int, d time.Duration, want bool) {
-		t.Helper()
-		if got := (failures{n: n, since: at}).longEnough(at.Add(d)); got != want {
-			t.Errorf("%d failures in %v: %t", n, d, got)
-		}
-	}
-	f(reachTries, 10*time.Second, false)
-	f(1, time.Hour, false)
-	f(reachTries, reachPatience, true)
-}
-
 // TestAServerStartsWhereItWasReachedBefore, though another is registered there, too, as one that is gone and was not removed: behind some routers it does not reach itself, and its rows
 // were away until a person removed the other.
 func TestAServerStartsWhereItWasReachedBefore(t *testing.T) {

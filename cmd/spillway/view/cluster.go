@@ -47,6 +47,7 @@ type Cluster struct {
 	Leaders  *leaders.View
 	Placer   *master.Placer
 	Tables   *tables.Tables
+	reaching *reaching
 }
 
 // Open connects to the coordination store and reads its rows. own and local are the name of the storage server in this
@@ -98,6 +99,7 @@ func (v *Cluster) Open(ctx context.Context, cfg *settings.Config, log *slog.Logg
 	if err != nil {
 		return err
 	}
+	v.reaching = newReaching(log, registerer)
 	v.Placer = master.NewPlacer(v.look, master.Settings{})
 	of := cfg.ForTables()
 	of.New.Replicas = cfg.Tables.Replicas
@@ -145,7 +147,7 @@ func (v *Cluster) Actors(ctx context.Context, g *run.Group) {
 	probe := func(ctx context.Context) error { return coord.Probe(ctx, v.Coord) }
 	loops := []func(context.Context) error{v.Registry.Run, v.Peers.Run, v.Leaders.Run, v.Tables.Run, probe}
 	if v.rows != nil {
-		loops = append(slices.Insert(loops, 0, v.rows.Run), v.vouch)
+		loops = append(slices.Insert(loops, 0, v.rows.Run), v.vouch, v.callServers)
 	}
 	for _, loop := range loops {
 		ctx, cancel := context.WithCancel(ctx)
@@ -274,6 +276,7 @@ func (v *Cluster) Describe(ctx context.Context, s *ui.Status) {
 		}
 		s.Servers = append(s.Servers, one)
 	}
+	v.describeUnreached(s)
 }
 
 // describeCopies adds which placements of a partition have all of its rows, by its lease row.
