@@ -218,13 +218,22 @@ func (v *Cluster) Age(table string) time.Duration {
 	return max(v.Tables.Age(table), v.Leaders.Age())
 }
 
+// storeOld is the storeAge from which the coordination store counts as one that does not answer.
+const storeOld = 10 * time.Second
+
+// storeAge is the time since the coordination store last answered. Rows read from disk keep the age they had then.
+func (v *Cluster) storeAge() time.Duration {
+	age := v.Leaders.Age()
+	if v.rows != nil {
+		age = max(age, v.rows.Age())
+	}
+	return age
+}
+
 // Describe adds servers and leaders to the status page.
 func (v *Cluster) Describe(ctx context.Context, s *ui.Status) {
-	s.CoordinationAge = v.Leaders.Age()
-	if v.rows != nil { // rows read from disk keep the age they had then
-		s.CoordinationAge = max(s.CoordinationAge, v.rows.Age())
-	}
-	if s.CoordinationAge > 10*time.Second {
+	s.CoordinationAge = v.storeAge()
+	if s.CoordinationAge > storeOld {
 		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store has not answered for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
 	} else {
 		v.describeRefused(ctx, s)

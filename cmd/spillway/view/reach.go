@@ -23,18 +23,29 @@ const (
 func (v *Cluster) Reach(ctx context.Context, row registry.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, ReachTimeout)
 	defer cancel()
-	who, err := v.Peers.Self(ctx, row.ID, row.Addr)
-	switch {
-	case err != nil:
-		return fault.Wrap(err, fault.Unavailable, "server %s", row.ID)
-	case who == (peer.Self{}): // older builds do not say
-		return nil
-	case who.Server != string(row.ID) || who.Store != string(row.Store):
-		return fault.Errorf(fault.Unavailable, "%s answers at %s, and not server %s", Called(who), row.Addr, row.ID)
-	case row.Unreached == "":
-		return nil
+	who, err := v.ask(ctx, row)
+	if err != nil || who == (peer.Self{}) || row.Unreached == "" {
+		return err
 	}
 	return registry.Reached(ctx, v.Coord, row.ID, row.Addr, row.Store)
+}
+
+// ask asks a server at its address which one it is. The zero Self: it does not say, as those of older builds do not, or the connection has no room for a further call. Errors are those of Reach.
+func (v *Cluster) ask(ctx context.Context, row registry.Server) (peer.Self, error) {
+	ctx, cancel := context.WithTimeout(ctx, ReachTimeout)
+	defer cancel()
+	who, err := v.Peers.Self(ctx, row.ID, row.Addr)
+	switch {
+	case fault.Is(err, fault.Throttled): // calls are under way, or the server answered that it is busy; calls to one that sends nothing end within seconds
+		return peer.Self{}, nil
+	case err != nil:
+		return peer.Self{}, fault.Wrap(err, fault.Unavailable, "server %s", row.ID)
+	case who == (peer.Self{}):
+		return who, nil
+	case who.Server != string(row.ID) || who.Store != string(row.Store):
+		return who, fault.Errorf(fault.Unavailable, "%s answers at %s, and not server %s", Called(who), row.Addr, row.ID)
+	}
+	return who, nil
 }
 
 // Called names the process that answers at an address.

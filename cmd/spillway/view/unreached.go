@@ -102,6 +102,8 @@ func without(all, others []Unreached) (out []Unreached) {
 // reaching is what a process knows of the way to the servers. All methods are safe for concurrent use; nil is one that knows nothing.
 type reaching struct {
 	log *slog.Logger
+	// seconds has a value for servers that were not reached once: with one for each server, a cluster would have as many series as pairs of processes.
+	seconds *prometheus.Desc
 
 	mu   sync.Mutex
 	ways ways                       // guarded by mu
@@ -109,26 +111,35 @@ type reaching struct {
 }
 
 func newReaching(log *slog.Logger, registerer prometheus.Registerer) *reaching {
-	r := &reaching{log: log, seen: map[topology.ServerID]bool{}}
+	r := &reaching{log: log, seen: map[topology.ServerID]bool{}, seconds: prometheus.NewDesc("spillway_peers_unreached_seconds",
+		"For how long a storage server that sends heartbeats has not been reached by this process, once that is 30 s; 0: it was reached since, or is silent. Servers that were reached all the time are left out.", []string{"server"}, nil)}
 	registerer.MustRegister(r)
 	return r
 }
 
 // note notes a round of calls, all of the registered servers, and logs what changed.
 func (r *reaching) note(now time.Time, all []registry.Server, calls []call) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	lost, over := r.ways.note(now, calls)
+	lost, over := r.judge(now, all, calls)
 	for _, u := range lost {
-		r.seen[u.ID] = true
 		r.log.Warn("a storage server sends heartbeats to the coordination store, and is not reached at its address", "server", u.ID, "addr", u.Addr, "since", u.Since.UTC(), "error", u.Why)
 	}
 	for _, u := range over {
 		r.log.Info("a storage server is reached again, or silent", "server", u.ID, "addr", u.Addr, "since", u.Since.UTC())
 	}
+}
+
+// judge is note without the log: a log that is slow to write must not hold up the metrics and the page.
+func (r *reaching) judge(now time.Time, all []registry.Server, calls []call) (lost, over []Unreached) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lost, over = r.ways.note(now, calls)
+	for _, u := range lost {
+		r.seen[u.ID] = true
+	}
 	maps.DeleteFunc(r.seen, func(id topology.ServerID, _ bool) bool {
 		return !slices.ContainsFunc(all, func(s registry.Server) bool { return s.ID == id })
 	})
+	return lost, over
 }
 
 // list returns the servers that are not reached, by id.
@@ -141,12 +152,8 @@ func (r *reaching) list() []Unreached {
 	return slices.Clone(r.ways.unreached)
 }
 
-// unreachedSeconds has a value for servers that were not reached once: with one for each server, a cluster would have as many series as pairs of processes.
-var unreachedSeconds = prometheus.NewDesc("spillway_peers_unreached_seconds",
-	"For how long a storage server that sends heartbeats has not been reached by this process, once that is 30 s; 0: it was reached since, or is silent. Servers that were reached all the time are left out.", []string{"server"}, nil)
-
 // Describe implements prometheus.Collector.
-func (r *reaching) Describe(to chan<- *prometheus.Desc) { to <- unreachedSeconds }
+func (r *reaching) Describe(to chan<- *prometheus.Desc) { to <- r.seconds }
 
 // Collect implements prometheus.Collector.
 func (r *reaching) Collect(to chan<- prometheus.Metric) {
@@ -160,7 +167,7 @@ func (r *reaching) Collect(to chan<- prometheus.Metric) {
 	}
 	r.mu.Unlock()
 	for id, v := range long {
-		to <- prometheus.MustNewConstMetric(unreachedSeconds, prometheus.GaugeValue, v, string(id))
+		to <- prometheus.MustNewConstMetric(r.seconds, prometheus.GaugeValue, v, string(id))
 	}
 }
 
@@ -188,16 +195,21 @@ func (r *Rounds) Due(now time.Time) bool {
 	return true
 }
 
-// CallAll calls the live servers of all but own once, and notes which are not reached. It reads no row of the coordination store.
+// beats reports whether heartbeats of a server are seen now. While the coordination store does not answer, servers stay as live as they were (leaders.View.Live), also those that end meanwhile.
+func (v *Cluster) beats(id topology.ServerID) bool {
+	return v.storeAge() <= storeOld && v.Leaders.Live(id)
+}
+
+// CallAll calls the live servers of all but own once, and notes which are not reached. It neither reads nor writes the coordination store.
 func (v *Cluster) CallAll(ctx context.Context, all []registry.Server, own topology.ServerID) {
 	errs := make([]error, len(all))
-	called := func(id topology.ServerID) bool { return id != own && v.Leaders.Live(id) }
+	called := func(id topology.ServerID) bool { return id != own && v.beats(id) }
 	var g errgroup.Group
 	g.SetLimit(callsAtOnce)
 	for i, row := range all {
 		if called(row.ID) {
 			g.Go(func() error {
-				errs[i] = v.Reach(ctx, row)
+				_, errs[i] = v.ask(ctx, row)
 				return nil
 			})
 		}

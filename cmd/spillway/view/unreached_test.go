@@ -1,6 +1,7 @@
 package view
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,9 +13,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/spillwaydb/spillway/cmd/spillway/findings"
+	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/ui"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 // TestRestartsAndSlowMomentsAreNotReported: a server that dies counts as live for seconds after.
@@ -66,7 +72,7 @@ func (n *noting) rounds(count int, silent, failing string) {
 	}
 }
 
-// TestAServerThatIsNotReachedHasAMetric, and one that was reached all the time has none. Who looks at it learns when it is over.
+// TestAServerThatIsNotReachedHasAMetric, and one that was reached all the time has none. The metric of a server that is reached again is 0, and stays until the server is removed.
 func TestAServerThatIsNotReachedHasAMetric(t *testing.T) {
 	n := newNoting("s1", "s2", "s3")
 	f := func(when string, want ...string) {
@@ -113,6 +119,48 @@ func TestAServerThatIsNotReachedHasAMetric(t *testing.T) {
 	if problems, err := testutil.GatherAndLint(n.registry); err != nil || len(problems) > 0 {
 		t.Error(problems, err)
 	}
+}
+
+// asked is a server that answers which one it is.
+type asked struct {
+	peers.Peer
+	who peer.Self
+	err error
+}
+
+func (a *asked) Self(context.Context) (peer.Self, error) { return a.who, a.err }
+func (a *asked) Close() error                            { return nil }
+
+// TestAServerIsReachedByWhatItAnswersAlone: one that is busy answers, and the coordination store has no part in it. The row of a server that was not reached before was written for each call: without the
+// store the call failed, and the server was reported.
+func TestAServerIsReachedByWhatItAnswersAlone(t *testing.T) {
+	store := mem.New()
+	row := registry.Server{ID: "s1", Addr: "h:1", Host: "h", Store: "d1", Since: time.Unix(1700000000, 0), Unreached: "i/o timeout"}
+	if _, _, err := store.Commit(t.Context(), nil, []coord.Write{{Key: registry.Key("s1"), Value: row.Encode()}}); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	servers, err := registry.Open(t.Context(), store, log, newRand())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s1 := &asked{}
+	v := Cluster{Registry: servers, Peers: peers.Open(peers.Deps{Servers: servers, Log: log, Registerer: prometheus.NewRegistry(),
+		Dial: func(topology.ServerID, string) (peers.Peer, error) { return s1, nil }}, peers.Settings{})} // no store: nothing is written
+	t.Cleanup(func() { _ = v.Peers.Close() })
+	f := func(who peer.Self, err error, reached bool) {
+		t.Helper()
+		s1.who, s1.err = who, err
+		if _, err := v.ask(t.Context(), row); (err == nil) != reached {
+			t.Errorf("%+v, %v: %v", who, s1.err, err)
+		}
+	}
+	f(peer.Self{Server: "s1", Store: "d1"}, nil, true)
+	f(peer.Self{}, nil, true)
+	f(peer.Self{}, fault.Errorf(fault.Throttled, "984 calls are under way"), true)
+	f(peer.Self{}, fault.Errorf(fault.Unavailable, "connection refused"), false)
+	f(peer.Self{Server: "s2", Store: "d1"}, nil, false)
+	f(peer.Self{Server: "s1", Store: "d2"}, nil, false)
 }
 
 // TestAGatewayNamesTheServersThatItAloneDoesNotReach: others reached them, so that nothing said why its writes and queries failed.
