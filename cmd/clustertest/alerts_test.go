@@ -97,7 +97,7 @@ func (p *watcher) scrape() {
 
 // scraped reads the metrics of a process.
 func scraped(url string) (model.Vector, error) {
-	client := http.Client{Timeout: 10 * time.Second}
+	client := http.Client{Timeout: processtest.Patience} // one that is slow on a busy machine is not down
 	answer, err := client.Get(url)
 	if err != nil {
 		return nil, err
@@ -134,20 +134,34 @@ func (p *watcher) firing(alert string) (all []string) {
 	if !ok {
 		p.t.Fatalf("there is no alert %s", alert)
 	}
-	q, err := p.engine.NewInstantQuery(p.t.Context(), p.store, nil, r.Expr, p.last)
+	for _, s := range p.query(r.Expr) {
+		all = append(all, s.Metric.DropReserved(func(n string) bool { return n == model.MetricNameLabel }).String())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// value returns the only value of an expression at the last scrape; NaN: it has none.
+func (p *watcher) value(expr string) float64 {
+	p.t.Helper()
+	if found := p.query(expr); len(found) == 1 {
+		return found[0].F
+	}
+	return math.NaN()
+}
+
+func (p *watcher) query(expr string) promql.Vector {
+	p.t.Helper()
+	q, err := p.engine.NewInstantQuery(p.t.Context(), p.store, nil, expr, p.last)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	defer q.Close()
 	found, err := q.Exec(p.t.Context()).Vector()
 	if err != nil {
-		p.t.Fatalf("%s: %v", alert, err)
+		p.t.Fatalf("%s: %v", expr, err)
 	}
-	for _, s := range found {
-		all = append(all, s.Metric.DropReserved(func(n string) bool { return n == model.MetricNameLabel }).String())
-	}
-	slices.Sort(all)
-	return all
+	return slices.Clone(found) // it is the engine's again after Close
 }
 
 // fires scrapes until a rule has an alert with all of some labels, `name="value"` each. more is done before each scrape but the first.
@@ -173,13 +187,24 @@ func (p *watcher) fires(alert string, more func(), of ...string) {
 	}
 }
 
-// quiet scrapes and reports alerts that fire before any harm was done.
+// quiet waits until none of some alerts fires, over two scrapes, so that rates have samples. What fired while processes started is forgotten.
 func (p *watcher) quiet(alerts ...string) {
 	p.t.Helper()
-	p.scrape()
-	for _, alert := range alerts {
-		if all := p.firing(alert); len(all) > 0 {
-			p.t.Errorf("%s fires before there was harm: %v", alert, all)
+	for began := time.Now(); ; time.Sleep(time.Second) {
+		p.store, p.seen = promqltest.LoadedStorage(p.t, ""), map[string]map[string]labels.Labels{}
+		p.scrape()
+		p.scrape()
+		var loud []string
+		for _, alert := range alerts {
+			for _, ls := range p.firing(alert) {
+				loud = append(loud, alert+ls)
+			}
+		}
+		if len(loud) == 0 {
+			return
+		}
+		if time.Since(began) > processtest.Patience {
+			p.t.Fatalf("these fire though there is no harm: %v", loud)
 		}
 	}
 }
@@ -210,4 +235,25 @@ func put(d *processtest.Process, lines string) int {
 		return 0
 	}
 	return status
+}
+
+// acked writes rows until they are acked.
+func acked(d *processtest.Process, lines string) {
+	d.T.Helper()
+	soon(d, "rows are acked", func() bool { return put(d, lines) == http.StatusNoContent })
+}
+
+// flushed waits until rows are in a segment.
+func flushed(d *processtest.Process) {
+	d.T.Helper()
+	soon(d, "rows are in a segment", func() bool { return processtest.SegmentsIn(d.Dir) > 0 })
+}
+
+func soon(d *processtest.Process, what string, holds func() bool) {
+	d.T.Helper()
+	for began := time.Now(); !holds(); time.Sleep(50 * time.Millisecond) {
+		if time.Since(began) > processtest.Patience {
+			d.T.Fatalf("after %v not yet: %s\n%s", processtest.Patience, what, &d.Log)
+		}
+	}
 }

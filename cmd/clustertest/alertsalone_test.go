@@ -2,7 +2,6 @@ package clustertest
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,10 +26,12 @@ func TestClusterAlertsOfAProcessFire(t *testing.T) {
 
 func aDamagedSegmentAlerts(t *testing.T) {
 	d, p := alone(t, "")
+	var lines strings.Builder
 	for i := range 100 {
-		put(d, fmt.Sprintf("m,i=%d v=1 %d", i, time.Now().UnixMilli()))
+		fmt.Fprintf(&lines, "m,i=%d v=1 %d\n", i, time.Now().UnixMilli())
 	}
-	d.Eventually("the rows are in a segment", func() bool { return processtest.SegmentsIn(d.Dir) > 0 })
+	acked(d, lines.String())
+	flushed(d)
 	query := func() { _, _, _ = d.Get("/api/v1/query?query=count(m_v)") }
 	query()
 	p.quiet("SpillwayPartitionDamaged", "SpillwayQueriesFail")
@@ -62,8 +63,8 @@ func eachFile(t *testing.T, dir, suffix string, f func(path string, size int64))
 
 func aStrayFileAlerts(t *testing.T) {
 	d, p := alone(t, "")
-	put(d, fmt.Sprintf("m v=1 %d", time.Now().UnixMilli()))
-	d.Eventually("the row is in a segment", func() bool { return processtest.SegmentsIn(d.Dir) > 0 })
+	acked(d, fmt.Sprintf("m v=1 %d", time.Now().UnixMilli()))
+	flushed(d)
 	p.quiet("SpillwayLostAndFound")
 	d.Kill()
 	stray := filepath.Join(d.Dir, "data", "segments", "00000000000000ca") // of no placement that the catalogue knows
@@ -81,9 +82,7 @@ func aStrayFileAlerts(t *testing.T) {
 func aFullDiskAlerts(t *testing.T) {
 	d, p := alone(t, "")
 	line := func() string { return fmt.Sprintf("m v=1 %d", time.Now().UnixMilli()) }
-	if status := put(d, line()); status != http.StatusNoContent {
-		t.Fatal(status)
-	}
+	acked(d, line())
 	p.quiet("SpillwayStoreReadOnly", "SpillwayRefusesWrites", "SpillwayDown")
 	d.Kill()
 	d.Env = append(d.Env, "SPILLWAY_STORAGE_FREE_BYTES_MIN=4000000GiB")
