@@ -53,9 +53,11 @@ type Deps struct {
 	Leaders runner.Leaders // nil: the first placement of every partition leads, always, as in a process that is alone
 	// ReadOnly is the reason why a server accepts no rows, as its heartbeats say; "": it accepts them. Nil: not known of any, and Unavailable is asked again.
 	ReadOnly func(server topology.ServerID) string
-	Clock    *Clock
-	Log      *slog.Logger
-	Limits   func(table string) Limits // nil: Settings.Labels bound labels, and nothing else bounds series
+	// Live reports whether heartbeats of a server come. Nil: not known of any, and shares of dead leaders are not counted as leaderless.
+	Live   func(server topology.ServerID) bool
+	Clock  *Clock
+	Log    *slog.Logger
+	Limits func(table string) Limits // nil: Settings.Labels bound labels, and nothing else bounds series
 	// Relabel returns the rules by which series of a table are rewritten, the same value as long as they do not change. Nil: none are.
 	Relabel func(table string) point.Relabeller
 	// Replicas returns the labels by which senders of the same series of a table differ. Nil, and the zero value: none.

@@ -29,6 +29,11 @@ func (f *Forwarder) server(table string, p *topology.Partition, try int) (leader
 	return lead, s, nil
 }
 
+// dead reports whether a server sends no heartbeats. Its lease rows name it as the leader until another server takes them, and where it alone had the rows none does.
+func (f *Forwarder) dead(server topology.ServerID) bool {
+	return f.deps.Live != nil && !f.deps.Live(server)
+}
+
 // full reports whether a server says that it accepts no rows. It is asked only after an answer without rows kept: what heartbeats say may be a second old.
 func (f *Forwarder) full(server topology.ServerID) bool {
 	return f.deps.ReadOnly != nil && f.deps.ReadOnly(server) != ""

@@ -95,7 +95,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_forward_restamped_inserts_total", Help: "Inserts that a server sent back for a new stamp: because the clock here is more than a second ahead of the servers', or since an earlier try may have been taken.",
 		}),
 		leaderless: f.NewCounter(prometheus.CounterOpts{
-			Name: "spillway_forward_leaderless_shares_total", Help: "Shares whose partition had no leader when they came.",
+			Name: "spillway_forward_leaderless_shares_total", Help: "Shares that found no live leader of their partition when they came: no server holds its lease, or the one that does did not answer and sends no heartbeats.",
 		}),
 		full: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_dictionaries_full_total", Help: "Dictionaries that had no room for more series: rows of further ones are refused for some minutes. Raise storage.memory_bytes, or intake.series_max.",

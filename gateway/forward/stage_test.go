@@ -101,3 +101,49 @@ func TestAnOverloadedLeaderIsNotStagedFor(t *testing.T) {
 		}
 	})
 }
+
+// TestSharesOfADeadLeaderAreLeaderless: the lease row of a server that was killed names it until another takes it, which none does where it alone had the rows. Each write was
+// staged or refused, and the counter of the alert stayed 0. A leader that sends heartbeats and does not answer is not counted: its process or the network is slow.
+func TestSharesOfADeadLeaderAreLeaderless(t *testing.T) {
+	for name, stages := range map[string]bool{"staged": true, "refused": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &holders{all: []topology.ServerID{"n2", "n3"}}
+				var dead atomic.Bool
+				c := newClusterWith(t, func(d *forward.Deps) {
+					if d.Live = func(id topology.ServerID) bool { return id != "n1" || !dead.Load() }; stages {
+						d.Staging = h
+						d.Ping = func(context.Context, topology.ServerID) error { return fault.Errorf(fault.Unavailable, "no answer") }
+					}
+				}, forward.Settings{Timeout: 3 * time.Second}, "n1", "n2", "n3")
+				c.change(func() { c.leads[1] = "n1" })
+				c.must(c.write(0))
+				write := func() {
+					t.Helper()
+					if err := c.write(0); (err == nil) != stages {
+						t.Errorf("a write to a partition whose leader is away: %v", err)
+					}
+				}
+				counts := func(want float64, when string) {
+					t.Helper()
+					if n := c.counted("spillway_forward_leaderless_shares_total", ""); n != want {
+						t.Errorf("%v shares are leaderless %s, want %v", n, when, want)
+					}
+				}
+				c.change(func() { c.servers["n1"].err = fault.Errorf(fault.Unavailable, "connection refused") })
+				write()
+				counts(0, "while heartbeats come")
+				dead.Store(true)
+				for range 3 { // the later ones may not ask it any more
+					write()
+				}
+				counts(3, "without heartbeats")
+				dead.Store(false)
+				c.change(func() { c.servers["n1"].err = nil })
+				time.Sleep(time.Minute) // of a clock that waits for nothing else
+				c.must(c.write(0))
+				counts(3, "once it is back")
+			})
+		})
+	}
+}

@@ -358,6 +358,9 @@ func (w *attempt) reranked(p point.PartitionID, r ranks) {
 // fail records a share that was sent from began on with its rows without an ack, as a copy: shares live in memory that the next cut uses again.
 func (w *attempt) fail(p *topology.Partition, began time.Time, f follow.Failure, rest *pieces) {
 	f.Partitions = []*topology.Partition{p}
+	if w.request.Try() == 0 && f.Reason == follow.Unanswered && w.t.f.dead(f.Asked) {
+		w.t.f.metrics.leaderless.Inc()
+	}
 	if w.t.f.stages() {
 		f.Since = w.t.f.absence.failed(began, partitionOf(w.t.name, p), &f)
 	}

@@ -93,6 +93,7 @@ type gatewayDeps struct {
 	lastReceived func(topology.ServerID) time.Time
 	// ReadOnly is why a server that is up accepts no rows; "": it accepts them. Nil: this process alone.
 	readOnly func(topology.ServerID) string
+	live     func(topology.ServerID) bool // heartbeats of a server come. Nil: this process alone
 	source   query.Source
 	health   func() error // why this process must not be used; nil: nothing
 	stalled  func() error // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
@@ -181,7 +182,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 		return err
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
-	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Staging: behind.staging, Ping: behind.ping, LastReceived: behind.lastReceived,
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, ReadOnly: behind.readOnly, Live: behind.live, Staging: behind.staging, Ping: behind.ping, LastReceived: behind.lastReceived,
 		Clock: forward.NewClock(newRand().Uint64(), behind.clock.Nanos), Log: d.log, Registerer: d.registry}, d.cfg.ForForward())
 	d.queries, d.refusals, d.senders = recent.NewQueries(), recent.NewRefusals(), recent.NewSenders()
 	d.reader, err = query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors, Lane: d.lane}, d.cfg.Query)

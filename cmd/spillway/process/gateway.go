@@ -100,7 +100,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 		Clock: p.view.Clock.Clock, Takers: waiting.Takers, Tables: p.view.Tables, Leaders: p.view.Leaders, Servers: p.view.Peers, Age: p.view.Age, NeverLed: p.view.Leaders.NeverLed, HadNoRows: p.view.Leaders.HadNoRows, HasNoRows: p.view.Leaders.HasNoRows,
 		CaughtUp: p.view.Leaders.CaughtUp, Copies: p.view.Leaders.InSync, Silence: p.view.Peers.Silence, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
-	behind := gatewayDeps{clock: p.view.Clock.Clock, tables: p.view.Tables, coord: p.view.Coord, servers: p.view.Peers, leaders: p.view.Leaders, source: source, describe: p.view.Describe, ping: p.view.Peers.Ping, lastReceived: p.view.Peers.LastReceived, readOnly: p.view.ReadOnly, unreached: func() int { return len(p.view.Unreached()) }, administer: p.administer(),
+	behind := gatewayDeps{clock: p.view.Clock.Clock, tables: p.view.Tables, coord: p.view.Coord, servers: p.view.Peers, leaders: p.view.Leaders, source: source, describe: p.view.Describe, ping: p.view.Peers.Ping, lastReceived: p.view.Peers.LastReceived, readOnly: p.view.ReadOnly, live: p.view.Leaders.Live, unreached: func() int { return len(p.view.Unreached()) }, administer: p.administer(),
 		cluster: backupSource{&p.view, source}, place: p.view.Placer.Place, fit: func(c topology.Config) topology.Config { return c }}
 	if cfg.Intake.Staging {
 		behind.staging = waiting
