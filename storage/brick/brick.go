@@ -49,6 +49,9 @@ type Brick struct {
 	readOnly atomic.Pointer[string] // why it is read-only for now; written by checkSpace alone
 	frozen   atomic.Pointer[string] // why it is read-only for good
 	fenced   chan struct{}          // closed by the first Fence
+	noted    chan struct{}          // closed once the note of the fence is written, or could not be
+
+	lastFence atomic.Pointer[PastFence] // of this process or one before; nil: there was none
 
 	admin sync.Mutex // serialises RaiseEpoch, Rewrite, Cut and Drop
 
@@ -80,11 +83,14 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		return nil, err
 	}
 	s.setDefaults(d.FS)
-	b := &Brick{fs: d.FS, files: d.Files, log: d.Log, set: s, m: newMetrics(), fenced: make(chan struct{})}
+	b := &Brick{fs: d.FS, files: d.Files, log: d.Log, set: s, m: newMetrics(), fenced: make(chan struct{}), noted: make(chan struct{})}
 	b.mu.index = newIndex()
 	b.runner.init()
 	defer func() {
 		if err != nil {
+			if b.Err() != nil {
+				<-b.noted
+			}
 			_ = b.unlock()
 		}
 	}()
@@ -106,6 +112,7 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		return nil, err
 	}
 	b.uuid, b.logID = ids.store, ids.log
+	b.readNote(time.Now())
 	dir := b.fs.PathJoin(s.DataDir, catalogueDir)
 	if err := MakeDir(b.fs, dir); err != nil {
 		return nil, err
@@ -159,6 +166,9 @@ func (b *Brick) fence(err error) {
 	b.tracker.waiting = nil
 	b.tracker.Unlock()
 	close(b.fenced)
+	f := &PastFence{At: time.Now(), Why: err.Error()}
+	b.lastFence.Store(f)
+	go b.noteFence(f, err)
 }
 
 // Err returns why the brick is fenced, or nil.
@@ -241,8 +251,12 @@ func (b *Brick) Close() error {
 		err = errors.Join(err, b.removeDead())
 	}
 	b.m.unregister()
-	err = errors.Join(err, b.Err(), b.closePlaces(), b.closeCatalogue(), b.unlock())
-	return err
+	err = errors.Join(err, b.closePlaces(), b.closeCatalogue())
+	if why := b.Err(); why != nil {
+		<-b.noted
+		err = errors.Join(why, err)
+	}
+	return errors.Join(err, b.unlock())
 }
 
 // openCopies brings mirrors and witness up to the opened catalogue. A failure here does not prevent a start.

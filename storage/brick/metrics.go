@@ -97,6 +97,12 @@ func (m *metrics) register(reg prometheus.Registerer, b *Brick) error {
 		gauge("spillway_brick_log_live_bytes", "Bytes of the common log that some placement still needs.", func() float64 { return float64(b.Usage().Live) }),
 		gauge("spillway_brick_in_flight_bytes", "Bytes appended and not yet fsynced.", func() float64 { return float64(b.InFlight()) }),
 		gauge("spillway_brick_fenced", "1 after a disk error: nothing is acknowledged any more.", func() float64 { return gauge01(b.Err() != nil) }),
+		gauge("spillway_brick_last_fence_timestamp_seconds", lastFenceHelp, func() float64 {
+			if f := b.LastFence(); !f.At.IsZero() {
+				return float64(f.At.UnixMilli()) / 1000
+			}
+			return 0
+		}),
 		gauge("spillway_brick_lost_found_entries", "Files and directories that no catalogue entry names, put aside in lost+found.", func() float64 { return float64(b.LostFound().Entries) }),
 		gauge("spillway_brick_lost_found_bytes", "Bytes in lost+found.", func() float64 { return float64(b.LostFound().Bytes) }),
 		gauge("spillway_brick_free_bytes", "Free bytes where data and log lie, the lesser of both; NaN: not known.", b.freeBytes),
@@ -120,6 +126,8 @@ func (m *metrics) unregister() {
 	}
 	m.all = nil
 }
+
+const lastFenceHelp = "When a failed write or fsync last fenced the store, of this process or one before, as its note in the data directory says; 0: not within a day."
 
 func gauge01(on bool) float64 {
 	if on {

@@ -70,6 +70,7 @@ func followsFromSilence(problem string, servers []ui.Server) bool {
 var remedies = []struct{ in, do string }{
 	{SomeSizes, "ask again in a few seconds: a server that was just started answers then; else look at its log"},
 	{"no heartbeat", "start the server"},
+	{"store was fenced", "look at the device: dmesg and SMART data; docs/runbooks/SpillwayStoreFenced.md. A day later this is gone by itself"},
 	{"store is fenced", "see docs/runbooks/SpillwayStoreFenced.md"},
 	{"disk is full", "make room on the disk; docs/runbooks/SpillwayStoreReadOnly.md"},
 	{"does not join: ", "set its peer.advertise right, and restart it"},

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -71,6 +72,15 @@ func endWhenFenced(exit func(why error), stores []fence) (stop func()) {
 		}()
 	}
 	return cancel
+}
+
+// fencedBefore says when and why a process before was fenced, for a day; "": none was, or this one is, which is said elsewhere.
+func fencedBefore(b *brick.Brick) string {
+	f := b.LastFence()
+	if f.At.IsZero() || b.Err() != nil {
+		return ""
+	}
+	return fmt.Sprintf("The store was fenced at %s, and the process started anew since: %s.", f.At.UTC().Format(time.RFC3339), f.Why)
 }
 
 // untilFenced is an actor that fails when a store is fenced.

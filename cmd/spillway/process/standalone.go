@@ -317,6 +317,9 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 		s.Problems = append(s.Problems, "This process takes no rows: "+why+".")
 	}
 	s.Problems = append(s.Problems, p.retention.problems()...)
+	if text := fencedBefore(p.brick); text != "" {
+		s.Problems = append(s.Problems, text)
+	}
 	if f := p.brick.LostFound(); f.Entries > 0 {
 		s.Problems = append(s.Problems, fmt.Sprintf("There are %s: files that no catalogue entry names were put aside. docs/runbooks/SpillwayLostAndFound.md says what to do with them.", f))
 	}

@@ -520,6 +520,9 @@ func (p *storage) readiness(w http.ResponseWriter, _ *http.Request) {
 	}
 	s := p.lead.Status()
 	fmt.Fprintf(w, "Spillway is ready. heartbeat good: %t, leases held: %d\n", s.Good, s.Held)
+	if text := fencedBefore(p.brick); text != "" {
+		fmt.Fprintln(w, text)
+	}
 	if row, ok := p.view.Registry.Get(p.id); ok && row.Unreached != "" { // ready all the same: what reaches it first may wait for that
 		fmt.Fprintf(w, "No process has reached it at its address %s (peer.advertise) yet, so that it gets no partitions: %s\n", row.Addr, row.Unreached)
 	}

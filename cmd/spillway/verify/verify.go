@@ -337,6 +337,8 @@ func (v *Verification) kind(name string) string {
 		return "restore"
 	case name == aStart:
 		return "start"
+	case dir == v.dir && (name == brick.NoteFile || name == brick.NoteFile+".tmp"):
+		return "fence"
 	case name == "WITNESS":
 		return "witness"
 	case name == "catalogue.mirror", name == "metadata.mirror":
