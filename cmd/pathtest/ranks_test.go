@@ -458,3 +458,37 @@ func TestOneProcessKeepsTheValueWrittenLast(t *testing.T) {
 		p.must(errors.Join(p.forward.Close(), p.server.Close(), p.brick.Close()))
 	}
 }
+
+// TestAStagedOverwriteWinsInAHalfOfAnotherServer: the server that leads the half asks the parent's leader over the network how high that ranked, and a row that is staged right after a
+// direct one replaces it. Where the parent's leader is gone, rows are taken all the same.
+func TestAStagedOverwriteWinsInAHalfOfAnotherServer(t *testing.T) {
+	const at = point.Nanos(2000e9)
+	for name, gone := range map[string]bool{"the parent is led": false, "its leader is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			s := openSpread(t, 2, true, time.Hour, 1)
+			defer func() { s.must(s.close()) }()
+			g := s.gateway(1, 0)
+			s.must(g.put(at, 1))
+			s.split()()
+			s.parts["n2"].server.Seal(promqlsuite.Table, 1)
+			if gone {
+				s.must(s.parts["n2"].hangUp())
+			}
+			s.must(g.put(at, 2))
+			if gone {
+				return
+			}
+			st, err := s.parts["n1"].server.OpenStream(t.Context(), promqlsuite.Table)
+			s.must(err)
+			defer st.Close()
+			s.must(st.Define(t.Context(), []peer.Def{{ID: 0, Labels: point.MakeLabels(point.MetricName, "m")}}))
+			m, _ := s.tables.Get(promqlsuite.Table)
+			half := m.Overlapping(at, at)
+			s.must(st.Insert(t.Context(), &peer.Insert{Partition: half[len(half)-1].ID, MapSeq: m.Seq, Stamp: g.clock.Reserve(1), Level: point.All, Staging: &peer.Staging{Do: peer.Forward},
+				IDs: []point.SeriesID{0}, Times: []point.Nanos{at}, Values: []float64{3}}))
+			if got := s.value(at); got != "[3]" {
+				t.Errorf("read %s, want the row that was staged last", got)
+			}
+		})
+	}
+}

@@ -118,6 +118,23 @@ func (f firsts) Hold(context.Context, string, point.PartitionID, point.Epoch) er
 
 func (f firsts) Why(string, point.PartitionID) string { return "its placement is not the first" }
 
+// parentsOf asks the first placement of a partition for its highest rank.
+type parentsOf struct{ s *spread }
+
+// HighestRank implements server.Parents.
+func (o parentsOf) HighestRank(ctx context.Context, table string, at *topology.Partition) (point.Stamp, error) {
+	st, ok := o.s.peers.Server(at.Placements[0].Server)
+	if !ok {
+		return 0, fault.Errorf(fault.Unavailable, "server %s is not known", at.Placements[0].Server)
+	}
+	return st.(peer.SealedRanker).HighestRank(ctx, table, at.ID)
+}
+
+// InSync implements server.Parents.
+func (parentsOf) InSync(context.Context, string, *topology.Partition, point.PlacementID) bool {
+	return false
+}
+
 // openSpread opens n servers. far: they are reached over the network; else by calls.
 func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int) *spread {
 	return openSpreadOf(tb, n, far, width, columns, 1)
@@ -204,7 +221,7 @@ func (s *spread) open(p *part) {
 		staging.Settings{Server: p.id, GatherFor: gather, BytesMax: 1 << 30})
 	s.must(err)
 	p.metrics = prometheus.NewRegistry()
-	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leadership: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Latest: s.latest, Processors: s.processors, Log: log, Registerer: p.metrics},
+	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leadership: firsts{p.id, s.tables, s.copies > 1}, Parents: parentsOf{s}, Now: s.now, Latest: s.latest, Processors: s.processors, Log: log, Registerer: p.metrics},
 		server.Settings{Server: p.id})
 	s.must(err)
 }

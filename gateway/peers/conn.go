@@ -206,6 +206,16 @@ func (c *conn) EndSlices(ctx context.Context, table string, parent point.Partiti
 	return c.write(peer.IsAnswer, func() error { return at.EndSlices(ctx, table, parent, below) })
 }
 
+// HighestRank implements peer.SealedRanker.
+func (c *conn) HighestRank(ctx context.Context, table string, id point.PartitionID) (highest point.Stamp, err error) {
+	at, ok := c.peer.(peer.SealedRanker)
+	if !ok {
+		return 0, fault.Errorf(fault.Invalid, "the server does not tell the ranks of partitions")
+	}
+	err = c.write(peer.IsAnswer, func() error { highest, err = at.HighestRank(ctx, table, id); return err })
+	return highest, err
+}
+
 // OpenSnapshot implements peer.Snapshots.
 func (c *conn) OpenSnapshot(ctx context.Context, table string, id point.PartitionID) (snap peer.Snapshot, err error) {
 	at, ok := c.peer.(peer.Snapshots)

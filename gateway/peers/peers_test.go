@@ -76,6 +76,13 @@ func (f *far) EndSlices(context.Context, string, point.PartitionID, point.Epoch)
 	return f.net.refused
 }
 
+// HighestRank answers as inserts do.
+func (f *far) HighestRank(context.Context, string, point.PartitionID) (point.Stamp, error) {
+	f.net.mu.Lock()
+	defer f.net.mu.Unlock()
+	return 0, f.net.refused
+}
+
 func (f *far) Close() error {
 	f.net.mu.Lock()
 	defer f.net.mu.Unlock()
@@ -308,6 +315,7 @@ func TestReadersOfAServerThatRefusesDescriptionsAreAnswered(t *testing.T) {
 			"a description": func() error { return c.PutMetadata(t.Context(), "t", nil) },
 			"a deletion":    func() error { return c.DeleteSeries(t.Context(), &peer.Select{}) },
 			"an end":        func() error { return c.EndSlices(t.Context(), "t", 1, 2) },
+			"a rank":        func() error { _, err := c.HighestRank(t.Context(), "t", 1); return err },
 		}
 		for what, call := range calls {
 			n.refused = peer.Answer(fault.Errorf(fault.Unavailable, "the store is read-only"))

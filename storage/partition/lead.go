@@ -94,6 +94,14 @@ func (p *Partition) HighestRank() point.Stamp {
 	return p.mu.ranks.Highest()
 }
 
+// HighestLogged is HighestRank for a placement that follows: of the frames that it has logged, too. Errors are those of the log.
+func (p *Partition) HighestLogged() (point.Stamp, error) {
+	if err := p.catchUp(); err != nil {
+		return 0, err
+	}
+	return p.HighestRank(), nil
+}
+
 // Ends returns, per epoch, the last frame that was accepted. Frames that come meanwhile may be missing.
 func (p *Partition) Ends() []point.EpochEnd {
 	p.mu.Lock()

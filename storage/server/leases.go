@@ -285,7 +285,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 			return nil, err
 		}
 	}
-	s.rankAbove(t, p, at)
+	s.rankAbove(ctx, t, p, at)
 	if !kept {
 		return p, p.Lead(pa.epoch)
 	}

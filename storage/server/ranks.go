@@ -1,7 +1,14 @@
 package server
 
 import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
@@ -19,12 +26,29 @@ func (s *Server) timely(stamp point.Stamp) error {
 	return peer.NewAhead(now)
 }
 
-// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For one that is led here, and takes no rows
-// any more, that is its highest rank. On other servers no accepted rank is further ahead than AheadMax of the latest time
-// by their clocks: by ours that may be later, if our clock is behind theirs, or if most clocks were set back since.
+// Parents finds the highest rank of partitions that are not led here, and whose keys others took over. Safe for concurrent use.
+type Parents interface {
+	// HighestRank asks the partition's leader, as peer.SealedRanker. Errors mean that it is not known.
+	HighestRank(ctx context.Context, table string, at *topology.Partition) (point.Stamp, error)
+	// InSync reports whether no server leads the partition, and this placement here is in sync by a lease row that is not older than the call. Then it has all
+	// rows that were acked.
+	InSync(ctx context.Context, table string, at *topology.Partition, placement point.PlacementID) bool
+}
+
+const (
+	// askRankWithin bounds how long the first row of an epoch waits for the highest ranks of partitions that others lead. Larger: a leader that is silent
+	// holds up writes for longer. Smaller: a busy one is not heard, and ranks run ahead.
+	askRankWithin = 250 * time.Millisecond
+	// askRanksMax is of how many partitions the ranks are asked for. A merge of more has ranks that run ahead.
+	askRanksMax = 32
+)
+
+// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For one that takes no rows any more, that is its
+// highest rank, if that is known here or at its leader. Else no accepted rank is further ahead than AheadMax of the latest time by the servers' clocks: by ours that may be
+// later, if our clock is behind theirs, or if most clocks were set back since.
 //
 // A rank that is ahead has a price. Rows that are staged keep the rank of their gateway, which is of now: those that overwrite rows of a second ago that ranked a second ahead would be lost.
-func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partition) {
+func (s *Server) rankAbove(ctx context.Context, t *table, p *partition.Partition, at *topology.Partition) {
 	m, ok := s.deps.Maps.Get(t.name)
 	if !ok {
 		return
@@ -32,26 +56,94 @@ func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partit
 	if at.State == topology.Unload { // it ranks no row any more, and its heirs, which rank above it, would be ahead as well
 		return
 	}
+	var elsewhere []*topology.Partition
 	for _, other := range m.Overlapping(at.TimeLo, at.TimeHi-1) {
 		if other.ID == at.ID || !at.SharesRing(other) {
 			continue
 		}
-		q, here := t.get(other.ID)
-		known := here && s.hasAllRows(t, q, other) // before its rank is read: a row that was under way would have a higher one
-		if here {
-			p.RankAbove(q.HighestRank())
-		}
+		highest, known := s.rankHere(t, other)
+		p.RankAbove(highest)
 		if !known {
-			p.RankAbove(rank.At(s.latest() + int64(rank.AheadMax)))
+			elsewhere = append(elsewhere, other)
 		}
 	}
+	if len(elsewhere) == 0 {
+		return
+	}
+	highest, known := s.ranksElsewhere(ctx, t, elsewhere)
+	if !known {
+		highest = rank.At(s.latest() + int64(rank.AheadMax))
+	}
+	p.RankAbove(highest)
 }
 
-// hasAllRows reports whether a partition that is here has all rows that were ever accepted for it, and gets no more: it unloads, is led here, and no row is under way.
-func (s *Server) hasAllRows(t *table, q *partition.Partition, at *topology.Partition) bool {
-	if at.State != topology.Unload || !t.gate(at.ID).quiet() {
-		return false
+// ranksElsewhere returns the highest rank of partitions that are not led here; false: that of one is not known.
+func (s *Server) ranksElsewhere(ctx context.Context, t *table, all []*topology.Partition) (point.Stamp, bool) {
+	if s.deps.Parents == nil || len(all) > askRanksMax || slices.ContainsFunc(all, func(at *topology.Partition) bool { return at.State != topology.Unload }) {
+		return 0, false
 	}
-	epoch, leads := s.leadership.MayAct(t.name, at.ID)
-	return leads && q.Leads(epoch)
+	ctx, cancel := context.WithTimeout(ctx, askRankWithin)
+	defer cancel()
+	ranks := make([]point.Stamp, len(all))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, at := range all {
+		g.Go(func() (err error) {
+			ranks[i], err = s.rankElsewhere(ctx, t, at)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		s.deps.Log.Info("the ranks of a partition begin ahead of the clocks, as the highest one of its parent is not known", "table", t.name, "error", err)
+		return 0, false
+	}
+	return slices.Max(ranks), true
+}
+
+// rankElsewhere returns the highest rank of a partition that takes no more rows: its leader's, or where it has none that of a copy here which has all acked rows.
+func (s *Server) rankElsewhere(ctx context.Context, t *table, at *topology.Partition) (point.Stamp, error) {
+	highest, err := s.deps.Parents.HighestRank(ctx, t.name, at)
+	if err == nil {
+		return highest, nil
+	}
+	q, here := t.get(at.ID)
+	if !here || !s.deps.Parents.InSync(ctx, t.name, at, q.Identity().Placement) {
+		return 0, fault.Annotate(err, "partition %s/%d", t.name, at.ID)
+	}
+	return q.HighestLogged()
+}
+
+var _ peer.SealedRanker = (*Server)(nil)
+
+// HighestRank implements peer.SealedRanker.
+func (s *Server) HighestRank(_ context.Context, name string, id point.PartitionID) (point.Stamp, error) {
+	t, ok := s.table(name)
+	m, known := s.deps.Maps.Get(name)
+	if !ok || !known {
+		return 0, fault.Errorf(fault.Stale, "table %q is not known here", name)
+	}
+	at, ok := m.ByID(id)
+	if !ok {
+		return 0, fault.Errorf(fault.Stale, "partition %s/%d does not exist by map %d", name, id, m.Seq)
+	}
+	highest, final := s.rankHere(t, at)
+	if !final {
+		return 0, fault.Errorf(fault.Stale, "partition %s/%d is not led here, or takes rows, by map %d", name, id, m.Seq)
+	}
+	return highest, nil
+}
+
+// rankHere returns the highest rank of the rows of a partition that are here. final: it has all rows that were ever acked for the partition, and no other will be. It unloads, is led here, and no
+// row is under way. Only a placement in sync acquires a lease, so it has them before it begins to lead.
+func (s *Server) rankHere(t *table, at *topology.Partition) (highest point.Stamp, final bool) {
+	q, here := t.get(at.ID)
+	if !here {
+		return 0, false
+	}
+	quiet := at.State == topology.Unload && t.gate(at.ID).quiet() // before its rank is read: a row that was under way would have a higher one
+	_, leads := s.leadership.MayAct(t.name, at.ID)
+	highest, err := q.HighestLogged()
+	if err != nil {
+		return q.HighestRank(), false
+	}
+	return highest, quiet && leads
 }

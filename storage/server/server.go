@@ -37,6 +37,8 @@ type Deps struct {
 	Newest func(table string) (peer.MapAt, bool)
 	// Leadership decides which partitions this process may act for. Nil: all, under Settings.Epoch; for a process that runs alone.
 	Leadership Leadership
+	// Parents finds the ranks of partitions that others lead. Nil: the ranks of their halves run ahead.
+	Parents Parents
 	// Chains keep the copies of replicated tables. Nil: there are no copies; only the leader has the rows.
 	Chains Chains
 	// Differs says which copies of a partition that is led here hold something else than it, and what; "": none. Nil: there are no copies.

@@ -1007,6 +1007,103 @@ func (x *EndSlices) GetEpoch() uint64 {
 	return 0
 }
 
+// RankQuery asks for the highest rank of a partition that takes no more rows.
+type RankQuery struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	Partition     uint64                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankQuery) Reset() {
+	*x = RankQuery{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankQuery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankQuery) ProtoMessage() {}
+
+func (x *RankQuery) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankQuery.ProtoReflect.Descriptor instead.
+func (*RankQuery) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RankQuery) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *RankQuery) GetPartition() uint64 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+type HighestRank struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rank          uint64                 `protobuf:"fixed64,1,opt,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HighestRank) Reset() {
+	*x = HighestRank{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HighestRank) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HighestRank) ProtoMessage() {}
+
+func (x *HighestRank) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HighestRank.ProtoReflect.Descriptor instead.
+func (*HighestRank) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *HighestRank) GetRank() uint64 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
 type NameCount struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1017,7 +1114,7 @@ type NameCount struct {
 
 func (x *NameCount) Reset() {
 	*x = NameCount{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1126,7 @@ func (x *NameCount) String() string {
 func (*NameCount) ProtoMessage() {}
 
 func (x *NameCount) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1139,7 @@ func (x *NameCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameCount.ProtoReflect.Descriptor instead.
 func (*NameCount) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{15}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NameCount) GetName() []byte {
@@ -1086,7 +1183,7 @@ type Stats struct {
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1195,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1208,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Stats) GetSeries() uint64 {
@@ -1257,7 +1354,7 @@ type Unreached struct {
 
 func (x *Unreached) Reset() {
 	*x = Unreached{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1366,7 @@ func (x *Unreached) String() string {
 func (*Unreached) ProtoMessage() {}
 
 func (x *Unreached) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1379,7 @@ func (x *Unreached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unreached.ProtoReflect.Descriptor instead.
 func (*Unreached) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Unreached) GetServer() string {
@@ -1309,7 +1406,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1418,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1431,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Capacity) GetRowsPerSecond() float64 {
@@ -1367,7 +1464,7 @@ type StagedStats struct {
 
 func (x *StagedStats) Reset() {
 	*x = StagedStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1476,7 @@ func (x *StagedStats) String() string {
 func (*StagedStats) ProtoMessage() {}
 
 func (x *StagedStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1489,7 @@ func (x *StagedStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedStats.ProtoReflect.Descriptor instead.
 func (*StagedStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StagedStats) GetServer() string {
@@ -1468,7 +1565,7 @@ type PartitionStats struct {
 
 func (x *PartitionStats) Reset() {
 	*x = PartitionStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1577,7 @@ func (x *PartitionStats) String() string {
 func (*PartitionStats) ProtoMessage() {}
 
 func (x *PartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1590,7 @@ func (x *PartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStats.ProtoReflect.Descriptor instead.
 func (*PartitionStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{20}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PartitionStats) GetId() uint64 {
@@ -1572,7 +1669,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1681,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1694,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{21}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Transfer) GetTo() string {
@@ -1643,7 +1740,7 @@ type Nothing struct {
 
 func (x *Nothing) Reset() {
 	*x = Nothing{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1752,7 @@ func (x *Nothing) String() string {
 func (*Nothing) ProtoMessage() {}
 
 func (x *Nothing) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1765,7 @@ func (x *Nothing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nothing.ProtoReflect.Descriptor instead.
 func (*Nothing) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{22}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{24}
 }
 
 // Self is the answer of Ping: which server it is. Builds from before answer Nothing, and read this as it.
@@ -1683,7 +1780,7 @@ type Self struct {
 
 func (x *Self) Reset() {
 	*x = Self{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +1792,7 @@ func (x *Self) String() string {
 func (*Self) ProtoMessage() {}
 
 func (x *Self) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +1805,7 @@ func (x *Self) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Self.ProtoReflect.Descriptor instead.
 func (*Self) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{23}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Self) GetServer() string {
@@ -1816,7 +1913,12 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\tEndSlices\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\x04R\tpartition\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"5\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"?\n" +
+	"\tRankQuery\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x04R\tpartition\"!\n" +
+	"\vHighestRank\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\x06R\x04rank\"5\n" +
 	"\tNameCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\"\xcf\x06\n" +
@@ -1895,7 +1997,7 @@ func file_protocols_peer_peerpb_storage_proto_rawDescGZIP() []byte {
 	return file_protocols_peer_peerpb_storage_proto_rawDescData
 }
 
-var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Fault)(nil),           // 0: spillway.peer.v1.Fault
 	(*MapAt)(nil),           // 1: spillway.peer.v1.MapAt
@@ -1912,15 +2014,17 @@ var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*MetadataQuery)(nil),   // 12: spillway.peer.v1.MetadataQuery
 	(*StatsQuery)(nil),      // 13: spillway.peer.v1.StatsQuery
 	(*EndSlices)(nil),       // 14: spillway.peer.v1.EndSlices
-	(*NameCount)(nil),       // 15: spillway.peer.v1.NameCount
-	(*Stats)(nil),           // 16: spillway.peer.v1.Stats
-	(*Unreached)(nil),       // 17: spillway.peer.v1.Unreached
-	(*Capacity)(nil),        // 18: spillway.peer.v1.Capacity
-	(*StagedStats)(nil),     // 19: spillway.peer.v1.StagedStats
-	(*PartitionStats)(nil),  // 20: spillway.peer.v1.PartitionStats
-	(*Transfer)(nil),        // 21: spillway.peer.v1.Transfer
-	(*Nothing)(nil),         // 22: spillway.peer.v1.Nothing
-	(*Self)(nil),            // 23: spillway.peer.v1.Self
+	(*RankQuery)(nil),       // 15: spillway.peer.v1.RankQuery
+	(*HighestRank)(nil),     // 16: spillway.peer.v1.HighestRank
+	(*NameCount)(nil),       // 17: spillway.peer.v1.NameCount
+	(*Stats)(nil),           // 18: spillway.peer.v1.Stats
+	(*Unreached)(nil),       // 19: spillway.peer.v1.Unreached
+	(*Capacity)(nil),        // 20: spillway.peer.v1.Capacity
+	(*StagedStats)(nil),     // 21: spillway.peer.v1.StagedStats
+	(*PartitionStats)(nil),  // 22: spillway.peer.v1.PartitionStats
+	(*Transfer)(nil),        // 23: spillway.peer.v1.Transfer
+	(*Nothing)(nil),         // 24: spillway.peer.v1.Nothing
+	(*Self)(nil),            // 25: spillway.peer.v1.Self
 }
 var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	1,  // 0: spillway.peer.v1.Fault.newest:type_name -> spillway.peer.v1.MapAt
@@ -1930,15 +2034,15 @@ var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	7,  // 4: spillway.peer.v1.SeriesExemplars.exemplars:type_name -> spillway.peer.v1.Exemplar
 	8,  // 5: spillway.peer.v1.Exemplars.series:type_name -> spillway.peer.v1.SeriesExemplars
 	10, // 6: spillway.peer.v1.MetadataRows.rows:type_name -> spillway.peer.v1.MetadataRow
-	15, // 7: spillway.peer.v1.Stats.series_by_name:type_name -> spillway.peer.v1.NameCount
-	15, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
-	15, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
-	15, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
-	20, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
-	19, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
-	18, // 13: spillway.peer.v1.Stats.capacity:type_name -> spillway.peer.v1.Capacity
-	17, // 14: spillway.peer.v1.Stats.unreached:type_name -> spillway.peer.v1.Unreached
-	21, // 15: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
+	17, // 7: spillway.peer.v1.Stats.series_by_name:type_name -> spillway.peer.v1.NameCount
+	17, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
+	17, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
+	17, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
+	22, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
+	21, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
+	20, // 13: spillway.peer.v1.Stats.capacity:type_name -> spillway.peer.v1.Capacity
+	19, // 14: spillway.peer.v1.Stats.unreached:type_name -> spillway.peer.v1.Unreached
+	23, // 15: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
 	16, // [16:16] is the sub-list for method output_type
 	16, // [16:16] is the sub-list for method input_type
 	16, // [16:16] is the sub-list for extension type_name
@@ -1957,7 +2061,7 @@ func file_protocols_peer_peerpb_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_protocols_peer_peerpb_storage_proto_rawDesc), len(file_protocols_peer_peerpb_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -113,6 +113,18 @@ func (p *Peer) EndSlices(ctx context.Context, table string, parent point.Partiti
 	return err
 }
 
+var _ peer.SealedRanker = (*Peer)(nil)
+
+// HighestRank implements peer.SealedRanker. A server of an older build is Invalid: it is there.
+func (p *Peer) HighestRank(ctx context.Context, table string, id point.PartitionID) (point.Stamp, error) {
+	var a peerpb.HighestRank
+	err := p.call(ctx, methodHighestRank, &peerpb.RankQuery{Table: table, Partition: uint64(id)}, &a)
+	if errors.Is(err, errOlder) {
+		err = fault.Wrap(err, fault.Invalid, "the highest rank of a partition")
+	}
+	return point.Stamp(a.GetRank()), err
+}
+
 func checkMap(what string, n int) error {
 	if n > peer.MapBytesMax {
 		return fault.Errorf(fault.TooLarge, "%s of %d bytes, at most %d travel", what, n, peer.MapBytesMax)

@@ -205,6 +205,7 @@ const (
 	methodStagedStats     = "StagedStats"
 	methodStagedTimes     = "StagedTimes"
 	methodEndSlices       = "EndSlices"
+	methodHighestRank     = "HighestRank"
 	methodChange          = "Change"
 	methodStore           = "Store"
 	methodStoreOps        = "StoreOps" // Store of a file that is not whole and has a digest

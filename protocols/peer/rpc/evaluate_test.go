@@ -159,5 +159,7 @@ func TestAServerThatCannotEvaluateSaysSo(t *testing.T) {
 		_, _, err := p.StagedTimes(t.Context(), "t")
 		wantKind(t, what+" that does not know the times of its staged rows", err, fault.Invalid) // not Unavailable: it is there
 		wantKind(t, what+" that does not end slices", p.EndSlices(t.Context(), "t", 1, 2), fault.Invalid)
+		_, err = p.HighestRank(t.Context(), "t", 1)
+		wantKind(t, what+" that does not tell ranks", err, fault.Invalid)
 	}
 }

@@ -114,6 +114,7 @@ var rights = map[string][]Role{
 	methodStagedStats:     {RoleGateway},
 	methodStagedTimes:     {RoleGateway},
 	methodEndSlices:       {RoleStorage},
+	methodHighestRank:     {RoleStorage},
 	methodChange:          {RoleGateway, RoleStorage, RoleAdmin},
 	methodStore:           {RoleGateway, RoleStorage, RoleAdmin}, // the creator of a table sends its first file
 	methodStoreOps:        {RoleGateway, RoleStorage, RoleAdmin},

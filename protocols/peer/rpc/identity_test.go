@@ -32,6 +32,7 @@ func everyCall(ctx context.Context, p *Peer) map[string]error {
 	_, errs[methodStagedStats] = p.StagedStats(ctx, "t")
 	_, _, errs[methodStagedTimes] = p.StagedTimes(ctx, "t")
 	errs[methodEndSlices] = p.EndSlices(ctx, "t", 1, 2)
+	_, errs[methodHighestRank] = p.HighestRank(ctx, "t", 1)
 	_, errs[methodChange] = p.Change(ctx, &peer.Change{})
 	errs[methodStore] = p.Store(ctx, &peer.File{})
 	errs[methodStoreOps] = p.Store(ctx, &peer.File{Digest: 1})
@@ -64,9 +65,9 @@ func TestRolesMayCallWhatTheyNeed(t *testing.T) {
 	}
 	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries CleanTombstones StagedStats StagedTimes"
 	const coordination = " GetRow ListRows CommitRows WatchRows"
-	f(RoleGateway, coordination+" Link EndSlices")
+	f(RoleGateway, coordination+" Link EndSlices HighestRank")
 	f(RoleStorage, strings.TrimPrefix(rows, "Inserts ")+coordination) // it opens streams for staged rows
-	f(RoleAdmin, rows+" Link EndSlices")
+	f(RoleAdmin, rows+" Link EndSlices HighestRank")
 }
 
 func TestEveryMethodHasRights(t *testing.T) {

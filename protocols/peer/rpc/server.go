@@ -226,6 +226,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodStagedStats, answer(s, smallMax, s.stagedStats))
 	add(methodStagedTimes, answer(s, smallMax, s.stagedTimes))
 	add(methodEndSlices, answer(s, smallMax, s.endSlices))
+	add(methodHighestRank, answer(s, smallMax, s.highestRank))
 	add(methodChange, mapOf(s, s.change))
 	add(methodStore, mapOf(s, s.store))
 	add(methodStoreOps, mapOf(s, s.store))
@@ -478,6 +479,18 @@ func (s *Server) endSlices(ctx context.Context, p *peerpb.EndSlices) (*peerpb.No
 		return nil, fault.Errorf(fault.Invalid, "this server accepts slices of any epoch")
 	}
 	return &peerpb.Nothing{}, storage.EndSlices(ctx, p.GetTable(), point.PartitionID(p.GetPartition()), point.Epoch(p.GetEpoch()))
+}
+
+func (s *Server) highestRank(ctx context.Context, p *peerpb.RankQuery) (*peerpb.HighestRank, error) {
+	storage, ok := s.deps.Storage.(peer.SealedRanker)
+	if !ok {
+		return nil, fault.Errorf(fault.Invalid, "this server does not tell the ranks of partitions")
+	}
+	rank, err := storage.HighestRank(ctx, p.GetTable(), point.PartitionID(p.GetPartition()))
+	if err != nil {
+		return nil, err
+	}
+	return &peerpb.HighestRank{Rank: uint64(rank)}, nil
 }
 
 var errNoMetadata = fault.Errorf(fault.Unavailable, "this server keeps no METADATA")

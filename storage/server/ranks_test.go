@@ -1,0 +1,136 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// exceptOne leads all partitions but those of a set, and knows what their leaders say.
+type exceptOne struct {
+	copied
+	others map[point.PartitionID]bool
+	// rank is what the leader answers; 0: no server leads.
+	rank   point.Stamp
+	inSync bool
+	asked  int
+}
+
+func (e *exceptOne) MayAct(_ string, id point.PartitionID) (point.Epoch, bool) {
+	return 1, !e.others[id]
+}
+
+// HighestRank implements server.Parents.
+func (e *exceptOne) HighestRank(context.Context, string, *topology.Partition) (point.Stamp, error) {
+	e.asked++
+	if e.rank == 0 {
+		return 0, fault.Errorf(fault.Unavailable, "no server leads")
+	}
+	return e.rank, nil
+}
+
+// InSync implements server.Parents.
+func (e *exceptOne) InSync(context.Context, string, *topology.Partition, point.PlacementID) bool {
+	return e.inSync
+}
+
+// TestAStagedOverwriteWinsInAHalfWhoseParentIsLedElsewhere: rows of a half ranked a second ahead of the clocks, because the highest rank of the parent was not known to the server that
+// began to lead the half. A row that was staged within that second, and replaced one of the half, was acked and never read.
+func TestAStagedOverwriteWinsInAHalfWhoseParentIsLedElsewhere(t *testing.T) {
+	const now, early = point.Nanos(1_790_000_000e9), point.Nanos(900e6)
+	for name, c := range map[string]struct {
+		parent, staged string // the value that is read after a direct row, and after a staged one
+		others         exceptOne
+	}{
+		"its leader answers":                       {parent: "[2]", staged: "[3]", others: exceptOne{rank: rank.At(now + early/2)}},
+		"no server leads, and the copy has all":    {parent: "[2]", staged: "[3]", others: exceptOne{inSync: true}},
+		"no server leads, and the copy may not":    {parent: "[2]", staged: "[2]"}, // ranks run ahead, as rows of the parent may
+		"its leader has a higher rank than staged": {parent: "[2]", staged: "[2]", others: exceptOne{rank: rank.At(now + 2*early)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			maps, others := &someMap{m: newMap(t).m}, &c.others
+			others.others = map[point.PartitionID]bool{}
+			p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) {
+				d.Leadership, d.Parents, d.Now = others, others, func() point.Nanos { return now }
+			})
+			defer p.stop(t)
+			st := openStream(t, p.server)
+			defer st.Close()
+			put := func(id point.PartitionID, stamp point.Stamp, value float64, of *peer.Staging) {
+				t.Helper()
+				must(t, st.Insert(t.Context(), &peer.Insert{Partition: id, Stamp: stamp, Level: point.All, Staging: of, IDs: []point.SeriesID{0}, Times: []point.Nanos{60e9}, Values: []float64{value}}))
+			}
+			value := func() string {
+				t.Helper()
+				set, err := p.server.Select(t.Context(), &peer.Select{Table: "t", Partitions: []point.PartitionID{7}, Lo: 60e9, Hi: 60e9})
+				must(t, err)
+				defer set.Close()
+				if !set.Next() {
+					t.Fatal("no rows")
+				}
+				return fmt.Sprint(set.At().Values)
+			}
+			put(1, rank.At(now+early/2), 1, nil) // a gateway whose clock is fast
+			var err error
+			maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
+			must(t, err)
+			p.server.Seal("t", 1)
+			others.others[1] = true
+
+			put(7, rank.At(now), 2, nil)
+			if got := value(); got != c.parent {
+				t.Errorf("after a direct row %s is read, want %s", got, c.parent)
+			}
+			put(7, rank.At(now+early), 3, &peer.Staging{Do: peer.Forward})
+			if got := value(); got != c.staged {
+				t.Errorf("after a staged row %s is read, want %s", got, c.staged)
+			}
+			if others.asked != 1 {
+				t.Errorf("the leader was asked %d times, want once in the epoch", others.asked)
+			}
+		})
+	}
+}
+
+// TestTheHighestRankIsThatOfASealedPartition: its leader says it once no row can come any more, and no other server does.
+func TestTheHighestRankIsThatOfASealedPartition(t *testing.T) {
+	const now = point.Nanos(1_790_000_000e9)
+	maps, others := &someMap{m: newMap(t).m}, &exceptOne{others: map[point.PartitionID]bool{}}
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Leadership, d.Now = others, func() point.Nanos { return now } })
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	must(t, st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: rank.At(now), Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{60e9}, Values: []float64{1}}))
+	refused := func(when string) {
+		t.Helper()
+		if highest, err := p.server.HighestRank(t.Context(), "t", 1); !fault.Is(err, fault.Stale) {
+			t.Errorf("%s: rank %d, %v", when, highest, err)
+		}
+	}
+	refused("the partition takes rows")
+	p.server.HandOver("t", 1)
+	refused("its halves may not lead yet")
+	var err error
+	maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
+	must(t, err)
+	if highest, err := p.server.HighestRank(t.Context(), "t", 1); err != nil || highest != rank.At(now) {
+		t.Errorf("rank %d, %v", highest, err)
+	}
+	p.server.Doubt("t", 1, maps.m.Seq)
+	refused("rows come by an older map")
+	p.server.Seal("t", 1)
+	others.others[1] = true
+	refused("another server leads")
+	if _, err := p.server.HighestRank(t.Context(), "t", 99); !fault.Is(err, fault.Stale) {
+		t.Errorf("of no partition: %v", err)
+	}
+}
