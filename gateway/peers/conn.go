@@ -210,7 +210,7 @@ func (c *conn) EndSlices(ctx context.Context, table string, parent point.Partiti
 func (c *conn) HighestRank(ctx context.Context, table string, id point.PartitionID) (highest point.Stamp, err error) {
 	at, ok := c.peer.(peer.SealedRanker)
 	if !ok {
-		return 0, fault.Errorf(fault.Invalid, "the server does not tell the ranks of partitions")
+		return 0, fault.Errorf(fault.Invalid, "the server does not report the ranks of partitions")
 	}
 	err = c.write(peer.IsAnswer, func() error { highest, err = at.HighestRank(ctx, table, id); return err })
 	return highest, err

@@ -37,7 +37,7 @@ type Parents interface {
 
 const (
 	// askRankWithin bounds how long the first row of an epoch waits for the highest ranks of partitions that others lead. Larger: a leader that is silent
-	// holds up writes for longer. Smaller: a busy one is not heard, and ranks run ahead.
+	// holds up writes for longer. Smaller: the answer of a busy one comes too late, and ranks run ahead.
 	askRankWithin = 250 * time.Millisecond
 	// askRanksMax is of how many partitions the ranks are asked for. A merge of more has ranks that run ahead.
 	askRanksMax = 32

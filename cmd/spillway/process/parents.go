@@ -25,11 +25,11 @@ func (w parents) HighestRank(ctx context.Context, table string, at *topology.Par
 		return 0, fault.Errorf(fault.Unavailable, "no server that lives leads partition %v", of)
 	}
 	leader, known := w.p.storageOf(holder)
-	tells, ok := leader.(peer.SealedRanker)
+	ranker, ok := leader.(peer.SealedRanker)
 	if !known || !ok {
 		return 0, fault.Errorf(fault.Unavailable, "server %s, which leads partition %v, is not known", holder, of)
 	}
-	return tells.HighestRank(ctx, table, at.ID)
+	return ranker.HighestRank(ctx, table, at.ID)
 }
 
 // InSync implements server.Parents.

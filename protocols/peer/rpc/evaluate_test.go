@@ -160,6 +160,6 @@ func TestAServerThatCannotEvaluateSaysSo(t *testing.T) {
 		wantKind(t, what+" that does not know the times of its staged rows", err, fault.Invalid) // not Unavailable: it is there
 		wantKind(t, what+" that does not end slices", p.EndSlices(t.Context(), "t", 1, 2), fault.Invalid)
 		_, err = p.HighestRank(t.Context(), "t", 1)
-		wantKind(t, what+" that does not tell ranks", err, fault.Invalid)
+		wantKind(t, what+" that does not report ranks", err, fault.Invalid)
 	}
 }

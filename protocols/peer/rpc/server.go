@@ -484,7 +484,7 @@ func (s *Server) endSlices(ctx context.Context, p *peerpb.EndSlices) (*peerpb.No
 func (s *Server) highestRank(ctx context.Context, p *peerpb.RankQuery) (*peerpb.HighestRank, error) {
 	storage, ok := s.deps.Storage.(peer.SealedRanker)
 	if !ok {
-		return nil, fault.Errorf(fault.Invalid, "this server does not tell the ranks of partitions")
+		return nil, fault.Errorf(fault.Invalid, "this server does not report the ranks of partitions")
 	}
 	rank, err := storage.HighestRank(ctx, p.GetTable(), point.PartitionID(p.GetPartition()))
 	if err != nil {
