@@ -66,6 +66,8 @@ type spread struct {
 	fast    atomic.Int64 // how far the servers' clocks are ahead, in nanoseconds
 	latest  func() point.Nanos
 	copies  int // of each partition; 1: it lies on one server
+
+	rankWithin time.Duration // server.Settings.RankWithin
 	// With a disk, servers have their files in directories there, else in memory. With ways, they forward rows that wait.
 	disk string
 	ways func(topology.ServerID) stagings.Ways
@@ -222,7 +224,7 @@ func (s *spread) open(p *part) {
 	s.must(err)
 	p.metrics = prometheus.NewRegistry()
 	p.server, err = server.Open(s.tb.Context(), server.Deps{Staging: p.staged, Brick: p.brick, Maps: s.tables, Leadership: firsts{p.id, s.tables, s.copies > 1}, Parents: parentsOf{s}, Now: s.now, Latest: s.latest, Processors: s.processors, Log: log, Registerer: p.metrics},
-		server.Settings{Server: p.id})
+		server.Settings{Server: p.id, RankWithin: s.rankWithin})
 	s.must(err)
 }
 

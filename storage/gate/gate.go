@@ -34,8 +34,8 @@ func (g *Gate) Leave() (idle bool) {
 	return g.inside == 0
 }
 
-// Quiet reports whether no change is under way, and none may begin.
-func (g *Gate) Quiet() bool { return g.inside == 0 && (g.sealed || g.handing) }
+// Quiet reports whether no change is under way, and none may begin any more. A hand-over alone is not enough: Doubt and TakeBack end it.
+func (g *Gate) Quiet() bool { return g.inside == 0 && g.sealed }
 
 // Idle reports whether no change is under way.
 func (g *Gate) Idle() bool { return g.inside == 0 }

@@ -18,6 +18,9 @@ func TestGate(t *testing.T) {
 	f("new", true, false, false)
 	g.HandOver()
 	f("handing over", false, true, true)
+	if g.Quiet() {
+		t.Error("quiet while the gate may open again")
+	}
 	g.Open()
 	f("the map gives it back meanwhile: the hand-over counts", false, true, true)
 	g.TakeBack()
@@ -37,8 +40,11 @@ func TestGate(t *testing.T) {
 	g.HandOver()
 	g.TakeBack()
 	f("a hand-over that ends does not open what the map sealed", false, false, false)
+	if !g.Quiet() {
+		t.Error("not quiet although it is sealed")
+	}
 	g.Join()
-	if g.Idle() {
+	if g.Idle() || g.Quiet() {
 		t.Error("idle with a deletion under way")
 	}
 	g.Join()

@@ -94,12 +94,21 @@ func (p *Partition) HighestRank() point.Stamp {
 	return p.mu.ranks.Highest()
 }
 
-// HighestLogged is HighestRank for a placement that follows: of the frames that it has logged, too. Errors are those of the log.
+// HighestLogged is HighestRank for a placement that follows: of the frames that it has logged, too. Errors are those of the log, Corrupt where the
+// placement is damaged (its last frames may not be read yet), and Stale where it was dropped.
 func (p *Partition) HighestLogged() (point.Stamp, error) {
 	if err := p.catchUp(); err != nil {
 		return 0, err
 	}
-	return p.HighestRank(), nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.mu.dropped:
+		return 0, p.gone()
+	case p.mu.damaged != nil:
+		return 0, p.mu.damaged
+	}
+	return p.mu.ranks.Highest(), nil
 }
 
 // Ends returns, per epoch, the last frame that was accepted. Frames that come meanwhile may be missing.

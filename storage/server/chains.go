@@ -142,6 +142,6 @@ func (s *Server) LeadCopies(ctx context.Context, key lease.Partition, epoch poin
 	if !ok {
 		return fault.Errorf(fault.Stale, "partition %v does not exist by map %d", key, m.Seq)
 	}
-	s.rankAbove(ctx, t, p, at)
+	s.rankAbove(ctx, t, p, at, epoch)
 	return s.deps.Chains.Lead(ctx, key, p, epoch)
 }

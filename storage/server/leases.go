@@ -285,7 +285,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 			return nil, err
 		}
 	}
-	s.rankAbove(ctx, t, p, at)
+	s.rankAbove(ctx, t, p, at, pa.epoch)
 	if !kept {
 		return p, p.Lead(pa.epoch)
 	}

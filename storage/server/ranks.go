@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -36,9 +37,8 @@ type Parents interface {
 }
 
 const (
-	// askRankWithin bounds how long the first row of an epoch waits for the highest ranks of partitions that others lead. Larger: a leader that is silent
-	// holds up writes for longer. Smaller: the answer of a busy one comes too late, and ranks run ahead.
-	askRankWithin = 250 * time.Millisecond
+	// askRankEvery is the pause before a leader that cannot tell yet, as it carries the map out just now, is asked again.
+	askRankEvery = 20 * time.Millisecond
 	// askRanksMax is of how many partitions the ranks are asked for. A merge of more has ranks that run ahead.
 	askRanksMax = 32
 )
@@ -48,7 +48,7 @@ const (
 // later, if our clock is behind theirs, or if most clocks were set back since.
 //
 // A rank that is ahead has a price. Rows that are staged keep the rank of their gateway, which is of now: those that overwrite rows of a second ago that ranked a second ahead would be lost.
-func (s *Server) rankAbove(ctx context.Context, t *table, p *partition.Partition, at *topology.Partition) {
+func (s *Server) rankAbove(ctx context.Context, t *table, p *partition.Partition, at *topology.Partition, epoch point.Epoch) {
 	m, ok := s.deps.Maps.Get(t.name)
 	if !ok {
 		return
@@ -70,20 +70,36 @@ func (s *Server) rankAbove(ctx context.Context, t *table, p *partition.Partition
 	if len(elsewhere) == 0 {
 		return
 	}
-	highest, known := s.ranksElsewhere(ctx, t, elsewhere)
-	if !known {
+	highest, known := s.ranksElsewhere(ctx, t, at.ID, m.Seq, elsewhere)
+	switch {
+	case known:
+	case p.Leads(epoch): // another insert had the answer meanwhile
+		return
+	default:
 		highest = rank.At(s.latest() + int64(rank.AheadMax))
 	}
 	p.RankAbove(highest)
 }
 
-// ranksElsewhere returns the highest rank of partitions that are not led here; false: that of one is not known.
-func (s *Server) ranksElsewhere(ctx context.Context, t *table, all []*topology.Partition) (point.Stamp, bool) {
+// ranksElsewhere returns the highest rank of partitions that are not led here; false: that of one is not known. All inserts that wait for the epoch of the partition id to begin share
+// one question.
+func (s *Server) ranksElsewhere(ctx context.Context, t *table, id point.PartitionID, seq uint64, all []*topology.Partition) (point.Stamp, bool) {
 	if s.deps.Parents == nil || len(all) > askRanksMax || slices.ContainsFunc(all, func(at *topology.Partition) bool { return at.State != topology.Unload }) {
 		return 0, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, askRankWithin)
+	highest, err, _ := s.rankQuestions.Do(fmt.Sprintf("%s/%d/%d", t.name, id, seq), func() (any, error) { return s.askRanks(ctx, t, all) })
+	if err != nil {
+		return 0, false
+	}
+	return highest.(point.Stamp), true
+}
+
+// askRanks asks for the ranks of all partitions at once. It ends within RankWithin, whether the insert that began it is still there or not. It is canceled then and has no deadline: a busy
+// server that misses one counts as one that does not answer, and gets no other calls for a while either.
+func (s *Server) askRanks(ctx context.Context, t *table, all []*topology.Partition) (point.Stamp, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer time.AfterFunc(s.settings.RankWithin, cancel).Stop()
 	ranks := make([]point.Stamp, len(all))
 	g, ctx := errgroup.WithContext(ctx)
 	for i, at := range all {
@@ -94,14 +110,22 @@ func (s *Server) ranksElsewhere(ctx context.Context, t *table, all []*topology.P
 	}
 	if err := g.Wait(); err != nil {
 		s.deps.Log.Info("the ranks of a partition begin ahead of the clocks, as the highest one of its parent is not known", "table", t.name, "error", err)
-		return 0, false
+		return 0, err
 	}
-	return slices.Max(ranks), true
+	return slices.Max(ranks), nil
 }
 
 // rankElsewhere returns the highest rank of a partition that takes no more rows: its leader's, or where it has none that of a copy here which has all acked rows.
 func (s *Server) rankElsewhere(ctx context.Context, t *table, at *topology.Partition) (point.Stamp, error) {
 	highest, err := s.deps.Parents.HighestRank(ctx, t.name, at)
+	for fault.Is(err, fault.Stale) {
+		select {
+		case <-ctx.Done():
+			return 0, fault.Annotate(err, "partition %s/%d", t.name, at.ID)
+		case <-time.After(askRankEvery):
+		}
+		highest, err = s.deps.Parents.HighestRank(ctx, t.name, at)
+	}
 	if err == nil {
 		return highest, nil
 	}
@@ -132,15 +156,17 @@ func (s *Server) HighestRank(_ context.Context, name string, id point.PartitionI
 	return highest, nil
 }
 
-// rankHere returns the highest rank of the rows of a partition that are here. final: it has all rows that were ever acked for the partition, and no other will be. It unloads, is led here, and no
-// row is under way. Only a placement in sync acquires a lease, so it has them before it begins to lead.
+// rankHere returns the highest rank of the rows of a partition that are here. final: it has all rows that were ever acked for the partition, and no other will be. It unloads, is led here, its
+// gate is sealed, and no row is under way. Its epoch must have begun here: until then the leader before, cut off from the coordination store, may have rows acked by the whole list (Alone),
+// and this placement as one of that. A placement without rows has no catalogue entry; nor has one whose entry is lost.
 func (s *Server) rankHere(t *table, at *topology.Partition) (highest point.Stamp, final bool) {
+	quiet := at.State == topology.Unload && t.gate(at.ID).quiet() // before its rank is read: a row that was under way would have a higher one
+	epoch, leads := s.leadership.MayAct(t.name, at.ID)
 	q, here := t.get(at.ID)
 	if !here {
-		return 0, false
+		return 0, quiet && leads && s.rebuilt == "" && len(s.unknown) == 0
 	}
-	quiet := at.State == topology.Unload && t.gate(at.ID).quiet() // before its rank is read: a row that was under way would have a higher one
-	_, leads := s.leadership.MayAct(t.name, at.ID)
+	leads = leads && q.Leads(epoch)
 	highest, err := q.HighestLogged()
 	if err != nil {
 		return q.HighestRank(), false

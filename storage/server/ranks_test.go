@@ -3,10 +3,13 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -23,10 +26,11 @@ type exceptOne struct {
 	rank   point.Stamp
 	inSync bool
 	asked  int
+	later  point.Epoch // than the first, by the lease
 }
 
 func (e *exceptOne) MayAct(_ string, id point.PartitionID) (point.Epoch, bool) {
-	return 1, !e.others[id]
+	return 1 + e.later, !e.others[id]
 }
 
 // HighestRank implements server.Parents.
@@ -122,15 +126,146 @@ func TestTheHighestRankIsThatOfASealedPartition(t *testing.T) {
 	var err error
 	maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
 	must(t, err)
-	if highest, err := p.server.HighestRank(t.Context(), "t", 1); err != nil || highest != rank.At(now) {
-		t.Errorf("rank %d, %v", highest, err)
-	}
+	refused("its gate may open again")
 	p.server.Doubt("t", 1, maps.m.Seq)
 	refused("rows come by an older map")
 	p.server.Seal("t", 1)
+	if highest, err := p.server.HighestRank(t.Context(), "t", 1); err != nil || highest != rank.At(now) {
+		t.Errorf("rank %d, %v", highest, err)
+	}
+	maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 2, Split: halves(8)}, topology.SplitFinalize{Partition: 2, Low: 8})
+	must(t, err)
+	p.server.Seal("t", 2)
+	if highest, err := p.server.HighestRank(t.Context(), "t", 2); err != nil || highest != 0 {
+		t.Errorf("of a partition without rows: rank %d, %v", highest, err)
+	}
+	others.later = 1
+	refused("its epoch has not begun")
+	must(t, p.server.EndWrites(t.Context(), lease.Partition{Table: "t", ID: 1}, 2))
+	if highest, err := p.server.HighestRank(t.Context(), "t", 1); err != nil || highest != rank.At(now) {
+		t.Errorf("in its next epoch: rank %d, %v", highest, err)
+	}
 	others.others[1] = true
 	refused("another server leads")
 	if _, err := p.server.HighestRank(t.Context(), "t", 99); !fault.Is(err, fault.Stale) {
 		t.Errorf("of no partition: %v", err)
+	}
+}
+
+// TestNoRowIsAckedAboveTheRankThatWasReported: while the outcome of a hand-over is open the gate may open again, although the map already shows the halves. The rank of such
+// a partition is not reported.
+func TestNoRowIsAckedAboveTheRankThatWasReported(t *testing.T) {
+	const now = point.Nanos(1_790_000_000e9)
+	maps := &someMap{m: newMap(t).m}
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Now = func() point.Nanos { return now } })
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	put := func(stamp point.Stamp) error {
+		return st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: stamp, Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{60e9}, Values: []float64{1}})
+	}
+	must(t, put(rank.At(now)))
+	p.server.HandOver("t", 1)
+	was := maps.m.Seq
+	var err error
+	maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
+	must(t, err)
+	highest, reported := p.server.HighestRank(t.Context(), "t", 1)
+	p.server.Doubt("t", 1, was) // the lead runner has not carried the map out, and its time is over
+	later := rank.At(now + 900e6)
+	if err := put(later); err == nil && reported == nil && later > highest {
+		t.Errorf("a row was acked at rank %d, after %d was reported as the highest", later, highest)
+	}
+}
+
+// slowParents answers once a second question is under way beside the first, or all inserts wait.
+type slowParents struct {
+	*exceptOne
+	mu             sync.Mutex
+	underWay, most int
+	answer         chan struct{}
+}
+
+// HighestRank implements server.Parents.
+func (s *slowParents) HighestRank(ctx context.Context, _ string, _ *topology.Partition) (point.Stamp, error) {
+	s.mu.Lock()
+	s.underWay++
+	s.most = max(s.most, s.underWay)
+	s.mu.Unlock()
+	<-s.answer
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.underWay--
+	return s.rank, ctx.Err()
+}
+
+// TestInsertsShareTheQuestionForARank: a burst of first rows would ask the parent's leader once each.
+func TestInsertsShareTheQuestionForARank(t *testing.T) {
+	const now, inserts = point.Nanos(1_790_000_000e9), 16
+	maps := &someMap{m: newMap(t).m}
+	parents := &slowParents{exceptOne: &exceptOne{others: map[point.PartitionID]bool{1: true}, rank: rank.At(now)}, answer: make(chan struct{})}
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) {
+		d.Leadership, d.Parents, d.Now = parents, parents, func() point.Nanos { return now }
+	})
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	var err error
+	maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
+	must(t, err)
+	waits, done := make(chan struct{}, 8*inserts), make(chan error, inserts)
+	for i := range inserts {
+		go func() {
+			ctx := peer.WithWaiting(t.Context(), func() { waits <- struct{}{} })
+			done <- st.Insert(ctx, &peer.Insert{Partition: 7, Stamp: rank.At(now) + point.Stamp(i+1)*rank.Step, Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{60e9}, Values: []float64{1}})
+		}()
+	}
+	for range inserts {
+		<-waits
+	}
+	close(parents.answer)
+	for range inserts {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if parents.most != 1 {
+		t.Errorf("%d questions were under way at once, want 1", parents.most)
+	}
+}
+
+// laterParents is Stale a few times, as a leader that carries the map out.
+type laterParents struct {
+	*exceptOne
+	stale int
+}
+
+// HighestRank implements server.Parents.
+func (l *laterParents) HighestRank(context.Context, string, *topology.Partition) (point.Stamp, error) {
+	if l.asked++; l.asked <= l.stale {
+		return 0, fault.Errorf(fault.Stale, "it takes rows by the map here")
+	}
+	return l.rank, nil
+}
+
+// TestALeaderThatCannotTellYetIsAskedAgain: a half gets its first rows as its parent's leader carries the map of the split out.
+func TestALeaderThatCannotTellYetIsAskedAgain(t *testing.T) {
+	const now = point.Nanos(1_790_000_000e9)
+	for stale, within := range map[int]time.Duration{0: time.Hour, 2: time.Hour, 1 << 30: time.Millisecond} {
+		maps := &someMap{m: newMap(t).m}
+		parents := &laterParents{&exceptOne{others: map[point.PartitionID]bool{1: true}, rank: rank.At(now)}, stale}
+		p := startWith(t, vfs.NewMem(), maps, server.Settings{Server: "s1", Epoch: 1, RankWithin: within}, func(d *server.Deps) {
+			d.Leadership, d.Parents, d.Now = parents, parents, func() point.Nanos { return now }
+		})
+		st := openStream(t, p.server)
+		var err error
+		maps.m, err = maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
+		must(t, err)
+		must(t, st.Insert(t.Context(), &peer.Insert{Partition: 7, Stamp: rank.At(now), Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{60e9}, Values: []float64{1}}))
+		if stale < 1<<30 && parents.asked != stale+1 {
+			t.Errorf("Stale %d times: asked %d times", stale, parents.asked)
+		}
+		must(t, st.Close())
+		p.stop(t)
 	}
 }

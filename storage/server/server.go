@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/budget"
@@ -103,6 +104,9 @@ type Settings struct {
 	// HandOverMax is how long an insert waits at a gate that a hand-over closed. Default 500 ms, as long as a hand-over that is not
 	// committed keeps it closed (rules.Settings, SealMax): a caller that is refused comes again after a pause, mostly long after the outcome.
 	HandOverMax time.Duration
+	// RankWithin bounds how long the first row of an epoch waits for the highest ranks of partitions that others lead. Default 250 ms. Larger: a leader that is
+	// silent holds up writes for longer. Smaller: the answer of a busy one comes too late, and ranks run ahead.
+	RankWithin time.Duration
 	// ScrubBytesPerSecond bounds how fast all segments are read again to check them. While the disk is slow or the memory of heads fills,
 	// it is an eighth. Default 8 MiB/s, 1 TiB in 36 hours. Larger: damage is found sooner, and the disk has less time for other work.
 	ScrubBytesPerSecond int64
@@ -125,6 +129,9 @@ func (s *Settings) SetDefaults() {
 	}
 	if s.CacheBytes == 0 {
 		s.CacheBytes = 256 << 20
+	}
+	if s.RankWithin == 0 {
+		s.RankWithin = 250 * time.Millisecond
 	}
 	if s.HandOverMax == 0 {
 		s.HandOverMax = 500 * time.Millisecond
@@ -166,6 +173,8 @@ type Server struct {
 	dropping   []point.PlacementID       // an earlier process began to drop them
 	rebuilt    string                    // constant after Open: see Rebuilt
 	unknown    map[point.PlacementID]int // with records in the log, and no entry in the catalogue
+
+	rankQuestions singleflight.Group // under way, by partition and map
 
 	ledRows  atomic.Uint64 // accepted as their leader
 	capacity struct {
