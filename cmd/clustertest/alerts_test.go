@@ -26,7 +26,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
-// watcher scrapes processes and evaluates the expressions of the alert rules over what it scraped, as a Prometheus server does; `for` is left out.
+// watcher scrapes processes and evaluates the expressions of the alert rules over those metrics, as a Prometheus server does; `for` is left out.
 type watcher struct {
 	t       *testing.T
 	rules   map[string]rulefmt.Rule

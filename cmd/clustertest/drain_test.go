@@ -51,7 +51,7 @@ func (c *crowd) shown(s topology.ServerID) (r administration.ServerRow) {
 	return r
 }
 
-// shows waits until `spillway server show` shows a server as wanted: what it shows comes from heartbeats and rows that other processes
+// shows waits until `spillway server show` shows a server as wanted: that comes from heartbeats and rows that other processes
 // write.
 func (c *crowd) shows(s topology.ServerID, what string, wanted func(administration.ServerRow) bool) {
 	c.t.Helper()

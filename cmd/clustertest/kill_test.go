@@ -46,7 +46,7 @@ func TestClusterKillsLoseNothingAcked(t *testing.T) {
 			victim = c.server(s)
 		}
 		c.within(processtest.Patience, "all rows are at their leaders", func() bool { return c.waiting() == 0 })
-		led := without(c.led(ps, topology.ServerID(victim.Name)), c.emptyOf(ps)) // others may lead what has no rows
+		led := without(c.led(ps, topology.ServerID(victim.Name)), c.emptyOf(ps)) // others may lead partitions without rows
 		stop := c.load(senders)
 		time.Sleep(time.Duration(300+rng.IntN(1500)) * time.Millisecond)
 		victim.Kill()

@@ -57,7 +57,7 @@ func TestClusterMetadataTransactions(t *testing.T) {
 	}
 	t.Logf("%d partitions made within %v", partitions, time.Since(began).Round(time.Millisecond))
 
-	var took, synced []time.Duration // without what this machine stood still for
+	var took, synced []time.Duration // without the time for which this machine stood still
 	var m *topology.Map
 	still, disk := watchStandstill(t), t.TempDir()
 	for range txns {
@@ -85,7 +85,7 @@ func TestClusterMetadataTransactions(t *testing.T) {
 	}
 }
 
-// fsync returns how long it takes to keep some bytes in a directory.
+// fsync returns how long a write of some bytes into a directory and its fsync last.
 func (c *crowd) fsync(dir string) time.Duration {
 	c.t.Helper()
 	began := time.Now()

@@ -460,7 +460,7 @@ func TestOneProcessKeepsTheValueWrittenLast(t *testing.T) {
 }
 
 // TestAStagedOverwriteWinsInAHalfOfAnotherServer: the server that leads the half asks the parent's leader over the network how high that ranked, and a row that is staged right after a
-// direct one replaces it. Where the parent's leader is gone, rows are taken all the same.
+// direct one replaces it. Where the parent's leader is gone, rows are accepted all the same.
 func TestAStagedOverwriteWinsInAHalfOfAnotherServer(t *testing.T) {
 	const at = point.Nanos(2000e9)
 	for name, gone := range map[string]bool{"the parent is led": false, "its leader is gone": true} {

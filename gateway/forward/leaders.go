@@ -29,7 +29,7 @@ func (f *Forwarder) server(table string, p *topology.Partition, try int) (leader
 	return lead, s, nil
 }
 
-// dead reports whether a server sends no heartbeats. Its lease rows name it as the leader until another server takes them, and where it alone had the rows none does.
+// dead reports whether a server sends no heartbeats. Its lease rows name it as the leader until another server acquires them, and where it alone had the rows none does.
 func (f *Forwarder) dead(server topology.ServerID) bool {
 	return f.deps.Live != nil && !f.deps.Live(server)
 }

@@ -102,7 +102,7 @@ func TestAnOverloadedLeaderIsNotStagedFor(t *testing.T) {
 	})
 }
 
-// TestSharesOfADeadLeaderAreLeaderless: the lease row of a server that was killed names it until another takes it, which none does where it alone had the rows. Each write was
+// TestSharesOfADeadLeaderAreLeaderless: the lease row of a server that was killed names it until another acquires it, which none does where it alone had the rows. Each write was
 // staged or refused, and the counter of the alert stayed 0. A leader that sends heartbeats and does not answer is not counted: its process or the network is slow.
 func TestSharesOfADeadLeaderAreLeaderless(t *testing.T) {
 	for name, stages := range map[string]bool{"staged": true, "refused": false} {

@@ -60,9 +60,9 @@ type SliceEnder interface {
 	EndSlices(ctx context.Context, table string, parent point.PartitionID, below point.Epoch) error
 }
 
-// SealedRanker is a Storage that leads partitions which take no more rows.
+// SealedRanker is a Storage that leads partitions which accept no more rows.
 type SealedRanker interface {
-	// HighestRank returns the highest rank of the rows of a partition that the server leads, that takes no more rows, and of which none is under way: no row of it will ever be
+	// HighestRank returns the highest rank of the rows of a partition that the server leads, that accepts no more rows, and of which none is under way: no row of it will ever be
 	// acked with a higher one. Errors are Stale (that does not hold here), Invalid (an older build) and those of calls.
 	HighestRank(ctx context.Context, table string, id point.PartitionID) (point.Stamp, error)
 }

@@ -84,7 +84,7 @@ func parseNote(text string) (f PastFence, err error) {
 	return f, nil
 }
 
-// noteFence leaves the note. Without an fsync: that may fail, too, and a kernel drops what it did not write; the next process of this machine reads it from memory.
+// noteFence leaves the note. Without an fsync: that may fail, too, and a kernel drops pages that it did not write; the next process of this machine reads it from memory.
 // Where the disk is full, or was mounted read-only after the error, there is no note: the log and the exit code say it alone. A directory that is gone gets none,
 // since another's may be in its place.
 func (b *Brick) noteFence(f *PastFence, cause error) {

@@ -27,7 +27,7 @@ func (s *Server) timely(stamp point.Stamp) error {
 	return peer.NewAhead(now)
 }
 
-// Parents finds the highest rank of partitions that are not led here, and whose keys others took over. Safe for concurrent use.
+// Parents finds the highest rank of partitions that are not led here, and whose keys others have now. Safe for concurrent use.
 type Parents interface {
 	// HighestRank asks the partition's leader, as peer.SealedRanker. Errors mean that it is not known.
 	HighestRank(ctx context.Context, table string, at *topology.Partition) (point.Stamp, error)
@@ -43,7 +43,7 @@ const (
 	askRanksMax = 32
 )
 
-// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For one that takes no rows any more, that is its
+// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For one that accepts no rows any more, that is its
 // highest rank, if that is known here or at its leader. Else no accepted rank is further ahead than AheadMax of the latest time by the servers' clocks: by ours that may be
 // later, if our clock is behind theirs, or if most clocks were set back since.
 //
@@ -115,7 +115,7 @@ func (s *Server) askRanks(ctx context.Context, t *table, all []*topology.Partiti
 	return slices.Max(ranks), nil
 }
 
-// rankElsewhere returns the highest rank of a partition that takes no more rows: its leader's, or where it has none that of a copy here which has all acked rows.
+// rankElsewhere returns the highest rank of a partition that accepts no more rows: its leader's, or where it has none that of a copy here which has all acked rows.
 func (s *Server) rankElsewhere(ctx context.Context, t *table, at *topology.Partition) (point.Stamp, error) {
 	highest, err := s.deps.Parents.HighestRank(ctx, t.name, at)
 	for fault.Is(err, fault.Stale) {

@@ -22,7 +22,7 @@ import (
 type exceptOne struct {
 	copied
 	others map[point.PartitionID]bool
-	// rank is what the leader answers; 0: no server leads.
+	// rank is the leader's answer; 0: no server leads.
 	rank   point.Stamp
 	inSync bool
 	asked  int
@@ -248,8 +248,8 @@ func (l *laterParents) HighestRank(context.Context, string, *topology.Partition)
 	return l.rank, nil
 }
 
-// TestALeaderThatCannotTellYetIsAskedAgain: a half gets its first rows as its parent's leader carries the map of the split out.
-func TestALeaderThatCannotTellYetIsAskedAgain(t *testing.T) {
+// TestALeaderThatDoesNotKnowYetIsAskedAgain: a half gets its first rows as its parent's leader carries the map of the split out.
+func TestALeaderThatDoesNotKnowYetIsAskedAgain(t *testing.T) {
 	const now = point.Nanos(1_790_000_000e9)
 	for stale, within := range map[int]time.Duration{0: time.Hour, 2: time.Hour, 1 << 30: time.Millisecond} {
 		maps := &someMap{m: newMap(t).m}

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// parents are the partitions whose keys others took over, and that other servers lead.
+// parents are the partitions whose keys others have now, and that other servers lead.
 type parents struct{ p *storage }
 
 var _ server.Parents = parents{}

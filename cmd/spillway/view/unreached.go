@@ -99,7 +99,7 @@ func without(all, others []Unreached) (out []Unreached) {
 	return out
 }
 
-// reaching is what a process knows of the way to the servers. All methods are safe for concurrent use; nil is one that knows nothing.
+// reaching records which servers a process reaches. All methods are safe for concurrent use; nil is one that knows nothing.
 type reaching struct {
 	log *slog.Logger
 	// seconds has a value for servers that were not reached once: with one for each server, a cluster would have as many series as pairs of processes.

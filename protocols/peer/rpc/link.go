@@ -274,7 +274,7 @@ func (l *link) queue(to *[]*outgoing, o *outgoing) error {
 	return err
 }
 
-// giveRoom returns what is booked for one that is not queued any more.
+// giveRoom returns the room that is booked for one that is not queued any more.
 func (l *link) giveRoom(o *outgoing) {
 	l.ls.held.Add(-o.cost)
 	if o.piece {

@@ -134,7 +134,7 @@ func (ls *Links) count(of func(*link) int64) (n int64) {
 	return n
 }
 
-// queuedBytes is what the frames that wait to be sent have of their room.
+// queuedBytes are the bytes of the frames that wait to be sent.
 func (ls *Links) queuedBytes() int64 {
 	return ls.queues.used() + ls.count(func(l *link) int64 { return l.queueRoom.firstInUse() })
 }

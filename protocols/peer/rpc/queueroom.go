@@ -47,7 +47,7 @@ type queued uint8
 const (
 	nowhere   queued = iota // it has none
 	fromFirst               // of the first bytes of its link
-	fromAll                 // of what links share
+	fromAll                 // of the shared part
 	fromLane                // likewise, of its lane
 )
 

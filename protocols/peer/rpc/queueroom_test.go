@@ -99,7 +99,7 @@ func TestFramesThatARoomRefusesAreCounted(t *testing.T) {
 	})
 }
 
-// TestServersThatReadSlowlyDelayNoLongFrameOfAnother: two servers take a frame in three seconds each, and always had one of 31 MiB waiting
+// TestServersThatReadSlowlyDelayNoLongFrameOfAnother: two servers read a frame in three seconds each, and always had one of 31 MiB waiting
 // here, all the room. Those of 2 MiB for a healthy one waited for them, three seconds each and more.
 func TestServersThatReadSlowlyDelayNoLongFrameOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

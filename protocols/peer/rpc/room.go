@@ -89,7 +89,7 @@ func (r *room) serve() (got []*seat) {
 	}
 }
 
-// take gives the first seat of a peer its bytes.
+// take assigns the first seat of a peer its bytes.
 func (r *room) take(p *roomPeer, s *seat) {
 	p.waits = p.waits[1:]
 	p.held += s.bytes
@@ -185,7 +185,7 @@ func (r *sharedRoom) enter(ctx context.Context, most time.Duration, peer string,
 	return nil, fault.Annotate(errNoRoom, "a message of %d bytes", bytes)
 }
 
-// leave gives back what a seat has.
+// leave gives back the bytes of a seat.
 func (r *sharedRoom) leave(s *seat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

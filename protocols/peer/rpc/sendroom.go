@@ -7,9 +7,9 @@ import "sync"
 //	most ─┬─ shared: a link holds no more of it than it leaves free for others
 //	      └─ lane:   one frame of a link that holds nothing, whatever its length, by turns
 //
-// What a link holds cannot be withdrawn while its other side reads slowly. So a link that asks for more gets at most half of what is free:
-// k links that come one after the other leave a 2^k-th of the shared part free, and once they have sent what is beyond their share, a
-// (k+1)th, as much as each of them holds. Half of what is free is always there for a frame of one more link. (These are the dynamic
+// Room that a link holds cannot be withdrawn while its other side reads slowly. So a link that asks for more gets at most half of the free
+// room: k links that come one after the other leave a 2^k-th of the shared part free, and once they have sent all beyond their share, a
+// (k+1)th, as much as each of them holds. Half of the free room is always there for a frame of one more link. (These are the dynamic
 // thresholds of switches with shared memory, Choudhury and Hahne 1998, with a factor of 1.) The price: a link that is alone has half of the
 // shared part.
 //
@@ -17,7 +17,7 @@ import "sync"
 // nothing, and it is in line for the lane. The lane becomes free as the other side reads or the link ends, which needs no room here. Frames
 // that fit the shared part pass those that wait for the lane.
 //
-// Invariant: used is the sum of what the links hold, lane the part of it in the lane; used − lane is at most most − longest, and lane at
+// Invariant: used is the sum over the links, lane the part of it in the lane; used − lane is at most most − longest, and lane at
 // most longest.
 type sendRoom struct {
 	room          // what links hold and wait for; its serve is for another rule
@@ -151,7 +151,7 @@ func (r *sharedSendRoom) give(server string, from queued, bytes int64) {
 	r.serveLocked()
 }
 
-// leave gives back what a seat has.
+// leave gives back the bytes of a seat.
 func (r *sharedSendRoom) leave(s *seat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestALinkLeavesAsMuchRoomAsItHolds: links that hold their room for ever come one after the other, and each takes frames of a size as long
+// TestALinkLeavesAsMuchRoomAsItHolds: links that hold their room for ever come one after the other, and each queues frames of a size as long
 // as it gets any. So many bytes each has, in shared memory and in the lane, and another link's frame of the last size has room beside them.
 func TestALinkLeavesAsMuchRoomAsItHolds(t *testing.T) {
 	const most, longest = 64, 32
@@ -104,7 +104,7 @@ func TestALinkThatWaitsWithManyFramesGetsItsTurn(t *testing.T) {
 	}
 }
 
-// TestAFrameThatWaitsIsSentInTheEnd, whatever others do meanwhile, once links send what they hold; and the bounds hold.
+// TestAFrameThatWaitsIsSentInTheEnd, whatever others do meanwhile, once links send their frames; and the bounds hold.
 func TestAFrameThatWaitsIsSentInTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newSendRoom(64, 32)
