@@ -112,22 +112,41 @@ func (w *cutRows) erase(series int) {
 	delete(w.written, fmt.Sprintf("m_v/%d", series))
 }
 
-// cut has a command cut a partition, and returns its halves when they accept the rows.
+// cut has a command cut a partition, and returns its halves when they accept the rows. A partition without rows, or whose rows have all
+// moved by then, has left the map: its halves are the new ones in its place.
 func (w *cutRows) cut(p lease.Partition, at string) (low, high lease.Partition) {
 	w.t.Helper()
+	before, _ := w.view.Tables.Get(p.Table)
+	was, ok := before.ByID(p.ID)
+	if !ok {
+		w.t.Fatalf("%v is not in the map, and cannot be split", p)
+	}
+	live := func() bool {
+		m, _ := w.view.Tables.Get(p.Table)
+		part, ok := m.ByID(p.ID)
+		return ok && part.State == topology.Live
+	}
 	w.within(processtest.Patience, fmt.Sprintf("a split of %v is accepted", p), func() bool {
 		out, err := w.try("partition", "split", p.Table, fmt.Sprint(p.ID), "--at", at)
-		if err != nil && !late(out) && w.stateOf(p) == topology.Live {
+		if err != nil && !late(out) && live() {
 			w.t.Fatalf("split of %v: %v %s", p, err, out)
 		}
-		return err == nil || w.stateOf(p) != topology.Live // it may have begun though the command had no answer
+		return err == nil || !live() // it may have begun though the command had no answer
 	})
 	var into []point.PartitionID
 	w.within(2*processtest.Patience, "the halves take rows", func() bool {
+		into = into[:0]
 		m, _ := w.view.Tables.Get(p.Table)
-		part, ok := m.ByID(p.ID)
-		if ok && part.State == topology.Unload {
-			into = part.Into
+		if part, ok := m.ByID(p.ID); ok {
+			if part.State == topology.Unload {
+				into = part.Into
+			}
+			return len(into) == 2
+		}
+		for q := range m.All() {
+			if _, old := before.ByID(q.ID); !old && was.Contains(q.PointLo, q.TimeLo) {
+				into = append(into, q.ID)
+			}
 		}
 		return len(into) == 2
 	})
