@@ -46,7 +46,7 @@ func aDamagedSegmentAlerts(t *testing.T) {
 	p.fires("SpillwayQueriesFail", query, `instance="a"`)
 }
 
-// eachFile calls f for the files below a directory whose names end with suffix. There must be one.
+// eachFile calls f for each file below a directory with this suffix, and fails the test if there is none.
 func eachFile(t *testing.T, dir, suffix string, f func(path string, size int64)) {
 	t.Helper()
 	n := 0

@@ -43,7 +43,7 @@ func TestClusterPartitionsUnloadAfterARollback(t *testing.T) {
 	x.end("after the rollback")
 }
 
-// halfUpgraded is a cluster of three storage servers, of which the last runs an earlier build. It has hours of rows whose narrow partitions were merged.
+// halfUpgraded is a cluster of three storage servers; the third runs an earlier build. Narrow partitions of several hours were merged in it.
 type halfUpgraded struct {
 	*crowd
 	earlier string

@@ -126,26 +126,9 @@ func (c *crowd) rowInEach(table string, from time.Time, n, every int) {
 		for i := at; i < min(n, at+1000); i += every {
 			lines = append(lines, fmt.Sprintf("m,same=yes v=%d %d", i, from.Add(time.Duration(i)*time.Second).UnixMilli()))
 		}
-		c.acksHalved(table, lines)
+		c.ackAll(table, lines)
 	}
 	c.t.Logf("a row in each of %d partitions acked after %v", n/every, time.Since(began).Round(time.Millisecond))
-}
-
-// acksHalved waits until lines of many partitions are acked. Where they are refused their halves are sent: on a busy machine there may be
-// no time at which all partitions are led.
-func (c *crowd) acksHalved(table string, lines []string) {
-	c.t.Helper()
-	status, text, err := processtest.PutLine(c.doors[0], table, strings.Join(lines, "\n"))
-	switch {
-	case err == nil && status == http.StatusNoContent:
-	case err == nil && status/100 != 5:
-		c.t.Fatalf("%d %.300s", status, text)
-	case len(lines) == 1:
-		c.acksAt(c.doors[0], table, lines[0])
-	default:
-		c.acksHalved(table, lines[:len(lines)/2])
-		c.acksHalved(table, lines[len(lines)/2:])
-	}
 }
 
 // withRows returns the partitions with lease rows not marked empty.

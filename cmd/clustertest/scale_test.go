@@ -2,8 +2,6 @@ package clustertest
 
 import (
 	"fmt"
-	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -51,28 +49,6 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 	c.within(processtest.Patience, "nothing is staged", func() bool { return c.waiting() == 0 })
 	inTime(t, "an idle cluster writes 10 times a second to its store, and etcd takes a tenth of a core", func() bool { return c.idles(steady) })
 	c.within(processtest.Patience, "all partitions are led", func() bool { return len(c.unled(ps)) == 0 })
-}
-
-// ackAll writes lines, all in one request. Where that is not acked in time the requests become smaller, since a busy machine may never end one
-// of a thousand partitions in the time that a gateway has for it. It returns how many there were.
-func (c *crowd) ackAll(table string, lines []string) (requests int) {
-	c.t.Helper()
-	began, size := time.Now(), len(lines)
-	for end := began.Add(2 * processtest.Patience); len(lines) > 0; {
-		size = min(size, len(lines))
-		status, text, err := processtest.PutLine(c.doors[0], table, strings.Join(lines[:size], "\n"))
-		requests++
-		switch {
-		case err == nil && status == http.StatusNoContent:
-			lines = lines[size:]
-			continue
-		case err != nil || status/100 != 5 || time.Now().After(end):
-			c.fatal(fmt.Sprintf("%d lines are not acked: %d %.300s %v", len(lines), status, text, err))
-		}
-		c.t.Logf("after %v a request of %d lines: %d %.300s", time.Since(began).Round(time.Millisecond), size, status, text)
-		size = max(size/2, 20)
-	}
-	return requests
 }
 
 // idles measures for a while what an idle cluster costs its store, and reports whether that is little. The effects of the rows before are

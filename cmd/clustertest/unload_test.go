@@ -167,7 +167,7 @@ func TestClusterAHalfIsCutAgainWhileItsLeaderDies(t *testing.T) {
 	w.check("all rows have moved")
 }
 
-// newCutRows begins a test with a partition of an hour whose rows are on three copies. Of a partition that is cut, its leader moves so many bytes a second.
+// newCutRows begins a test with a partition of an hour whose rows are on three copies. Leaders move bytesPerSecond of the rows of a partition that was cut.
 func newCutRows(t *testing.T, bytesPerSecond int) (w *cutRows, parent lease.Partition) {
 	t.Helper()
 	needsCluster(t)
@@ -228,8 +228,8 @@ func (c *crowd) gone(ps ...lease.Partition) bool {
 	return true
 }
 
-// unloadingIn returns the partitions of an hour that unload. The master merges only neighbours whose rows it knows of: while rows are written it may merge an hour in two
-// passes, and leave one or two partitions for good. So no test waits for a single partition of an hour.
+// unloadingIn returns the partitions of an hour that unload. The master merges neighbours once it has seen their rows. While rows are written it
+// may merge an hour in two passes, and one or two partitions remain; so no test may wait for a single partition of an hour.
 func (c *crowd) unloadingIn(table string, from time.Time) (ps []*topology.Partition) {
 	m, ok := c.view.Tables.Get(table)
 	if !ok {

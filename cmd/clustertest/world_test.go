@@ -291,7 +291,7 @@ func (c *crowd) acked(door *processtest.Process, table, lines string) {
 	})
 }
 
-// commit writes to etcd as a test's harm. A busy etcd may take longer than the client waits: what was written then is written once more.
+// commit writes a row to etcd, and repeats the write where a busy etcd does not answer in time.
 func (c *crowd) commit(w coord.Write) {
 	c.t.Helper()
 	c.within(processtest.Patience, "etcd has "+w.Key, func() bool {
@@ -309,6 +309,28 @@ func (c *crowd) atLeaders(table string) {
 	c.within(processtest.Patience, "the partitions of "+table+" are led, and no row is staged", func() bool {
 		return len(c.unled(c.partitions(table))) == 0 && c.waiting() == 0
 	})
+}
+
+// ackAll writes lines of many partitions until all are acked, and returns the number of requests: one, or smaller ones where it is refused. On
+// a busy machine a gateway may never end a request of a thousand partitions within its time.
+func (c *crowd) ackAll(table string, lines []string) (requests int) {
+	c.t.Helper()
+	began, size := time.Now(), len(lines)
+	for end := began.Add(2 * processtest.Patience); len(lines) > 0; {
+		size = min(size, len(lines))
+		status, text, err := processtest.PutLine(c.doors[0], table, strings.Join(lines[:size], "\n"))
+		requests++
+		switch {
+		case err == nil && status == http.StatusNoContent:
+			lines = lines[size:]
+			continue
+		case err != nil || status/100 != 5 || time.Now().After(end):
+			c.fatal(fmt.Sprintf("%d lines are not acked: %d %.300s %v", len(lines), status, text, err))
+		}
+		c.t.Logf("after %v a request of %d lines: %d %.300s", time.Since(began).Round(time.Millisecond), size, status, text)
+		size = max(size/2, 20)
+	}
+	return requests
 }
 
 // answers waits until every gateway answers the query, and returns after how long.

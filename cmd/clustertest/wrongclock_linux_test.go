@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
-// TestClusterGatewayWithAWrongClock: a gateway whose clock was set back answered 400 to senders with a right clock, and they dropped their rows. Rows without a time got one of the past or
-// the future, and queries without a time found nothing.
+// TestClusterGatewayWithAWrongClock: a gateway whose clock was set back refused rows of senders with a right clock with 400, so that these dropped
+// them. It stored rows without a time in the past or the future, and its answers to queries without a time were empty.
 func TestClusterGatewayWithAWrongClock(t *testing.T) {
 	needsCluster(t)
 	if os.Getenv("CHAOS_FAULTS") == "" {

@@ -60,7 +60,7 @@ type slice struct {
 	unnamed bool
 }
 
-// learnLeases keeps the lease rows of a list by this server's watch, and notes the partitions whose rows are gone.
+// learnLeases stores the lease rows that this server's watch listed, and notes the partitions whose rows were deleted.
 func (s *server) learnLeases(l listed) {
 	was := s.leases
 	s.leases = map[lease.Partition]lease.Lease{}

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestTheDoctorComparesTheClockOfItsMachine with the servers' clocks: it names a gateway whose clock is wrong, if it runs on that machine.
+// TestTheDoctorComparesTheClockOfItsMachine with the servers' clocks, and names a gateway of its own machine if that clock is wrong.
 func TestTheDoctorComparesTheClockOfItsMachine(t *testing.T) {
 	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

@@ -29,7 +29,7 @@ func TestTheDoctorNamesADiskTooFullForRows(t *testing.T) {
 	}
 }
 
-// TestTheDoctorNamesAFenceOfTheProcessBefore: a process whose store is fenced ends within two seconds, and the one that was started next said that all was well.
+// TestTheDoctorNamesAFenceOfTheProcessBefore: a fenced process ends within two seconds. The doctor asked the next process, and found nothing wrong.
 func TestTheDoctorNamesAFenceOfTheProcessBefore(t *testing.T) {
 	cfg := config{Config: settings.Default()}
 	cfg.DataDir = t.TempDir()

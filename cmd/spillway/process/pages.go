@@ -184,7 +184,7 @@ func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 	}
 	_, _ = io.WriteString(w, "Spillway is ready.\n")
 	if d.behind.unreached != nil {
-		if n := d.behind.unreached(); n > 0 { // ready all the same: another gateway may reach no more of them. Names are for those who may read all
+		if n := d.behind.unreached(); n > 0 { // it is ready all the same: other gateways may reach no more servers. Names need a credential
 			fmt.Fprintf(w, "Storage servers that send heartbeats and are not reached from here: %d. The page and `spillway doctor --url` name them.\n", n)
 		}
 	}
