@@ -3,4 +3,4 @@
 package processes
 
 // claim reserves nothing: chance decides.
-func claim(int) bool { return true }
+func claim(int) (release func(), ok bool) { return func() {}, true }

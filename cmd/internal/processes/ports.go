@@ -15,17 +15,23 @@ const (
 	portCount = 16000
 )
 
-func listenAnywhere() (l net.Listener, err error) {
+func listenAnywhere() (net.Listener, error) { return listenIn(portMin, portCount) }
+
+// listenIn listens on one of count ports from a port on. It claims the port first: a port that another has chosen must not be listened on
+// for a moment, in which that one's process would find it taken.
+func listenIn(from, count int) (net.Listener, error) {
+	err := error(syscall.EADDRINUSE)
 	for range 100 {
-		port := portMin + rand.IntN(portCount)
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err != nil {
+		port := from + rand.IntN(count)
+		release, ok := claim(port)
+		if !ok {
 			continue
 		}
-		if claim(port) {
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 			return l, nil
 		}
-		_ = l.Close()
-		err = syscall.EADDRINUSE
+		release()
 	}
 	return nil, err
 }
