@@ -132,7 +132,8 @@ func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Part
 		return
 	}
 	to := part.Joining[0]
-	evens := e.emptier(part, key, to.Server, from.Server) && e.compareSharing(without(on(part.Placements), from.Server), to.Server, from.Server) <= 0
+	evens := e.emptier(part, key, to.Server, from.Server) && (unlisted(to) || e.differBy(from.Server, to.Server, e.Sizes[key].Bytes)) &&
+		e.compareSharing(without(on(part.Placements), from.Server), to.Server, from.Server) <= 0
 	if !evens && !e.partedBy(part, from.Server, to.Server) || unlisted(to) && e.full(to.Server, key) != "" {
 		e.least[to.Server] -= e.Sizes[key].Bytes
 		return
@@ -149,6 +150,13 @@ func (e *evening) leaver(part *topology.Partition, key lease.Partition, servers 
 		return cmp.Or(e.compareSharing(servers, a.Server, b.Server), bytes,
 			cmp.Compare(number(!e.leads(key, a.Server)), number(!e.leads(key, b.Server))), cmp.Compare(b.Server, a.Server))
 	})
+}
+
+// differBy reports whether a server has so many more bytes than another one; both have the partition. One that joins and has every row is either new, or it led and is
+// leaving. Where it is new they differ by the partition's size at least (begin). Where it is leaving, less would keep it as soon as another move has ended, and have the
+// other one leave.
+func (e *evening) differBy(s, than topology.ServerID, bytes int64) bool {
+	return e.servers[s].bytes-e.servers[than].bytes >= bytes
 }
 
 // emptier reports whether a server has fewer bytes than another one, and the partition may be moved for that.
