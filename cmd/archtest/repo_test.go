@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -63,11 +64,25 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// repository parses every package of the repository.
+// parsed is the repository, which a dozen laws read and none changes: it is parsed once.
+var parsed = sync.OnceValues(parseRepository)
+
+// repository is every package of the repository, parsed.
 func repository(t *testing.T) []pkg {
 	t.Helper()
+	pkgs, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pkgs) < 20 {
+		t.Fatalf("only %d packages seen in %s", len(pkgs), root)
+	}
+	return pkgs
+}
+
+func parseRepository() (pkgs []pkg, err error) {
 	texts := map[string]map[string]string{}
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -93,20 +108,16 @@ func repository(t *testing.T) []pkg {
 		return nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	var pkgs []pkg
 	for _, dir := range sortedKeys(texts) {
 		p, err := parse(dir, texts[dir])
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		pkgs = append(pkgs, p)
 	}
-	if len(pkgs) < 20 {
-		t.Fatalf("only %d packages seen in %s", len(pkgs), root)
-	}
-	return pkgs
+	return pkgs, nil
 }
 
 // inBinary lists the packages linked into the product, by import path.
