@@ -208,9 +208,14 @@ func TestClusterADrainBesideASplitLosesNothing(t *testing.T) {
 	}
 }
 
-// TestClusterAMoveOutlivesItsTarget moves a partition of one copy, and of two, and kills the server that gets it as soon as a step of the move is seen in the map or in the lease row; while it may have no
+// TestClusterAMoveOutlivesItsTarget moves a partition of one copy and kills the server that gets it as soon as a step of the move is seen in the map or in the lease row; while it may have no
 // row alone its directory is emptied, too. While it is dead and when it is back every acked row is read; the move ends.
-func TestClusterAMoveOutlivesItsTarget(t *testing.T) {
+func TestClusterAMoveOutlivesItsTarget(t *testing.T) { movesOutliveTheirTarget(t, 1) }
+
+// TestClusterAMoveOfCopiesOutlivesItsTarget is the same with two copies, for one of which the server is the target.
+func TestClusterAMoveOfCopiesOutlivesItsTarget(t *testing.T) { movesOutliveTheirTarget(t, 2) }
+
+func movesOutliveTheirTarget(t *testing.T, replicas int) {
 	needsCluster(t)
 	t.Parallel()
 	steps := []struct {
@@ -236,45 +241,40 @@ func TestClusterAMoveOutlivesItsTarget(t *testing.T) {
 			return s != "" && s != was
 		}},
 	}
-	for replicas := 1; replicas <= 2; replicas++ {
-		t.Run(fmt.Sprintf("%d copies", replicas), func(t *testing.T) {
-			t.Parallel()
-			c := newCrowd(t, movesPlan("SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=32KiB"))
-			c.table("moved", time.Hour, replicas)
-			from := time.Now().Truncate(time.Hour).Add(-3 * time.Hour)
-			p := c.cover("moved", from, time.Hour, 1)[0]
-			r := c.race("moved", from, 64, 60)
-			c.within(2*processtest.Patience, "rows of all minutes", func() bool { return !slices.Contains(r.values(r.acked), 0) })
-			for _, step := range steps {
-				c.within(2*processtest.Patience, "nothing is on its way", c.moved([]lease.Partition{p}, replicas))
-				was, _ := c.waitLeader(p)
-				_, to := c.placesOf(p)
-				c.movesTo(p, was, to)
-				c.within(2*processtest.Patience, step.name, func() bool { return step.seen(c, p, was, to) })
-				c.server(to).Kill()
-				line := c.server(to).Line
-				emptied := !step.alone && !c.mayLead(p, to)
-				if emptied {
-					c.must(os.RemoveAll(c.dirOf(c.server(to))))
-					c.server(to).Line = append(slices.Clone(line), "--replace-store")
-				}
-				t.Logf("%s was killed when %s; emptied: %v", to, step.name, emptied)
-				if replicas > 1 || !step.alone { // else it may be the only one with the rows
-					r.check("its target is dead since " + step.name)
-				}
-				c.start(c.server(to))
-				c.server(to).Line = line
-				r.check("the target is back")
-				c.within(4*processtest.Patience, fmt.Sprintf("the move from %s has ended", was), func() bool {
-					r.check("the move goes on")
-					return c.moved([]lease.Partition{p}, replicas, was)()
-				})
-			}
-			r.end()
-			r.check("after all")
-			t.Logf("%d requests acked, the slowest after %v", r.acks, r.slowest.Round(time.Millisecond))
+	c := newCrowd(t, movesPlan("SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=32KiB"))
+	c.table("moved", time.Hour, replicas)
+	from := time.Now().Truncate(time.Hour).Add(-3 * time.Hour)
+	p := c.cover("moved", from, time.Hour, 1)[0]
+	r := c.race("moved", from, 64, 60)
+	c.within(2*processtest.Patience, "rows of all minutes", func() bool { return !slices.Contains(r.values(r.acked), 0) })
+	for _, step := range steps {
+		c.within(2*processtest.Patience, "nothing is on its way", c.moved([]lease.Partition{p}, replicas))
+		was, _ := c.waitLeader(p)
+		_, to := c.placesOf(p)
+		c.movesTo(p, was, to)
+		c.within(2*processtest.Patience, step.name, func() bool { return step.seen(c, p, was, to) })
+		c.server(to).Kill()
+		line := c.server(to).Line
+		emptied := !step.alone && !c.mayLead(p, to)
+		if emptied {
+			c.must(os.RemoveAll(c.dirOf(c.server(to))))
+			c.server(to).Line = append(slices.Clone(line), "--replace-store")
+		}
+		t.Logf("%s was killed when %s; emptied: %v", to, step.name, emptied)
+		if replicas > 1 || !step.alone { // else it may be the only one with the rows
+			r.check("its target is dead since " + step.name)
+		}
+		c.start(c.server(to))
+		c.server(to).Line = line
+		r.check("the target is back")
+		c.within(4*processtest.Patience, fmt.Sprintf("the move from %s has ended", was), func() bool {
+			r.check("the move goes on")
+			return c.moved([]lease.Partition{p}, replicas, was)()
 		})
 	}
+	r.end()
+	r.check("after all")
+	t.Logf("%d requests acked, the slowest after %v", r.acks, r.slowest.Round(time.Millisecond))
 }
 
 // joins reports whether a partition is being copied to a server.

@@ -153,13 +153,16 @@ func (c *crowd) must(err error) {
 	}
 }
 
-// within waits until ok returns true.
+// within waits until ok returns true. It pauses for twice as long as ok lasts: queries of all rows one after the other, of several tests at once, would
+// have the processors that all wait for.
 func (c *crowd) within(d time.Duration, what string, ok func() bool) {
 	c.t.Helper()
-	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
+	began := time.Now()
+	for end := began.Add(d); !ok(); began = time.Now() {
 		if time.Now().After(end) {
 			c.fatal(fmt.Sprintf("after %v not yet: %s", d, what))
 		}
+		time.Sleep(min(max(2*time.Since(began), 5*time.Millisecond), 500*time.Millisecond))
 	}
 }
 
