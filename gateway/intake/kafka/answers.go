@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"maps"
 	"net"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -20,7 +22,12 @@ import (
 //
 // Answers of up to answerSmall are not counted. Of longer ones those of up to half the room are read together, as many as fit it, and beside them one that is longer, whatever its
 // length: the client bounds that. So a long one waits for no shorter ones, which come without end, and they for none that is slow. Of each sort none overtakes another. One that waits
-// too long ends its connection, and the client asks again.
+// too long ends its connection, and the client asks again; its broker keeps its place.
+//
+// An answer that stands still while others of its sort wait loses its room, and its connection ends: a thirty-second part has to come each
+// half second. At such a pace one may last longer than the client's own bound of 11 s, so what is only slow is ended by that alone. One that
+// pauses is read in the end: its broker's next answer has a second, the third two, then again a half. And a broker that stood still ends no
+// other until it has brought an answer without that: two that pause longer would end each other for ever.
 //
 // An answer counts until its connection brings the next one or ends, or until a poll after it had come whole, or a second: by then its records are counted, or dropped.
 type answers struct {
@@ -31,20 +38,50 @@ type answers struct {
 	bytes   int64                    // of all
 	long    int64                    // of the long one
 	of      map[*answerWire]struct{} // that have some
-	waits   []*answerWire            // in their order
-	changed chan struct{}            // closed and replaced when there may be room
+	waits   []*answerWire
+	brokers map[brokerKey]*brokerTurn
+	changed chan struct{} // closed and replaced when there may be room
 }
 
 const (
 	answerSmall   = 64 << 10
 	answerWaitMax = 5 * time.Second
+
+	// progressShare is the part of an answer that has to come within progressSteps looks while others wait for its room. The looks are a
+	// followPeriod apart: a pause of this process is one of them, however long. The steps double with each time that a broker's answer is
+	// ended for it, patienceMost times.
+	progressShare = 32
+	progressSteps = 5
+	patienceMost  = 2
+
+	// brokerKept is how long a broker without connections is remembered, once there are more than brokersKept: one that is ended connects again at once.
+	brokerKept  = time.Minute
+	brokersKept = 64
 )
+
+type brokerKey struct {
+	member  int
+	address string
+}
+
+// brokerTurn is what is known of a broker from one connection to the next. Guarded by answers.mu.
+type brokerTurn struct {
+	wires int
+	used  time.Time // when its last connection ended
+
+	asked time.Time // when an answer first waited that had no room in time; zero: none
+	still bool      // its last answer stood still
+	ended int       // its answers that were ended for that, since one came whole
+}
 
 // errNoRoom is a closed connection to the client, which asks again then; other errors are final to some of its requests.
 var errNoRoom = fault.Errorf(fault.Throttled, "answers of brokers have all the memory that they may have: %w", net.ErrClosed)
 
+// errStill ends a connection whose answer stood still. It is a closed connection to the client, too.
+var errStill = fault.Errorf(fault.Unavailable, "the broker's answer stood still while answers of other brokers waited for its memory: %w", net.ErrClosed)
+
 func newAnswers(most func() int64, grown func()) *answers {
-	return &answers{most: most, grown: grown, of: map[*answerWire]struct{}{}, changed: make(chan struct{})}
+	return &answers{most: most, grown: grown, of: map[*answerWire]struct{}{}, brokers: map[brokerKey]*brokerTurn{}, changed: make(chan struct{})}
 }
 
 func (a *answers) held() int64 {
@@ -60,14 +97,14 @@ func (a *answers) enter(w *answerWire, bytes int64) error {
 	defer limit.Stop()
 	a.mu.Lock()
 	a.dropLocked(w)
-	w.wants = bytes
-	a.waits = append(a.waits, w)
+	a.joinLocked(w, bytes)
 	a.mu.Unlock()
 	for {
+		now := time.Now()
 		a.mu.Lock()
-		a.dropStaleLocked(time.Now())
+		a.dropStaleLocked(now)
 		switch {
-		case w.gone: // nothing would drop it
+		case w.gone, w.ended: // nothing would drop it
 			a.leaveLocked(w)
 			a.mu.Unlock()
 			return net.ErrClosed
@@ -77,18 +114,17 @@ func (a *answers) enter(w *answerWire, bytes int64) error {
 			return os.ErrDeadlineExceeded
 		}
 		if a.fitsLocked(w) {
-			w.counted, w.long, w.whole = bytes, a.isLong(bytes), time.Time{}
-			if a.bytes += bytes; w.long {
-				a.long = bytes
-			}
-			a.of[w] = struct{}{}
-			a.leaveLocked(w)
+			a.giveLocked(w, now)
 			a.mu.Unlock()
 			a.grown()
 			return nil
 		}
+		ended := a.endStillLocked(w, now)
 		changed, interrupted := a.changed, w.interrupted
 		a.mu.Unlock()
+		for _, other := range ended {
+			other.cut()
+		}
 		var err error
 		select {
 		case <-changed:
@@ -103,10 +139,72 @@ func (a *answers) enter(w *answerWire, bytes int64) error {
 		if err != nil {
 			a.mu.Lock()
 			a.leaveLocked(w)
+			if err == errNoRoom && w.broker.asked.IsZero() {
+				w.broker.asked = w.asked
+			}
 			a.mu.Unlock()
 			return err
 		}
 	}
+}
+
+// joinLocked has an answer wait, in the place that its broker has.
+func (a *answers) joinLocked(w *answerWire, bytes int64) {
+	w.wants, w.asked = bytes, w.broker.asked
+	if w.asked.IsZero() {
+		w.asked = time.Now()
+	}
+	i := len(a.waits)
+	for i > 0 && a.waits[i-1].asked.After(w.asked) {
+		i--
+	}
+	a.waits = slices.Insert(a.waits, i, w)
+}
+
+// giveLocked gives an answer that waits its room.
+func (a *answers) giveLocked(w *answerWire, now time.Time) {
+	w.counted, w.long, w.whole = w.wants, a.isLong(w.wants), time.Time{}
+	w.stood, w.steps, w.looked, w.lookedAt = false, 0, w.came.Load(), now
+	w.broker.asked = time.Time{}
+	if a.bytes += w.counted; w.long {
+		a.long = w.counted
+	}
+	a.of[w] = struct{}{}
+	a.leaveLocked(w)
+}
+
+// endStillLocked returns the connections to be cut for an answer that waits: those whose answers are of its sort and stand still.
+func (a *answers) endStillLocked(w *answerWire, now time.Time) (ended []*answerWire) {
+	long := a.isLong(w.wants)
+	for other := range a.of {
+		if other.long != long || !other.standsStillLocked(now) || w.broker.still {
+			continue
+		}
+		other.ended = true
+		other.broker.ended++
+		a.dropLocked(other)
+		ended = append(ended, other)
+	}
+	return ended
+}
+
+// standsStillLocked looks at an answer that has room, and reports whether too little of it came during the last looks.
+func (w *answerWire) standsStillLocked(now time.Time) bool {
+	if !w.whole.IsZero() {
+		return false
+	}
+	if came := w.came.Load(); came-w.looked >= w.counted/progressShare {
+		w.looked, w.lookedAt, w.steps = came, now, 0
+	}
+	if now.Sub(w.lookedAt) >= followPeriod {
+		w.lookedAt = now
+		w.steps++
+	}
+	if w.steps < progressSteps<<(w.broker.ended%(patienceMost+1)) {
+		return false
+	}
+	w.stood, w.broker.still = true, true
+	return true
 }
 
 func (a *answers) isLong(bytes int64) bool { return bytes > a.most()/2 }
@@ -168,6 +266,16 @@ func (a *answers) drop(w *answerWire) {
 	a.dropLocked(w)
 }
 
+func (a *answers) cameWhole(w *answerWire) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w.whole = time.Now()
+	if w.counted > 0 {
+		w.broker.ended = 0
+		w.broker.still = w.stood
+	}
+}
+
 // polled is called after a poll of a member.
 func (a *answers) polled(member int) {
 	a.mu.Lock()
@@ -183,9 +291,12 @@ func (a *answers) polled(member int) {
 type answerWire struct {
 	net.Conn
 	all    *answers
+	broker *brokerTurn
 	member int
 	closed chan struct{}
 	close  sync.Once
+
+	came atomic.Int64 // bytes
 
 	// Owned by Read.
 	head []byte // of a length, that came
@@ -197,13 +308,38 @@ type answerWire struct {
 	counted     int64
 	long        bool          // it is the long one
 	whole       time.Time     // when the answer had come; zero: it has not
+	asked       time.Time     // its place among those that wait
+	looked      int64         // of came, when enough more had come
+	lookedAt    time.Time     // when it was last looked at
+	steps       int           // looks since then
+	stood       bool          // it stood still
+	ended       bool          // for that
 	past        bool          // the deadline of reads
 	gone        bool          // it is closed
 	interrupted chan struct{} // closed and replaced when the deadline of a read is set to a time that is past
 }
 
-func (a *answers) wire(c net.Conn, member int) *answerWire {
-	return &answerWire{Conn: c, all: a, member: member, closed: make(chan struct{}), interrupted: make(chan struct{})}
+func (a *answers) wire(c net.Conn, member int, address string) *answerWire {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &answerWire{Conn: c, all: a, broker: a.brokerLocked(brokerKey{member, address}), member: member,
+		closed: make(chan struct{}), interrupted: make(chan struct{})}
+}
+
+// brokerLocked counts a connection of a broker. Brokers without any are forgotten after a while, or a cluster that names others again and
+// again would fill the memory.
+func (a *answers) brokerLocked(key brokerKey) *brokerTurn {
+	b := a.brokers[key]
+	if b == nil {
+		if len(a.brokers) >= brokersKept {
+			now := time.Now()
+			maps.DeleteFunc(a.brokers, func(_ brokerKey, b *brokerTurn) bool { return b.wires == 0 && now.Sub(b.used) >= brokerKept })
+		}
+		b = &brokerTurn{}
+		a.brokers[key] = b
+	}
+	b.wires++
+	return b
 }
 
 // Read implements net.Conn. The length of an answer is returned when there is room for it.
@@ -212,12 +348,32 @@ func (w *answerWire) Read(p []byte) (int, error) {
 		return 0, w.err
 	}
 	n, err := w.Conn.Read(p)
+	w.came.Add(int64(n))
 	if came := w.follow(p[:n]); came != nil {
 		w.err = came
 		_ = w.Close()
 		return 0, came
 	}
+	if err != nil && w.wasEnded() {
+		err = errStill
+	}
 	return n, err
+}
+
+func (w *answerWire) wasEnded() bool {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	return w.ended
+}
+
+// cut ends the connection from another goroutine than the client's, which closes it then. TLS would say goodbye first, and wait for a
+// broker that does not read.
+func (w *answerWire) cut() {
+	if t, encrypted := w.Conn.(*tls.Conn); encrypted {
+		_ = t.NetConn().Close()
+		return
+	}
+	_ = w.Conn.Close()
 }
 
 // follow passes over bytes that came.
@@ -227,9 +383,7 @@ func (w *answerWire) follow(b []byte) error {
 			n := min(w.rest, int64(len(b)))
 			w.rest, b = w.rest-n, b[n:]
 			if w.rest == 0 {
-				w.all.mu.Lock()
-				w.whole = time.Now()
-				w.all.mu.Unlock()
+				w.all.cameWhole(w)
 			}
 			continue
 		}
@@ -267,8 +421,12 @@ func (w *answerWire) SetReadDeadline(t time.Time) error {
 
 // Close implements net.Conn.
 func (w *answerWire) Close() error {
-	w.close.Do(func() { close(w.closed) })
 	w.all.mu.Lock()
+	w.close.Do(func() {
+		close(w.closed)
+		w.broker.wires--
+		w.broker.used = time.Now()
+	})
 	w.gone = true
 	w.all.dropLocked(w)
 	w.all.mu.Unlock()
@@ -302,7 +460,7 @@ func (m *member) dial(ctx context.Context, network, address string) (net.Conn, e
 		}
 		c = encrypted
 	}
-	return m.c.answers.wire(c, m.index), nil
+	return m.c.answers.wire(c, m.index, address), nil
 }
 
 // dialTimeMax bounds the making of a connection, and its handshake of TLS: the client's own default.

@@ -49,8 +49,8 @@ func (b *brokers) OnBrokerE2E(meta kgo.BrokerMetadata, key int16, e2e kgo.Broker
 
 // failed logs the first failure, and then each time their number has doubled.
 func (b *brokers) failed(meta kgo.BrokerMetadata, err error) {
-	if errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) || errors.Is(err, net.ErrClosed) {
-		return // we ended it
+	if errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) || errors.Is(err, net.ErrClosed) && !errors.Is(err, errStill) {
+		return // we ended it, and not for what the broker does
 	}
 	addr := addrOf(meta)
 	b.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -529,7 +530,7 @@ func TestLongAnswersOfBrokersAreReadInTurn(t *testing.T) {
 	}
 	open := func() (broker net.Conn, w *answerWire) {
 		a, b := net.Pipe()
-		return a, c.answers.wire(b, 0)
+		return a, c.answers.wire(b, 0, "")
 	}
 	head := func(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 	read := func(w *answerWire, n int) chan error {
@@ -602,7 +603,7 @@ func TestAnAnswerWhoseConnectionWasClosedKeepsNoOtherOut(t *testing.T) {
 	const most = 1 << 20
 	a := newAnswers(func() int64 { return most }, func() {})
 	head := binary.BigEndian.AppendUint32(nil, 60<<20)
-	gone := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0)
+	gone := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0, "a")
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -612,7 +613,7 @@ func TestAnAnswerWhoseConnectionWasClosedKeepsNoOtherOut(t *testing.T) {
 	if n := a.held(); n != 0 || len(a.waits) > 0 {
 		t.Errorf("%d bytes of it count, and %d answers wait", n, len(a.waits))
 	}
-	next := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0)
+	next := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0, "a")
 	if _, err := next.Read(make([]byte, 4)); err != nil {
 		t.Errorf("the next long answer is not read: %v", err)
 	}
@@ -624,7 +625,7 @@ func TestAnAnswerWithoutRoomIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAnswers(func() int64 { return 1 << 20 }, func() {})
 		head := binary.BigEndian.AppendUint32(nil, 60<<20)
-		first, second := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0), a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0)
+		first, second := a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0, "a"), a.wire(readsAfterClose{came: bytes.NewReader(head)}, 0, "a")
 		if _, err := first.Read(make([]byte, 4)); err != nil {
 			t.Fatal(err)
 		}
@@ -643,7 +644,7 @@ func TestRecordsBehindAnAnswerThatHadNoRoomAreRead(t *testing.T) {
 	w, m := newWorld(t), newMemory()
 	w.producer = w.client(kgo.ProducerBatchCompression(kgo.NoCompression()))
 	r := w.startWith(Deps{Writer: m}, func(s *Settings) { s.InFlightBytesMax = 1 << 20 })
-	other := r.answers.wire(readsAfterClose{came: bytes.NewReader(binary.BigEndian.AppendUint32(nil, 60<<20))}, 7)
+	other := r.answers.wire(readsAfterClose{came: bytes.NewReader(binary.BigEndian.AppendUint32(nil, 60<<20))}, 7, "")
 	if _, err := other.Read(make([]byte, 4)); err != nil { // from now on no other long one has room
 		t.Fatal(err)
 	}
@@ -663,6 +664,62 @@ func TestRecordsBehindAnAnswerThatHadNoRoomAreRead(t *testing.T) {
 	w.waitCommitted("g", map[string]int64{"metrics/0": 1, "metrics/1": 1})
 	if n := m.table("default").count(); n != 2 {
 		t.Errorf("%d rows of 2", n)
+	}
+}
+
+// stillWire sends no more after the length of the first long answer, until it is closed.
+type stillWire struct {
+	lyingWire
+	once   *sync.Once // of all
+	still  bool
+	close  sync.Once
+	closed chan struct{}
+}
+
+func (c *stillWire) Read(p []byte) (int, error) {
+	if c.still {
+		<-c.closed
+		return 0, net.ErrClosed
+	}
+	n, err := c.lyingWire.Read(p)
+	if c.rest > 500_000 && len(c.head) == 0 {
+		c.once.Do(func() { c.still = true })
+	}
+	return n, err
+}
+
+func (c *stillWire) Close() error {
+	c.close.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// TestRecordsBehindAnAnswerThatStoodStillAreRead: it had the room that another answer waited for. Its connection ends, the broker is named,
+// and its records are read over the next one.
+func TestRecordsBehindAnAnswerThatStoodStillAreRead(t *testing.T) {
+	t.Parallel()
+	w, m := newWorld(t), newMemory()
+	w.producer = w.client(kgo.ProducerBatchCompression(kgo.NoCompression()))
+	w.produce("metrics", 0, line("long", 1)+"\n"+strings.Repeat("#", 700_000))
+	var once sync.Once
+	bad := &wires{crooked: func(_ int, c net.Conn) net.Conn {
+		return &stillWire{lyingWire: lyingWire{Conn: c, truths: math.MaxInt}, once: &once, closed: make(chan struct{})}
+	}}
+	r := w.startWith(Deps{Writer: m, Dial: bad.dial}, func(s *Settings) { s.InFlightBytesMax = 1 << 20 })
+	eventually(t, "an answer stands still", func() (bool, any) { n := r.answers.held(); return n > 700_000, n })
+	other := r.answers.wire(readsAfterClose{came: bytes.NewReader(binary.BigEndian.AppendUint32(nil, 60<<20))}, 7, "")
+	if _, err := other.Read(make([]byte, 4)); err != nil {
+		t.Errorf("a long answer of another broker has no room: %v", err)
+	}
+	eventually(t, "the broker is named", func() (bool, any) {
+		s := r.Status().Clusters[0].LastError
+		return strings.Contains(s, "stood still"), s
+	})
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	w.waitCommitted("g", map[string]int64{"metrics/0": 1})
+	if n := m.table("default").count(); n != 1 {
+		t.Errorf("%d rows of 1", n)
 	}
 }
 

@@ -1,0 +1,215 @@
+package kafka
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const (
+	answersMost = 1 << 20
+	longAnswer  = answersMost
+)
+
+// pipedBroker is a broker whose answers come over one connection after the other, as the client reads them: within 11 s each, and again
+// after an error.
+type pipedBroker struct {
+	a    *answers
+	name string
+	send func(to net.Conn, bytes int) // the body
+}
+
+// ask has one answer come. given is how long its length waited for room, over all connections that this took.
+func (b *pipedBroker) ask(bytes int) (given time.Duration, err error) {
+	near, far := net.Pipe()
+	defer near.Close()
+	w := b.a.wire(far, 0, b.name)
+	defer w.Close()
+	begin := time.Now()
+	_ = w.SetReadDeadline(begin.Add(11 * time.Second))
+	go func() {
+		if _, err := near.Write(binary.BigEndian.AppendUint32(nil, uint32(bytes))); err == nil {
+			b.send(near, bytes)
+		}
+	}()
+	if _, err := io.ReadFull(w, make([]byte, 4)); err != nil {
+		return time.Since(begin), err
+	}
+	given = time.Since(begin)
+	_, err = io.ReadFull(w, make([]byte, bytes))
+	return given, err
+}
+
+// askOn is ask until it succeeds, and returns the times that its answers waited for room, and how often it failed.
+func (b *pipedBroker) askOn(bytes int) (waited time.Duration, failed int) {
+	for {
+		n, err := b.ask(bytes)
+		waited += n
+		if err == nil {
+			return waited, failed
+		}
+		failed++
+	}
+}
+
+func atOnce(to net.Conn, bytes int) { _, _ = to.Write(make([]byte, bytes)) }
+func never(net.Conn, int)           {}
+
+// after pauses before the body.
+func after(d time.Duration) func(net.Conn, int) {
+	return func(to net.Conn, bytes int) {
+		time.Sleep(d)
+		atOnce(to, bytes)
+	}
+}
+
+// spread sends the body in 40 parts.
+func spread(d time.Duration) func(net.Conn, int) {
+	return func(to net.Conn, bytes int) {
+		for range 40 {
+			time.Sleep(d / 40)
+			if _, err := to.Write(make([]byte, bytes/40)); err != nil {
+				return
+			}
+		}
+		_, _ = to.Write(make([]byte, bytes%40))
+	}
+}
+
+func testAnswers() *answers { return newAnswers(func() int64 { return answersMost }, func() {}) }
+
+// standingStill are brokers that announce an answer again and again and send no more of it, until stop.
+func standingStill(a *answers, n, bytes int) (stop func()) {
+	var all sync.WaitGroup
+	end := make(chan struct{})
+	for i := range n {
+		b := &pipedBroker{a: a, name: fmt.Sprint("still", i), send: never}
+		all.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				_, _ = b.ask(bytes)
+			}
+		})
+	}
+	synctest.Wait()
+	return func() {
+		close(end)
+		all.Wait()
+	}
+}
+
+// TestRowsOfOtherBrokersDoNotWaitForOneThatStandsStill: two brokers announced answers and sent nothing more, again and again. Those of
+// another waited up to eleven seconds, and were refused meanwhile.
+func TestRowsOfOtherBrokersDoNotWaitForOneThatStandsStill(t *testing.T) {
+	f := func(name string, brokers, bytes int, most, mean time.Duration) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			a := testAnswers()
+			defer standingStill(a, brokers, bytes)()
+			b := &pipedBroker{a: a, name: "b", send: atOnce}
+			const n = 20
+			all := time.Duration(0)
+			for range n {
+				waited, failed := b.askOn(bytes)
+				if waited > most {
+					t.Fatalf("%s: an answer waited %v for room, and was refused %d times", name, waited, failed)
+				}
+				all += waited
+			}
+			if all/n > mean {
+				t.Errorf("%s: answers waited %v for room, on average", name, all/n)
+			}
+		})
+	}
+	f("one long", 1, longAnswer, 2100*time.Millisecond, 1300*time.Millisecond)
+	f("two long", 2, longAnswer, 4200*time.Millisecond, 2500*time.Millisecond)
+	f("shorter", 2, answersMost/2, 2100*time.Millisecond, 1300*time.Millisecond)
+	f("many long", 10, longAnswer, 21*time.Second, 13*time.Second) // each has its turn, and so has b
+}
+
+// TestAnAnswerOfASlowBrokerComesWhole, however many others wait for its room meanwhile.
+func TestAnAnswerOfASlowBrokerComesWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testAnswers()
+		defer standingStill(a, 2, longAnswer)()
+		slow := &pipedBroker{a: a, name: "slow", send: spread(7 * time.Second)}
+		for range 10 {
+			if _, failed := slow.askOn(60 << 20); failed > 1 { // it may wait too long for its first byte
+				t.Fatalf("an answer of 7 s was broken off %d times", failed)
+			}
+		}
+	})
+}
+
+// TestBrokersThatPauseDoNotEndEachOtherForEver: each stands still in each answer, and waits for the other one's.
+func TestBrokersThatPauseDoNotEndEachOtherForEver(t *testing.T) {
+	for _, pause := range []time.Duration{600 * time.Millisecond, 1500 * time.Millisecond, 1900 * time.Millisecond, 4 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			a := testAnswers()
+			done := make(chan int, 2)
+			for i := range 2 {
+				b := &pipedBroker{a: a, name: fmt.Sprint("pauses", i), send: after(pause)}
+				go func() {
+					all := 0
+					for range 10 {
+						_, failed := b.askOn(longAnswer)
+						all += failed
+					}
+					done <- all
+				}()
+			}
+			if all := <-done + <-done; all > 2*2*10 {
+				t.Errorf("with pauses of %v %d of 20 answers were broken off", pause, all)
+			}
+		})
+	}
+}
+
+// TestABrokerWithoutConnectionsIsForgotten: a cluster may name others again and again.
+func TestABrokerWithoutConnectionsIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testAnswers()
+		for i := range 1000 {
+			b := &pipedBroker{a: a, name: fmt.Sprint(i), send: atOnce}
+			if _, err := b.ask(100 << 10); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := len(a.brokers); n > 2*brokersKept {
+			t.Errorf("%d brokers are remembered", n)
+		}
+	})
+}
+
+// TestTheEndOfAnAnswerThatStoodStillIsReported to the client as a closed connection, after which it asks again, and to people.
+func TestTheEndOfAnAnswerThatStoodStillIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testAnswers()
+		why := make(chan error, 1)
+		go func() {
+			_, err := (&pipedBroker{a: a, name: "still", send: never}).ask(60 << 20)
+			why <- err
+		}()
+		synctest.Wait()
+		if waited, failed := (&pipedBroker{a: a, name: "b", send: atOnce}).askOn(60 << 20); failed > 0 || waited > 1500*time.Millisecond {
+			t.Errorf("an answer waited for %v, and was refused %d times", waited, failed)
+		}
+		if err := <-why; !errors.Is(err, errStill) || !kgo.IsRetryableBrokerErr(err) || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("an answer that stood still: %v", err)
+		}
+	})
+}
