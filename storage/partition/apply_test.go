@@ -60,7 +60,7 @@ func TestNobodyWaitsForALargeFrame(t *testing.T) {
 	b.must(b.Append(b.many(rank.At(noon), 1)))
 	before, ends := b.Last(), fmt.Sprint(b.Ends())
 	digest := func() Digest {
-		d, err := b.Digest(point.Serial{})
+		d, err := b.Digest(point.Serial{}, b.EachFrameUpTo)
 		b.must(err)
 		return d
 	}

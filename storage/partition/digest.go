@@ -2,7 +2,6 @@ package partition
 
 import (
 	"encoding/binary"
-	"errors"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -19,25 +18,20 @@ type Digest struct {
 }
 
 // Digest reads the log behind serial after, which must be no lower than the last frame in the segments of any compared placement:
-// earlier frames may be gone from the log. A frame that is being applied is in the log, and in no end yet: it does not count. Errors: Corrupt, Unavailable.
-func (p *Partition) Digest(after point.Serial) (Digest, error) {
+// earlier frames may be gone from the log. A frame that is being applied is in the log, and in no end yet: it does not count. It is read by
+// read, which calls f as EachFrameUpTo does. Errors: Corrupt, Unavailable, and those of read.
+func (p *Partition) Digest(after point.Serial, read func(after, upto point.Serial, f func(point.Serial, []byte) error) error) (Digest, error) {
 	p.mu.Lock()
 	st, ends, last := p.mu.state, p.endsLocked(), p.mu.last
 	p.mu.Unlock()
 	d := Digest{Segments: st.digest(), Ends: ends, After: after}
 	sum := xxhash.New()
-	err := p.EachFrame(after, func(s point.Serial, rec []byte) error {
-		if last.Less(s) {
-			return errEnough
-		}
+	err := read(after, last, func(_ point.Serial, rec []byte) error {
 		d.Frames++
 		_, _ = sum.Write(rec) // never fails
 		return nil
 	})
 	d.Log = sum.Sum64()
-	if errors.Is(err, errEnough) {
-		err = nil
-	}
 	return d, err
 }
 

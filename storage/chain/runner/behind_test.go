@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -192,4 +194,92 @@ func TestAReadThatWaitsForAnFsyncHoldsNoMemory(t *testing.T) {
 			t.Errorf("%d reads, and %d bytes stay booked", read, r.held.Load())
 		}
 	})
+}
+
+// TestReadsOfTheLogForComparisonsAreBooked: digests of logs had their windows, and frames as long as they come, in no account.
+func TestReadsOfTheLogForComparisonsAreBooked(t *testing.T) {
+	ctx, nodes, end := runSome(t, 1, chain.Settings{})
+	defer end()
+	head := nodes[0]
+	var most atomic.Int64
+	head.chains.OnReadingGrowth(func(to int64) { most.Store(max(most.Load(), to)) })
+	ref := head.index.Intern(point.MakeLabels(point.MetricName, "m"))
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i, n := range []int{1, 200_000, 1} {
+		r := &partition.Rows{Stamp: point.Stamp(i+1) << 20, Level: point.One}
+		for k := range n {
+			r.Refs, r.Times, r.Values = append(r.Refs, ref), append(r.Times, point.Nanos(i*1_000_000+k+1)*1_000_003), append(r.Values, rng.Float64())
+		}
+		head.must(head.Append(r))
+	}
+	want, err := head.Digest(point.Serial{}, head.EachFrameUpTo)
+	head.must(err)
+	longest := 0
+	got, err := head.Digest(point.Serial{}, func(after, upto point.Serial, f func(point.Serial, []byte) error) error {
+		return head.chains.ReadFrames(ctx, head.Partition, after, upto, func(s point.Serial, rec []byte) error {
+			longest = max(longest, len(rec))
+			if booked := head.chains.ReadingBytes(); booked < int64(brick.ReadBytes+len(rec)) {
+				t.Errorf("%d bytes are booked, and a frame of %d is read", booked, len(rec))
+			}
+			return f(s, rec)
+		})
+	})
+	head.must(err)
+	if got.Frames != 3 || got.Log != want.Log || longest <= brick.ReadBytes {
+		t.Errorf("%+v, want %+v; the longest frame has %d bytes", got, want, longest)
+	}
+	if booked, n := most.Load(), head.chains.ReadingBytes(); booked != int64(brick.ReadBytes+longest) || n != 0 {
+		t.Errorf("%d bytes were booked at most, and %d stay", booked, n)
+	}
+}
+
+// opens counts files that are opened to be read.
+type opens struct {
+	vfs.FS
+	n atomic.Int64
+}
+
+func (o *opens) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	o.n.Add(1)
+	return o.FS.Open(name, opts...)
+}
+
+// TestABeginningEpochReadsNoLog: a server that got a new leader in all its partitions at once read the last frame of each, in no account,
+// only to know that it is durable.
+func TestABeginningEpochReadsNoLog(t *testing.T) {
+	fs, set := &opens{FS: vfs.NewMem()}, chain.Settings{SilentAfter: time.Hour, SlowAfter: time.Hour}
+	nodes := []*node{openNode(t, 1, set), openNodeOn(t, 2, fs, set)}
+	head, follower := nodes[0], nodes[1]
+	_, end := run(t, nodes)
+	defer end()
+	ref := head.index.Intern(point.MakeLabels(point.MetricName, "m"))
+	put := func(i int, level point.Level) {
+		r := &partition.Rows{Stamp: point.Stamp(i) << 20, Level: level}
+		r.Refs, r.Times, r.Values = append(r.Refs, ref), append(r.Times, point.Nanos(i)), append(r.Values, 1)
+		head.must(head.Append(r))
+	}
+	put(1, point.All)
+	head.links.Disconnect(string(follower.self.Server))
+	for _, up := head.links.Link(string(follower.self.Server)); up; _, up = head.links.Link(string(follower.self.Server)) {
+		time.Sleep(time.Millisecond)
+	}
+	put(2, point.One) // it comes on another way
+	head.must(head.EachFrame(follower.Last(), func(_ point.Serial, rec []byte) error {
+		_, err := follower.Follow(theEpoch, bytes.Clone(rec))
+		return err
+	}))
+	x, before := follower.chains.find(theKey), fs.n.Load()
+	x.raise(chain.Raise{Epoch: theEpoch})
+	if n := fs.n.Load() - before; n != 0 {
+		t.Errorf("%d files were opened", n)
+	}
+	for last := (point.Serial{}); last != follower.Last(); { // else it was not waited for
+		x.mu.Lock()
+		last, _ = x.mu.machine.End()
+		x.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	if follower.Last() != head.Last() {
+		t.Errorf("the follower ends with %v, the leader with %v", follower.Last(), head.Last())
+	}
 }

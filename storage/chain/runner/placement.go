@@ -433,10 +433,9 @@ func (x *placement) raise(e chain.Raise) {
 	end, _ := x.mu.machine.End()
 	x.mu.Unlock()
 	if n := len(ends); n > 0 && point.Serial(ends[n-1]) != end {
-		newest := point.Serial{Epoch: ends[n-1].Epoch, Seq: ends[n-1].Seq - 1}
-		if !x.again("read the log", func() error {
-			return x.p.EachFrame(newest, func(point.Serial, []byte) error { return nil })
-		}) {
+		newest := point.Serial(ends[n-1])
+		before := point.Serial{Epoch: newest.Epoch, Seq: newest.Seq - 1}
+		if !x.again("await the log", func() error { return x.p.AwaitFramesUpTo(before, newest) }) {
 			return
 		}
 		x.post(event{in: chain.Adopted{Ends: ends}})

@@ -4,11 +4,13 @@ import (
 	"context"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// logReads bounds the memory in which frames are read from the log for members that are behind, of all partitions: each read has a window
-// of brick.ReadBytes. Beyond the bound reads wait, in the order in which they came; none is refused.
+// logReads bounds the memory in which frames are read from the log for members that are behind, and for comparisons of copies, of all
+// partitions: each read has a window of brick.ReadBytes. Beyond the bound reads wait, in the order in which they came; none is refused.
 //
 //	room on the link ─▶ fsync ─▶ a read ─▶ log ─▶ queue of the link, in that room
 //
@@ -45,7 +47,23 @@ func (r *logReads) do(ctx context.Context, synced, read func() error) error {
 	return read()
 }
 
-// ReadingBytes is the memory of reads of the logs for members that are behind.
+// ReadFrames calls f with the frames of a placement behind a serial and up to another, as they stand in its log, once they are durable and
+// there is memory to read them. rec is valid until f returns, and f must wait for nothing.
+func (c *Chains) ReadFrames(ctx context.Context, at *partition.Partition, after, upto point.Serial, f func(s point.Serial, rec []byte) error) error {
+	return c.reads.do(ctx, func() error { return at.AwaitFramesUpTo(after, upto) }, func() error {
+		longest := int64(0) // beside the window, where nobody has booked it
+		defer func() { c.reads.held.Add(-longest) }()
+		return at.EachFrameUpTo(after, upto, func(s point.Serial, rec []byte) error {
+			if n := int64(len(rec)); n > longest {
+				c.reads.held.Add(n - longest)
+				longest = n
+			}
+			return f(s, rec)
+		})
+	})
+}
+
+// ReadingBytes is the memory of reads of the logs for members that are behind, and of ReadFrames.
 func (c *Chains) ReadingBytes() int64 { return c.reads.held.Load() }
 
 // OnReadingGrowth registers f, which is called with the coming value of ReadingBytes each time before it grows.

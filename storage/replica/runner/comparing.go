@@ -92,7 +92,7 @@ func (c *Copier) comparable(s *sending) []lease.Member {
 // The log is read beside the loop. Behind it the loop checks that nothing came or was flushed meanwhile: else the
 // digest is of no end that a member could have.
 func (c *Copier) digest(s *sending) {
-	own, err := digestOf(s.copy.At, s.copy.At.Flushed(), s.copy.At.Last())
+	own, err := c.digestOf(s.copy.At, s.copy.At.Flushed(), s.copy.At.Last())
 	c.post(func() {
 		c.comparing.busy = false
 		switch {
@@ -109,8 +109,10 @@ func (c *Copier) digest(s *sending) {
 }
 
 // digestOf is the digest of a placement that ends with a frame.
-func digestOf(at *partition.Partition, after, end point.Serial) (replica.Digest, error) {
-	d, err := at.Digest(after)
+func (c *Copier) digestOf(at *partition.Partition, after, end point.Serial) (replica.Digest, error) {
+	d, err := at.Digest(after, func(after, upto point.Serial, f func(point.Serial, []byte) error) error {
+		return c.deps.Chains.ReadFrames(c.ctx, at, after, upto, f)
+	})
 	return replica.Digest{After: after, End: end, Segments: d.Segments, Log: d.Log, Frames: uint64(d.Frames)}, err
 }
 
@@ -123,7 +125,7 @@ func (c *Copier) askedToCompare(p lease.Partition, from lease.Member, to point.P
 	}
 	c.comparing.telling = true
 	c.work.Go(func() {
-		d, err := digestOf(copy.At, m.After, m.End)
+		d, err := c.digestOf(copy.At, m.After, m.End)
 		c.post(func() {
 			c.comparing.telling = false
 			if err != nil {

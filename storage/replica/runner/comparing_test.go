@@ -67,6 +67,9 @@ func TestACopyThatHoldsOtherRowsIsFoundAndRepaired(t *testing.T) {
 		rpc.JoinLinks(leader.links, other.links)
 		m := leader.copier.metrics
 		p.within("the difference is found", func() bool { return testutil.ToFloat64(m.differed) == 1 })
+		if leader.reads.Load() == 0 || odd.reads.Load() == 0 {
+			t.Error("logs are compared in memory that nobody books")
+		}
 		if agrees {
 			p.within("it is over", func() bool { return testutil.ToFloat64(m.differences) == 0 && testutil.ToFloat64(m.repairs) == 1 })
 			p.within("all have the same segments", p.same)

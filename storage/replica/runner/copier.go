@@ -18,6 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	chains "github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/replica"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
@@ -30,6 +31,8 @@ type Chains interface {
 	Copy(p lease.Partition, id point.PlacementID) (chains.Copy, bool)
 	// Adopt makes a verified file a segment of a placement that follows, or a damaged one of a placement that leads whole again.
 	Adopt(ctx context.Context, p lease.Partition, id point.PlacementID, sender point.Epoch, info segment.Info, path string) error
+	// ReadFrames reads frames of a placement's log when there is memory for it. f must wait for nothing.
+	ReadFrames(ctx context.Context, at *partition.Partition, after, upto point.Serial, f func(s point.Serial, rec []byte) error) error
 }
 
 var _ Chains = (*chains.Chains)(nil)

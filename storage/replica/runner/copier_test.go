@@ -61,6 +61,7 @@ type node struct {
 	lane   *lane.Lane // of the compactions
 	copy   chains.Copy
 	joined atomic.Bool
+	reads  atomic.Int64 // of logs
 	stop   func()
 }
 
@@ -87,7 +88,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// Leading, Copy and Adopt implement Chains.
+// Leading and the following methods implement Chains.
 func (n *node) Leading() (all []chains.Copy) {
 	if n.copy.Leads {
 		all = append(all, n.copy)
@@ -103,6 +104,11 @@ func (n *node) Copy(p lease.Partition, id point.PlacementID) (chains.Copy, bool)
 
 func (n *node) Adopt(_ context.Context, _ lease.Partition, _ point.PlacementID, sender point.Epoch, info segment.Info, path string) error {
 	return n.AdoptVerified(sender, info, path)
+}
+
+func (n *node) ReadFrames(_ context.Context, at *partition.Partition, after, upto point.Serial, f func(point.Serial, []byte) error) error {
+	n.reads.Add(1)
+	return at.EachFrameUpTo(after, upto, f)
 }
 
 func openNode(t *testing.T, name string, id point.PlacementID, set Settings) *node {

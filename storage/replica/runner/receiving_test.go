@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	chains "github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/replica"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
@@ -58,6 +59,10 @@ func (noChains) Copy(lease.Partition, point.PlacementID) (chains.Copy, bool) {
 }
 
 func (noChains) Adopt(context.Context, lease.Partition, point.PlacementID, point.Epoch, segment.Info, string) error {
+	return nil
+}
+
+func (noChains) ReadFrames(context.Context, *partition.Partition, point.Serial, point.Serial, func(point.Serial, []byte) error) error {
 	return nil
 }
 
