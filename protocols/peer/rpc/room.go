@@ -14,8 +14,12 @@ import (
 //	most ─┬─ a peer that holds nothing gets what fits
 //	      └─ one that holds something leaves spare to those that do not
 //
-// Of the peers that wait the one that holds least is served first, of several such the one that was served the longest ago, and none overtakes it, so that a long message gets its turn. However many connections, calls and messages
-// a peer has, they are one peer's.
+// Of the peers that wait the one that holds least is served first, of several such the one that was served the longest ago, and none
+// overtakes it, so that a long message gets its turn. However many connections, calls and messages a peer has, they are one peer's.
+//
+// A peer that holds nothing and does not wait is forgotten, and when it comes again it is behind those that wait: as one that was never
+// served it would be before them each time, and two such peers had their turns for ever. One that gives something back is behind those that
+// came meanwhile. So each peer that waits, and holds nothing, waits for one message of each other peer at most.
 //
 // Invariant: used is the sum of what the peers hold, and at most most.
 type room struct {
@@ -30,7 +34,7 @@ type room struct {
 type roomPeer struct {
 	name   string
 	held   int64
-	served uint64  // when it was given something last
+	served uint64  // the turn in which it came, was given something or gave something back last
 	waits  []*seat // in the order in which they came
 }
 
@@ -56,7 +60,7 @@ func (r *room) ask(peer string, bytes int64) *seat {
 		if r.peers == nil {
 			r.peers = map[string]*roomPeer{}
 		}
-		of = &roomPeer{name: peer}
+		of = &roomPeer{name: peer, served: r.turns + 1}
 		r.peers[peer] = of
 	}
 	r.turns++
@@ -92,11 +96,19 @@ func (r *room) serve() (got []*seat) {
 // take assigns the first seat of a peer its bytes.
 func (r *room) take(p *roomPeer, s *seat) {
 	p.waits = p.waits[1:]
-	p.held += s.bytes
-	r.used += s.bytes
+	r.move(p, s.bytes)
+	s.has = true
+}
+
+// move changes what a peer holds.
+func (r *room) move(p *roomPeer, bytes int64) {
+	p.held += bytes
+	r.used += bytes
 	r.turns++
 	p.served = r.turns
-	s.has = true
+	if p.held == 0 && len(p.waits) == 0 {
+		delete(r.peers, p.name)
+	}
 }
 
 // leave removes a seat, whether it has its bytes or waits. serve is to be called after it.
@@ -104,14 +116,13 @@ func (r *room) leave(s *seat) {
 	p := s.of
 	if s.has {
 		s.has = false
-		p.held -= s.bytes
-		r.used -= s.bytes
-	} else {
-		for i, other := range p.waits {
-			if other == s {
-				p.waits = append(p.waits[:i:i], p.waits[i+1:]...)
-				break
-			}
+		r.move(p, -s.bytes)
+		return
+	}
+	for i, other := range p.waits {
+		if other == s {
+			p.waits = append(p.waits[:i:i], p.waits[i+1:]...)
+			break
 		}
 	}
 	if p.held == 0 && len(p.waits) == 0 {
@@ -121,14 +132,8 @@ func (r *room) leave(s *seat) {
 
 // give returns bytes that a peer holds. serve is to be called after it.
 func (r *room) give(peer string, bytes int64) {
-	if bytes == 0 {
-		return
-	}
-	p := r.peers[peer]
-	p.held -= bytes
-	r.used -= bytes
-	if p.held == 0 && len(p.waits) == 0 {
-		delete(r.peers, peer)
+	if bytes != 0 {
+		r.move(r.peers[peer], -bytes)
 	}
 }
 

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -30,6 +31,88 @@ func TestAPeerWithManyMessagesLeavesRoomForThoseOfOthers(t *testing.T) {
 	r.leave(third)
 	if got := r.serve(); len(got) != 2 || !again.has {
 		t.Errorf("the long messages of two peers are not both there: %v", got)
+	}
+}
+
+// TestAMessageOfAPeerThatSendsManyGetsItsTurn: beside a peer that is slow there was room for one long message. b and c send one at a time, so
+// that each is forgotten when that is done and comes again as one that was never served: the two took turns, and the messages of a waited
+// until they were refused.
+func TestAMessageOfAPeerThatSendsManyGetsItsTurn(t *testing.T) {
+	r := room{most: 66, spare: 33}
+	r.ask("slow", 33)
+	r.serve()
+	for range 4 {
+		r.ask("a", 33)
+	}
+	turn := r.serve()[0]
+	r.ask("b", 33)
+	r.ask("c", 33)
+	order := ""
+	for range 6 {
+		name := turn.of.name
+		order += name
+		r.leave(turn)
+		if name != "a" {
+			r.ask(name, 33)
+		}
+		got := r.serve()
+		if len(got) != 1 {
+			t.Fatalf("%d of the longest messages have room after %s", len(got), order)
+		}
+		turn = got[0]
+	}
+	if order != "abcabc" {
+		t.Errorf("the turn went %s", order)
+	}
+}
+
+// TestEachPeerWaitsForOneMessageOfEachOther at most, while it holds nothing itself, whatever comes and goes.
+func TestEachPeerWaitsForOneMessageOfEachOther(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	r := room{most: 20, spare: 10}
+	names := []string{"a", "b", "c", "d"}
+	var all []*seat
+	waits := func(name string) bool {
+		p := r.peers[name]
+		return p != nil && p.held == 0 && len(p.waits) > 0
+	}
+	passed, waited := map[[2]string]int{}, 0 // how often one that waits with nothing was passed by another
+	for range 100_000 {
+		if len(all) == 0 || len(all) < 8 && rng.IntN(2) == 0 {
+			all = append(all, r.ask(names[rng.IntN(len(names))], 5+rng.Int64N(6)))
+		} else {
+			i := rng.IntN(len(all))
+			for k := range all { // mostly one that holds something: those that wait go on to
+				if j := (i + k) % len(all); all[j].has && rng.IntN(8) > 0 {
+					i = j
+					break
+				}
+			}
+			r.leave(all[i])
+			all = append(all[:i], all[i+1:]...)
+		}
+		served := map[string]bool{}
+		for _, s := range r.serve() {
+			served[s.of.name] = true
+			for _, name := range names {
+				if passed[[2]string{name, s.of.name}]++; waits(name) && passed[[2]string{name, s.of.name}] > 1 {
+					t.Fatalf("%s waits with nothing, and %s passes it for the second time", name, s.of.name)
+				}
+			}
+		}
+		for _, name := range names {
+			if waits(name) {
+				waited++
+			}
+			if served[name] || !waits(name) {
+				for _, other := range names {
+					delete(passed, [2]string{name, other})
+				}
+			}
+		}
+	}
+	if waited < 10_000 {
+		t.Errorf("peers with nothing waited in %d steps: the test shows nothing", waited)
 	}
 }
 

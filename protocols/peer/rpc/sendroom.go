@@ -29,16 +29,6 @@ func newSendRoom(most, longest int64) sendRoom {
 	return sendRoom{room: room{most: max(most, 2*longest)}, longest: longest}
 }
 
-// ask adds a seat, which waits until serve returns it. A link that holds nothing and does not wait is forgotten, and when it comes again it
-// is behind those that wait: as one that was never served it would be before them each time, and two such links had the lane for ever.
-func (r *sendRoom) ask(server string, bytes int64) *seat {
-	s := r.room.ask(server, bytes)
-	if s.of.served == 0 {
-		s.of.served = s.turn
-	}
-	return s
-}
-
 // place is where a link's next frame has room now.
 func (r *sendRoom) place(p *roomPeer, bytes int64) queued {
 	switch {
@@ -79,7 +69,7 @@ func (r *sendRoom) serve() (got []*seat) {
 // leave removes a seat, whether it has its bytes or waits. serve is to be called after it.
 func (r *sendRoom) leave(s *seat) {
 	if s.has && s.from == fromLane {
-		r.leaveLane(s.of, s.bytes)
+		r.lane -= s.bytes
 	}
 	r.room.leave(s)
 }
@@ -87,16 +77,9 @@ func (r *sendRoom) leave(s *seat) {
 // give returns bytes that a link holds. serve is to be called after it.
 func (r *sendRoom) give(server string, from queued, bytes int64) {
 	if from == fromLane {
-		r.leaveLane(r.peers[server], bytes)
+		r.lane -= bytes
 	}
 	r.room.give(server, bytes)
-}
-
-// leaveLane puts a link behind those that came while it had the lane.
-func (r *sendRoom) leaveLane(p *roomPeer, bytes int64) {
-	r.lane -= bytes
-	r.turns++
-	p.served = r.turns
 }
 
 // sharedSendRoom is a sendRoom that goroutines wait for.
