@@ -67,6 +67,7 @@ type link struct {
 	handling atomic.Bool  // the handler is at work: later messages wait for it
 	sent     atomic.Int64 // when something was last sent, since began
 	silent   atomic.Bool
+	writes   atomic.Uint64 // how often a message began to be sent, and was: odd while one is
 
 	// Owned by send.
 	framesLeft int   // messages of frames before one of pieces
@@ -362,7 +363,9 @@ func (l *link) send() {
 			}
 		}
 		n := data.Len()
+		l.writes.Add(1)
 		err := l.pipe.SendMsg(&message{data: data})
+		l.writes.Add(1)
 		if l.sending > 0 {
 			l.ls.held.Add(-l.sending)
 			l.sending = 0
@@ -723,6 +726,7 @@ func (l *link) watch() {
 	defer t.Stop()
 	last := l.now()
 	pinged := last - tripEvery
+	unread, writes := time.Duration(0), uint64(0)
 	for {
 		select {
 		case <-l.ctx.Done():
@@ -739,6 +743,12 @@ func (l *link) watch() {
 		if pingDue(now, time.Duration(l.sent.Load()), pinged, every) {
 			pinged = now
 			l.sendOwn(linkPing, uint64(now))
+		}
+		if n := l.writes.Load(); n != writes || n%2 == 0 {
+			unread, writes = 0, n
+		} else if unread += every; unread >= unreadMax {
+			l.fail(fault.Errorf(fault.Unavailable, "%s read nothing for %v; the link is given up", l.other.Server, unread.Round(time.Second)))
+			return
 		}
 		if late {
 			continue
@@ -768,6 +778,10 @@ func (l *link) silence(now time.Duration) time.Duration {
 	}
 	return max(0, now-time.Duration(l.received.Load()))
 }
+
+// unreadMax is how long one message may be on its way into the network while the other side gives signs of life: what waits behind it has
+// room that others wait for. It is counted in looks: a pause of this process is one of them.
+const unreadMax = 30 * time.Second
 
 // tripEvery is after how long a ping is due although other messages pass: each measures the trip to the other side and back.
 const tripEvery = time.Second
