@@ -23,8 +23,11 @@ type brokers struct {
 	m *member
 
 	mu       sync.Mutex
-	failures map[string]int // guarded by mu; since the last answer, by address
+	failures map[string]int // guarded by mu; since the last answer, by address; "": of all others
 }
+
+// failuresMost bounds the addresses whose failures are counted one by one: a cluster may name others again and again.
+const failuresMost = 1024
 
 // OnBrokerConnect implements kgo.HookBrokerConnect: err is of the network, of TLS or of SASL. That a connection stands is
 // no answer yet.
@@ -54,8 +57,12 @@ func (b *brokers) failed(meta kgo.BrokerMetadata, err error) {
 	}
 	addr := addrOf(meta)
 	b.mu.Lock()
-	b.failures[addr]++
-	n := b.failures[addr]
+	of := addr
+	if _, known := b.failures[addr]; !known && len(b.failures) >= failuresMost {
+		of = ""
+	}
+	b.failures[of]++
+	n := b.failures[of]
 	b.mu.Unlock()
 	b.m.c.metrics.brokerErrors.WithLabelValues(b.m.cluster.Name).Inc()
 	text := "broker " + addr + ": " + err.Error()
@@ -74,6 +81,9 @@ func (b *brokers) answered(meta kgo.BrokerMetadata) {
 	b.mu.Lock()
 	n := b.failures[addr]
 	delete(b.failures, addr)
+	if len(b.failures) < failuresMost {
+		delete(b.failures, "")
+	}
 	b.mu.Unlock()
 	if n > 0 {
 		b.m.log.Info("a broker answers again", "broker", addr, "failures", n)

@@ -22,6 +22,34 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
+// TestAClusterThatNamesOtherBrokersAgainAndAgainFillsNothing: each address that could not be reached was kept, and had lines of the log.
+func TestAClusterThatNamesOtherBrokersAgainAndAgainFillsNothing(t *testing.T) {
+	var log bytes.Buffer
+	c, err := New(Deps{Writer: newMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))},
+		Settings{Clusters: []Cluster{{Brokers: []string{"k1:9092"}, Topics: []Topic{{Name: "metrics"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &brokers{m: c.members[0], failures: map[string]int{}}
+	of := func(i int) kgo.BrokerMetadata { return kgo.BrokerMetadata{Host: fmt.Sprint("k", i), Port: 9092} }
+	const n = 10 * failuresMost
+	for i := range n {
+		b.OnBrokerConnect(of(i), 0, nil, errors.New("refused"))
+	}
+	if kept, lines := len(b.failures), strings.Count(log.String(), "level=WARN"); kept > failuresMost+1 || lines > failuresMost+16 {
+		t.Errorf("%d addresses are kept, and %d lines are in the log", kept, lines)
+	}
+	if s := c.Status().Clusters[0].LastError; !strings.Contains(s, fmt.Sprint("k", n-1)) {
+		t.Errorf("the last error is %q", s)
+	}
+	for i := range n {
+		b.OnBrokerE2E(of(i), kmsg.Metadata.Int16(), kgo.BrokerE2E{})
+	}
+	if len(b.failures) > 0 {
+		t.Errorf("%d addresses that answer are kept", len(b.failures))
+	}
+}
+
 func TestABrokerThatFailsIsSaidLessAndLessOften(t *testing.T) {
 	var log bytes.Buffer
 	c, err := New(Deps{Writer: newMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))},
