@@ -106,6 +106,10 @@ func (r *room) move(p *roomPeer, bytes int64) {
 	r.used += bytes
 	r.turns++
 	p.served = r.turns
+}
+
+// forget removes a peer that holds nothing and does not wait.
+func (r *room) forget(p *roomPeer) {
 	if p.held == 0 && len(p.waits) == 0 {
 		delete(r.peers, p.name)
 	}
@@ -117,24 +121,25 @@ func (r *room) leave(s *seat) {
 	if s.has {
 		s.has = false
 		r.move(p, -s.bytes)
-		return
-	}
-	for i, other := range p.waits {
-		if other == s {
-			p.waits = append(p.waits[:i:i], p.waits[i+1:]...)
-			break
+	} else {
+		for i, other := range p.waits {
+			if other == s {
+				p.waits = append(p.waits[:i:i], p.waits[i+1:]...)
+				break
+			}
 		}
 	}
-	if p.held == 0 && len(p.waits) == 0 {
-		delete(r.peers, p.name)
-	}
+	r.forget(p)
 }
 
 // give returns bytes that a peer holds. serve is to be called after it.
 func (r *room) give(peer string, bytes int64) {
-	if bytes != 0 {
-		r.move(r.peers[peer], -bytes)
+	if bytes == 0 {
+		return
 	}
+	p := r.peers[peer]
+	r.move(p, -bytes)
+	r.forget(p)
 }
 
 // wanted reports whether any peer waits.
