@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ import (
 // body was read, so it stays in the sender's buffers. A refusal is expensive: the body is read to keep the connection, and
 // the sender retries at once.
 //
-// A table has a brake only while its requests are delayed (I5).
+// A table has a brake only while its requests are delayed (I5), or until the next table gets one.
 type brakes struct {
 	// One lock for all tables, held for a few instructions: most requests find no brake for their table. Turns are
 	// given by closing come under it, which wakes the waiter and runs nothing of it here.
@@ -101,6 +102,9 @@ func (s *brakes) refused(table string, why error) {
 		if s.tables == nil {
 			s.tables = map[string]*brake{}
 		}
+		// Of tables that are not written to any more no request removes the brake.
+		now := time.Now()
+		maps.DeleteFunc(s.tables, func(_ string, b *brake) bool { return b.off(now) })
 		b = &brake{}
 		s.tables[table] = b
 	}

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -72,6 +73,30 @@ func TestTablesAreHeldBackAlone(t *testing.T) {
 			if by != nil {
 				s.done("full", by, true)
 			}
+		}
+	})
+}
+
+// TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake: one whose last request was refused kept its brake for ever, so that names of tables, each
+// used once while the store was full, filled the memory.
+func TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s brakes
+		for i := range 1000 {
+			s.refused(fmt.Sprint("once", i), errFull)
+		}
+		by, err := s.begin(t.Context(), "once7")
+		if by == nil || err != nil {
+			t.Fatalf("%v %v", by, err)
+		}
+		time.Sleep(brakeMost + brakeQuiet)
+		s.refused("full", errFull)
+		if n := len(s.tables); n != 1 || s.tables["full"] == nil {
+			t.Errorf("%d tables have a brake", n)
+		}
+		s.done("once7", by, true) // its brake is gone meanwhile
+		if n := len(s.tables); n != 1 {
+			t.Errorf("%d tables have a brake", n)
 		}
 	})
 }
