@@ -316,13 +316,8 @@ func (p *Partition) Last() point.Serial {
 	return p.mu.last
 }
 
-// EachFrame calls f with the frames of the log behind serial after, oldest first, as they stand there; each is durable here. rec
-// is valid until f returns. Frames that segments hold may be gone from the log: then the first frame's predecessor is not after.
-func (p *Partition) EachFrame(after point.Serial, f func(s point.Serial, rec []byte) error) error {
-	return p.deps.Brick.Replay(p.ident.Placement, after, f)
-}
-
-// EachFrameUpTo is EachFrame of the frames up to a serial.
+// EachFrameUpTo calls f with the frames of the log behind serial after and up to another, oldest first, as they stand there; each is durable
+// here. rec is valid until f returns. Frames that segments hold may be gone from the log: then the first frame's predecessor is not after.
 func (p *Partition) EachFrameUpTo(after, upto point.Serial, f func(s point.Serial, rec []byte) error) error {
 	return p.deps.Brick.ReplaySome(p.ident.Placement, after, upto, f)
 }

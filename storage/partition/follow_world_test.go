@@ -120,6 +120,11 @@ func copySegment(t *testing.T, from, to *bench, id point.SegmentID) string {
 	return path
 }
 
+// EachFrame is EachFrameUpTo of all frames, also of those that are being applied.
+func (p *Partition) EachFrame(after point.Serial, f func(s point.Serial, rec []byte) error) error {
+	return p.deps.Brick.Replay(p.ident.Placement, after, f)
+}
+
 // same compares rows, lists of segments, ends, and the logs behind the segments of both, byte for byte.
 func same(t *testing.T, a, b *bench) {
 	t.Helper()

@@ -67,8 +67,7 @@ func never(net.Conn, int)           {}
 // after pauses before the body.
 func after(d time.Duration) func(net.Conn, int) {
 	return func(to net.Conn, bytes int) {
-		time.Sleep(d)
-		atOnce(to, bytes)
+		time.AfterFunc(d, func() { atOnce(to, bytes) })
 	}
 }
 

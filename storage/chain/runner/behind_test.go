@@ -47,7 +47,7 @@ func TestAMemberThatWasAwayGetsAllFramesInTheirOrder(t *testing.T) {
 	}
 	longest := 0
 	frames := func(n *node) (all [][]byte) {
-		n.must(n.EachFrame(point.Serial{}, func(_ point.Serial, rec []byte) error {
+		n.must(n.EachFrameUpTo(point.Serial{}, n.Last(), func(_ point.Serial, rec []byte) error {
 			all = append(all, bytes.Clone(rec))
 			longest = max(longest, len(rec))
 			return nil
@@ -264,7 +264,7 @@ func TestABeginningEpochReadsNoLog(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	put(2, point.One) // it comes on another way
-	head.must(head.EachFrame(follower.Last(), func(_ point.Serial, rec []byte) error {
+	head.must(head.EachFrameUpTo(follower.Last(), head.Last(), func(_ point.Serial, rec []byte) error {
 		_, err := follower.Follow(theEpoch, bytes.Clone(rec))
 		return err
 	}))

@@ -51,7 +51,7 @@ func (r *logReads) do(ctx context.Context, synced, read func() error) error {
 // there is memory to read them. rec is valid until f returns, and f must wait for nothing.
 func (c *Chains) ReadFrames(ctx context.Context, at *partition.Partition, after, upto point.Serial, f func(s point.Serial, rec []byte) error) error {
 	return c.reads.do(ctx, func() error { return at.AwaitFramesUpTo(after, upto) }, func() error {
-		longest := int64(0) // beside the window, where nobody has booked it
+		longest := int64(0) // of a frame, beside the window
 		defer func() { c.reads.held.Add(-longest) }()
 		return at.EachFrameUpTo(after, upto, func(s point.Serial, rec []byte) error {
 			if n := int64(len(rec)); n > longest {

@@ -27,7 +27,7 @@ func (n *node) put(v float64) {
 // follow copies the frames of another node that this one lacks.
 func (n *node) follow(from *node) {
 	n.t.Helper()
-	n.must(from.EachFrame(n.Last(), func(_ point.Serial, rec []byte) error {
+	n.must(from.EachFrameUpTo(n.Last(), from.Last(), func(_ point.Serial, rec []byte) error {
 		wait, err := n.Follow(epoch, slices.Clone(rec))
 		if err == nil {
 			err = wait.Wait()
@@ -68,7 +68,7 @@ func TestACopyThatHoldsOtherRowsIsFoundAndRepaired(t *testing.T) {
 		m := leader.copier.metrics
 		p.within("the difference is found", func() bool { return testutil.ToFloat64(m.differed) == 1 })
 		if leader.reads.Load() == 0 || odd.reads.Load() == 0 {
-			t.Error("logs are compared in memory that nobody books")
+			t.Error("logs are read in no account of the memory")
 		}
 		if agrees {
 			p.within("it is over", func() bool { return testutil.ToFloat64(m.differences) == 0 && testutil.ToFloat64(m.repairs) == 1 })
