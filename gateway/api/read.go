@@ -139,12 +139,18 @@ func newReadQuery(q *prompb.Query) (readQuery, error) {
 			Start: h.StartMs, End: h.EndMs, Step: h.StepMs, Func: h.Func, Grouping: h.Grouping, Range: h.RangeMs, By: h.By,
 		}
 	}
+	var patterns []string
+	for _, m := range q.Matchers {
+		if m.Type == prompb.LabelMatcher_RE || m.Type == prompb.LabelMatcher_NRE {
+			patterns = append(patterns, m.Value)
+		}
+	}
+	if err := query.BoundRegexes(patterns...); err != nil {
+		return out, badData(err)
+	}
 	for _, m := range q.Matchers {
 		if m.Type < prompb.LabelMatcher_EQ || m.Type > prompb.LabelMatcher_NRE {
 			return out, badDataf("invalid matcher type %d", m.Type)
-		}
-		if err := query.BoundRegex(m.Value); err != nil {
-			return out, badData(err)
 		}
 		// The two enumerations have the same order: EQ, NEQ, RE, NRE.
 		lm, err := labels.NewMatcher(labels.MatchType(m.Type), m.Name, m.Value)

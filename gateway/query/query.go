@@ -238,7 +238,8 @@ func (e *Engine) borrow(ctx context.Context) (*budget.Loan, error) {
 	return e.memory.Borrow(ctx, limits.QueryOf(ctx).BytesMax(e.bytesMax))
 }
 
-// Memory of a query's tree: for each byte of its text, and for each that repetitions in regular expressions stand for.
+// Memory of a query's tree: for each byte of its text, and for each that repetitions in regular expressions stand for; what their groups need is
+// added.
 const (
 	treeBytes    = 16 << 10
 	textBytes    = 200
@@ -250,7 +251,11 @@ func (e *Engine) reserveText(text string) (int64, error) {
 	if e.memory == nil {
 		return 0, nil
 	}
-	n := int64(treeBytes + textBytes*len(text) + repeatsBytes*repeats(text))
+	regexes, err := costOfRegexes(text)
+	if err != nil {
+		return 0, err
+	}
+	n := int64(treeBytes+textBytes*len(text)+repeatsBytes*regexes.repeats) + regexes.groups
 	if n <= smallText {
 		if e.smallTexts.Add(n) <= e.smallTextsMax {
 			e.memory.Force(n)

@@ -10,40 +10,69 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// regexStepsMax bounds the steps that repetitions in the regular expressions of a query stand for. (a{1000}){1000} has 14 bytes,
-// and 40 MB to compile, which the parser does; ten in one selector are ten times as much.
-const regexStepsMax = 20_000
+const (
+	// regexStepsMax bounds the steps that repetitions in the regular expressions of a query stand for. (a{1000}){1000} has 14 bytes,
+	// and 40 MB to compile, which the parser does; ten in one selector are ten times as much.
+	regexStepsMax = 20_000
+	// regexGroupsBytesMax bounds the memory that the regular expressions of a query need for the ends of their groups. The matcher keeps both ends
+	// of each group for each step that it may be at, and keeps that memory for the next match: 10,000 groups such as (a|b)? needed 3 GB. 500 of
+	// them may stand in a query.
+	regexGroupsBytesMax = 16 << 20
+	groupBytes          = 16
+)
 
-// boundRegexes checks the strings of a query against regexStepsMax: each may be a regular expression. The error is Invalid.
-func boundRegexes(text string) error {
-	if n, where := countRepeats(text); n > regexStepsMax {
-		return fault.Errorf(fault.Invalid, "the regular expression %s repeats so much that it stands for more than %d steps; repeat less", short(where), regexStepsMax)
-	}
-	return nil
+// regexCost is what regular expressions cost beyond their text.
+type regexCost struct {
+	repeats int   // steps that repetitions stand for
+	groups  int64 // bytes for the ends of groups in a match
 }
 
-// BoundRegex checks one regular expression that comes without a query against regexStepsMax. The error is Invalid.
-func BoundRegex(text string) error {
-	if re, err := syntax.Parse(text, syntax.Perl|syntax.DotNL); err == nil && regexSteps(re)-len(text) > regexStepsMax {
+func (c *regexCost) add(d regexCost) {
+	c.repeats, c.groups = c.repeats+d.repeats, c.groups+d.groups
+}
+
+// check says whether a query may have regular expressions of this cost, of which text is the last. The error is Invalid.
+func (c regexCost) check(text string) error {
+	if c.repeats > regexStepsMax {
 		return fault.Errorf(fault.Invalid, "the regular expression %s repeats so much that it stands for more than %d steps; repeat less", short(text), regexStepsMax)
 	}
+	if c.groups > regexGroupsBytesMax {
+		return fault.Errorf(fault.Invalid, "the regular expression %s has so many groups that a match needs more than %d MiB; write (?:…) for groups that are not used", short(text), regexGroupsBytesMax>>20)
+	}
 	return nil
 }
 
-// repeats is how many steps repetitions in a query stand for.
-func repeats(text string) int {
-	n, _ := countRepeats(text)
-	return n
+// boundRegexes checks the strings of a query: each may be a regular expression, and all count together. The error is Invalid.
+func boundRegexes(text string) error {
+	_, err := costOfRegexes(text)
+	return err
 }
 
-// countRepeats counts until there are too many, and reports where.
-func countRepeats(text string) (steps int, where string) {
+// BoundRegexes checks regular expressions that come without a query, all together. The error is Invalid.
+func BoundRegexes(texts ...string) error {
+	var sum regexCost
+	for _, text := range texts {
+		sum.add(costOfRegex(text))
+		if err := sum.check(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// costOfRegexes adds up what the strings of a query cost, until that is too much. The error is Invalid.
+func costOfRegexes(text string) (sum regexCost, err error) {
 	for i := 0; i < len(text); {
 		switch text[i] {
 		case '"', '\'', '`':
 			end := afterString(text, i)
-			if steps += repeated(text[i:end]); steps > regexStepsMax {
-				return steps, text[i:end]
+			if quoted := text[i:end]; strings.ContainsAny(quoted, "{(") {
+				if s, err := strutil.Unquote(quoted); err == nil {
+					sum.add(costOfRegex(s))
+				}
+				if err := sum.check(quoted); err != nil {
+					return sum, err
+				}
 			}
 			i = end
 		case '#':
@@ -52,7 +81,7 @@ func countRepeats(text string) (steps int, where string) {
 			i++
 		}
 	}
-	return steps, ""
+	return sum, nil
 }
 
 func short(s string) string {
@@ -62,21 +91,17 @@ func short(s string) string {
 	return s
 }
 
-// repeated is how many steps a quoted string has as a regular expression beyond those that it is written with; 0 if it
-// is no regular expression or repeats nothing.
-func repeated(quoted string) int {
-	if !strings.Contains(quoted, "{") {
-		return 0
-	}
-	s, err := strutil.Unquote(quoted)
-	if err != nil {
-		return 0
+// costOfRegex is nothing for what is no regular expression.
+func costOfRegex(s string) (c regexCost) {
+	if !strings.ContainsAny(s, "{(") {
+		return c
 	}
 	re, err := syntax.Parse(s, syntax.Perl|syntax.DotNL)
 	if err != nil {
-		return 0
+		return c
 	}
-	return max(0, regexSteps(re)-len(s))
+	steps := regexSteps(re)
+	return regexCost{repeats: max(0, steps-len(s)), groups: groupBytes * int64(re.MaxCap()) * int64(steps)}
 }
 
 // regexSteps is about how many instructions an expression compiles to.
