@@ -94,6 +94,29 @@ func TestProcessSurvivesSubqueriesOfAnyLength(t *testing.T) {
 	}
 }
 
+// The engine counts the samples below each window of each subquery: 60 within each other counted more than 64 bits hold, and the query ended
+// in a panic, its client without an answer.
+func TestSubqueriesWithinEachOtherAreAnswered(t *testing.T) {
+	r, memory := counted(t, fleet(t), 64<<20, query.Settings{})
+	nested := func(n int, window string) string {
+		return strings.Repeat("sum_over_time(", n) + "miles" + strings.Repeat(window+")", n)
+	}
+	for _, text := range []string{nested(60, "[5m:1m]"), nested(64, "[5m:1m]"), nested(450, "[5m:1m]"), nested(30, "[1h:5m] offset 5m"), nested(60, "[5m:1m] @ 300"), "abs(-" + nested(60, "[5m:1m]") + ")"} {
+		_, err := ask(t, r, text, 0)
+		if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "within each other") {
+			t.Errorf("%.50s: %v, want an error that says why", text, err)
+		}
+	}
+	for _, text := range []string{nested(12, "[5m:1m]"), nested(3, "[1d:1m]"), nested(200, "[1m:1m]")} {
+		if _, err := ask(t, r, text, 0); err != nil {
+			t.Errorf("%.50s: %v", text, err)
+		}
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are booked after the last query", used)
+	}
+}
+
 // Queries ignored --memory.
 func TestMemoryOfOthersSurvivesAQueryThatWantsTooMuch(t *testing.T) {
 	r, memory := counted(t, crowd(t, 20_000), 24<<20, query.Settings{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
@@ -110,45 +111,39 @@ const graceTime = 200 * time.Millisecond
 // await evaluates in another goroutine. Parts of the engine check no context for many seconds; the caller
 // does not have to wait.
 func (q *query) await(ctx context.Context, w *watched) *promql.Result {
-	type outcome struct {
-		res   *promql.Result
-		panic any
-	}
-	done := make(chan outcome, 1)
+	done := make(chan *promql.Result, 1)
 	q.over = make(chan struct{})
 	q.engine.workers.run(func() {
-		var out outcome
+		var res *promql.Result
 		defer func() {
-			if out.panic = recover(); out.panic != nil {
-				q.engine.guard.log.Error("a query ended in a panic", "panic", fmt.Sprint(out.panic))
+			if p := recover(); p != nil { // a defect; its client gets an answer, and others go on
+				q.engine.guard.log.Error("a query ended in a panic", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				res = &promql.Result{Err: fault.Errorf(fault.Internal, "the query ended in a panic, which the log of the process shows")}
 			}
 			w.leave()
 			q.engine.gate.Leave()
 			close(q.over)
-			done <- out
+			done <- res
 		}()
-		out.res = q.evaluate(ctx)
+		res = q.evaluate(ctx)
 	})
-	var out outcome
+	var res *promql.Result
 	select {
-	case out = <-done:
+	case res = <-done:
 	case <-ctx.Done():
 		select {
-		case out = <-done:
+		case res = <-done:
 		case <-time.After(graceTime):
 			return &promql.Result{Err: w.cause(ended(ctx))}
 		}
 	}
-	if out.panic != nil {
-		panic(out.panic)
+	if res.Err != nil {
+		res.Err = w.cause(res.Err)
 	}
-	if out.res.Err != nil {
-		out.res.Err = w.cause(out.res.Err)
-	}
-	if s := q.Stats().Samples; s != nil {
+	if s := q.Stats().Samples; s != nil && s.TotalSamples > 0 { // beyond 64 bits it is negative
 		q.engine.metrics.samples.Add(float64(s.TotalSamples))
 	}
-	return out.res
+	return res
 }
 
 // evaluate evaluates over columns where possible, and leaves the rest to the engine.

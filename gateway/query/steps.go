@@ -12,6 +12,10 @@ import (
 // stepBytes is the memory that the engine holds for each step of a subquery before it evaluates the first: its statistics.
 const stepBytes = 32
 
+// windowsMax bounds in how many windows of subqueries within each other a sample may lie. The engine adds up the samples below each window, in 64
+// bits: 60 times [5m:1m] are more, and it ends in a panic. Three of a day by a minute are 3e9.
+const windowsMax = 1_000_000_000_000
+
 // stepper finds how many steps the parts of an expression are evaluated at, before any is. The engine allocates by
 // these numbers, and max_over_time(vector(1)[1y:1ms]) has 31 billion.
 type stepper struct {
@@ -25,15 +29,16 @@ type stepper struct {
 // many.
 func boundSteps(text string, s *parser.EvalStmt, def time.Duration, most int) (int64, error) {
 	b := &stepper{text: text, max: most, def: def}
-	err := b.walk(s.Expr, s.End.Sub(s.Start))
+	err := b.walk(s.Expr, s.End.Sub(s.Start), 1)
 	return b.sum, err
 }
 
-// walk goes down from an expression that is evaluated over a time of this length. Nested subqueries add their ranges up.
-func (b *stepper) walk(expr parser.Expr, over time.Duration) error {
+// walk goes down from an expression that is evaluated over a time of this length, and whose samples lie in so many windows of subqueries. Nested
+// subqueries add their ranges up.
+func (b *stepper) walk(expr parser.Expr, over time.Duration, windows int64) error {
 	switch e := expr.(type) {
 	case *parser.StepInvariantExpr:
-		return b.walk(e.Expr, 0) // evaluated once
+		return b.walk(e.Expr, 0, windows) // evaluated once
 	case *parser.SubqueryExpr:
 		if e.Timestamp != nil {
 			over = 0
@@ -46,7 +51,8 @@ func (b *stepper) walk(expr parser.Expr, over time.Duration) error {
 			over = math.MaxInt64
 		}
 		// The engine counts milliseconds.
-		steps := int64(over/time.Millisecond)/max(1, int64(step/time.Millisecond)) + 1
+		each := max(1, int64(step/time.Millisecond))
+		steps := int64(over/time.Millisecond)/each + 1
 		if steps > int64(b.max) {
 			return fault.Errorf(fault.TooLarge, "the subquery %s has %d steps of %s, more than %d: choose a longer step or a shorter range, or raise query.subquery_steps_max",
 				excerpt(b.text, e), steps, step, b.max)
@@ -55,11 +61,17 @@ func (b *stepper) walk(expr parser.Expr, over time.Duration) error {
 			return fault.Errorf(fault.TooLarge, "the subqueries up to %s have %d steps together, more than four times %d: ask in several queries, or raise query.subquery_steps_max",
 				excerpt(b.text, e), b.sum, b.max)
 		}
-		return b.walk(e.Expr, over)
+		// Windows are open at their left.
+		own := max(1, (int64(e.Range/time.Millisecond)-1)/each+1)
+		if own > windowsMax/windows {
+			return fault.Errorf(fault.TooLarge, "subqueries within each other, down to %s, read the same samples in more than %d windows: nest fewer, or choose longer steps",
+				excerpt(b.text, e), int64(windowsMax))
+		}
+		return b.walk(e.Expr, over, windows*own)
 	}
 	for child := range parser.ChildrenIter(expr) {
 		if e, ok := child.(parser.Expr); ok {
-			if err := b.walk(e, over); err != nil {
+			if err := b.walk(e, over, windows); err != nil {
 				return err
 			}
 		}
