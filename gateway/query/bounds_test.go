@@ -240,6 +240,25 @@ func TestProcessSurvivesPatternsOfManyGroups(t *testing.T) {
 	}
 }
 
+// A matcher of 15 kB that names \pL 5,000 times used 200 MB: each is a class of hundreds of ranges.
+func TestProcessSurvivesClassesOfUnicode(t *testing.T) {
+	r, _ := counted(t, fleet(t), 32<<20, query.Settings{})
+	for _, text := range []string{
+		"miles{boat=~`" + strings.Repeat(`\pL`, 1000) + "`}", `miles{boat=~"` + strings.Repeat(`[^\\P{Greek}]`, 300) + `"}`, `miles{boat=~"` + strings.Repeat(`\x5cpL`, 300) + `"}`,
+		`label_replace(miles, "a", "$1", "boat", "` + strings.Repeat(`\\PL`, 101) + `") or miles{boat=~"` + strings.Repeat(`\\pN`, 100) + `"}`,
+		`miles{` + strings.Repeat(`boat=~"a\x7b1000}",`, 30) + `}`, // braces as escapes of the string
+	} {
+		if _, err := ask(t, r, text, 0); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "the regular expression") {
+			t.Errorf("%.50s: %v, want Invalid", text, err)
+		}
+	}
+	for _, text := range []string{`miles{boat=~"[\\pL\\pN]+|\\p{Greek}*"}`, "miles{boat=~`" + strings.Repeat(`C:\\programs|`, 300) + "`}"} {
+		if _, err := ask(t, r, text, 0); err != nil {
+			t.Errorf("%.50s: %v", text, err)
+		}
+	}
+}
+
 // slow ignores that its context ends, and goes on until it is released.
 type slow struct {
 	query.Source

@@ -233,8 +233,7 @@ func (e *Engine) borrow(ctx context.Context) (*budget.Loan, error) {
 	return e.memory.Borrow(ctx, limits.QueryOf(ctx).BytesMax(e.bytesMax))
 }
 
-// Memory of a query's tree: for each byte of its text, and for each that repetitions in regular expressions stand for; what their groups need is
-// added.
+// Memory of a query's tree: for each byte of its text, and for each that repetitions in regular expressions stand for (regexCost).
 const (
 	treeBytes    = 16 << 10
 	textBytes    = 200
@@ -250,7 +249,7 @@ func (e *Engine) reserveText(text string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := int64(treeBytes+textBytes*len(text)+repeatsBytes*regexes.repeats) + regexes.groups
+	n := int64(treeBytes+textBytes*len(text)) + regexes.bytes()
 	if n <= smallText {
 		if e.smallTexts.Add(n) <= e.smallTextsMax {
 			e.memory.Force(n)

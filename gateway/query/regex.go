@@ -19,16 +19,26 @@ const (
 	// them may stand in a query.
 	regexGroupsBytesMax = 16 << 20
 	groupBytes          = 16
+	// regexClassesMax bounds the classes of Unicode, as \pL, that they name: three bytes of text for hundreds of ranges, which parser, printer and
+	// program hold. 5,000 of them needed 200 MB and two seconds of a processor.
+	regexClassesMax = 200
+	classBytes      = 40 << 10
 )
 
 // regexCost is what regular expressions cost beyond their text.
 type regexCost struct {
 	repeats int   // steps that repetitions stand for
 	groups  int64 // bytes for the ends of groups in a match
+	classes int   // of Unicode
+}
+
+// bytes is the memory that they need.
+func (c regexCost) bytes() int64 {
+	return repeatsBytes*int64(c.repeats) + c.groups + classBytes*int64(c.classes)
 }
 
 func (c *regexCost) add(d regexCost) {
-	c.repeats, c.groups = c.repeats+d.repeats, c.groups+d.groups
+	c.repeats, c.groups, c.classes = c.repeats+d.repeats, c.groups+d.groups, c.classes+d.classes
 }
 
 // check says whether a query may have regular expressions of this cost, of which text is the last. The error is Invalid.
@@ -38,6 +48,9 @@ func (c regexCost) check(text string) error {
 	}
 	if c.groups > regexGroupsBytesMax {
 		return fault.Errorf(fault.Invalid, "the regular expression %s has so many groups that a match needs more than %d MiB; write (?:…) for groups that are not used", short(text), regexGroupsBytesMax>>20)
+	}
+	if c.classes > regexClassesMax {
+		return fault.Errorf(fault.Invalid, "the regular expression %s names more than %d classes of Unicode, as \\pL; name fewer", short(text), regexClassesMax)
 	}
 	return nil
 }
@@ -66,7 +79,7 @@ func costOfRegexes(text string) (sum regexCost, err error) {
 		switch text[i] {
 		case '"', '\'', '`':
 			end := afterString(text, i)
-			if quoted := text[i:end]; strings.ContainsAny(quoted, "{(") {
+			if quoted := text[i:end]; strings.ContainsAny(quoted, `{(\`) { // of a string, "\x7b" is a brace, too
 				if s, err := strutil.Unquote(quoted); err == nil {
 					sum.add(costOfRegex(s))
 				}
@@ -93,7 +106,7 @@ func short(s string) string {
 
 // costOfRegex is nothing for what is no regular expression.
 func costOfRegex(s string) (c regexCost) {
-	if !strings.ContainsAny(s, "{(") {
+	if c.classes = countClasses(s); c.classes > regexClassesMax || !strings.ContainsAny(s, "{(") {
 		return c
 	}
 	re, err := syntax.Parse(s, syntax.Perl|syntax.DotNL)
@@ -101,7 +114,21 @@ func costOfRegex(s string) (c regexCost) {
 		return c
 	}
 	steps := regexSteps(re)
-	return regexCost{repeats: max(0, steps-len(s)), groups: groupBytes * int64(re.MaxCap()) * int64(steps)}
+	c.repeats, c.groups = max(0, steps-len(s)), groupBytes*int64(re.MaxCap())*int64(steps)
+	return c
+}
+
+// countClasses counts \p and \P, but not those whose backslash is escaped.
+func countClasses(s string) (n int) {
+	for i := 0; i+1 < len(s); i++ {
+		if s[i] != '\\' {
+			continue
+		}
+		if i++; s[i] == 'p' || s[i] == 'P' {
+			n++
+		}
+	}
+	return n
 }
 
 // regexSteps is about how many instructions an expression compiles to.
