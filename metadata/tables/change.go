@@ -351,7 +351,7 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 	if m, ok := t.Get(name); ok {
 		return m, nil
 	}
-	if n := len(t.Names()); n >= t.settings.TablesMax {
+	if n, full := t.full(); full {
 		return nil, fault.Errorf(fault.Throttled, "there are %d tables, at most %d are made", n, t.settings.TablesMax)
 	}
 	m, err := topology.New(name, c)
@@ -370,6 +370,23 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 		return nil, err
 	}
 	return t.Refresh(ctx, name, 0)
+}
+
+// full reports whether there are as many tables as may be made, and how many. Each creation asks: names are counted only near the bound, and never
+// sorted, which was a third of what it cost to make one table beside 10,000 (2026-12-01).
+func (t *Tables) full() (n int, full bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if n = len(t.mu.tables); n < t.settings.TablesMax {
+		return n, false
+	}
+	n = 0
+	for _, v := range t.mu.tables { // with those that were dropped
+		if m, _ := v.At(); m != nil {
+			n++
+		}
+	}
+	return n, n >= t.settings.TablesMax
 }
 
 // MetadataCandidates are the servers that may keep the file of a new table: the living, and where those are fewer than want, fewer silent ones than living, so that the

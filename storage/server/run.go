@@ -199,12 +199,19 @@ func (s *Server) coolUnderPressure(ctx context.Context, now time.Time) {
 		bytes   int64
 		written time.Time
 	}
-	var idle []warm
 	var names int64
 	for _, t := range s.tables() {
 		for _, p := range t.all() {
+			names += p.NamesBytes()
+		}
+	}
+	if names <= s.settings.NamesBytesMax {
+		return
+	}
+	var idle []warm
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
 			n := p.NamesBytes()
-			names += n
 			if at := p.Shape().LastWrite; n > 0 && now.Sub(at) >= s.settings.NamesIdleMin {
 				idle = append(idle, warm{p, n, at})
 			}

@@ -191,6 +191,7 @@ type Server struct {
 	mu struct {
 		sync.RWMutex
 		tables map[string]*table
+		sorted []*table // by name; replaced, never changed
 		closed bool
 	}
 }
@@ -293,18 +294,17 @@ func (s *Server) tableOrNew(name string) *table {
 	}
 	t := newTable(name, s.heads, s.series, weight)
 	s.mu.tables[name] = t
+	at, _ := slices.BinarySearchFunc(s.mu.sorted, name, func(t *table, name string) int { return cmpString(t.name, name) })
+	s.mu.sorted = slices.Insert(slices.Clip(s.mu.sorted), at, t) // a copy: callers of tables go over the one before
 	return t
 }
 
+// tables gives all tables, sorted by name; callers change nothing in it. The loops of Run ask 20 times a second: to sort 10,000 names each time
+// was a third of what a process with so many tables used at rest (2026-12-01).
 func (s *Server) tables() []*table {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	ts := make([]*table, 0, len(s.mu.tables))
-	for _, t := range s.mu.tables {
-		ts = append(ts, t)
-	}
-	slices.SortFunc(ts, func(a, b *table) int { return cmpString(a.name, b.name) })
-	return ts
+	return s.mu.sorted
 }
 
 // Close closes the partitions and the cache; the brick stays the caller's. No other call may run meanwhile.
