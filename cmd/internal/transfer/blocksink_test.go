@@ -16,7 +16,11 @@ import (
 // blockRows are the times of all rows in a directory of blocks, in order.
 func blockRows(t *testing.T, dir string) (times []point.Nanos) {
 	t.Helper()
-	src, err := newBlockSource(dir, "", 0, TimeMin, TimeMax, &Losses{})
+	all, err := findBlocks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := newBlockSource(all, &resume{}, TimeMin, TimeMax, &Losses{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,8 @@ type blockSource struct {
 	at     int
 	lo, hi int64
 	losses *Losses
+	begun  string // a block of which an earlier run had the first series,
+	skip   int64  // so many
 
 	// Of the block that is open.
 	index   *index.Reader
@@ -37,7 +39,6 @@ type blockSource struct {
 	dead    tombstones.Reader
 	refs    index.Postings
 	ordinal int64 // of the next series
-	skip    int64 // series at its begin that an earlier run had
 
 	scratch labels.ScratchBuilder
 	metas   []chunks.Meta
@@ -103,22 +104,28 @@ func HasHead(dir string) bool {
 	return false
 }
 
-// newBlockSource begins at the series with an ordinal of a block, by its ULID.
-func newBlockSource(dir string, from string, ordinal, lo, hi int64, losses *Losses) (*blockSource, error) {
-	all, err := findBlocks(dir)
-	if err != nil {
-		return nil, err
-	}
+// newBlockSource reads the blocks of which an unfinished run did not write all.
+func newBlockSource(all []block, note *resume, lo, hi int64, losses *Losses) (*blockSource, error) {
 	s := &blockSource{blocks: all, lo: lo, hi: hi, losses: losses}
-	if from == "" {
-		return s, nil
+	if isBlock(note.Within) {
+		s.begun, s.skip = note.Within, note.Next
+		at := slices.IndexFunc(all, func(b block) bool { return b.meta.ULID.String() == s.begun })
+		switch {
+		case note.Done != nil: // where it is not there any more, its rows are in a block that is not noted as whole
+		case at < 0:
+			return nil, fault.Errorf(fault.Invalid, "the unfinished run came to the block %s, which is not there any more: remove the note of the run to begin anew", s.begun)
+		default:
+			s.blocks = all[at:]
+		}
 	}
-	s.at = slices.IndexFunc(all, func(b block) bool { return b.meta.ULID.String() == from })
-	if s.at < 0 {
-		return nil, fault.Errorf(fault.Invalid, "the unfinished run came to the block %s, which is not there any more: remove the note of the run to begin anew", from)
-	}
-	s.skip = ordinal
+	s.blocks = slices.DeleteFunc(slices.Clone(s.blocks), func(b block) bool { return slices.Contains(note.Done, b.meta.ULID.String()) })
 	return s, nil
+}
+
+// isBlock reports whether the place of a note or a batch is in a block: its ULID.
+func isBlock(within string) bool {
+	_, err := ulid.ParseStrict(within)
+	return err == nil
 }
 
 func (s *blockSource) next(ctx context.Context) (*batch, error) {
@@ -162,9 +169,10 @@ func (s *blockSource) open(ctx context.Context) (err error) {
 	}
 	name, value := index.AllPostingsKey()
 	s.refs, err = s.index.Postings(ctx, name, value)
-	for s.ordinal = 0; err == nil && s.ordinal < s.skip && s.refs.Next(); s.ordinal++ {
+	s.ordinal = 0
+	for s.blocks[s.at].meta.ULID.String() == s.begun && err == nil && s.ordinal < s.skip && s.refs.Next() {
+		s.ordinal++
 	}
-	s.skip = 0
 	return damaged(err)
 }
 

@@ -93,6 +93,27 @@ func writeProm(t *testing.T, dir string) {
 	}
 }
 
+// runProm goes on with the Prometheus of writeProm for seven hours, in which its head becomes blocks, and rows that come a day late one more.
+func runProm(t *testing.T, dir string) {
+	db := openProm(t, dir)
+	defer db.Close()
+	app := db.Appender(t.Context())
+	for minute := range int64(7 * 60) {
+		at := 1_790_000_000_000 + (7*60+minute)*60_000
+		for _, late := range []int64{0, 12 * 3_600_000} {
+			if _, err := app.Append(0, labels.FromStrings("__name__", "up", "host", "later"), at-late, float64(minute)); err != nil && late == 0 {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := app.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Compact(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // rowText is a row as the tests compare them.
 func rowText(ms int64, f float64, h *histogram.Histogram, fh *histogram.FloatHistogram) string {
 	switch {
@@ -156,15 +177,15 @@ type imported struct {
 	said    []string
 }
 
-// readProm reads a directory as an import does, from where a batch of an earlier run ended.
-func readProm(t *testing.T, dir string, after *batch, keep map[string]bool) *imported {
+// readProm reads a directory as an import does, from where an earlier run ended behind some batches.
+func readProm(t *testing.T, dir string, before []*batch, keep map[string]bool) *imported {
 	t.Helper()
 	got := &imported{rows: keep}
-	within, next := "", int64(0)
-	if after != nil {
-		within, next = after.within, after.next
+	note := &resume{Done: []string{}}
+	for _, b := range before {
+		note.pass(b)
 	}
-	src, err := newPrometheusSource(dir, within, next, TimeMin, TimeMax, &got.losses, func(s string) { got.said = append(got.said, s) })
+	src, err := newPrometheusSource(dir, note, TimeMin, TimeMax, &got.losses, func(s string) { got.said = append(got.said, s) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,10 +290,40 @@ func TestTheNewestRowsOfAPrometheusMoveToo(t *testing.T) {
 			for _, b := range got.batches[:n+1] {
 				rest.add(t, b)
 			}
-			again := readProm(t, dir, got.batches[n], maps.Clone(rest.rows))
+			again := readProm(t, dir, got.batches[:n+1], maps.Clone(rest.rows))
 			wantSame(t, again.rows, want)
 			if len(again.batches) >= len(got.batches) {
 				t.Errorf("behind batch %d it began anew", n)
+			}
+			if said := strings.Join(again.said, "\n"); n == len(got.batches)-1 && !strings.Contains(said, "blocks were imported by the unfinished run, and are skipped") {
+				t.Errorf("nothing is said of the blocks that are skipped: %q", said)
+			}
+		}
+	})
+
+	// A Prometheus that runs between two runs of an import makes blocks of what was in its head. Those rows were in neither: the import left
+	// out of the head what is older than the newest block, and read no block that stands before the one it came to.
+	t.Run("Prometheus ran in between", func(t *testing.T) {
+		inHead := slices.IndexFunc(got.batches, func(b *batch) bool { return strings.HasPrefix(b.within, headSign) })
+		if inHead < 2 {
+			t.Fatalf("the head begins at batch %d of %d", inHead, len(got.batches))
+		}
+		first := &batch{within: got.batches[inHead].within, next: 1} // a row of the head, which it left out
+		later := copyDir(t, dir)
+		runProm(t, later)
+		want := promRows(t, copyDir(t, later))
+		for n := range inHead + 1 {
+			before := slices.Clone(got.batches[:n+1])
+			if n == inHead {
+				before[n] = first
+			}
+			rest := &imported{rows: map[string]bool{}}
+			for _, b := range before {
+				rest.add(t, b)
+			}
+			again := readProm(t, later, before, rest.rows)
+			if m := missing(want, again.rows); len(m) > 0 {
+				t.Errorf("the run that ended behind batch %d of %d: %d rows are missing, such as %s", n, len(got.batches), len(m), m[0])
 			}
 		}
 	})

@@ -51,6 +51,12 @@ func (m *Import) Run(ctx context.Context) (rows int64, err error) {
 			note = old
 		}
 	}
+	if note.Version == 0 {
+		note.Done = []string{}
+	}
+	if note.Now == 0 {
+		note.Now = time.Now().UnixNano()
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	src, err := m.open(ctx, note)
@@ -58,21 +64,47 @@ func (m *Import) Run(ctx context.Context) (rows int64, err error) {
 		return 0, err
 	}
 	defer src.close()
-	if err := m.pump(ctx, src, note); err != nil {
-		if m.Note != "" {
-			err = errors.Join(err, note.save(m.Note))
+	// Before the first row: a run that is killed at once has the same time for rows without one when it goes on, and a directory that cannot be
+	// written is found out before hours of work.
+	if err := m.save(note); err != nil {
+		return 0, err
+	}
+	w := &writer{server: m.Server, losses: m.Losses, say: m.Say}
+	if err := m.pump(ctx, src, w, note); err != nil {
+		if note.nowhere() && !w.wrote.Load() {
+			return 0, errors.Join(err, m.forget()) // nothing to go on with
 		}
-		return note.Rows, err
+		return note.Rows, errors.Join(err, m.save(note))
 	}
 	if note.Lossy && !m.Losses.Any() {
 		m.Losses.Add("earlier parts of this run left something out, as it said then", 1, "")
 	}
-	if m.Note != "" {
-		if err := os.Remove(m.Note); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return note.Rows, err
-		}
+	return note.Rows, m.forget()
+}
+
+// save writes the note, if the run has one.
+func (m *Import) save(note *resume) error {
+	if m.Note == "" {
+		return nil
 	}
-	return note.Rows, nil
+	if err := note.save(m.Note); err != nil {
+		return fmt.Errorf("%w: %w; --resume FILE has it written elsewhere", ErrNote, err)
+	}
+	return nil
+}
+
+// ErrNote is returned where a run that ends early could not note how far it came: the same command begins where the last note says.
+var ErrNote = errors.New("the run is not noted")
+
+// forget removes the note.
+func (m *Import) forget() error {
+	if m.Note == "" {
+		return nil
+	}
+	if err := os.Remove(m.Note); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func (m *Import) open(ctx context.Context, note *resume) (source, error) {
@@ -84,13 +116,13 @@ func (m *Import) open(ctx context.Context, note *resume) (source, error) {
 		return newServerSource(ctx, &e), nil
 	}
 	if m.Format == FormatBlocks {
-		return newPrometheusSource(m.From, note.Within, note.Next, m.Lo, m.Hi, m.Losses, m.Say)
+		return newPrometheusSource(m.From, note, m.Lo, m.Hi, m.Losses, m.Say)
 	}
 	lineMax := textLineMax
 	if m.Format == FormatJSON {
 		lineMax = jsonrows.LineBytesMax
 	}
-	f, err := readFile(m.From, note.Next, lineMax)
+	f, err := readFile(m.From, note, lineMax)
 	if err != nil {
 		return nil, err
 	}
@@ -98,9 +130,9 @@ func (m *Import) open(ctx context.Context, note *resume) (source, error) {
 	case FormatJSON:
 		return &jsonSource{file: f, losses: m.Losses}, nil
 	case FormatLine:
-		return &lineSource{file: f, losses: m.Losses, precision: m.Precision}, nil
+		return newLineSource(f, m.Losses, m.Precision, note.Now), nil
 	case FormatOpenMetrics, FormatPrometheus:
-		return &textSource{file: f, losses: m.Losses, open: m.Format == FormatOpenMetrics, now: time.Now().UnixMilli()}, nil
+		return &textSource{file: f, losses: m.Losses, open: m.Format == FormatOpenMetrics, now: note.Now / nanosPerMilli}, nil
 	}
 	f.close()
 	return nil, fault.Errorf(fault.Invalid, "%q is no format of a file", m.Format)
@@ -110,7 +142,7 @@ func (m *Import) open(ctx context.Context, note *resume) (source, error) {
 //
 //	source ─▶ work ─▶ senders ─▶ done of each
 //	      └─▶ order ───────────────▶ note, in the order of the source
-func (m *Import) pump(ctx context.Context, src source, note *resume) error {
+func (m *Import) pump(ctx context.Context, src source, w *writer, note *resume) error {
 	g, ctx := errgroup.WithContext(ctx)
 	work, order := make(chan *batch), make(chan *batch, m.Senders)
 	g.Go(func() error {
@@ -134,7 +166,6 @@ func (m *Import) pump(ctx context.Context, src source, note *resume) error {
 			}
 		}
 	})
-	w := &writer{server: m.Server, losses: m.Losses, say: m.Say}
 	for range m.Senders {
 		g.Go(func() error {
 			for b := range work {
@@ -153,7 +184,7 @@ func (m *Import) pump(ctx context.Context, src source, note *resume) error {
 
 // follow notes batches that are written, in order.
 func (m *Import) follow(ctx context.Context, order <-chan *batch, note *resume) error {
-	last := time.Now()
+	last, ahead := time.Now(), int64(0) // rows behind the place of the note: of another server, those of a window that is not whole
 	for b := range order {
 		select {
 		case err := <-b.done:
@@ -163,14 +194,20 @@ func (m *Import) follow(ctx context.Context, order <-chan *batch, note *resume) 
 		case <-ctx.Done():
 			return nil
 		}
-		note.Rows += b.rows
-		note.Next, note.Within, note.Lossy = b.next, b.within, note.Lossy || m.Losses.Any()
-		if m.Progress != nil {
-			m.Progress(Progress{Part: b.part, At: b.at, Rows: note.Rows, Bytes: b.read})
+		if b.anew {
+			ahead = 0
 		}
-		if now := time.Now(); m.Note != "" && now.Sub(last) >= noteEvery {
+		if ahead += b.rows; b.next != note.Next || b.within != note.Within {
+			note.Rows, ahead = note.Rows+ahead, 0
+		}
+		note.pass(b)
+		note.Lossy = note.Lossy || m.Losses.Any()
+		if m.Progress != nil {
+			m.Progress(Progress{Part: b.part, At: b.at, Rows: note.Rows + ahead, Bytes: b.read})
+		}
+		if now := time.Now(); now.Sub(last) >= noteEvery {
 			last = now
-			if err := note.save(m.Note); err != nil {
+			if err := m.save(note); err != nil {
 				return err
 			}
 		}

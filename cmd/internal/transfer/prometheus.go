@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strings"
 
@@ -16,8 +17,9 @@ type prometheusSource struct {
 	unlock func()
 }
 
-// newPrometheusSource begins where an earlier run came to.
-func newPrometheusSource(dir, within string, next, lo, hi int64, losses *Losses, say func(string)) (*prometheusSource, error) {
+// newPrometheusSource begins where an earlier run came to. A Prometheus that ran in between moved rows from its head into new blocks, of any
+// age where they came out of order: all blocks that the run did not note as whole are read, wherever they stand.
+func newPrometheusSource(dir string, note *resume, lo, hi int64, losses *Losses, say func(string)) (*prometheusSource, error) {
 	all, err := findBlocks(dir)
 	if err != nil && !HasHead(dir) {
 		return nil, err
@@ -33,18 +35,23 @@ func newPrometheusSource(dir, within string, next, lo, hi int64, losses *Losses,
 		}
 		s.unlock = release
 	}
-	atHead := strings.HasPrefix(within, headSign)
-	switch {
-	case !atHead && len(all) > 0:
-		if s.blocks, err = newBlockSource(dir, within, next, lo, hi, losses); err != nil {
+	atHead := strings.HasPrefix(note.Within, headSign)
+	same := atHead && s.head != nil && s.head.sign == note.Within
+	if len(all) > 0 && !(same && note.Done == nil) { // nil: an older build noted nothing of blocks, all of which were whole
+		if s.blocks, err = newBlockSource(all, note, lo, hi, losses); err != nil {
 			s.unlock()
 			return nil, err
 		}
-	case s.head == nil:
+		if skipped := len(all) - len(s.blocks.blocks); skipped > 0 {
+			say(fmt.Sprintf("%d of %d blocks were imported by the unfinished run, and are skipped", skipped, len(all)))
+		}
+	}
+	switch {
+	case s.head == nil && (s.blocks == nil || len(s.blocks.blocks) == 0):
 		s.unlock()
 		return nil, fault.Errorf(fault.Unavailable, "%s: there is no block to import, and %s", dir, lostHead)
-	case atHead && s.head.sign == within:
-		s.head.skip = next
+	case same:
+		s.head.skip = note.Next
 	case atHead:
 		say("the directory has changed since the unfinished run: its write-ahead log is imported from its begin; rows that were written replace themselves")
 	}

@@ -24,6 +24,22 @@ type resume struct {
 	Block   string `json:"block,omitempty"` // the last block, which is whole, and may not have its name yet
 	Rows    int64  `json:"rows"`
 	Lossy   bool   `json:"lossy,omitempty"` // something was left out
+
+	// Of an import.
+	Now  int64    `json:"now,omitempty"` // nanoseconds: the time of rows of a file that have none, in all runs the same
+	Sum  string   `json:"sum,omitempty"` // of a file: XXH64 of its bytes before Next, unpacked, in hex; "": not known
+	Done []string `json:"done,omitzero"` // blocks of Prometheus that are whole at the target; nil: those before Within
+}
+
+// nowhere reports whether a run ended before anything of it was acknowledged.
+func (r *resume) nowhere() bool { return r.Next == 0 && r.Within == "" && r.Rows == 0 }
+
+// pass moves the note behind a batch that was acknowledged, and all before it.
+func (r *resume) pass(b *batch) {
+	if isBlock(r.Within) && b.within != r.Within && r.Done != nil {
+		r.Done = append(r.Done, r.Within)
+	}
+	r.Next, r.Within, r.Sum = b.next, b.within, b.sum
 }
 
 // Versions of a note. A program that knows no block in it would remove that block, go on behind its window, and lose the rows: it refuses the later version.
@@ -44,6 +60,9 @@ func loadResume(path, what string) (*resume, error) {
 	var r resume
 	if err := json.Unmarshal(b, &r); err != nil || r.Version < noteVersion || r.Version > noteOfBlock {
 		return nil, fault.Errorf(fault.Invalid, "%s is no note of an unfinished run; remove it to begin anew", path)
+	}
+	if r.What != what && r.nowhere() {
+		return nil, nil // a run that wrote nothing, to a wrong address maybe, keeps no other from beginning
 	}
 	if r.What != what {
 		return nil, fault.Errorf(fault.Invalid, "%s notes an unfinished run with other parameters (%s; now: %s); give the same, or remove it to begin anew", path, r.What, what)

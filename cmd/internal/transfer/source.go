@@ -2,14 +2,17 @@ package transfer
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/prometheus/model/labels"
@@ -41,8 +44,9 @@ type file struct {
 	size    int64
 	packed  *counter
 	lines   *bufio.Reader
-	offset  int64 // unpacked, of the next line
-	number  int64 // of the next line, from 1
+	offset  int64         // unpacked, of the next line
+	number  int64         // of the next line, from 1
+	sum     xxhash.Digest // of the bytes before offset
 	lineMax int
 }
 
@@ -59,11 +63,16 @@ func (c *counter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readFile opens a file ("-": standard input) behind its first bytes, unpacked ones.
-func readFile(path string, skip int64, lineMax int) (*file, error) {
+// readFile opens a file ("-": standard input) where an unfinished run noted that it came to. Errors are Invalid: also where it is not the file of that run.
+func readFile(path string, note *resume, lineMax int) (_ *file, err error) {
 	f := &file{path: path, f: os.Stdin, number: 1, lineMax: lineMax}
+	f.sum.Reset()
+	defer func() {
+		if err != nil {
+			f.close()
+		}
+	}()
 	if path != "-" {
-		var err error
 		if f.f, err = os.Open(path); err != nil {
 			return nil, fault.Wrap(err, fault.Invalid, "the file to import")
 		}
@@ -75,7 +84,6 @@ func readFile(path string, skip int64, lineMax int) (*file, error) {
 	raw := bufio.NewReaderSize(f.packed, 256<<10)
 	head, _ := raw.Peek(4) // a shorter file is not packed
 	var r io.Reader = raw
-	var err error
 	switch {
 	case strings.HasPrefix(string(head), "\x1f\x8b"):
 		r, err = gzip.NewReader(raw)
@@ -86,13 +94,26 @@ func readFile(path string, skip int64, lineMax int) (*file, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "%s cannot be unpacked", path)
 	}
 	f.lines = bufio.NewReaderSize(r, 256<<10)
-	for f.offset < skip {
-		if _, err := f.line(nil); err != nil {
-			return nil, fault.Errorf(fault.Invalid, "%s is shorter than it was when the unfinished run noted how far it came: %v", path, err)
+	return f, f.skip(note)
+}
+
+// skip goes to where an unfinished run came to. A file that was replaced by another is refused: its first rows would be passed over.
+func (f *file) skip(note *resume) error {
+	var buf []byte
+	for f.offset < note.Next {
+		var err error
+		if buf, err = f.line(buf[:0]); err != nil && err != errLong {
+			return fault.Errorf(fault.Invalid, "%s is shorter than it was when the unfinished run noted how far it came: %v", f.path, err)
 		}
 	}
-	return f, nil
+	if note.Sum != "" && note.Sum != f.sumText() {
+		return fault.Errorf(fault.Invalid, "%s is not the file of the unfinished run any more: its first %d bytes, which that run imported, are others now; "+
+			"remove the note of that run to import all of it", f.path, note.Next)
+	}
+	return nil
 }
+
+func (f *file) sumText() string { return fmt.Sprintf("%016x", f.sum.Sum64()) }
 
 // errLong is a line longer than the bound; it was skipped.
 var errLong = errors.New("the line is too long")
@@ -103,6 +124,7 @@ func (f *file) line(dst []byte) ([]byte, error) {
 	for {
 		b, err := f.lines.ReadSlice('\n')
 		f.offset += int64(len(b))
+		_, _ = f.sum.Write(b) // it never fails
 		if !long {
 			dst = append(dst, b...)
 		}
@@ -133,7 +155,7 @@ func (f *file) part() float64 {
 }
 
 func (f *file) close() {
-	if f.path != "-" {
+	if f.path != "-" && f.f != nil {
 		f.f.Close()
 	}
 }
@@ -143,7 +165,7 @@ func (f *file) newBatch() *batch {
 }
 
 func (f *file) ended(b *batch) *batch {
-	b.next, b.read = f.offset, f.packed.n
+	b.next, b.read, b.sum = f.offset, f.packed.n, f.sumText()
 	return b
 }
 
@@ -300,10 +322,22 @@ func (s *textSource) parse(b *batch, text []byte) error {
 }
 
 // lineSource passes line protocol on, in pieces of whole lines.
+//
+// A line without a time gets one here. The server would give each attempt to write it another, so that a line that is sent again, after
+// an answer that was lost or by the next run, would be two rows.
 type lineSource struct {
 	*file
 	losses    *Losses
 	precision string
+	now       []byte // in that precision
+}
+
+// lineUnits are nanoseconds of the precisions of line protocol.
+var lineUnits = map[string]int64{"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+// newLineSource gives lines without a time that of now, in nanoseconds.
+func newLineSource(f *file, losses *Losses, precision string, now int64) *lineSource {
+	return &lineSource{file: f, losses: losses, precision: precision, now: strconv.AppendInt([]byte{' '}, now/lineUnits[precision], 10)}
 }
 
 func (s *lineSource) next(context.Context) (*batch, error) {
@@ -313,8 +347,10 @@ func (s *lineSource) next(context.Context) (*batch, error) {
 		number, before := s.number, len(b.raw)
 		var err error
 		b.raw, err = s.line(b.raw)
-		for err == nil && inString(b.raw[before:]) && len(b.raw)-before <= s.lineMax {
+		inText, undated := lineEnd(b.raw[before:])
+		for err == nil && inText && len(b.raw)-before <= s.lineMax {
 			b.raw, err = s.line(b.raw) // a text that has a newline
+			inText, undated = lineEnd(b.raw[before:])
 		}
 		if err == io.EOF {
 			if len(b.raw) == 0 {
@@ -330,31 +366,53 @@ func (s *lineSource) next(context.Context) (*batch, error) {
 		if err != nil {
 			return nil, err
 		}
+		if undated > 0 {
+			b.raw = slices.Insert(b.raw, before+undated, s.now...)
+		}
 		b.rows++
 	}
 	return s.ended(b), nil
 }
 
-// inString reports whether a line of line protocol ends inside of a text, so that its newline belongs to that text. A text begins
-// with a quote behind the = of a field.
-func inString(line []byte) bool {
-	if line[0] == '#' {
-		return false
+// lineEnd reports how a line of line protocol ends: inside of a text, so that its newline belongs to that text; or behind its fields,
+// without a time, which belongs at undated (0: it has one, or is no line with fields). A text begins with a quote behind the = of a field.
+//
+//	cpu,host=a usage=1,note="x y" 1790000000
+//	└──────── key  └── fields    └── time
+func lineEnd(line []byte) (inText bool, undated int) {
+	begin := len(line) - len(bytes.TrimLeft(line, " "))
+	if begin == len(line) || line[begin] == '#' {
+		return false, 0
 	}
-	fields, quoted := false, false
-	for i := 0; i < len(line); i++ {
+	spaces := 0 // between the parts
+	for i := begin; i < len(line); i++ {
 		switch c := line[i]; {
-		case c == '\\':
+		case inText && c == '\\':
 			i++
-		case quoted:
-			quoted = c != '"'
-		case !fields:
-			fields = c == ' '
-		case c == '"' && line[i-1] == '=':
-			quoted = true
+		case inText:
+			inText = c != '"'
+		case c == '\n' || c == '\r':
+			if spaces == 1 && line[i-1] != ' ' {
+				return false, i
+			}
+			return false, undated
+		case c == ' ' && line[i-1] != '\\':
+			if line[i-1] == ' ' {
+				continue
+			}
+			if spaces++; spaces == 2 {
+				undated = i
+			}
+		case spaces == 1 && c == '"' && line[i-1] == '=':
+			inText = true
+		case spaces == 2:
+			return false, 0 // a time, or what is none and will be refused
 		}
 	}
-	return quoted
+	if spaces == 1 && !inText && line[len(line)-1] != ' ' {
+		return false, len(line)
+	}
+	return inText, undated
 }
 
 // serverSource reads another server, window by window.
@@ -373,7 +431,7 @@ func newServerSource(ctx context.Context, e *Export) *serverSource {
 	s := &serverSource{reader: e.Reader, lo: e.Lo, hi: e.Hi, at: e.Lo, window: e.Window.Milliseconds(), out: make(chan *batch, 2), stop: stop}
 	go func() {
 		defer close(s.out)
-		to := &batchSink{ctx: ctx, out: s.out}
+		to := &batchSink{ctx: ctx, out: s.out, done: e.Lo}
 		s.err = s.run(ctx, e, to)
 	}()
 	return s
@@ -438,11 +496,12 @@ type batchSink struct {
 	now  *batch
 	done int64 // windows before this are whole
 	hi   int64
+	anew bool // the window was begun anew, and its next batch says so
 }
 
 func (s *batchSink) write(l *Line) error {
 	if s.now == nil {
-		s.now = &batch{next: s.done, at: "the source"}
+		s.now = s.newBatch(s.done)
 	}
 	s.now.lines = append(s.now.lines, clone(l))
 	if s.now.rows += int64(l.Rows()); s.now.rows >= batchRowsMax {
@@ -465,11 +524,17 @@ func (s *batchSink) give() error {
 func (s *batchSink) commit() error {
 	s.done = s.hi + 1
 	if s.now == nil {
-		s.now = &batch{at: "the source"}
+		s.now = s.newBatch(s.done)
 	}
 	s.now.next = s.done
 	return s.give()
 }
 
-func (s *batchSink) rewind() error { s.now = nil; return nil }
+func (s *batchSink) newBatch(next int64) *batch {
+	b := &batch{next: next, at: "the source", anew: s.anew}
+	s.anew = false
+	return b
+}
+
+func (s *batchSink) rewind() error { s.now, s.anew = nil, true; return nil }
 func (s *batchSink) state() int64  { return 0 }

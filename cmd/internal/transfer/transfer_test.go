@@ -38,6 +38,8 @@ type store struct {
 		got      map[string]int
 		writes   int
 		writing  func(write int) int // status; 0: 204
+		// answering is writing for a write whose rows are kept all the same.
+		answering func(write int) int
 	}
 }
 
@@ -59,6 +61,8 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.export(w, r)
 	case "/api/v1/write":
 		s.write(w, r)
+	case "/api/v2/write":
+		s.writeLines(w, r)
 	default:
 		http.NotFound(w, r)
 	}
@@ -76,8 +80,9 @@ func (s *store) export(w http.ResponseWriter, r *http.Request) {
 	s.mu.reads++
 	var b []byte
 	rows := 0
+	start, end := ms("start"), ms("end")
 	for at := s.lo; at <= s.hi; at += 60_000 {
-		if at < ms("start") || at > ms("end") {
+		if at < start || at > end {
 			continue
 		}
 		l := Line{Labels: []jsonrows.Label{{Name: point.MetricName, Value: "m"}}, Times: []point.Nanos{point.Nanos(at * nanosPerMilli)}, Values: []float64{float64(at)}}
@@ -94,14 +99,13 @@ func (s *store) export(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *store) write(w http.ResponseWriter, r *http.Request) {
-	s.mu.writes++
-	if s.mu.writing != nil {
-		if status := s.mu.writing(s.mu.writes); status != 0 {
-			http.Error(w, "not now", status)
-			return
-		}
+	if !s.begin(w) {
+		return
 	}
-	packed, _ := io.ReadAll(r.Body)
+	packed, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // the sender went away
+	}
 	b, err := snappy.Decode(nil, packed)
 	var q prompb.WriteRequest
 	if err == nil {
@@ -113,6 +117,47 @@ func (s *store) write(w http.ResponseWriter, r *http.Request) {
 	for _, ts := range q.Timeseries {
 		for _, x := range ts.Samples {
 			s.mu.got[fmt.Sprint(ts.Labels, x.Timestamp, x.Value)]++
+		}
+	}
+	s.end(w)
+}
+
+// writeLines accepts line protocol. A line without a time gets that of the request, which no other has.
+func (s *store) writeLines(w http.ResponseWriter, r *http.Request) {
+	if !s.begin(w) {
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // the sender went away
+	}
+	for line := range strings.Lines(string(body)) {
+		if line = strings.TrimSpace(line); strings.Count(line, " ") < 2 {
+			line += fmt.Sprintf(" of write %d", s.mu.writes)
+		}
+		s.mu.got[line]++
+	}
+	s.end(w)
+}
+
+// begin counts a write; false: it is refused.
+func (s *store) begin(w http.ResponseWriter) bool {
+	s.mu.writes++
+	if s.mu.writing != nil {
+		if status := s.mu.writing(s.mu.writes); status != 0 {
+			http.Error(w, "not now", status)
+			return false
+		}
+	}
+	return true
+}
+
+// end answers a write whose rows are kept.
+func (s *store) end(w http.ResponseWriter) {
+	if s.mu.answering != nil {
+		if status := s.mu.answering(s.mu.writes); status != 0 {
+			http.Error(w, "kept, but not acked", status)
+			return
 		}
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -289,21 +334,42 @@ func TestImportKeepsGoodLines(t *testing.T) {
 	}
 }
 
-func TestInString(t *testing.T) {
-	f := func(line string, want bool) {
+func TestLineEnd(t *testing.T) {
+	f := func(line string, wantInText bool, want string) { // want: the line with a time; "": it gets none
 		t.Helper()
-		if inString([]byte(line)) != want {
-			t.Errorf("%q: %v", line, !want)
+		inText, undated := lineEnd([]byte(line))
+		got := ""
+		if undated > 0 {
+			got = line[:undated] + " 9" + line[undated:]
+		}
+		if inText != wantInText || !inText && got != want {
+			t.Errorf("%q: in a text: %v, %q, want %v, %q", line, inText, got, wantInText, want)
 		}
 	}
-	f("m v=1 7\n", false)
-	f("m v=\"a\n", true)
-	f("m v=\"a\nb\" 7\n", false)
-	f("m v=\"a \\\" b\n", true)
-	f("m,t=\"q v=1\n", false)
-	f("m,t=a\\ b v=1,w=\"x y\",z=\"\n", true)
-	f("# m v=\"a\n", false)
-	f("\n", false)
+	f("m v=1 7\n", false, "")
+	f("m v=1 7", false, "")
+	f("m v=1 7\r\n", false, "")
+	f("m v=1\n", false, "m v=1 9\n")
+	f("m v=1\r\n", false, "m v=1 9\r\n")
+	f("m v=1", false, "m v=1 9")
+	f("m v=1 \n", false, "m v=1 9 \n")
+	f("m v=1  ", false, "m v=1 9  ")
+	f("  m  v=1  7\n", false, "")
+	f("  m  v=1\n", false, "  m  v=1 9\n")
+	f("m v=\"a\n", true, "")
+	f("m v=\"a\nb\" 7\n", false, "")
+	f("m v=\"a\nb\"\n", false, "m v=\"a\nb\" 9\n")
+	f("m v=\"a \\\" b\n", true, "")
+	f("m v=\"a \\\\\" 7\n", false, "")
+	f("m,t=\"q v=1\n", false, "m,t=\"q v=1 9\n")
+	f("m,t=a\\ b v=1,w=\"x y\",z=\"\n", true, "")
+	f("m,t=a\\ b v\\ w=1\n", false, "m,t=a\\ b v\\ w=1 9\n")
+	f("m,p=C:\\\\ x v=\"a\" 7\n", false, "")
+	f("# m v=\"a\n", false, "")
+	f(" # m v=1\n", false, "")
+	f("\n", false, "")
+	f("m\n", false, "")
+	f("m \n", false, "")
 }
 
 func TestSeconds(t *testing.T) {

@@ -31,6 +31,8 @@ type batch struct {
 	rows      int64
 	next      int64 // the source goes on here when the batch and all before it are acknowledged
 	within    string
+	sum       string // of the file before next
+	anew      bool   // rows of this window that came before come again
 	at        string // for messages
 	read      int64  // bytes of the source so far
 	part      float64

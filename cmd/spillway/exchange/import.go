@@ -3,6 +3,7 @@ package exchange
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -55,7 +56,7 @@ func (c *Import) Run() error {
 	bar.End()
 	if err != nil {
 		m.Losses.Print(os.Stderr)
-		if ctx.Err() != nil && m.Note != "" {
+		if ctx.Err() != nil && m.Note != "" && !errors.Is(err, transfer.ErrNote) {
 			return fault.Errorf(fault.Canceled, "interrupted after %d rows; the same command goes on from there", rows)
 		}
 		return err
@@ -94,6 +95,13 @@ func (c *Import) plan(ctx context.Context) (*transfer.Import, error) {
 	m.What = strings.Join([]string{"import of", cmp.Or(c.Source, c.From), "to", c.URL, "table", cmp.Or(c.Table, "default"), "match", cmp.Or(c.Range.Match, "all"), "from", cmp.Or(c.Range.Start, "the oldest"), "to", cmp.Or(c.Range.End, "the newest")}, " ")
 	if c.FromTable != "" {
 		m.What += " from table " + c.FromTable
+	}
+	// Bytes of a file are rows only in its format, and times only in their unit.
+	if c.Source != "" && c.Format != "" && c.Format != transfer.FormatOf(c.Source) {
+		m.What += " format " + c.Format
+	}
+	if m.Format == transfer.FormatLine && c.Precision != "ns" {
+		m.What += " precision " + c.Precision
 	}
 	return m, err
 }

@@ -1,6 +1,8 @@
 package exchange
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -35,5 +37,30 @@ func TestAnImportOfAnotherTableIsNotGoneOnWith(t *testing.T) {
 	}
 	if what("cpu") == what("mem") {
 		t.Errorf("imports of two tables are both %q", what("cpu"))
+	}
+}
+
+// TestAnImportInAnotherUnitIsNotGoneOnWith: the rest of a file whose times are seconds was imported as nanoseconds of 1970, because the
+// second command lacked --precision.
+func TestAnImportInAnotherUnitIsNotGoneOnWith(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows.lp")
+	if err := os.WriteFile(file, []byte("m v=1 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	what := func(format, precision string) string {
+		m, err := (&Import{Source: file, Format: format, Precision: precision, Senders: 1}).plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.What
+	}
+	same := what("", "ns")
+	for _, other := range []string{what("", "s"), what("prometheus", "ns")} {
+		if other == same {
+			t.Errorf("two runs that read the file differently are both %q", other)
+		}
+	}
+	if named := what("line", "ns"); named != same {
+		t.Errorf("a format that the name of the file says is not another run: %q, %q", named, same)
 	}
 }
