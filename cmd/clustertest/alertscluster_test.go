@@ -175,6 +175,9 @@ func TestClusterAFencedStoreAlerts(t *testing.T) {
 	c.Storage[0].Kill()
 	c.start(c.Storage[0])
 	p.fires("SpillwayStoreFenced", nil, `instance="s1"`)
+	if out, _ := c.cli("doctor"); !strings.Contains(out, "fenced before") || !strings.Contains(out, "input/output error") {
+		t.Errorf("the doctor does not name the fence:\n%s", out)
+	}
 	if log := c.Storage[0].Said(); !strings.Contains(log, "the store was fenced after a disk error before this start") || !strings.Contains(log, "input/output error") {
 		t.Errorf("its log:\n%s", log)
 	}

@@ -200,10 +200,18 @@ type Stats struct {
 	Unmapped []string
 	// Unreached are live servers that this one does not reach at their addresses, by name. Only where the table asked for is "". Builds from before do not say it.
 	Unreached []Unreached
+	// Fence is the last fence of the server's store within a day, by a process before this one. Only where the table asked for is "". Builds from before do not say it.
+	Fence PastFence
 	// Staged are the rows of the table that are staged, by server; those without any are left out.
 	Staged []StagedStats
 	// Capacity is what the server can accept, for all tables; zero where several servers are summed up.
 	Capacity Capacity
+}
+
+// PastFence says when and why a store was fenced. The zero PastFence: it was not.
+type PastFence struct {
+	At  point.Nanos
+	Why string
 }
 
 // Capacity is what a server can accept, as measured in the busy ones of its last minutes. The zero Capacity is not known: too few were busy.

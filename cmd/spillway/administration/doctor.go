@@ -348,11 +348,15 @@ func (e *examination) damaged(ctx context.Context) {
 			deaf, why = append(deaf, srv.ID), fault.Errorf(fault.Unavailable, "it cannot be dialled")
 			continue
 		}
-		mapless, unreached := e.unmapped(ctx, st)
+		mapless, own := e.unmapped(ctx, st)
 		for _, table := range mapless {
 			unmapped[table] = append(unmapped[table], srv.ID)
 		}
-		for _, u := range unreached {
+		if f := own.Fence; f.At != 0 {
+			e.degraded("fenced before", string(srv.ID), fmt.Sprintf("its store was fenced at %s, and the process started anew since: %s", time.Unix(0, f.At).UTC().Format(time.RFC3339), f.Why),
+				"docs/runbooks/SpillwayStoreFenced.md says what to look at; this goes away a day after the fence")
+		}
+		for _, u := range own.Unreached {
 			by[u.Server], lastWhy[u.Server] = append(by[u.Server], srv.ID), u.Why
 		}
 		reported := false
@@ -528,18 +532,18 @@ func (e *examination) metadata(ctx context.Context) error {
 	return nil
 }
 
-// unmapped returns the tables of which a server has partitions or staged rows, and of which the coordination store has no row; and the servers that it does not reach.
-func (e *examination) unmapped(ctx context.Context, st peer.Storage) ([]string, []peer.Unreached) {
+// unmapped returns the tables of which a server has partitions or staged rows, and of which the coordination store has no row; and what else the server says of itself.
+func (e *examination) unmapped(ctx context.Context, st peer.Storage) ([]string, *peer.Stats) {
 	ctx, cancel := context.WithTimeout(ctx, fetchMax)
 	defer cancel()
 	held, err := st.Stats(ctx, "", 0)
 	if err != nil {
-		return nil, nil
+		return nil, &peer.Stats{}
 	}
 	return slices.DeleteFunc(held.Unmapped, func(table string) bool {
 		_, there, err := e.store.Get(ctx, mapstore.Key(table))
 		return there || err != nil
-	}), held.Unreached
+	}), held
 }
 
 // setBack says how a table's row in the coordination store is older than a map that a server acted by: the store was restored from a backup. "": it is not, or it

@@ -12,6 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+	"github.com/spillwaydb/spillway/storage/brick"
 )
 
 const (
@@ -163,7 +164,8 @@ func (p *storage) vouch(ctx context.Context, all []registry.Server) {
 // describing adds to the description of a server what its process knows.
 type describing struct {
 	lending
-	view *view.Cluster
+	view  *view.Cluster
+	brick *brick.Brick
 }
 
 // Stats implements peer.Storage.
@@ -174,6 +176,9 @@ func (d describing) Stats(ctx context.Context, table string, topN int) (*peer.St
 			if !u.Never { // its row says that
 				st.Unreached = append(st.Unreached, peer.Unreached{Server: string(u.ID), Why: u.Why.Error()})
 			}
+		}
+		if f := d.brick.LastFence(); !f.At.IsZero() {
+			st.Fence = peer.PastFence{At: f.At.UnixNano(), Why: f.Why}
 		}
 	}
 	return st, err

@@ -254,7 +254,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	p.reach.self = peer.Self{Server: string(p.id), Store: p.brick.ID().String(), Process: fmt.Sprintf("%016x", newRand().Uint64())}
 	p.rpc, err = rpc.NewServer(rpc.Deps{Tracer: p.tracer,
-		Storage: describing{lending{p.server, p.accounts.queries}, &p.view}, Self: p.reach.self, Metadata: p.files, Rows: remote.Serve(p.view.Coord, byHand), Links: p.copies.links, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer,
+		Storage: describing{lending{p.server, p.accounts.queries}, &p.view, p.brick}, Self: p.reach.self, Metadata: p.files, Rows: remote.Serve(p.view.Coord, byHand), Links: p.copies.links, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer,
 	}, p.cfg.ForPeers(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}))
 	return err
 }

@@ -1177,6 +1177,7 @@ type Stats struct {
 	Capacity      *Capacity              `protobuf:"bytes,17,opt,name=capacity,proto3" json:"capacity,omitempty"`   // of the server, whatever the table
 	Unmapped      []string               `protobuf:"bytes,18,rep,name=unmapped,proto3" json:"unmapped,omitempty"`   // tables with partitions on the server and no map; asked for by an empty table name
 	Unreached     []*Unreached           `protobuf:"bytes,19,rep,name=unreached,proto3" json:"unreached,omitempty"` // asked for likewise
+	Fence         *PastFence             `protobuf:"bytes,20,opt,name=fence,proto3" json:"fence,omitempty"`         // of the server's store, before its process began; asked for likewise; missing: none within a day
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1344,6 +1345,65 @@ func (x *Stats) GetUnreached() []*Unreached {
 	return nil
 }
 
+func (x *Stats) GetFence() *PastFence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
+}
+
+type PastFence struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            int64                  `protobuf:"zigzag64,1,opt,name=at,proto3" json:"at,omitempty"` // nanoseconds
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PastFence) Reset() {
+	*x = PastFence{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PastFence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PastFence) ProtoMessage() {}
+
+func (x *PastFence) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PastFence.ProtoReflect.Descriptor instead.
+func (*PastFence) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PastFence) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *PastFence) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 type Unreached struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
@@ -1354,7 +1414,7 @@ type Unreached struct {
 
 func (x *Unreached) Reset() {
 	*x = Unreached{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1426,7 @@ func (x *Unreached) String() string {
 func (*Unreached) ProtoMessage() {}
 
 func (x *Unreached) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[19]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1439,7 @@ func (x *Unreached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unreached.ProtoReflect.Descriptor instead.
 func (*Unreached) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{19}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Unreached) GetServer() string {
@@ -1406,7 +1466,7 @@ type Capacity struct {
 
 func (x *Capacity) Reset() {
 	*x = Capacity{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1478,7 @@ func (x *Capacity) String() string {
 func (*Capacity) ProtoMessage() {}
 
 func (x *Capacity) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[20]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1491,7 @@ func (x *Capacity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
 func (*Capacity) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{20}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Capacity) GetRowsPerSecond() float64 {
@@ -1464,7 +1524,7 @@ type StagedStats struct {
 
 func (x *StagedStats) Reset() {
 	*x = StagedStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1536,7 @@ func (x *StagedStats) String() string {
 func (*StagedStats) ProtoMessage() {}
 
 func (x *StagedStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[21]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1549,7 @@ func (x *StagedStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedStats.ProtoReflect.Descriptor instead.
 func (*StagedStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{21}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StagedStats) GetServer() string {
@@ -1565,7 +1625,7 @@ type PartitionStats struct {
 
 func (x *PartitionStats) Reset() {
 	*x = PartitionStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1637,7 @@ func (x *PartitionStats) String() string {
 func (*PartitionStats) ProtoMessage() {}
 
 func (x *PartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[22]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1650,7 @@ func (x *PartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStats.ProtoReflect.Descriptor instead.
 func (*PartitionStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{22}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PartitionStats) GetId() uint64 {
@@ -1669,7 +1729,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1741,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[23]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1754,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{23}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Transfer) GetTo() string {
@@ -1740,7 +1800,7 @@ type Nothing struct {
 
 func (x *Nothing) Reset() {
 	*x = Nothing{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[24]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1812,7 @@ func (x *Nothing) String() string {
 func (*Nothing) ProtoMessage() {}
 
 func (x *Nothing) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[24]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1825,7 @@ func (x *Nothing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nothing.ProtoReflect.Descriptor instead.
 func (*Nothing) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{24}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{25}
 }
 
 // Self is the answer of Ping: which server it is. Builds from before answer Nothing, and read this as it.
@@ -1780,7 +1840,7 @@ type Self struct {
 
 func (x *Self) Reset() {
 	*x = Self{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[25]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1852,7 @@ func (x *Self) String() string {
 func (*Self) ProtoMessage() {}
 
 func (x *Self) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[25]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1865,7 @@ func (x *Self) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Self.ProtoReflect.Descriptor instead.
 func (*Self) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{25}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Self) GetServer() string {
@@ -1921,7 +1981,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x04rank\x18\x01 \x01(\x06R\x04rank\"5\n" +
 	"\tNameCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xcf\x06\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x82\a\n" +
 	"\x05Stats\x12\x16\n" +
 	"\x06series\x18\x01 \x01(\x04R\x06series\x12\x1b\n" +
 	"\thead_rows\x18\x02 \x01(\x04R\bheadRows\x12!\n" +
@@ -1946,7 +2006,11 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x06staged\x18\x10 \x03(\v2\x1d.spillway.peer.v1.StagedStatsR\x06staged\x126\n" +
 	"\bcapacity\x18\x11 \x01(\v2\x1a.spillway.peer.v1.CapacityR\bcapacity\x12\x1a\n" +
 	"\bunmapped\x18\x12 \x03(\tR\bunmapped\x129\n" +
-	"\tunreached\x18\x13 \x03(\v2\x1b.spillway.peer.v1.UnreachedR\tunreached\"5\n" +
+	"\tunreached\x18\x13 \x03(\v2\x1b.spillway.peer.v1.UnreachedR\tunreached\x121\n" +
+	"\x05fence\x18\x14 \x01(\v2\x1b.spillway.peer.v1.PastFenceR\x05fence\"-\n" +
+	"\tPastFence\x12\x0e\n" +
+	"\x02at\x18\x01 \x01(\x12R\x02at\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"5\n" +
 	"\tUnreached\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\"L\n" +
@@ -1997,7 +2061,7 @@ func file_protocols_peer_peerpb_storage_proto_rawDescGZIP() []byte {
 	return file_protocols_peer_peerpb_storage_proto_rawDescData
 }
 
-var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Fault)(nil),           // 0: spillway.peer.v1.Fault
 	(*MapAt)(nil),           // 1: spillway.peer.v1.MapAt
@@ -2018,13 +2082,14 @@ var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*HighestRank)(nil),     // 16: spillway.peer.v1.HighestRank
 	(*NameCount)(nil),       // 17: spillway.peer.v1.NameCount
 	(*Stats)(nil),           // 18: spillway.peer.v1.Stats
-	(*Unreached)(nil),       // 19: spillway.peer.v1.Unreached
-	(*Capacity)(nil),        // 20: spillway.peer.v1.Capacity
-	(*StagedStats)(nil),     // 21: spillway.peer.v1.StagedStats
-	(*PartitionStats)(nil),  // 22: spillway.peer.v1.PartitionStats
-	(*Transfer)(nil),        // 23: spillway.peer.v1.Transfer
-	(*Nothing)(nil),         // 24: spillway.peer.v1.Nothing
-	(*Self)(nil),            // 25: spillway.peer.v1.Self
+	(*PastFence)(nil),       // 19: spillway.peer.v1.PastFence
+	(*Unreached)(nil),       // 20: spillway.peer.v1.Unreached
+	(*Capacity)(nil),        // 21: spillway.peer.v1.Capacity
+	(*StagedStats)(nil),     // 22: spillway.peer.v1.StagedStats
+	(*PartitionStats)(nil),  // 23: spillway.peer.v1.PartitionStats
+	(*Transfer)(nil),        // 24: spillway.peer.v1.Transfer
+	(*Nothing)(nil),         // 25: spillway.peer.v1.Nothing
+	(*Self)(nil),            // 26: spillway.peer.v1.Self
 }
 var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	1,  // 0: spillway.peer.v1.Fault.newest:type_name -> spillway.peer.v1.MapAt
@@ -2038,16 +2103,17 @@ var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	17, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
 	17, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
 	17, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
-	22, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
-	21, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
-	20, // 13: spillway.peer.v1.Stats.capacity:type_name -> spillway.peer.v1.Capacity
-	19, // 14: spillway.peer.v1.Stats.unreached:type_name -> spillway.peer.v1.Unreached
-	23, // 15: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	23, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
+	22, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
+	21, // 13: spillway.peer.v1.Stats.capacity:type_name -> spillway.peer.v1.Capacity
+	20, // 14: spillway.peer.v1.Stats.unreached:type_name -> spillway.peer.v1.Unreached
+	19, // 15: spillway.peer.v1.Stats.fence:type_name -> spillway.peer.v1.PastFence
+	24, // 16: spillway.peer.v1.PartitionStats.transfers:type_name -> spillway.peer.v1.Transfer
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_protocols_peer_peerpb_storage_proto_init() }
@@ -2061,7 +2127,7 @@ func file_protocols_peer_peerpb_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_protocols_peer_peerpb_storage_proto_rawDesc), len(file_protocols_peer_peerpb_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -152,6 +152,13 @@ func ofNameCounts(in []*peerpb.NameCount) []peer.NameCount {
 	})
 }
 
+func toPastFence(f peer.PastFence) *peerpb.PastFence {
+	if f == (peer.PastFence{}) {
+		return nil
+	}
+	return &peerpb.PastFence{At: f.At, Why: strings.ToValidUTF8(f.Why, "?")}
+}
+
 func toStats(s *peer.Stats) *peerpb.Stats {
 	return &peerpb.Stats{
 		Series: s.Series, HeadRows: s.HeadRows, SegmentRows: s.SegmentRows, SegmentBytes: s.SegmentBytes, LabelPairs: s.LabelPairs,
@@ -162,6 +169,7 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		Unreached: mapped(s.Unreached, func(u peer.Unreached) *peerpb.Unreached {
 			return &peerpb.Unreached{Server: strings.ToValidUTF8(u.Server, "?"), Why: strings.ToValidUTF8(u.Why, "?")}
 		}),
+		Fence:    toPastFence(s.Fence),
 		Capacity: &peerpb.Capacity{RowsPerSecond: s.Capacity.RowsPerSecond, Minutes: int64(s.Capacity.Minutes)},
 		Staged: mapped(s.Staged, func(x peer.StagedStats) *peerpb.StagedStats {
 			return &peerpb.StagedStats{Server: strings.ToValidUTF8(x.Server, "?"), Frames: int64(x.Frames), Rows: int64(x.Rows), Bytes: x.Bytes, LaterRows: int64(x.Later), SoleRows: int64(x.Sole), Oldest: x.Oldest, Overdue: x.Overdue}
@@ -186,6 +194,7 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		Unreached: mapped(p.GetUnreached(), func(u *peerpb.Unreached) peer.Unreached {
 			return peer.Unreached{Server: u.GetServer(), Why: u.GetWhy()}
 		}),
+		Fence:    peer.PastFence{At: p.GetFence().GetAt(), Why: p.GetFence().GetWhy()},
 		Capacity: peer.Capacity{RowsPerSecond: p.GetCapacity().GetRowsPerSecond(), Minutes: int(p.GetCapacity().GetMinutes())},
 		Staged: mapped(p.GetStaged(), func(x *peerpb.StagedStats) peer.StagedStats {
 			return peer.StagedStats{Server: x.GetServer(), Frames: int(x.GetFrames()), Rows: int(x.GetRows()), Bytes: x.GetBytes(), Later: int(x.GetLaterRows()), Sole: int(x.GetSoleRows()), Oldest: x.GetOldest(), Overdue: x.GetOverdue()}
