@@ -209,14 +209,33 @@ func (p *watcher) quiet(alerts ...string) {
 	}
 }
 
+// later evaluates a rule as it would be a while behind the last scrape, if the metrics were scraped no more.
+func (p *watcher) later(after time.Duration, alert string) []string {
+	p.t.Helper()
+	last := p.last
+	defer func() { p.last = last }()
+	p.last = last.Add(after)
+	return p.firing(alert)
+}
+
+func (p *watcher) quietLater(after time.Duration, alert string) {
+	p.t.Helper()
+	if all := p.later(after, alert); len(all) > 0 {
+		p.t.Errorf("%s fires %v later: %v", alert, after, all)
+	}
+}
+
+func (p *watcher) firesLater(after time.Duration, alert string) {
+	p.t.Helper()
+	if len(p.later(after, alert)) == 0 {
+		p.t.Errorf("%s does not fire %v later: %s", alert, after, p.rules[alert].Expr)
+	}
+}
+
 // alone starts a process that is alone, and a watcher of it.
 func alone(t *testing.T, file string, env ...string) (*processtest.Process, *watcher) {
 	t.Helper()
-	bin := os.Getenv("CLUSTER_BIN")
-	if bin == "" {
-		bin = processtest.Program(t)
-	}
-	d := processtest.NewOf(t, bin, append([]string{"SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s"}, env...)...)
+	d := processtest.NewOf(t, program(t), append([]string{"SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s"}, env...)...)
 	if file != "" {
 		name := filepath.Join(t.TempDir(), "spillway.yaml")
 		if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
@@ -226,6 +245,15 @@ func alone(t *testing.T, file string, env ...string) (*processtest.Process, *wat
 	}
 	d.Start()
 	return d, newWatcher(t, map[string]string{"a": d.Addr})
+}
+
+// program is the one that is tested.
+func program(t *testing.T) string {
+	t.Helper()
+	if bin := os.Getenv("CLUSTER_BIN"); bin != "" {
+		return bin
+	}
+	return processtest.Program(t)
 }
 
 // put writes rows, and returns the status of the answer.

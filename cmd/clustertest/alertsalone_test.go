@@ -1,7 +1,14 @@
 package clustertest
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
+	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
@@ -19,6 +27,7 @@ func TestClusterAlertsOfAProcessFire(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(*testing.T){
 		"Damaged": aDamagedSegmentAlerts, "LostAndFound": aStrayFileAlerts, "Full": aFullDiskAlerts, "Refused": refusedWritesAlert, "Reload": aBrokenFileAlerts, "Killed": aDeadProcessAlerts,
+		"Backups": failedAndOldBackupsAlert, "Certificate": aCertificateThatExpiresAlerts,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); harm(t) })
 	}
@@ -26,6 +35,7 @@ func TestClusterAlertsOfAProcessFire(t *testing.T) {
 
 func aDamagedSegmentAlerts(t *testing.T) {
 	d, p := alone(t, "")
+	admin := withAdmin(d)
 	var lines strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&lines, "m,i=%d v=1 %d\n", i, time.Now().UnixMilli())
@@ -44,6 +54,96 @@ func aDamagedSegmentAlerts(t *testing.T) {
 	d.Start()
 	p.fires("SpillwayPartitionDamaged", query, `instance="a"`)
 	p.fires("SpillwayQueriesFail", query, `instance="a"`)
+	backUp(d, admin, filepath.Join(t.TempDir(), "backups"), 1)
+	p.fires("SpillwayBackupFails", nil, `instance="a"`, `outcome="incomplete"`)
+}
+
+// withAdmin has a process listen for administrators from its next start on.
+func withAdmin(d *processtest.Process) (addr string) {
+	d.T.Helper()
+	addr, err := processes.FreeAddr()
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	d.More = append(d.More, "--admin.listen="+addr)
+	return addr
+}
+
+// backUp runs the command, which ends with a code.
+func backUp(d *processtest.Process, admin, to string, code int) {
+	d.T.Helper()
+	d.Must(code, "backup", "--to="+to, "--url=http://"+admin)
+}
+
+func failedAndOldBackupsAlert(t *testing.T) {
+	d, p := alone(t, "")
+	admin := withAdmin(d)
+	d.Kill()
+	d.Start()
+	acked(d, fmt.Sprintf("m v=1 %d", time.Now().UnixMilli()))
+	p.quiet("SpillwayBackupFails", "SpillwayBackupIsOld")
+	p.scrape()
+	p.quietLater(40*time.Hour, "SpillwayBackupIsOld") // none was ever made
+	backUp(d, admin, filepath.Join(t.TempDir(), "backups"), 0)
+	p.quiet("SpillwayBackupFails", "SpillwayBackupIsOld")
+	backUp(d, admin, "/dev/null", 1)
+	p.fires("SpillwayBackupFails", nil, `instance="a"`, `outcome="failed"`)
+	d.Kill()
+	d.Start()
+	p.scrape() // this process knows of no backup
+	p.quietLater(35*time.Hour, "SpillwayBackupIsOld")
+	p.firesLater(37*time.Hour, "SpillwayBackupIsOld")
+}
+
+// aCertificateThatExpiresAlerts has the port for HTTP use one for 60 days, then one for ten.
+func aCertificateThatExpiresAlerts(t *testing.T) {
+	dir := t.TempDir()
+	web := filepath.Join(dir, "web.yaml")
+	file := fmt.Sprintf("tls_server_config: {cert_file: %q, key_file: %q}\n", filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+	if err := os.WriteFile(web, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr, err := processes.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := processtest.NewOf(t, program(t), "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_HTTP_WEB_CONFIG_FILE="+web)
+	d.More = []string{"--admin.listen=" + addr}
+	p := newWatcher(t, map[string]string{"a": addr})
+	start := func(days int) {
+		writeCertificate(t, dir, time.Now().AddDate(0, 0, days))
+		d.Spawn()
+		soon(d, "it has metrics", func() bool { _, err := scraped(p.targets["a"]); return err == nil })
+	}
+	start(60)
+	p.quiet("SpillwayCertificateExpires")
+	d.Kill()
+	start(10)
+	p.fires("SpillwayCertificateExpires", nil, `instance="a"`)
+}
+
+// writeCertificate writes cert.pem and key.pem for 127.0.0.1.
+func writeCertificate(t *testing.T, dir string, until time.Time) {
+	t.Helper()
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	cert, err := x509.CreateCertificate(rand.Reader, of, of, public, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: cert}, "key.pem": {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // eachFile calls f for each file below a directory with this suffix, and fails the test if there is none.

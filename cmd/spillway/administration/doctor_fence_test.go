@@ -30,7 +30,7 @@ func (p fencedPeer) Stats(_ context.Context, table string, _ int) (*peer.Stats, 
 	return &peer.Stats{Fence: peer.PastFence{At: p.at, Why: "fsync log/0000000007.log: input/output error"}}, nil
 }
 
-// TestDoctorNamesAStorageServerThatWasFenced: the process had started anew by the time that somebody looked, and all was well: of a disk that fails.
+// TestDoctorNamesAStorageServerThatWasFenced: the process had started anew by the time that it was asked, and all was well: of a disk that fails.
 func TestDoctorNamesAStorageServerThatWasFenced(t *testing.T) {
 	at := time.Date(2026, 12, 1, 3, 4, 5, 0, time.UTC).UnixNano()
 	tw := newTown(t)
