@@ -27,7 +27,7 @@ func TestClusterAlertsOfAProcessFire(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(*testing.T){
 		"Damaged": aDamagedSegmentAlerts, "LostAndFound": aStrayFileAlerts, "Full": aFullDiskAlerts, "Refused": refusedWritesAlert, "Reload": aBrokenFileAlerts, "Killed": aDeadProcessAlerts,
-		"Backups": failedAndOldBackupsAlert, "Certificate": aCertificateThatExpiresAlerts,
+		"Backups": failedAndOldBackupsAlert, "Certificate": aCertificateThatExpiresAlerts, "Kafka": brokersThatAreAwayAlert,
 	} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); harm(t) })
 	}
@@ -93,6 +93,17 @@ func failedAndOldBackupsAlert(t *testing.T) {
 	p.scrape() // this process knows of no backup
 	p.quietLater(35*time.Hour, "SpillwayBackupIsOld")
 	p.firesLater(37*time.Hour, "SpillwayBackupIsOld")
+}
+
+// brokersThatAreAwayAlert has a process read from brokers that do not run: nothing waits for a commit, whose age alone was looked at.
+func brokersThatAreAwayAlert(t *testing.T) {
+	addr, err := processes.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, p := alone(t, "", fmt.Sprintf("SPILLWAY_KAFKA=[{brokers: [%q], group: g, topics: [{name: rows}]}]", addr))
+	p.fires("SpillwayKafkaAway", nil, `instance="a"`, `cluster="`)
+	p.quiet("SpillwayKafkaStuck")
 }
 
 // aCertificateThatExpiresAlerts has the port for HTTP use one for 60 days, then one for ten.

@@ -277,6 +277,7 @@ func (m *member) each(parts map[string][]int32, f func(partition)) {
 
 // assigned begins partitions, and resumes those that an earlier assignment left paused.
 func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[string][]int32) {
+	m.stats.joined(true) // each time that the group was joined, also by one more member than there are partitions
 	if len(parts) == 0 {
 		return
 	}
@@ -613,6 +614,7 @@ type groupErrors struct{ m *member }
 // OnGroupManageError implements kgo.HookGroupManageError.
 func (g groupErrors) OnGroupManageError(err error) {
 	g.m.stats.failed("group: " + err.Error())
+	g.m.stats.joined(false)
 	g.m.c.metrics.groupErrors.Inc()
 	g.m.log.Warn("the group cannot be kept; it is joined again", "error", err)
 }

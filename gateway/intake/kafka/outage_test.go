@@ -2,7 +2,10 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -70,6 +73,78 @@ func TestAnHourWithoutStorageCostsNoMembership(t *testing.T) {
 		if n := m.table("default").count(); n != 60 || s.Lag != 0 || s.Generation != 1 {
 			t.Errorf("%d rows of 60, %+v", n, s)
 		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// cable is a way to brokers that can be cut.
+type cable struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	mu   sync.Mutex
+	cut  bool
+	live []net.Conn
+}
+
+func (c *cable) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut {
+		return nil, errors.New("no route to host")
+	}
+	conn, err := c.dial(ctx, network, address)
+	if err == nil {
+		c.live = append(c.live, conn)
+	}
+	return conn, err
+}
+
+// set cuts the cable, or mends it.
+func (c *cable) set(cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = cut
+	for _, conn := range c.live {
+		conn.Close()
+	}
+	c.live = nil
+}
+
+// TestAMemberWhoseBrokersAreAwayIsInNoGroup: the client keeps its name in the group, so that the status, the metric and the alert said that all was well while
+// nothing was read. Nothing waits for a commit then, whose age another alert looks at.
+func TestAMemberWhoseBrokersAreAwayIsInNoGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var network kfake.VirtualNetwork
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(1, "metrics"), kfake.ListenFn(network.Listen))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cluster.Close()
+		way := &cable{dial: network.DialContext}
+		c, err := New(Deps{Writer: newMemory(), Dial: way.DialContext}, Settings{Clusters: []Cluster{{
+			Name: "main", Brokers: cluster.ListenAddrs(), Topics: []Topic{{Name: "metrics"}}, SessionTimeout: model.Duration(10 * time.Second),
+			DeadLetter: DeadLetter{File: t.TempDir() + "/dead"},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		f := func(when string, want bool) {
+			t.Helper()
+			time.Sleep(2 * time.Minute) // on the clock of the test
+			if s := c.Status().Clusters[0]; (s.Member != "") != want || s.CommitAge > 60 {
+				t.Errorf("%s: a member: %v, want %v: %+v", when, s.Member != "", want, s)
+			}
+		}
+		f("at first", true)
+		way.set(true)
+		f("without brokers", false)
+		way.set(false)
+		f("with them again", true)
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

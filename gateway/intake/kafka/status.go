@@ -24,14 +24,15 @@ type Status struct {
 
 // ClusterStatus is one group on one cluster.
 type ClusterStatus struct {
-	Name       string            `json:"name"`
-	Brokers    []string          `json:"brokers"`
-	Group      string            `json:"group"`
-	Protocol   string            `json:"protocol"`
-	Member     string            `json:"member"` // "" while we are not in the group
-	Generation int32             `json:"generation"`
-	Lag        int64             `json:"lag"` // of all our partitions
-	CommitAge  float64           `json:"commit_age_seconds"`
+	Name       string   `json:"name"`
+	Brokers    []string `json:"brokers"`
+	Group      string   `json:"group"`
+	Protocol   string   `json:"protocol"`
+	Member     string   `json:"member"` // "" while we are not in the group
+	Generation int32    `json:"generation"`
+	Lag        int64    `json:"lag"` // of all our partitions
+	CommitAge  float64  `json:"commit_age_seconds"`
+	inGroup    bool
 	LastError  string            `json:"last_error,omitempty"`
 	ErrorTime  time.Time         `json:"last_error_time,omitzero"`
 	Partitions []PartitionStatus `json:"partitions"`
@@ -68,7 +69,7 @@ func (c *Consumer) Status() Status {
 	}
 	c.mu.Unlock()
 	for i, client := range clients { // not under mu: the client has its own locks
-		if client != nil {
+		if client != nil && out.Clusters[i].inGroup {
 			out.Clusters[i].Member, out.Clusters[i].Generation = client.GroupMetadata()
 		}
 	}
@@ -90,7 +91,7 @@ func (m *member) statusLocked() ClusterStatus {
 	}
 	m.stats.mu.Lock()
 	defer m.stats.mu.Unlock()
-	s.LastError, s.ErrorTime = m.stats.lastError, m.stats.errorTime
+	s.LastError, s.ErrorTime, s.inGroup = m.stats.lastError, m.stats.errorTime, m.stats.inGroup
 	s.CommitAge = time.Since(m.stats.cleanAt).Seconds()
 	return s
 }
@@ -117,6 +118,7 @@ type stats struct {
 	lastError string
 	errorTime time.Time
 	cleanAt   time.Time // when nothing waited to be committed, or a commit succeeded
+	inGroup   bool      // the client keeps the name of a group that it lost, so that it does not say this
 }
 
 type partStats struct {
@@ -181,6 +183,12 @@ func (s *stats) failed(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastError, s.errorTime = text, time.Now()
+}
+
+func (s *stats) joined(in bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inGroup = in
 }
 
 func (s *stats) clean(at time.Time) {
