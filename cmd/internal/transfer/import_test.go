@@ -178,6 +178,31 @@ func TestAnImportThatCannotBeNotedSaysSoAtOnce(t *testing.T) {
 	}
 }
 
+// TestAnImportThatWaitsSaysWhatItWaitsFor: the server was killed, and came back with a full disk. For minutes the last word was that it does not
+// answer, once by each sender.
+func TestAnImportThatWaitsSaysWhatItWaitsFor(t *testing.T) {
+	s, to := newStore(t, 1)
+	s.mu.writing = func(write int) int {
+		switch write {
+		case 2, 3, 4:
+			return http.StatusBadGateway
+		case 5, 6:
+			return http.StatusServiceUnavailable
+		}
+		return 0
+	}
+	m := fileImport(to, writeText(t, "rows.jsonl", jsonRows("m", 20_000)), FormatJSON)
+	m.Senders = 1
+	var said []string
+	m.Say = func(text string) { said = append(said, text) }
+	if n, err := m.Run(context.Background()); err != nil || n != 20_000 {
+		t.Fatal(n, err)
+	}
+	if len(said) != 2 || !strings.Contains(said[0], "502") || !strings.Contains(said[1], "503") {
+		t.Errorf("%q, want both reasons, each once", said)
+	}
+}
+
 // serverImport is an import of another server, by windows of 20 days.
 func serverImport(t *testing.T, s *store, from, to *Server, note string) *Import {
 	t.Helper()

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,6 +48,20 @@ type writer struct {
 	losses *Losses
 	say    func(string)
 	wrote  atomic.Bool // once: then a server that is away is waited for
+	unsure atomic.Bool // the server may have rows: a request was not refused as a whole before it kept any
+	said   struct {
+		sync.Mutex
+		text string // the last error that was said
+	}
+}
+
+// isNews reports whether an error is another than the last one, of all senders: a server that comes back with a full disk is not away any more.
+func (w *writer) isNews(err error) bool {
+	w.said.Lock()
+	defer w.said.Unlock()
+	was := w.said.text
+	w.said.text = err.Error()
+	return was != w.said.text
 }
 
 // Pauses between attempts.
@@ -176,7 +193,7 @@ func (w *writer) post(ctx context.Context, route string, query url.Values, heade
 			return err
 		}
 		wait := max(pause, after)
-		if tries == 1 || tries%10 == 0 {
+		if w.isNews(err) || tries%10 == 0 {
 			w.say(fmt.Sprintf("%v; again in %s", err, wait.Round(100*time.Millisecond)))
 		}
 		select {
@@ -200,9 +217,16 @@ func (w *writer) attempt(ctx context.Context, route string, query url.Values, he
 	rq.Header = header.Clone()
 	resp, err := w.server.Do(rq)
 	if err != nil {
+		var dial *net.OpError
+		if !errors.As(err, &dial) || dial.Op != "dial" {
+			w.unsure.Store(true)
+		}
 		return 0, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode < 300 || resp.StatusCode >= 500 {
+		w.unsure.Store(true)
+	}
 	if resp.StatusCode/100 == 2 {
 		return 0, nil
 	}
