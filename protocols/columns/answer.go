@@ -126,7 +126,11 @@ func (part *Part) head() []byte {
 	if len(part.Columns) > 0 {
 		width = len(part.Columns[0].Values) / part.Steps
 	}
-	for _, n := range []int{part.Steps, width, len(part.Columns), part.Series, part.Rows, part.Held, part.Visited, part.Read, part.Peak, len(part.Names), len(part.Counts)} {
+	columns := len(part.Columns)
+	if part.Form == Raw {
+		columns = part.Series
+	}
+	for _, n := range []int{part.Steps, width, columns, part.Series, part.Rows, part.Held, part.Visited, part.Read, part.Peak, len(part.Names), len(part.Counts)} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	for _, n := range part.Names {
@@ -151,7 +155,7 @@ type Receiver struct {
 	outcome Outcome
 	part    Part
 	width   int
-	columns int // that the head promises
+	columns int // that the head promises; of form Raw, series
 	body    []byte
 }
 
@@ -165,8 +169,11 @@ func (r *Receiver) Add(b []byte) error {
 		return fault.Errorf(fault.Corrupt, "an answer of outcome %d with columns", r.outcome)
 	}
 	body, err := r.unpack(b)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case r.part.Form == Raw:
+		return r.addRaw(body)
 	}
 	return r.add(body)
 }
@@ -224,8 +231,8 @@ func (r *Receiver) count(body []byte) (columns, labels int, err error) {
 // Part is the answer's part, after its last message. Errors are Corrupt, ErrUnknown, ErrAbandoned and ErrTooManySamples.
 func (r *Receiver) Part() (*Part, error) {
 	switch {
-	case !r.begun || len(r.part.Columns) != r.columns:
-		return nil, fault.Errorf(fault.Corrupt, "an answer ended after %d of %d columns", len(r.part.Columns), r.columns)
+	case !r.begun || len(r.part.Columns)+len(r.part.Found) != r.columns:
+		return nil, fault.Errorf(fault.Corrupt, "an answer ended after %d of %d columns", len(r.part.Columns)+len(r.part.Found), r.columns)
 	case r.outcome == Unknown:
 		return nil, ErrUnknown
 	case r.outcome == Abandoned:

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 // Form is what an evaluation of a part of a plan leaves for the evaluation that joins it with others.
@@ -20,6 +21,8 @@ const (
 	States
 	// Final is the columns of the first aggregation: no other part has rows for its steps.
 	Final
+	// Raw is no evaluation: the rows in the windows, for windows of which several servers have rows. The plan has no stages.
+	Raw
 	formEnd
 )
 
@@ -81,7 +84,10 @@ func (a *Aggregation) planes() int {
 
 // planes is how many values a column of a part has for each step.
 func (p *Plan) planes(f Form) int {
-	if f == States {
+	switch f {
+	case Raw:
+		return 0
+	case States:
 		return p.first().planes()
 	}
 	return 1
@@ -93,8 +99,9 @@ type Part struct {
 	Steps int
 	// Columns are in the order of an evaluation. Their Values are planes, one behind the other, of a value for each step.
 	Columns []Column
-	Names   []string // as in Answer
-	Typed   bool     // series of one name have types or units
+	Found   []peer.Series // of form Raw, in label order, each with rows; series share their memory
+	Names   []string      // as in Answer
+	Typed   bool          // series of one name have types or units
 	// Series and Rows were loaded. Held, Visited, Read and Peak count as an evaluation does.
 	Series, Rows, Held, Visited, Read, Peak int
 	// Counts are the values that the operators hold, by stage, the function first, and step; nil if there are none.

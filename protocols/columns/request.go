@@ -141,7 +141,8 @@ func (q *Request) check() error {
 		return fault.Errorf(fault.Corrupt, "a plan with a window of %v and an offset of %v", p.Source.Window, p.Source.Offset)
 	case p.Source.Instant != (p.Source.Function == LastValue):
 		return fault.Errorf(fault.Corrupt, "a plan of an instant selector with a function over ranges, or the other way round")
-	case head+1 < len(p.Stages), (p.first() == nil) != (q.Form == Single), p.planes(q.Form) == 0:
+	case q.Form == Raw && len(p.Stages) == 0:
+	case q.Form == Raw, head+1 < len(p.Stages), (p.first() == nil) != (q.Form == Single), p.planes(q.Form) == 0:
 		return fault.Errorf(fault.Corrupt, "a plan of %d stages for form %d", len(p.Stages), q.Form)
 	}
 	if a := p.first(); a != nil && (!slices.IsSorted(a.Names) || a.Ranks() && !(a.Parameter >= 1)) {

@@ -37,6 +37,7 @@ func plans() map[string]*columns.Request {
 		"single": {Form: columns.Single, SamplesMax: 5000, Plan: columns.Plan{Grid: grid, Source: last, Stages: []columns.Stage{busy}}},
 		"states": {Form: columns.States, SamplesMax: 50_000_000, Plan: columns.Plan{Grid: grid, Source: rate, Stages: []columns.Stage{twice, minus, sum}}},
 		"final":  {Form: columns.Final, SamplesMax: 1, Plan: columns.Plan{Grid: grid, Source: quantile, Stages: []columns.Stage{top}}},
+		"raw":    {Form: columns.Raw, SamplesMax: 5000, Plan: columns.Plan{Grid: grid, Source: rate}},
 	}
 }
 
@@ -124,6 +125,7 @@ func TestRequestsBeyondTheirBoundsAreRefused(t *testing.T) {
 	refused("states of a ranking", func(q *columns.Request) { q.Plan.Stages[2] = plans()["final"].Plan.Stages[0] })
 	refused("no aggregation", func(q *columns.Request) { q.Plan.Stages = nil })
 	refused("names out of order", func(q *columns.Request) { q.Plan.Stages[2].Aggregation.Names = []string{"b", "a"} })
+	refused("rows of a plan with stages", func(q *columns.Request) { q.Form = columns.Raw })
 	refused("the first NaN", func(q *columns.Request) {
 		*q = *plans()["final"]
 		q.Plan.Stages[0].Aggregation.Parameter = math.NaN()
@@ -271,7 +273,7 @@ func TestAnAnswerThatEndsEarlyIsNoAnswer(t *testing.T) {
 			t.Errorf("%d messages of %d: %v", n, len(all), err)
 		}
 	}
-	for _, other := range []string{"single", "final"} {
+	for _, other := range []string{"single", "final", "raw"} {
 		if _, err := receive(plans()[other], all, nil); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("an answer to another request: %v", err)
 		}

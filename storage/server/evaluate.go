@@ -23,13 +23,13 @@ const evaluationsPerProcessor = 4
 // Evaluate implements peer.Evaluator. It draws on the loan of ctx. An answer on its way counts as no evaluation under way: a gateway that reads slowly, or is frozen, keeps no
 // other one waiting.
 func (s *Server) Evaluate(ctx context.Context, q *peer.Select, request []byte, give func([]byte) error) error {
-	var part *columns.Part
+	var send func(give func([]byte) error) error
 	r, err := columns.DecodeRequest(request)
 	if err == nil {
-		part, err = s.evaluate(ctx, q, r)
+		send, err = s.evaluate(ctx, q, r)
 	}
 	if err == nil {
-		err = part.Send(give)
+		err = send(give)
 	}
 	m := &s.metrics.evaluations
 	switch {
@@ -62,7 +62,8 @@ func newEvaluationMetrics() (m evaluationMetrics, all prometheus.Collector) {
 	return evaluationMetrics{of("ok"), of("unknown"), of("abandoned"), of("too_many_samples"), of("failed")}, v
 }
 
-func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Request) (*columns.Part, error) {
+// evaluate returns how the answer is sent.
+func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Request) (send func(give func([]byte) error) error, err error) {
 	if q.Copies == peer.StagedRows {
 		return nil, fault.Errorf(fault.Invalid, "staged rows are read, and not evaluated")
 	}
@@ -81,6 +82,9 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 	mine := *q
 	lo, hi := r.Plan.Reach()
 	mine.Lo, mine.Hi, mine.LabelsOnly, mine.Ranks = point.NanosOf(lo), point.LastNanosOf(hi), false, false
+	if r.Form == columns.Raw {
+		return s.raw(ctx, &mine, r)
+	}
 	mine.Newest = r.Plan.LooksAtNewest()
 	workers := s.deps.Processors
 	// With twice as many parts of a query here as there are processors, workers of their own would only add goroutines
@@ -119,7 +123,59 @@ func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Reques
 		return nil, columns.ErrUnknown
 	}
 	part.Series, part.Rows = int(rows.series.Load()), int(rows.rows.Load())
-	return part, nil
+	return part.Send, nil
+}
+
+// raw reads the rows of an answer of form Raw, in one turn, since they are few. More than travel are ErrUnknown, mostly before any is read.
+func (s *Server) raw(ctx context.Context, q *peer.Select, r *columns.Request) (send func(give func([]byte) error) error, err error) {
+	end, err := s.turn(ctx, &lane.Share{})
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	_, sn, err := s.snapshot(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	set := &seriesSet{ctx: ctx, q: q, sn: sn, ahead: s.deps.Processors}
+	defer set.Close()
+	rows := 1
+	for _, v := range sn.views {
+		rows += v.Rows(q.Lo, q.Hi)
+	}
+	if set.rest, err = sn.match(ctx, max(1, columns.RawBytesMax/(8*rows))); fault.Is(err, fault.TooLarge) {
+		return nil, columns.ErrUnknown
+	} else if err != nil {
+		return nil, err
+	}
+	w := &columns.RawWriter{}
+	if err := set.writeRaw(w); err != nil {
+		return nil, err
+	}
+	if err := budget.LoanOf(ctx).TakeSoon(w.Bytes()); err != nil {
+		return nil, err
+	}
+	return func(give func([]byte) error) error { return w.Send(r, give) }, nil
+}
+
+// writeRaw writes all rows. The error is ErrUnknown where they are too many or have histograms, and those of reading.
+func (ss *seriesSet) writeRaw(w *columns.RawWriter) error {
+	in := ss.Pager(pageSeriesMax)
+	defer in.Close()
+	for {
+		page, ok, err := in.Next()
+		if err != nil || !ok {
+			return err
+		}
+		for i := range page.Series {
+			if !w.Add(&page.Series[i]) {
+				return columns.ErrUnknown
+			}
+		}
+		if page.Last {
+			return nil
+		}
+	}
 }
 
 // countedRows counts the series and rows that are read.

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -91,6 +92,68 @@ func TestEvaluationsKeepTheBoundsOfReads(t *testing.T) {
 	q.Copies = peer.StagedRows
 	if _, err := evaluate(t.Context(), sum); !fault.Is(err, fault.Invalid) {
 		t.Errorf("of staged rows: %v", err)
+	}
+}
+
+// TestRowsTravelWithEvaluationsAsASelectReadsThem, from heads and segments, and do not where they are many, which is known before most of them are read.
+func TestRowsTravelWithEvaluationsAsASelectReadsThem(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	w := newWriter(t, p.server)
+	for i := range int64(3) {
+		var rows []row
+		for series := range 12 {
+			for at := range int64(30) {
+				rows = append(rows, row{series: series, at: (30*i+at)*1e9 + int64(series%2), value: float64(i) + float64(at)/7})
+			}
+		}
+		w.insert(t, point.Stamp(1+i)<<10, rows, model{})
+		if i == 1 {
+			if err := p.server.FlushAll(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r := &columns.Request{Form: columns.Raw, SamplesMax: 100, Plan: columns.Plan{
+		Grid: columns.Grid{Start: 40_000, End: 80_000, Step: 10_000}, Source: columns.Source{Window: 15 * time.Second, Function: columns.FunctionOf("rate")},
+	}}
+	q := &peer.Select{Table: "t", Partitions: []point.PartitionID{1}, Lo: 0, Hi: 1e12}
+	ask := func(r *columns.Request) (*columns.Part, error) {
+		in := columns.Receiver{Of: r}
+		if err := p.server.Evaluate(t.Context(), q, r.Append(nil), in.Add); err != nil {
+			return nil, err
+		}
+		return in.Part()
+	}
+	part, err := ask(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := *q
+	mine.Lo, mine.Hi = 25_001e6, 80_000e6+999_999
+	set, err := p.server.Select(t.Context(), &mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	n := 0
+	for ; set.Next(); n++ {
+		if n == len(part.Found) || !reflect.DeepEqual(*set.At(), part.Found[n]) {
+			t.Fatalf("series %d is %+v, and of a select %+v", n, part.Found[min(n, len(part.Found)-1)], set.At())
+		}
+	}
+	if set.Err() != nil || n != 12 || n != len(part.Found) || part.Series != n || part.Rows != 12*55 {
+		t.Errorf("%d series, %d found, %d rows, %v", n, len(part.Found), part.Rows, set.Err())
+	}
+	var many []row
+	for series := range 3000 {
+		for at := range int64(30) {
+			many = append(many, row{series: 20 + series, at: (40 + at) * 1e9, value: 1})
+		}
+	}
+	w.insert(t, 1<<20, many, model{})
+	if _, err := ask(r); !errors.Is(err, columns.ErrUnknown) {
+		t.Errorf("90,000 rows: %v", err)
 	}
 }
 

@@ -227,8 +227,16 @@ func decodeEvaluations(b []byte, decode decodeMessage) (all []*peer.Evaluation, 
 		if e.Select, err = ofSelect(&q); err != nil {
 			return nil, err
 		}
-		e.Select.Beside = int(n) - 1
 		all = append(all, e)
+	}
+	evaluated := len(all)
+	for _, e := range all {
+		if columns.AsksForRows(e.Request) { // they are few, and leave the processors to evaluations
+			evaluated--
+		}
+	}
+	for _, e := range all {
+		e.Select.Beside = max(0, evaluated-1)
 	}
 	if len(b) > 0 {
 		return nil, fault.Errorf(fault.Corrupt, "%d bytes behind %d evaluations", len(b), n)
