@@ -26,7 +26,9 @@ import (
 func TestServersEvaluateWhatOneProcessDoes(t *testing.T) {
 	one, three := openSpread(t, 1, true, 100*time.Second, 1), openSpread(t, 3, true, 100*time.Second, 1)
 	ring := openSpread(t, 3, true, 800*time.Second, 4)
-	defer func() { one.must(errors.Join(one.close(), three.close(), ring.close())) }()
+	rows := &spread{tb: t, copies: 1, stretchTime: 24 * time.Hour} // rows are read rather than parts evaluated
+	rows.start(3, true, 100*time.Second, 1)
+	defer func() { one.must(errors.Join(one.close(), three.close(), ring.close(), rows.close())) }()
 	alone := readerOf(t, one.parts["n1"].server)
 	clusters := []struct {
 		name      string
@@ -36,12 +38,13 @@ func TestServersEvaluateWhatOneProcessDoes(t *testing.T) {
 		{"one server", readerOf(t, one.source), 0},
 		{"three servers", readerOf(t, three.source), 1e-12},
 		{"three servers and a cut ring", readerOf(t, ring.source), 1e-12},
+		{"three servers that send rows", readerOf(t, rows.source), 0},
 	}
 	rng := rand.New(rand.NewPCG(17, 18))
 	for range 30 {
 		b := randomBatch(rng)
 		b.Hists = nil
-		for _, s := range []*spread{one, three, ring} {
+		for _, s := range []*spread{one, three, ring, rows} {
 			one.must(s.insert(t.Context(), b))
 		}
 	}

@@ -89,7 +89,9 @@ func fillSpread(b *testing.B, s *spread, end time.Time, hosts, hours int) {
 		s.must(t.Write(ctx, batch, point.All))
 		batch.Put()
 		if at%360 == 324 {
-			s.must(s.parts["n1"].server.FlushAll(ctx, at > scrapes-360))
+			for _, p := range s.parts {
+				s.must(p.server.FlushAll(ctx, at > scrapes-360))
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package pathtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,6 +74,18 @@ type spread struct {
 	ways func(topology.ServerID) stagings.Ways
 	// processors are those of a server; 0: as many as Go's scheduler uses.
 	processors int
+	// stretchTime is fanout.Settings.StretchTime; 0: a plan is divided at every edge.
+	stretchTime time.Duration
+	// lies numbers the server that has a partition; nil: neighbours are mostly on different ones.
+	lies func(point.PartitionID) int
+}
+
+// first numbers the server with the first placement of a partition.
+func (s *spread) first(p point.PartitionID) int {
+	if s.lies != nil {
+		return s.lies(p)
+	}
+	return int(p + p/3)
 }
 
 // now is the servers' time.
@@ -165,7 +178,7 @@ func (s *spread) start(n int, far bool, width time.Duration, columns int) {
 		Store: s.store, Metadata: meta.Alone, Servers: meta.Only, Log: log, Rand: rand.New(rand.NewPCG(1, 2)),
 		Place: func(_ string, p point.PartitionID) (on []topology.ServerID) {
 			for i := range copies {
-				on = append(on, ids[(int(p+p/3)+i)%n])
+				on = append(on, ids[(s.first(p)+i)%n])
 			}
 			return on
 		},
@@ -201,7 +214,7 @@ func (s *spread) start(n int, far bool, width time.Duration, columns int) {
 	s.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: forward.NewClock(0, nil), Log: log, Registerer: s.reg},
 		forward.Settings{PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20})
 	s.leaders = lead
-	s.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, fanout.Settings{Patience: 100 * time.Millisecond, StretchTime: time.Nanosecond}) // a plan is divided at every edge
+	s.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, fanout.Settings{Patience: 100 * time.Millisecond, StretchTime: cmp.Or(s.stretchTime, time.Nanosecond)})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() { s.ended <- s.view.Run(ctx) }()

@@ -335,13 +335,26 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, newest bool, ms []*labe
 	if err != nil {
 		return nil, loadError(err)
 	}
+	return c.counted(ctx, lo, hi, in, begun), nil
+}
+
+// found is open for rows that are there.
+func (c *cutter) found(ctx context.Context, lo, hi int64, open func(context.Context) peer.SeriesSet) (columns.Rows, error) {
+	if err := c.usage.of.Reads(lo, hi); err != nil {
+		return nil, loadError(err)
+	}
+	return c.counted(ctx, lo, hi, open(ctx), time.Now()), nil
+}
+
+// counted counts the series of a set.
+func (c *cutter) counted(ctx context.Context, lo, hi int64, in peer.SeriesSet, begun time.Time) *rows {
 	r := &rows{in: in, usage: c.usage}
 	if explained(ctx) != nil {
 		r.explain = func() {
 			Explain(ctx, ExplainedPart{What: "rows", From: lo, To: hi, Series: r.series, Rows: r.loaded, Seconds: time.Since(begun).Seconds()})
 		}
 	}
-	return r, nil
+	return r
 }
 
 // loadError is worded as the engine does it.

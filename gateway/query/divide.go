@@ -26,6 +26,13 @@ type Divider interface {
 type Divided struct {
 	Form   columns.Form
 	Pieces []columns.Piece
+	Found  []FoundRows // of pieces without a part; rows of the others are read by Select
+}
+
+// FoundRows are the rows of a piece that came with the parts of others. Open may be called several times, by one goroutine at a time.
+type FoundRows struct {
+	Piece int // in Divided.Pieces
+	Open  func(ctx context.Context) peer.SeriesSet
 }
 
 var _ Divider = guarded{}
@@ -91,6 +98,9 @@ func (c *cutter) divide(ctx context.Context, p *columns.Plan, ms []*labels.Match
 				return c.open(ctx, lo, hi, p.LooksAtNewest(), ms)
 			}
 		}
+	}
+	for _, f := range d.Found {
+		d.Pieces[f.Piece].Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) { return c.found(ctx, lo, hi, f.Open) }
 	}
 	return d.Form, d.Pieces, undo, nil
 }

@@ -23,6 +23,9 @@ var _ query.Divider = (*Source)(nil)
 // server surely has, or with a server that does not know the plan, is read as rows.
 func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*query.Divided, error) {
 	d := &division{q: q, of: of, silent: s.silent, noRows: s.noRows(q.Table), loan: budget.LoanOf(ctx), together: begin(ctx), ticketsMax: s.settings.ParallelMax, stretchTime: s.settings.StretchTime}
+	if d.together == nil {
+		d.together, d.alone = alone(ctx), true
+	}
 	defer d.leave()
 	if !of.Plan.Requestable() {
 		return nil, nil
@@ -33,6 +36,14 @@ func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request
 		return err
 	}
 	err := ask()
+	if err == nil && d.whole && d.misses() {
+		if d.asked = nil; !d.undivided {
+			if d.alone {
+				d.together = alone(ctx)
+			}
+			err = ask()
+		}
+	}
 	if err == nil && d.known == nil && d.fellSilent() { // it is planned anew, without the partitions of that server that have no rows
 		err = ask()
 	}
@@ -85,10 +96,15 @@ type division struct {
 	stretches []stretch
 	form      columns.Form
 	asked     []*asked     // by group
+	several   bool         // a server is asked more than one question
+	tried     bool         // all rows were asked for once
+	whole     bool         // all rows are asked for
+	undivided bool         // a plan that evaluates nothing is the other one
 	parts     *budget.Loan // of loan, that has the parts of these
 
-	// The first questions travel with those of other divisions.
+	// The first questions travel together, also with those of other divisions.
 	together   *together // nil: they do not
+	alone      bool      // there are no others
 	ticketsMax int       // no more than questions that are under way at a time
 
 	known error // ErrAbandoned or ErrTooManySamples; written while answers are kept, by one goroutine at a time
@@ -99,6 +115,7 @@ type asked struct {
 	// Constant while servers are asked.
 	stretch int
 	request *columns.Request
+	raw     bool // it asks for rows
 	bytes   []byte
 	ticket  *ticket      // nil: the question travels by itself
 	loan    *budget.Loan // that has the part
@@ -112,7 +129,7 @@ type asked struct {
 // plan is request.plan: a group for each unit of each stretch. Where a partition has neither a leader nor copies rows are read, which waits for one. Servers are asked for the
 // times of staged rows only if there is something to divide.
 func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan) {
-	d.stretches, d.asked = nil, nil
+	d.stretches, d.asked, d.whole = nil, nil, false
 	targets := map[point.PartitionID]target{}
 	for _, p := range ps {
 		t, err := of(p)
@@ -121,18 +138,27 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 		}
 		targets[p.ID] = t
 	}
-	p := &d.of.Plan
+	p, step := &d.of.Plan, time.Duration(d.of.Plan.Grid.Step)*time.Millisecond
 	on := func(p *topology.Partition) []topology.ServerID {
 		t := targets[p.ID]
 		return t.servers()
 	}
 	all := stretches(p, ps, nil, d.stretchTime, on)
+	var staged []times
 	if all != nil && d.staged != nil {
 		waiting, known := d.staged()
 		if !known {
 			return nil, nil
 		}
 		all = stretches(p, ps, waiting, d.stretchTime, on)
+		staged = waiting
+	}
+	if !d.tried && (all == nil && d.staged == nil || short(all, step, d.stretchTime)) {
+		d.tried = true
+		if reads := readsOfAll(p, ps, staged, on); len(reads) > 0 && len(reads) <= readsMax && !slices.ContainsFunc(reads, d.isSilent) {
+			d.whole, d.undivided = true, all == nil
+			all = []stretch{{first: 0, steps: p.Grid.Len(), reads: reads}}
+		}
 	}
 	shared := slices.ContainsFunc(all, func(s stretch) bool { return len(s.units) > 1 })
 	form, ok := p.FormOf(shared)
@@ -141,13 +167,22 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 	}
 	d.stretches, d.form = all, form
 	var groups []group
-	for i, s := range all {
+	reads := 0
+	for i := range all {
+		s := &all[i]
+		if reads += len(s.reads); reads > readsMax {
+			s.reads = nil
+		}
 		r := *d.of
 		r.Form, r.Plan.Grid = form, p.Grid.Cut(s.first, s.steps)
+		units := s.units
+		if s.reads != nil {
+			r.Form, r.Plan.Stages, units = columns.Raw, nil, s.reads
+		}
 		bytes := r.Append(nil)
-		for _, u := range s.units {
+		for _, u := range units {
 			g := u.group(targets)
-			g.asked = &asked{stretch: i, request: &r, bytes: bytes, partitions: g.partitions, leads: slices.Clone(g.leads)}
+			g.asked = &asked{stretch: i, request: &r, raw: s.reads != nil, bytes: bytes, partitions: g.partitions, leads: slices.Clone(g.leads)}
 			for j, id := range g.leads {
 				if d.silent(id) {
 					g.asked.leads[j] = ""
@@ -156,7 +191,35 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 			d.asked, groups = append(d.asked, g.asked), append(groups, g)
 		}
 	}
+	d.several = several(groups)
 	return groups, nil
+}
+
+// readsMax bounds the questions for rows of a division, and with columns.RawBytesMax their memory. Rows of further stretches are read by selects.
+const readsMax = 16
+
+// isSilent reports whether the server that is asked first gives no sign of life.
+func (d *division) isSilent(u unit) bool { return d.silent(u.servers[0]) }
+
+// misses reports whether any part is missing.
+func (d *division) misses() bool {
+	return slices.ContainsFunc(d.asked, func(at *asked) bool { return at.part == nil })
+}
+
+// several reports whether any server is asked more than one question.
+func several(groups []group) bool {
+	asked := make([]topology.ServerID, 0, len(groups))
+	for i := range groups {
+		id := groups[i].server
+		if groups[i].copies != nil {
+			id = groups[i].copies[0]
+		}
+		if slices.Contains(asked, id) {
+			return true
+		}
+		asked = append(asked, id)
+	}
+	return false
 }
 
 // group asks the leader, or copies if any partition has some: then the answer of one that surely has every row counts, and none is merged with others.
@@ -190,6 +253,9 @@ func (d *division) begin() {
 	d.parts = d.loan.Part()
 	for _, at := range d.asked {
 		at.loan = d.parts
+	}
+	if d.alone && !d.several {
+		d.leave()
 	}
 	if d.together == nil {
 		return
@@ -225,7 +291,15 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 		return func() {}, nil
 	}
 	q := g.ask(d.q) // of the times of the whole query: a server with more partitions there answers Stale, whichever steps it is asked for
+	short := false
 	in := columns.Receiver{Of: at.request, Take: at.loan.TakeSoon}
+	if at.raw { // they are not needed at once: a select reads them page by page
+		in.Take = func(n int64) error {
+			err := at.loan.TakeSpare(n)
+			short = short || err != nil
+			return err
+		}
+	}
 	begun, moved := time.Now(), 0
 	give := func(b []byte) error {
 		moved += len(b)
@@ -235,7 +309,10 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 	if !together {
 		err = evaluateOne(ctx, server, q, at.bytes, give)
 	}
-	if err != nil {
+	switch {
+	case short:
+		return func() {}, nil
+	case err != nil:
 		return nil, err
 	}
 	part, err := in.Part()
@@ -245,7 +322,9 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (kee
 		return nil, err
 	}
 	return func() {
-		explain(ctx, g, at.request, part, moved, took)
+		if !at.raw { // rows are explained when they are evaluated
+			explain(ctx, g, at.request, part, moved, took)
+		}
 		if at.part = part; known {
 			d.known = err
 		}
@@ -275,7 +354,7 @@ func explain(ctx context.Context, g *group, r *columns.Request, part *columns.Pa
 func (d *division) fellSilent() bool {
 	return slices.ContainsFunc(d.asked, func(at *asked) bool {
 		for i, p := range at.partitions {
-			if lead := at.leads[i]; at.part == nil && lead != "" && d.silent(lead) && d.noRows(p) {
+			if lead := at.leads[i]; at.part == nil && !at.raw && lead != "" && d.silent(lead) && d.noRows(p) {
 				return true
 			}
 		}
@@ -291,20 +370,26 @@ func (d *division) divided() (*query.Divided, error) {
 	if d.known != nil {
 		return nil, d.known
 	}
-	out, useful := &query.Divided{Form: d.form}, false
+	out, useful, read := &query.Divided{Form: d.form}, false, false // read: rows of the last piece are read by a select
 	for i, s := range d.stretches {
 		pieces := d.pieces(i, &s)
+		if s.reads != nil && pieces != nil {
+			out.Pieces = append(out.Pieces, columns.Piece{First: s.first, Steps: s.steps})
+			out.Found = append(out.Found, query.FoundRows{Piece: len(out.Pieces) - 1, Open: d.found(pieces)})
+			read = false
+			continue
+		}
 		useful = useful || pieces != nil
-		if n := len(out.Pieces); pieces == nil && n > 0 && out.Pieces[n-1].Part == nil && out.Pieces[n-1].First+out.Pieces[n-1].Steps == s.first {
+		if n := len(out.Pieces); pieces == nil && read && out.Pieces[n-1].First+out.Pieces[n-1].Steps == s.first {
 			out.Pieces[n-1].Steps += s.steps
 			continue
 		}
-		if pieces == nil {
+		if read = pieces == nil; read {
 			pieces = []columns.Piece{{First: s.first, Steps: s.steps}}
 		}
 		out.Pieces = append(out.Pieces, pieces...)
 	}
-	if !useful {
+	if !useful && !d.whole {
 		return nil, nil
 	}
 	return out, nil
@@ -323,3 +408,45 @@ func (d *division) pieces(of int, s *stretch) (out []columns.Piece) {
 	}
 	return out
 }
+
+// found returns how the rows of a stretch are merged, which servers sent as parts. They are there as long as the loan of the parts.
+func (d *division) found(parts []columns.Piece) func(context.Context) peer.SeriesSet {
+	return func(ctx context.Context) peer.SeriesSet {
+		out := &set{ctx: ctx, cancel: func() {}, q: d.q}
+		for _, p := range parts {
+			rd := &reader{group: &group{}, in: &foundSet{rest: p.Part.Found}}
+			if out.readers = append(out.readers, rd); rd.in.Next() {
+				out.push(rd)
+			}
+		}
+		return out
+	}
+}
+
+// foundSet is series that are in memory.
+type foundSet struct {
+	at   *peer.Series
+	rest []peer.Series
+}
+
+// Next implements peer.SeriesSet.
+func (f *foundSet) Next() bool {
+	if len(f.rest) == 0 {
+		f.at = nil
+		return false
+	}
+	f.at, f.rest = &f.rest[0], f.rest[1:]
+	return true
+}
+
+// Ready reports that Next waits for nothing.
+func (f *foundSet) Ready() bool { return true }
+
+// At implements peer.SeriesSet.
+func (f *foundSet) At() *peer.Series { return f.at }
+
+// Err implements peer.SeriesSet.
+func (f *foundSet) Err() error { return nil }
+
+// Close implements peer.SeriesSet.
+func (f *foundSet) Close() error { return nil }

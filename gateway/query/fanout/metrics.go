@@ -1,11 +1,14 @@
 package fanout
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -32,7 +35,7 @@ func (m *metrics) divided(d *query.Divided, err error) {
 	switch {
 	case err != nil:
 		outcome = "abandoned"
-	case d == nil:
+	case d == nil || !slices.ContainsFunc(d.Pieces, func(p columns.Piece) bool { return p.Part != nil }):
 		outcome = "whole"
 	}
 	m.plans.WithLabelValues(outcome).Inc()

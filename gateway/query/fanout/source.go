@@ -358,6 +358,9 @@ func (s *Source) askGroup(ctx, others context.Context, r *request, g *group) (an
 		answers, failed, err = s.ask(ctx, others, r, g)
 		failed = s.withRows(others, r, g.by, failed)
 	}
+	if g.asked != nil && g.asked.raw { // a select asks for these rows then, and again
+		failed = nil
+	}
 	if err == nil && len(failed) > 0 {
 		s.metrics.request(failed[0].Err)
 	} else {

@@ -28,6 +28,8 @@ import (
 type stretch struct {
 	first, steps int
 	units        []unit // by their servers; none: rows are read
+	// reads are the partitions of a stretch of rows by their servers, where each row lies in one of them alone, and none is staged; nil: rows are read by a select.
+	reads []unit
 }
 
 // unit is partitions that the windows of a stretch touch. One of the servers evaluates them.
@@ -43,6 +45,8 @@ const (
 	// stretchesFew are evaluated however short they are; of more the mean must be as long as Settings.StretchTime: of shorter ones the rows of a series are so
 	// few that reading them costs less than one more evaluation of it.
 	stretchesFew = 8
+	// readsPartitions is of how many partitions all rows may be asked for at once.
+	readsPartitions = 256
 )
 
 // stretches cuts the steps of a plan. A step is evaluated by servers if each ring point's partitions that its window touches are on one
@@ -77,6 +81,9 @@ func stretches(p *columns.Plan, ps []*topology.Partition, staged []times, mean t
 			continue
 		}
 		at := stretch{first: first, steps: end - first, units: unitsOf(touched)}
+		if at.units == nil {
+			at.reads = readsOf(touched)
+		}
 		out = extend(out, at)
 		if all += at.steps; at.units == nil {
 			rows += at.steps
@@ -195,6 +202,54 @@ func unitsOf(touched []span) []unit {
 	return out
 }
 
+// readsOf groups the partitions of some steps by servers that have them; nil: some of their rows may be elsewhere too.
+func readsOf(touched []span) (out []unit) {
+	for _, s := range touched {
+		if s.shared || len(s.servers) == 0 {
+			return nil
+		}
+		out = addReads(out, unit{s.servers, []*topology.Partition{s.partition}})
+	}
+	return out
+}
+
+// addReads adds partitions to those that can be asked for with them. Where two servers could be asked there remain two.
+func addReads(all []unit, more unit) []unit {
+	for i := range all {
+		u := &all[i]
+		both := common(u.servers, more.servers)
+		if n := len(both); n == 0 || n == 1 && max(len(u.servers), len(more.servers)) > 1 {
+			continue
+		}
+		u.servers = both
+		for _, p := range more.partitions {
+			if !slices.Contains(u.partitions, p) {
+				u.partitions = append(u.partitions, p)
+			}
+		}
+		return all
+	}
+	return append(all, more)
+}
+
+// readsOfAll groups all partitions that a plan's windows touch, as readsOf does; nil, too, if there are many.
+func readsOfAll(p *columns.Plan, ps []*topology.Partition, staged []times, on func(*topology.Partition) []topology.ServerID) []unit {
+	if len(ps) > readsPartitions {
+		return nil
+	}
+	return readsOf(append(spansOf(p, ps, on), stagedSpans(p, staged)...))
+}
+
+// short reports whether stretches are cut at so many edges that reading few rows everywhere costs less than evaluating between them.
+func short(all []stretch, step, mean time.Duration) bool {
+	steps, rows := 0, false
+	for i := range all {
+		steps += all[i].steps
+		rows = rows || all[i].units == nil
+	}
+	return rows && time.Duration(steps)*step < time.Duration(len(all))*mean
+}
+
 // chainsOf groups partitions that share parts of the ring, directly or by others, each with the servers that have all of them; nil if there are none of these.
 func chainsOf(touched []span) (chains []unit) {
 	for _, s := range touched {
@@ -236,6 +291,14 @@ func extend(all []stretch, s stretch) []stretch {
 	}
 	last := &all[len(all)-1]
 	last.steps += s.steps
+	if s.reads == nil {
+		last.reads = nil
+	}
+	if last.reads != nil {
+		for _, u := range s.reads {
+			last.reads = addReads(last.reads, u)
+		}
+	}
 	for i := range last.units {
 		u := &last.units[i]
 		u.servers = common(u.servers, s.units[i].servers)

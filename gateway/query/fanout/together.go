@@ -58,6 +58,13 @@ func (s *Source) Together(ctx context.Context, divisions int) context.Context {
 	return context.WithValue(ctx, togetherKey{}, t)
 }
 
+// alone gathers the questions of one division.
+func alone(ctx context.Context) *together {
+	t := &together{ctx: ctx}
+	t.mu.waited = 1
+	return t
+}
+
 // begin is called by a division. Nil: it travels by itself.
 func begin(ctx context.Context) *together {
 	t, _ := ctx.Value(togetherKey{}).(*together)

@@ -1,0 +1,68 @@
+package pathtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/fleet"
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/cputime"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// BenchmarkQueryNarrowFar compares queries of an hour over partitions of ten minutes, on storage in this process and on three servers behind a fan-out, over the network. Where partitions that
+// follow each other are mostly on the same server, a plan is divided, and rows are read at some edges; where they are on different ones, all rows are read. It asks both in turns, and
+// reports the processor time of each, gateway and storage together, and the median ratio.
+func BenchmarkQueryNarrowFar(b *testing.B) {
+	for _, of := range []struct {
+		name string
+		lies func(point.PartitionID) int
+	}{
+		{"three-edges", func(p point.PartitionID) int { return int(p) / 2 }},
+		{"all-edges", func(p point.PartitionID) int { return int(p) }},
+	} {
+		b.Run(of.name, func(b *testing.B) {
+			end := time.Date(2026, 3, 1, 23, 0, 0, 0, time.UTC)
+			var readers []*query.Reader
+			for _, n := range []int{1, 3} {
+				s := &spread{tb: b, copies: 1, stretchTime: 20 * time.Minute, lies: of.lies}
+				s.start(n, true, 10*time.Minute, 1)
+				defer func() { s.must(s.close()) }()
+				fillSpread(b, s, end, 20, 2)
+				var source query.Source = s.source
+				if n == 1 {
+					source = s.parts["n1"].server
+				}
+				r, err := query.New(query.Deps{Source: source, Memory: budget.New("queries", 1<<30)}, query.Settings{})
+				s.must(err)
+				readers = append(readers, r)
+			}
+			for _, q := range fleet.Queries(2) {
+				if q.Span != time.Hour {
+					continue
+				}
+				b.Run(q.Name, func(b *testing.B) {
+					var took [2][]time.Duration
+					var ratios []float64
+					for b.Loop() {
+						var pair [2]time.Duration
+						for i, r := range readers {
+							before := cputime.Used()
+							processtest.AskTable(b, r, promqlsuite.Table, q, end)
+							pair[i] = cputime.Used() - before
+							took[i] = append(took[i], pair[i])
+						}
+						ratios = append(ratios, float64(pair[1])/float64(max(pair[0], 1)))
+					}
+					b.ReportMetric(0, "ns/op")
+					b.ReportMetric(float64(processtest.Median(took[0]).Microseconds()), "one-cpu-µs")
+					b.ReportMetric(float64(processtest.Median(took[1]).Microseconds()), "three-cpu-µs")
+					b.ReportMetric(processtest.Median(ratios), "ratio")
+				})
+			}
+		})
+	}
+}
