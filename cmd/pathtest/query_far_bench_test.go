@@ -33,7 +33,7 @@ func BenchmarkQueryFar(b *testing.B) {
 	s := openSpread(b, 1, true, width, 1)
 	defer func() { s.must(s.close()) }()
 	end := time.Date(2026, 3, 1, 23, 0, 0, 0, time.UTC)
-	fillSpread(b, s, end, hosts, hours)
+	fillSpread(b, s, end, hosts, hours, func(string) bool { return true })
 	memory := budget.New("queries", 1<<30)
 	var readers []*query.Reader
 	for _, source := range []query.Source{s.parts["n1"].server, s.source} {
@@ -63,8 +63,8 @@ func BenchmarkQueryFar(b *testing.B) {
 	}
 }
 
-// fillSpread writes the fleet's rows through the gateway, and flushes all but the newest tenth.
-func fillSpread(b *testing.B, s *spread, end time.Time, hosts, hours int) {
+// fillSpread writes the fleet's rows of some metrics through the gateway, and flushes all but the newest tenth.
+func fillSpread(b *testing.B, s *spread, end time.Time, hosts, hours int, wanted func(metric string) bool) {
 	ctx := b.Context()
 	f := fleet.New(hosts, 1)
 	t, err := s.forward.Table(ctx, promqlsuite.Table)
@@ -73,6 +73,9 @@ func fillSpread(b *testing.B, s *spread, end time.Time, hosts, hours int) {
 	var ids []point.SeriesID
 	for i := range f.Hosts {
 		f.Each(&f.Hosts[i], func(m *fleet.Measurement, fd *fleet.Field, _ float64) {
+			if !wanted(m.Name + "_" + fd.Name) {
+				return
+			}
 			ids = append(ids, processtest.InternPairs(b, dict, fleet.Pairs(nil, &f.Hosts[i], m, fd)))
 		})
 	}
@@ -81,7 +84,10 @@ func fillSpread(b *testing.B, s *spread, end time.Time, hosts, hours int) {
 		batch, n := point.GetBatch(dict), 0
 		nanos := end.Add(time.Duration(at+1-scrapes) * 10 * time.Second).UnixNano()
 		for i := range f.Hosts {
-			f.Each(&f.Hosts[i], func(_ *fleet.Measurement, _ *fleet.Field, v float64) {
+			f.Each(&f.Hosts[i], func(m *fleet.Measurement, fd *fleet.Field, v float64) {
+				if !wanted(m.Name + "_" + fd.Name) {
+					return
+				}
 				batch.Append(ids[n], nanos, v)
 				n++
 			})

@@ -1,6 +1,9 @@
 package pathtest
 
 import (
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,9 +17,21 @@ import (
 )
 
 // BenchmarkQueryNarrowFar compares queries of an hour over partitions of ten minutes, on storage in this process and on three servers behind a fan-out, over the network. Where partitions that
-// follow each other are mostly on the same server, a plan is divided, and rows are read at some edges; where they are on different ones, all rows are read. It asks both in turns, and
-// reports the processor time of each, gateway and storage together, and the median ratio.
+// follow each other are mostly on the same server, a plan has few stretches; where they are on different ones, it has many. It asks both in turns, and reports the processor time of
+// each, gateway and storage together, and the median ratio. SPILLWAY_BENCH_HOSTS (20), of the metrics that the queries name, each 10 s.
 func BenchmarkQueryNarrowFar(b *testing.B) {
+	hosts := 20
+	if n, err := strconv.Atoi(os.Getenv("SPILLWAY_BENCH_HOSTS")); err == nil {
+		hosts = n
+	}
+	var queries []fleet.Query
+	var named strings.Builder
+	for _, q := range fleet.Queries(2) {
+		if q.Span == time.Hour {
+			queries = append(queries, q)
+			named.WriteString(q.Expr)
+		}
+	}
 	for _, of := range []struct {
 		name string
 		lies func(point.PartitionID) int
@@ -31,7 +46,7 @@ func BenchmarkQueryNarrowFar(b *testing.B) {
 				s := &spread{tb: b, copies: 1, stretchTime: 20 * time.Minute, lies: of.lies}
 				s.start(n, true, 10*time.Minute, 1)
 				defer func() { s.must(s.close()) }()
-				fillSpread(b, s, end, 20, 2)
+				fillSpread(b, s, end, hosts, 2, func(metric string) bool { return strings.Contains(named.String(), metric) })
 				var source query.Source = s.source
 				if n == 1 {
 					source = s.parts["n1"].server
@@ -40,10 +55,7 @@ func BenchmarkQueryNarrowFar(b *testing.B) {
 				s.must(err)
 				readers = append(readers, r)
 			}
-			for _, q := range fleet.Queries(2) {
-				if q.Span != time.Hour {
-					continue
-				}
+			for _, q := range queries {
 				b.Run(q.Name, func(b *testing.B) {
 					var took [2][]time.Duration
 					var ratios []float64

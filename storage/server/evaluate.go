@@ -50,7 +50,7 @@ func (s *Server) Evaluate(ctx context.Context, q *peer.Select, request []byte, g
 	return nil
 }
 
-// evaluationMetrics count requests for evaluations. Label outcome: ok, unknown (a later build's), abandoned (the gateway reads the rows),
+// evaluationMetrics count requests for evaluations. Label outcome: ok, unknown (a later build's, or for rows that are many), abandoned (the gateway reads the rows),
 // too_many_samples, failed.
 type evaluationMetrics struct{ ok, unknown, abandoned, tooMany, failed prometheus.Counter }
 

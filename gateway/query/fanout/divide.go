@@ -170,7 +170,7 @@ func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (
 	reads := 0
 	for i := range all {
 		s := &all[i]
-		if reads += len(s.reads); reads > readsMax {
+		if reads += len(s.reads); reads > readsMax || slices.ContainsFunc(s.reads, d.isSilent) {
 			s.reads = nil
 		}
 		r := *d.of

@@ -22,7 +22,8 @@
 // rows count only merged, as many as have all rows together.
 //
 // Divide has servers evaluate the steps of a plan for which one server has all rows of each series (stretch.go), by the same map and with the
-// same second tries as Select. Copies evaluate too, if they surely have every row; none that may lack rows does.
+// same second tries as Select. Copies evaluate too, if they surely have every row; none that may lack rows does. Rows for the other steps come with the
+// evaluations where they are few.
 //
 // Invariants: I5 (so many series and rows are read ahead of the merge), I8.
 package fanout

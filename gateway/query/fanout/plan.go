@@ -56,6 +56,9 @@ func (t *target) key() string {
 	return b.String()
 }
 
+// raw reports whether rows are asked for beside evaluations.
+func (g *group) raw() bool { return g.asked != nil && g.asked.raw }
+
 func (g *group) ids() []point.PartitionID {
 	ids := make([]point.PartitionID, len(g.partitions))
 	for i, p := range g.partitions {

@@ -356,15 +356,17 @@ func (s *Source) askGroup(ctx, others context.Context, r *request, g *group) (an
 		answers, failed, err = s.askCopies(ctx, others, r, g)
 	} else {
 		answers, failed, err = s.ask(ctx, others, r, g)
-		failed = s.withRows(others, r, g.by, failed)
-	}
-	if g.asked != nil && g.asked.raw { // a select asks for these rows then, and again
-		failed = nil
+		if !g.raw() {
+			failed = s.withRows(others, r, g.by, failed)
+		}
 	}
 	if err == nil && len(failed) > 0 {
 		s.metrics.request(failed[0].Err)
 	} else {
 		s.metrics.request(err)
+	}
+	if g.raw() { // a select asks for these rows then, and again
+		failed = nil
 	}
 	return answers, failed, err
 }
