@@ -133,7 +133,8 @@ func TestAnOlderServerIsAskedForOneEvaluationAtATime(t *testing.T) {
 	e := &scripted{memory: newMemory(), answer: func(_ context.Context, _ *peer.Select, request string, give func([]byte) error) error {
 		return give([]byte(request[:1]))
 	}}
-	srv := &Server{deps: Deps{Storage: e}, metrics: newServerMetrics(nil, nil), settings: Settings{RequestBytesMax: 1 << 20}}
+	// Two are asked for at once, and both are held: the bound is one that a server may have.
+	srv := &Server{deps: Deps{Storage: e}, metrics: newServerMetrics(nil, nil), settings: Settings{RequestBytesMax: requestsLeast}}
 	older := grpc.NewServer(grpc.ForceServerCodecV2(codec{}))
 	older.RegisterService(&grpc.ServiceDesc{ServiceName: service, Streams: []grpc.StreamDesc{{StreamName: methodEvaluate, ClientStreams: true, ServerStreams: true,
 		Handler: func(_ any, ss grpc.ServerStream) error { return toStatus(srv.evaluate(ss)) }}}}, nil)
