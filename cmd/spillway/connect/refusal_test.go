@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -31,6 +33,9 @@ func TestRefusedCertificatesAreNamed(t *testing.T) {
 	f := func(what string, c Coord, want string) {
 		t.Helper()
 		err := c.Refusal(t.Context())
+		for end := time.Now().Add(processtest.Patience); want != "" && err == nil && time.Now().Before(end); { // a handshake that lasted too long says nothing
+			err = c.Refusal(t.Context())
+		}
 		if want == "" && err != nil || want != "" && (!fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", what, err, want)
 		}
