@@ -117,17 +117,17 @@ func TestClusterColdStart(t *testing.T) {
 	}
 }
 
-// rowInEach writes a row of one series into each partition of a second, or into every nth. A request has a hundred partitions: servers that share
-// their processors with other tests do not open a thousand within its time, and do so again and again for the requests that follow.
+// rowInEach writes a row of one series into each partition of a second, or into every nth. A request has a hundred rows: servers that share their
+// processors with other tests do not open a thousand partitions within its time, and do so again and again for the requests that follow.
 func (c *crowd) rowInEach(table string, from time.Time, n, every int) {
 	c.t.Helper()
 	began := time.Now()
-	for at := 0; at < n; at += 100 {
-		var lines []string
-		for i := at; i < min(n, at+100); i += every {
-			lines = append(lines, fmt.Sprintf("m,same=yes v=%d %d", i, from.Add(time.Duration(i)*time.Second).UnixMilli()))
-		}
-		c.ackAll(table, lines)
+	var lines []string
+	for i := 0; i < n; i += every {
+		lines = append(lines, fmt.Sprintf("m,same=yes v=%d %d", i, from.Add(time.Duration(i)*time.Second).UnixMilli()))
+	}
+	for request := range slices.Chunk(lines, 100) {
+		c.ackAll(table, request)
 	}
 	c.t.Logf("a row in each of %d partitions acked after %v", n/every, time.Since(began).Round(time.Millisecond))
 }
