@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
 // askCorrupt asks for everything of a table in [lo, hi] milliseconds. said is the store's report of damage: an error's
@@ -69,32 +72,42 @@ func seriesName(labels map[string]string) string {
 	return labels["__name__"] + "{" + strings.Join(b, ",") + "}"
 }
 
-// getCorrupt fetches an answer of the Prometheus API.
+// getCorrupt fetches an answer of the Prometheus API. That a query's time was over says nothing of the store: where others have the processors it is asked again.
 func getCorrupt(c *http.Client, address string, data any) (said string, err error) {
+	for end := time.Now().Add(processtest.Patience); ; {
+		said, timeout, err := tryCorrupt(c, address, data)
+		if !timeout || time.Now().After(end) {
+			return said, err
+		}
+	}
+}
+
+func tryCorrupt(c *http.Client, address string, data any) (said string, timeout bool, err error) {
 	answer, err := c.Get(address)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	var envelope struct {
-		Error    string
-		Warnings []string
-		Data     json.RawMessage
+		ErrorType string
+		Error     string
+		Warnings  []string
+		Data      json.RawMessage
 	}
 	if err := json.Unmarshal(text, &envelope); err != nil {
-		return "", fmt.Errorf("status %d: %.300s: %w", answer.StatusCode, text, err)
+		return "", false, fmt.Errorf("status %d: %.300s: %w", answer.StatusCode, text, err)
 	}
 	switch {
 	case answer.StatusCode == http.StatusNotFound:
-		return "", nil // "there is no such table" means that nothing was lost: it is an empty answer
+		return "", false, nil // "there is no such table" means that nothing was lost: it is an empty answer
 	case answer.StatusCode != http.StatusOK:
-		return fmt.Sprintf("%d: %s", answer.StatusCode, envelope.Error), nil
+		return fmt.Sprintf("%d: %s", answer.StatusCode, envelope.Error), envelope.ErrorType == "timeout", nil
 	}
-	return strings.Join(envelope.Warnings, "; "), json.Unmarshal(envelope.Data, data)
+	return strings.Join(envelope.Warnings, "; "), false, json.Unmarshal(envelope.Data, data)
 }
 
 // differ describes how the rows read differ from the acked ones, in [lo, hi] milliseconds; extra counts only rows that

@@ -156,8 +156,9 @@ func (r *corruptRun) table(what string, of func(corruptResult) string) string {
 	return b.String()
 }
 
-// caseMax is how long a case may last: two starts, and everything read, last a fraction of a second.
-const caseMax = 90 * time.Second
+// caseMax is how long a case may last. Two starts, and everything read, use a fraction of a second of a processor; where others have the processors that
+// lasts for minutes.
+const caseMax = 2 * processtest.Patience
 
 // binaryShare: one in so many cases runs the program itself instead of its parts within a worker.
 const binaryShare = 25

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,7 +69,7 @@ func buildCorruptWorld(t *testing.T, bin, dir string) {
 		want := w.read()
 		w.compare(want)
 		if life.kill {
-			time.Sleep(3 * time.Second) // after an idle second the log marks how far it is durable
+			w.marked()
 			w.p.Kill()
 		} else if code := w.p.Stop(); code != 0 {
 			t.Fatalf("exit code %d\n%s", code, &w.p.Log)
@@ -95,7 +97,7 @@ func corruptEnviron(flush bool) []string {
 
 // flushed waits until no row is in the log only.
 func (w *corruptWorld) flushed() {
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(processtest.Patience); ; time.Sleep(50 * time.Millisecond) {
 		_, text, err := w.p.Get("/metrics")
 		if err != nil {
 			w.t.Fatal(err)
@@ -106,7 +108,25 @@ func (w *corruptWorld) flushed() {
 			}
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatal("the rows are not flushed within a minute")
+			w.t.Fatalf("the rows are not flushed within %v", processtest.Patience)
+		}
+	}
+}
+
+// marked waits until the log ends with the mark that says how far it is durable. It is written after an idle second, and what it ends with are
+// 24 bytes of zero; where it lies in two blocks of the file there may be fewer, and a minute is enough for it.
+func (w *corruptWorld) marked() {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		logs, err := filepath.Glob(filepath.Join(w.p.Dir, "data", "log", "*.log"))
+		if err != nil || len(logs) == 0 {
+			w.t.Fatal("no log: ", err)
+		}
+		b, err := os.ReadFile(slices.Max(logs))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if bytes.HasSuffix(b, make([]byte, 24)) {
+			return
 		}
 	}
 }
@@ -142,13 +162,17 @@ func (w *corruptWorld) note(table, series string, ms int64, v float64) {
 	w.sent[table][series][ms] = v
 }
 
-// post sends a request that has to be acked.
+// post sends a request that has to be acked. After 503 it is sent again, as clients do: the rows are the same.
 func (w *corruptWorld) post(path, kind string, body []byte) {
 	header := http.Header{"Content-Type": {kind}}
 	if strings.Contains(kind, "protobuf") {
 		header.Set("Content-Encoding", "snappy")
 	}
 	status, text, err := w.p.Do(http.MethodPost, path, header, body)
+	for end := time.Now().Add(processtest.Patience); err == nil && status == http.StatusServiceUnavailable && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+		status, text, err = w.p.Do(http.MethodPost, path, header, body)
+	}
 	if err != nil || status/100 != 2 {
 		w.t.Fatalf("%s: %d %s %v\n%s", path, status, text, err, &w.p.Log)
 	}
