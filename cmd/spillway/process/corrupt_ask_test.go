@@ -72,7 +72,8 @@ func seriesName(labels map[string]string) string {
 	return labels["__name__"] + "{" + strings.Join(b, ",") + "}"
 }
 
-// getCorrupt fetches an answer of the Prometheus API. That a query's time was over says nothing of the store: where others have the processors it is asked again.
+// getCorrupt fetches an answer of the Prometheus API. That a query's time was over says nothing of the store: where others have the processors it is
+// asked again.
 func getCorrupt(c *http.Client, address string, data any) (said string, err error) {
 	for end := time.Now().Add(processtest.Patience); ; {
 		said, timeout, err := tryCorrupt(c, address, data)
