@@ -228,12 +228,51 @@ func TestProcessSurvivesPatternsOfManyGroups(t *testing.T) {
 			t.Errorf("%.100s: %v", text, err)
 		}
 	}
+	var named []string
+	for i := range 900 {
+		named = append(named, fmt.Sprintf("(host-%05d\\\\.example)", i))
+	}
+	// Names that someone put into a group each: a match is at one step of each name.
+	if _, err := ask(t, r, `miles{boat!~"`+strings.Join(named, "|")+`"}`, 0); err != nil {
+		t.Errorf("900 names in a group each: %v", err)
+	}
 	some := strings.Repeat("(a|b)?", 300)
-	if err := query.BoundRegexes(some); err != nil {
+	if _, err := query.BoundRegexes(some); err != nil {
 		t.Errorf("a matcher of a remote read: %v", err)
 	}
-	if err := query.BoundRegexes(some, some, some, some, some, some); !fault.Is(err, fault.Invalid) {
+	if _, err := query.BoundRegexes(some, some, some, some, some, some); !fault.Is(err, fault.Invalid) {
 		t.Errorf("six matchers of a remote read: %v, want Invalid", err)
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are booked after the last query", used)
+	}
+}
+
+// label_replace writes "^(?s:" before its pattern and ")$" behind it: x)?(a|b)?(y is no regular expression, and has one with them. Its groups and
+// repetitions did not count.
+func TestProcessSurvivesPatternsThatCloseTheGroupAroundThem(t *testing.T) {
+	r, _ := counted(t, fleet(t), 32<<20, query.Settings{})
+	of := func(pattern string) string { return `label_replace(miles, "a", "$1", "boat", "` + pattern + `")` }
+	for _, text := range []string{
+		of("x)?" + strings.Repeat("(a|b)?", 2000) + "(y"), of("x)?" + strings.Repeat("a{1000}", 30) + "(y"), of("x)|" + strings.Repeat("(host-12345)|", 500) + "(y"),
+	} {
+		if _, err := ask(t, r, text, 0); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "the regular expression") {
+			t.Errorf("%.100s: %v, want Invalid, and that it is the regular expression", text, err)
+		}
+	}
+	if _, err := ask(t, r, of("x)?(y"), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// The matcher may hold each class once for each repetition: ten patterns such as \pL{950} needed 76 MB, of which 2 MB were booked.
+func TestMemoryOfOthersSurvivesClassesOfUnicodeThatRepeat(t *testing.T) {
+	r, memory := counted(t, fleet(t), 32<<20, query.Settings{})
+	if _, err := ask(t, r, `miles{`+strings.Repeat(`boat=~"\\pL{950}",`, 10)+`}`, 0); !fault.Is(err, fault.TooLarge) && !fault.Is(err, fault.Throttled) {
+		t.Errorf("%v, want an error that says that there is no memory", err)
+	}
+	if _, err := ask(t, r, `miles{boat=~"\\pL{1,64}-[a-z0-9]{1,63}"}`, 0); err != nil {
+		t.Error(err)
 	}
 	if used := memory.Used(); used != 0 {
 		t.Errorf("%d bytes are booked after the last query", used)
