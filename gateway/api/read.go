@@ -130,10 +130,16 @@ type readQuery struct {
 	mint, maxt int64
 	hints      *storage.SelectHints
 	matchers   []*labels.Matcher
+	loan       *budget.Loan
+	regexes    int64 // bytes that are booked for regular expressions
 }
 
-func newReadQuery(q *prompb.Query) (readQuery, error) {
-	out := readQuery{mint: q.StartTimestampMs, maxt: q.EndTimestampMs}
+// done gives back what the matchers used.
+func (q *readQuery) done() { q.loan.Give(q.regexes) }
+
+// newReadQuery compiles a query's matchers, whose memory is booked until done.
+func newReadQuery(q *prompb.Query, loan *budget.Loan) (out readQuery, err error) {
+	out = readQuery{loan: loan, mint: q.StartTimestampMs, maxt: q.EndTimestampMs}
 	if h := q.Hints; h != nil {
 		out.hints = &storage.SelectHints{
 			Start: h.StartMs, End: h.EndMs, Step: h.StepMs, Func: h.Func, Grouping: h.Grouping, Range: h.RangeMs, By: h.By,
@@ -145,9 +151,19 @@ func newReadQuery(q *prompb.Query) (readQuery, error) {
 			patterns = append(patterns, m.Value)
 		}
 	}
-	if err := query.BoundRegexes(patterns...); err != nil {
+	need, err := query.BoundRegexes(patterns...)
+	if err != nil {
 		return out, badData(err)
 	}
+	if err := loan.Take(need); err != nil {
+		return out, err
+	}
+	out.regexes = need
+	defer func() {
+		if err != nil {
+			out.done()
+		}
+	}()
 	for _, m := range q.Matchers {
 		if m.Type < prompb.LabelMatcher_EQ || m.Type > prompb.LabelMatcher_NRE {
 			return out, badDataf("invalid matcher type %d", m.Type)
@@ -200,10 +216,12 @@ func (a *API) readSamples(ctx context.Context, l *query.Lookup, w http.ResponseW
 }
 
 func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Query) (*prompb.QueryResult, error) {
-	q, err := newReadQuery(pq)
+	loan := budget.LoanOf(ctx)
+	q, err := newReadQuery(pq, loan)
 	if err != nil {
 		return nil, err
 	}
+	defer q.done()
 	querier, err := table.Querier(q.mint, q.maxt)
 	if err != nil {
 		return nil, err
@@ -214,7 +232,6 @@ func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Quer
 	if len(q.matchers) == 0 {
 		return out, nil // as in Prometheus: it selects nothing
 	}
-	loan := budget.LoanOf(ctx)
 	var it chunkenc.Iterator
 	set := querier.Select(ctx, true, q.hints, q.matchers...)
 	for set.Next() {
@@ -320,10 +337,11 @@ func (f *frames) ask(ctx context.Context, l *query.Lookup, table *query.Table, i
 
 // query streams one query's series, in label order, each in separate frames.
 func (f *frames) query(ctx context.Context, table *query.Table, index int64, pq *prompb.Query) error {
-	q, err := newReadQuery(pq)
+	q, err := newReadQuery(pq, budget.LoanOf(ctx))
 	if err != nil {
 		return err
 	}
+	defer q.done()
 	if len(q.matchers) == 0 {
 		return nil // as in Prometheus: it selects nothing
 	}

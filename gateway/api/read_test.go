@@ -23,6 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -185,6 +186,46 @@ func TestReadGivesTheSameInBothForms(t *testing.T) {
 	}
 	if n := st.Unclosed(); n != 0 {
 		t.Errorf("%d series sets were left open", n)
+	}
+}
+
+// What the regular expressions of a remote read need was booked nowhere, beside the queries of all others.
+func TestMemoryOfOthersSurvivesPatternsOfAReadQuery(t *testing.T) {
+	memory := budget.New("queries", 32<<20)
+	q, err := query.New(query.Deps{Source: harbour(t), Memory: memory}, query.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := api.New(api.Deps{Query: q}, api.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	costly := func(n int) *prompb.Query {
+		pq := matching("wind", 0, 1)
+		for range n {
+			pq.Matchers = append(pq.Matchers, &prompb.LabelMatcher{Type: prompb.LabelMatcher_NRE, Name: "boat", Value: `\pL{950}`}) // 8 MB
+		}
+		return pq
+	}
+	for _, types := range [][]prompb.ReadRequest_ResponseType{nil, {prompb.ReadRequest_STREAMED_XOR_CHUNKS}} {
+		if w := serve(h, readRequest(t, types, costly(10))); w.Code != http.StatusServiceUnavailable && w.Code != http.StatusUnprocessableEntity {
+			t.Errorf("%v, ten patterns of 8 MB: status %d, %s; want that there is no memory", types, w.Code, w.Body)
+		}
+		var one []*prompb.Query
+		for range 20 {
+			one = append(one, costly(1))
+		}
+		if w := serve(h, readRequest(t, types, one...)); w.Code != http.StatusOK {
+			t.Errorf("%v, a pattern of 8 MB in each of 20 queries: status %d, %s", types, w.Code, w.Body)
+		}
+		invalid := costly(1)
+		invalid.Matchers = append(invalid.Matchers, &prompb.LabelMatcher{Type: prompb.LabelMatcher_RE, Name: "boat", Value: "("})
+		if w := serve(h, readRequest(t, types, invalid)); w.Code != http.StatusBadRequest {
+			t.Errorf("%v, a pattern that is none: status %d, %s", types, w.Code, w.Body)
+		}
+		if used := memory.Used(); used != 0 {
+			t.Errorf("%v: %d bytes stay booked", types, used)
+		}
 	}
 }
 
