@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql"
 
 	"github.com/spillwaydb/spillway/gateway/query"
@@ -114,6 +115,28 @@ func TestSubqueriesWithinEachOtherAreAnswered(t *testing.T) {
 	}
 	if used := memory.Used(); used != 0 {
 		t.Errorf("%d bytes are booked after the last query", used)
+	}
+}
+
+// The engine counts a sample once for each window that it lies in. A query of 17 subqueries within each other added 10¹⁵ and more to the counter of
+// samples, which is a 64-bit float: after some of them it did not count small queries any more.
+func TestSamplesAreCountedAfterSubqueriesWithinEachOther(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	r, err := query.New(query.Deps{Source: crowd(t, 20), Registerer: reg}, query.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(t, r, strings.Repeat("sum_over_time(", 17)+"miles"+strings.Repeat("[5m:1m])", 17), 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if n := f.GetMetric()[0].GetCounter().GetValue(); f.GetName() == "spillway_query_samples_total" && (n <= 0 || n > 1e12) {
+			t.Errorf("one query added %g samples", n)
+		}
 	}
 }
 

@@ -108,6 +108,10 @@ func (q *query) enter(ctx context.Context) *promql.Result {
 // graceTime is how long an answer waits for an evaluation after its context has ended.
 const graceTime = 200 * time.Millisecond
 
+// visitedMax bounds what one query adds to the counter of samples: none visits more in minutes. The engine counts a sample once for each window of each
+// subquery, and some sums of that would leave a counter, a 64-bit float, that small queries do not change.
+const visitedMax = 1_000_000_000_000
+
 // await evaluates in another goroutine. Parts of the engine check no context for many seconds; the caller
 // does not have to wait.
 func (q *query) await(ctx context.Context, w *watched) *promql.Result {
@@ -140,8 +144,12 @@ func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 	if res.Err != nil {
 		res.Err = w.cause(res.Err)
 	}
-	if s := q.Stats().Samples; s != nil && s.TotalSamples > 0 { // beyond 64 bits it is negative
-		q.engine.metrics.samples.Add(float64(s.TotalSamples))
+	if s := q.Stats().Samples; s != nil {
+		n := s.TotalSamples
+		if n < 0 || n > visitedMax { // beyond 64 bits it is negative
+			n = visitedMax
+		}
+		q.engine.metrics.samples.Add(float64(n))
 	}
 	return res
 }
