@@ -48,6 +48,7 @@ func TestRowsOfEdgesAreAskedForBesideEvaluations(t *testing.T) {
 	f("halves that change places", "1@a[-60,10)/0 2@b[-60,60)/1 3@b[10,60)/0", "10+2 [a]:1, [b]:3,2,")
 	f("copies without a server that has both", "1@a|b[-60,10) 2@c|d[10,60)", "10+2 [a b]:1, [c d]:2,")
 	f("copies: two servers remain to be asked", "1@a|b[-60,10)/0 2@c|b[-60,10)/1 3@d|a[10,60)", "10+2 [a b]:1, [d a]:3, [c b]:2,")
+	f("copies: a partition of two stretches is asked for once", "1@a|b[-60,9)/0 2@a|b|c[9,10.5)/0 3@b|c[10.5,60)/0 4@d|e[-60,10)/1 5@f|g[10,60)/1", "10+2 [a b]:1,2, [d e]:4, [f g]:5, [b c]:3,")
 	f("staged rows at the edge", "1@a[-60,10) 2@b[10,60) ~[10.5,11]", "10+3")
 	f("staged rows beside the edge", "1@a[-60,10) 2@b[10,60) ~[12.5,12.6]", "10+2 [a]:1, [b]:2,; 13+2")
 	f("staged rows right behind the edge", "1@a[-60,10) 2@b[10,60) ~[11.5,11.6]", "10+4")
@@ -189,7 +190,7 @@ func TestRowsBetweenEvaluationsTravelWithThem(t *testing.T) {
 func TestARowThatDoesNotTravelWithEvaluationsIsReadByASelect(t *testing.T) {
 	for what, refuses := range map[string]error{
 		"an older build": columns.ErrUnknown, "stale": fault.Errorf(fault.Stale, "it moved"), "away": fault.Errorf(fault.Unavailable, "it stops"),
-		"memory": nil,
+		"memory": nil, "an error that no other server cures": fault.Errorf(fault.TooLarge, "no memory for it"),
 	} {
 		for _, copied := range []bool{false, true} {
 			inWorld(t, func(w *world) {

@@ -365,8 +365,8 @@ func (s *Source) askGroup(ctx, others context.Context, r *request, g *group) (an
 	} else {
 		s.metrics.request(err)
 	}
-	if g.raw() { // a select asks for these rows then, and again
-		failed = nil
+	if g.raw() && others.Err() == nil { // a select asks for these rows then, and again
+		failed, err = nil, nil
 	}
 	return answers, failed, err
 }

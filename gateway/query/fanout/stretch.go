@@ -296,7 +296,9 @@ func extend(all []stretch, s stretch) []stretch {
 	}
 	if last.reads != nil {
 		for _, u := range s.reads {
-			last.reads = addReads(last.reads, u)
+			if u.partitions = slices.DeleteFunc(u.partitions, last.reading); len(u.partitions) > 0 {
+				last.reads = addReads(last.reads, u)
+			}
 		}
 	}
 	for i := range last.units {
@@ -309,6 +311,11 @@ func extend(all []stretch, s stretch) []stretch {
 		}
 	}
 	return all
+}
+
+// reading reports whether the rows of a partition are asked for already: with other copies of it than its neighbours of these steps have, they would be sent twice.
+func (s *stretch) reading(p *topology.Partition) bool {
+	return slices.ContainsFunc(s.reads, func(u unit) bool { return slices.Contains(u.partitions, p) })
 }
 
 // goesOn reports whether the steps of another stretch can be evaluated with those of s: each of its units by a server of one of s. A partition stays in one
