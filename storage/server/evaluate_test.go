@@ -3,12 +3,17 @@ package server_test
 import (
 	"context"
 	"errors"
+	"math"
+	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/columns"
@@ -210,4 +215,56 @@ func TestASlowGatewayKeepsNoOtherWaiting(t *testing.T) {
 	}
 	close(reads)
 	slow.Wait()
+}
+
+// TestRowsThatTravelAreThoseThatCount: values that were written again, before and after a flush, deleted rows, stale markers and NaNs, and rows of one millisecond.
+func TestRowsThatTravelAreThoseThatCount(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	w := newWriter(t, p.server)
+	rng := rand.New(rand.NewPCG(5, 6))
+	values := []float64{math.Float64frombits(point.StaleNaN), math.NaN(), math.Float64frombits(0x7ff8000000000abc), math.Inf(1), math.Copysign(0, -1), 1, 2, 3}
+	r := &columns.Request{Form: columns.Raw, SamplesMax: 100, Plan: columns.Plan{
+		Grid: columns.Grid{Start: 20_000, End: 80_000, Step: 10_000}, Source: columns.Source{Window: 15 * time.Second, Function: columns.FunctionOf("rate")},
+	}}
+	all := 0
+	for round := range int64(40) {
+		var rows []row
+		for range 60 {
+			rows = append(rows, row{series: rng.IntN(8), at: rng.Int64N(100)*1e9 + rng.Int64N(3), value: values[rng.IntN(len(values))]})
+		}
+		w.insert(t, point.Stamp(1+round)<<10, rows, model{})
+		switch rng.IntN(4) {
+		case 0:
+			must(t, p.server.FlushAll(t.Context(), true))
+		case 1:
+			from := rng.Int64N(90) * 1e9
+			must(t, p.server.DeleteSeries(t.Context(), &peer.Select{Table: "t", Lo: from, Hi: from + 5e9, Matchers: []peer.Matcher{{Name: "i", Value: strconv.Itoa(rng.IntN(8))}}}))
+		}
+		r.Plan.Grid.Start = rng.Int64N(40_000)
+		r.Plan.Grid.End = r.Plan.Grid.Start + 40_000
+		q := &peer.Select{Table: "t", Partitions: []point.PartitionID{1}, Lo: 0, Hi: 1e12}
+		in := columns.Receiver{Of: r}
+		must(t, p.server.Evaluate(t.Context(), q, r.Append(nil), in.Add))
+		part, err := in.Part()
+		must(t, err)
+		lo, hi := r.Plan.Reach()
+		q.Lo, q.Hi = point.NanosOf(lo), point.LastNanosOf(hi)
+		set, err := p.server.Select(t.Context(), q)
+		must(t, err)
+		var want []peer.Series
+		for set.Next() {
+			if len(set.At().Times) > 0 {
+				want = append(want, *set.At())
+			}
+			all += len(set.At().Times)
+		}
+		must(t, errors.Join(set.Err(), set.Close()))
+		if d := cmp.Diff(want, part.Found, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) })); d != "" {
+			t.Fatalf("round %d: %s", round, d)
+		}
+	}
+	if all < 4000 {
+		t.Errorf("only %d rows were compared", all)
+	}
 }
