@@ -15,8 +15,9 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
-// TestClusterWindowsOverEdgesBetweenBuilds: gateways and storage servers of an earlier build are replaced one by one. Queries whose windows reach over the edges of partitions have the same
-// answers through each gateway, to the bit, whichever build it and the servers are of. A gateway of the present build asks servers of the earlier one for rows, which they do not know.
+// TestClusterWindowsOverEdgesBetweenBuilds: gateways and storage servers of an earlier build are replaced one by one. Queries whose windows reach over
+// the edges of partitions have the same answers through each gateway, to the bit, whichever build it and the servers are of. A gateway of the present
+// build asks servers of the earlier one for rows, which they do not know.
 func TestClusterWindowsOverEdgesBetweenBuilds(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
@@ -43,7 +44,8 @@ func TestClusterWindowsOverEdgesBetweenBuilds(t *testing.T) {
 		}
 	}
 	ask := func(door int, table, expr string, step time.Duration) string {
-		q := url.Values{"query": {expr}, "start": {strconv.FormatInt(from.Add(7*time.Minute).Unix(), 10)}, "end": {strconv.FormatInt(from.Add(170*time.Minute).Unix(), 10)}, "step": {step.String()}}
+		at := func(d time.Duration) []string { return []string{strconv.FormatInt(from.Add(d).Unix(), 10)} }
+		q := url.Values{"query": {expr}, "start": at(7 * time.Minute), "end": at(170 * time.Minute), "step": {step.String()}}
 		for end := time.Now().Add(processtest.Patience); ; time.Sleep(50 * time.Millisecond) {
 			status, body, err := c.doors[door].Get("/t/" + table + "/api/v1/query_range?" + q.Encode())
 			if err == nil && status == http.StatusOK {
@@ -54,7 +56,10 @@ func TestClusterWindowsOverEdgesBetweenBuilds(t *testing.T) {
 			}
 		}
 	}
-	exprs := []string{"rate(cpu_used[5m])", "cpu_used", "max(max_over_time(cpu_used[3m]))", "count(cpu_used) + max(cpu_used offset 4m)", "topk(1, increase(cpu_used[7m]))", "quantile_over_time(0.7, cpu_used[2m])"}
+	exprs := []string{
+		"rate(cpu_used[5m])", "cpu_used", "max(max_over_time(cpu_used[3m]))", "count(cpu_used) + max(cpu_used offset 4m)",
+		"topk(1, increase(cpu_used[7m]))", "quantile_over_time(0.7, cpu_used[2m])",
+	}
 	want := map[string]string{}
 	same := func(when string) {
 		t.Helper()
