@@ -99,7 +99,12 @@ func (p *Plan) run(ctx context.Context, env Env, d division) (*Answer, error) {
 
 // evaluate joins the pieces of the chain, or evaluates it whole.
 func (p *Plan) evaluate(ctx context.Context, in columns.Env, d division) (*columns.Answer, error) {
-	if len(d.pieces) == 0 {
+	switch {
+	case len(d.pieces) == 0:
+		return p.chain.Run(ctx, in)
+	// All rows came: joined, each series would have a column of all steps, however few rows it has.
+	case len(d.pieces) == 1 && d.pieces[0].Part == nil && d.pieces[0].Steps == p.chain.Grid.Len():
+		in.Open = d.pieces[0].Open
 		return p.chain.Run(ctx, in)
 	}
 	a, err := p.chain.Join(ctx, in, d.form, d.pieces)
