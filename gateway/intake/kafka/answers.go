@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"maps"
+	"math/bits"
 	"net"
 	"os"
 	"slices"
@@ -26,8 +27,10 @@ import (
 //
 // An answer that stands still while others of its sort wait loses its room, and its connection ends: a thirty-second part has to come each
 // half second. At such a pace one may last longer than the client's own bound of 11 s, so what is only slow is ended by that alone. One that
-// pauses is read in the end: its broker's next answer has a second, the third two, then again a half. And a broker that stood still ends no
-// other until it has brought an answer without that: two that pause longer would end each other for ever.
+// pauses is read in the end: of its broker's answers that are broken off each second one has a second, each fourth two, each eighth four and
+// each sixteenth eight. So no pause that the client itself bears is too long for ever, and one that brings nothing has the room for one and a
+// half seconds on average. And a broker that stood still ends no other until it has brought an answer without that: two that pause would end
+// each other too often.
 //
 // An answer counts until its connection brings the next one or ends, or until a poll after it had come whole, or a second: by then its records are counted, or dropped.
 type answers struct {
@@ -48,11 +51,10 @@ const (
 	answerWaitMax = 5 * time.Second
 
 	// progressShare is the part of an answer that has to come within progressSteps looks while others wait for its room. The looks are a
-	// followPeriod apart: a pause of this process is one of them, however long. The steps double with each time that a broker's answer is
-	// ended for it, patienceMost times.
+	// followPeriod apart: a pause of this process is one of them, however long. The steps are doubled up to patienceMost times.
 	progressShare = 32
 	progressSteps = 5
-	patienceMost  = 2
+	patienceMost  = 4
 
 	// brokerKept is how long a broker without connections is remembered, once there are more than brokersKept: one that is ended connects again at once.
 	brokerKept  = time.Minute
@@ -71,7 +73,7 @@ type brokerTurn struct {
 
 	asked time.Time // when an answer first waited that had no room in time; zero: none
 	still bool      // its last answer stood still
-	ended int       // its answers that were ended for that, since one came whole
+	broke uint      // its answers that were broken off, by whichever side, since one came whole
 }
 
 // errNoRoom is a closed connection to the client, which asks again then; other errors are final to some of its requests.
@@ -181,7 +183,7 @@ func (a *answers) endStillLocked(w *answerWire, now time.Time) (ended []*answerW
 			continue
 		}
 		other.ended = true
-		other.broker.ended++
+		other.broker.broke++
 		a.dropLocked(other)
 		ended = append(ended, other)
 	}
@@ -200,7 +202,7 @@ func (w *answerWire) standsStillLocked(now time.Time) bool {
 		w.lookedAt = now
 		w.steps++
 	}
-	if w.steps < progressSteps<<(w.broker.ended%(patienceMost+1)) {
+	if w.steps < progressSteps<<min(bits.TrailingZeros(w.broker.broke+1), patienceMost) {
 		return false
 	}
 	w.stood, w.broker.still = true, true
@@ -271,7 +273,7 @@ func (a *answers) cameWhole(w *answerWire) {
 	defer a.mu.Unlock()
 	w.whole = time.Now()
 	if w.counted > 0 {
-		w.broker.ended = 0
+		w.broker.broke = 0
 		w.broker.still = w.stood
 	}
 }
@@ -426,6 +428,9 @@ func (w *answerWire) Close() error {
 		close(w.closed)
 		w.broker.wires--
 		w.broker.used = time.Now()
+		if w.counted > 0 && w.whole.IsZero() { // else one that ends its connections itself has the longest time again and again
+			w.broker.broke++
+		}
 	})
 	w.gone = true
 	w.all.dropLocked(w)

@@ -133,10 +133,10 @@ func TestRowsOfOtherBrokersDoNotWaitForOneThatStandsStill(t *testing.T) {
 			}
 		})
 	}
-	f("one long", 1, longAnswer, 2100*time.Millisecond, 1300*time.Millisecond)
-	f("two long", 2, longAnswer, 4200*time.Millisecond, 2500*time.Millisecond)
-	f("shorter", 2, answersMost/2, 2100*time.Millisecond, 1300*time.Millisecond)
-	f("many long", 10, longAnswer, 21*time.Second, 13*time.Second) // each has its turn, and so has b
+	f("one long", 1, longAnswer, 8100*time.Millisecond, 1700*time.Millisecond)
+	f("two long", 2, longAnswer, 16200*time.Millisecond, 3400*time.Millisecond)
+	f("shorter", 2, answersMost/2, 8100*time.Millisecond, 1700*time.Millisecond)
+	f("many long", 10, longAnswer, 81*time.Second, 17*time.Second) // each has its turn, and so has b
 }
 
 // TestAnAnswerOfASlowBrokerComesWhole, however many others wait for its room meanwhile.
@@ -175,6 +175,79 @@ func TestBrokersThatPauseDoNotEndEachOtherForEver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRowsOfABrokerThatPausesComeBesideThoseOfOthersThatDoNot: one that paused for longer than two seconds before each answer was cut again
+// and again while others waited, so that none of its rows came.
+func TestRowsOfABrokerThatPausesComeBesideThoseOfOthersThatDoNot(t *testing.T) {
+	for _, pause := range []time.Duration{1500 * time.Millisecond, 4 * time.Second, 7 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			a := testAnswers()
+			var others sync.WaitGroup
+			end := make(chan struct{})
+			for i := range 2 {
+				b := &pipedBroker{a: a, name: fmt.Sprint("other", i), send: spread(200 * time.Millisecond)}
+				others.Go(func() {
+					for {
+						select {
+						case <-end:
+							return
+						default:
+						}
+						_, _ = b.ask(longAnswer)
+					}
+				})
+			}
+			b := &pipedBroker{a: a, name: "pauses", send: after(pause)}
+			came := 0
+			for begin := time.Now(); came < 3 && time.Since(begin) < 10*time.Minute; {
+				if _, err := b.ask(longAnswer); err == nil {
+					came++
+				}
+			}
+			if came < 3 {
+				t.Errorf("with pauses of %v %d of its answers came in ten minutes", pause, came)
+			}
+			close(end)
+			others.Wait()
+		})
+	}
+}
+
+// TestABrokerThatEndsItsConnectionsHasNoMoreOfTheRoom: one that ended each shortly before it was cut would have the longest time again and
+// again.
+func TestABrokerThatEndsItsConnectionsHasNoMoreOfTheRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testAnswers()
+		b := &pipedBroker{a: a, name: "b", send: atOnce}
+		ends := &pipedBroker{a: a, name: "ends", send: func(to net.Conn, _ int) {
+			time.AfterFunc(7900*time.Millisecond, func() { _ = to.Close() })
+		}}
+		var other sync.WaitGroup
+		end := make(chan struct{})
+		other.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				_, _ = ends.ask(longAnswer)
+			}
+		})
+		synctest.Wait()
+		const n = 64
+		all := time.Duration(0)
+		for range n {
+			waited, _ := b.askOn(longAnswer)
+			all += waited
+		}
+		if all/n > 1700*time.Millisecond {
+			t.Errorf("answers of another waited %v for room, on average", all/n)
+		}
+		close(end)
+		other.Wait()
+	})
 }
 
 // TestABrokerWithoutConnectionsIsForgotten: a cluster may name others again and again.
