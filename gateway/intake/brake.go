@@ -22,13 +22,14 @@ import (
 // body was read, so it stays in the sender's buffers. A refusal is expensive: the body is read to keep the connection, and
 // the sender retries at once.
 //
-// A table has a brake only while its requests are delayed (I5), or until the next table gets one.
+// A table has a brake only while its requests are delayed (I5), or until another table gets one some seconds later.
 type brakes struct {
 	// One lock for all tables, held for a few instructions: most requests find no brake for their table. Turns are
 	// given by closing come under it, which wakes the waiter and runs nothing of it here.
 	mu      sync.Mutex
 	tables  map[string]*brake
-	waiting int // requests of all tables
+	waiting int       // requests of all tables
+	swept   time.Time // when those that are off were removed
 }
 
 const (
@@ -102,9 +103,12 @@ func (s *brakes) refused(table string, why error) {
 		if s.tables == nil {
 			s.tables = map[string]*brake{}
 		}
-		// Of tables that are not written to any more no request removes the brake.
-		now := time.Now()
-		maps.DeleteFunc(s.tables, func(_ string, b *brake) bool { return b.off(now) })
+		// Of tables that are not written to any more no request removes the brake. Now and then: a look at all for each new one costs the
+		// square of their number, under the lock that all requests need.
+		if now := time.Now(); now.Sub(s.swept) >= brakeQuiet {
+			s.swept = now
+			maps.DeleteFunc(s.tables, func(_ string, b *brake) bool { return b.off(now) })
+		}
 		b = &brake{}
 		s.tables[table] = b
 	}

@@ -101,6 +101,31 @@ func TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake(t *testing.T) {
 	})
 }
 
+// TestRefusalsOfManyTablesDoNotHoldUpAllRequests: each refusal of a new table looked at the brakes of all others, under the lock that all
+// requests need. With 20,000 names this was four seconds of a processor.
+func TestRefusalsOfManyTablesDoNotHoldUpAllRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s brakes
+		s.refused("a", errFull)
+		time.Sleep(brakeQuiet / 2)
+		s.refused("b", errFull)
+		time.Sleep(brakeQuiet/2 + brakeMost)
+		s.refused("c", errFull) // looks: a is off
+		time.Sleep(brakeQuiet / 2)
+		for i := range 1000 {
+			s.refused(fmt.Sprint("once", i), errFull) // none looks, though b is off
+		}
+		if s.tables["a"] != nil || s.tables["b"] == nil {
+			t.Errorf("a is there: %v, b: %v", s.tables["a"] != nil, s.tables["b"] != nil)
+		}
+		time.Sleep(brakeQuiet + brakeMost)
+		s.refused("d", errFull)
+		if n := len(s.tables); n != 1 {
+			t.Errorf("%d tables have a brake", n)
+		}
+	})
+}
+
 // TestOverloadIsWaitedOut: delayed requests are let through in order of arrival as soon as there is room, and refused when
 // that lasts too long; then their state is gone.
 func TestOverloadIsWaitedOut(t *testing.T) {
