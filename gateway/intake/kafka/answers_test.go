@@ -1,11 +1,13 @@
 package kafka
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
 	"os"
 	"sync"
 	"testing"
@@ -247,6 +249,40 @@ func TestABrokerThatEndsItsConnectionsHasNoMoreOfTheRoom(t *testing.T) {
 		}
 		close(end)
 		other.Wait()
+	})
+}
+
+// TestAnAnswerOverTLSThatStandsStillKeepsNoOtherWaiting: its broker reads nothing either, and a goodbye of TLS would wait for that.
+func TestAnAnswerOverTLSThatStandsStillKeepsNoOtherWaiting(t *testing.T) {
+	server := httptest.NewUnstartedServer(nil)
+	server.StartTLS()
+	conf := server.TLS
+	server.Close()
+	synctest.Test(t, func(t *testing.T) {
+		a := testAnswers()
+		near, far := net.Pipe()
+		defer near.Close()
+		go func() { _, _ = tls.Server(near, conf).Write(binary.BigEndian.AppendUint32(nil, longAnswer)) }()
+		still := a.wire(tls.Client(far, &tls.Config{InsecureSkipVerify: true}), 0, "still")
+		if _, err := io.ReadFull(still, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+		why := make(chan error, 1)
+		go func() {
+			_, err := still.Read(make([]byte, longAnswer))
+			why <- err
+		}()
+		begin := time.Now()
+		if waited, failed := (&pipedBroker{a: a, name: "b", send: atOnce}).askOn(longAnswer); failed > 0 || waited > 700*time.Millisecond {
+			t.Errorf("an answer waited for %v, and was refused %d times", waited, failed)
+		}
+		if err := <-why; !errors.Is(err, errStill) {
+			t.Errorf("an answer that stood still: %v", err)
+		}
+		_ = still.Close()
+		if d := time.Since(begin); d > 800*time.Millisecond {
+			t.Errorf("its connection ended after %v", d)
+		}
 	})
 }
 
