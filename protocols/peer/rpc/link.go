@@ -180,6 +180,7 @@ func (l *link) run() {
 	defer l.ls.gone(l)
 	h := l.ls.handler
 	h.Linked(l)
+	l.received.Store(int64(l.now())) // it may have waited for the end of the one that it replaces, and Linked may last
 	var loops sync.WaitGroup
 	loops.Go(l.send)
 	loops.Go(l.watch)

@@ -434,6 +434,9 @@ var errLinked = fault.Errorf(fault.Stale, "the two servers are linked already")
 // admit makes l the link to its server, unless an existing one stays. One that l replaces has ended when admit returns.
 func (ls *Links) admit(l *link) error {
 	for {
+		if l.ctx.Err() != nil { // the other side has given it up and dialled again: that one must not have to yield
+			return context.Cause(l.ctx)
+		}
 		ls.mu.Lock()
 		old := ls.mu.links[l.other.Server]
 		switch {
@@ -454,7 +457,10 @@ func (ls *Links) admit(l *link) error {
 			return errLinked
 		}
 		old.Close("a newer one takes its place")
-		<-old.done
+		select {
+		case <-old.done: // its handler may be at work for long
+		case <-l.ctx.Done():
+		}
 	}
 }
 
