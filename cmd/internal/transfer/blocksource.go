@@ -119,6 +119,17 @@ func newBlockSource(all []block, note *resume, lo, hi int64, losses *Losses) (*b
 		}
 	}
 	s.blocks = slices.DeleteFunc(slices.Clone(s.blocks), func(b block) bool { return slices.Contains(note.Done, b.meta.ULID.String()) })
+	// The rest of the block that was begun comes before blocks that stand before it, which Prometheus made meanwhile: a note has place for one
+	// block that is not whole.
+	slices.SortStableFunc(s.blocks, func(a, b block) int {
+		switch s.begun {
+		case a.meta.ULID.String():
+			return -1
+		case b.meta.ULID.String():
+			return 1
+		}
+		return 0
+	})
 	return s, nil
 }
 

@@ -110,7 +110,7 @@ func (m *Import) forget() error {
 func (m *Import) open(ctx context.Context, note *resume) (source, error) {
 	if m.Source != nil {
 		e := *m.Source
-		if note.Version != 0 && note.Next > e.Lo {
+		if !note.nowhere() && note.Next > e.Lo { // 0 of a note of nowhere is not 1970
 			e.Lo = note.Next
 		}
 		return newServerSource(ctx, &e), nil

@@ -396,8 +396,8 @@ func lineEnd(line []byte) (inText bool, undated int) {
 				return false, i
 			}
 			return false, undated
-		case c == ' ' && line[i-1] != '\\':
-			if line[i-1] == ' ' {
+		case c == ' ' && i > begin && line[i-1] != '\\':
+			if line[i-1] == ' ' && line[i-2] != '\\' { // one more of the same; the last byte of a name may be a space, too: "m\  v=1"
 				continue
 			}
 			if spaces++; spaces == 2 {

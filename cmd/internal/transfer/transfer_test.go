@@ -364,6 +364,9 @@ func TestLineEnd(t *testing.T) {
 	f("m,t=\"q v=1\n", false, "m,t=\"q v=1 9\n")
 	f("m,t=a\\ b v=1,w=\"x y\",z=\"\n", true, "")
 	f("m,t=a\\ b v\\ w=1\n", false, "m,t=a\\ b v\\ w=1 9\n")
+	f("m\\  v=1\n", false, "m\\  v=1 9\n") // a name that ends in a space
+	f("m,t=a\\   v=1\n", false, "m,t=a\\   v=1 9\n")
+	f("m\\  v=1 7\n", false, "")
 	f("m,p=C:\\\\ x v=\"a\" 7\n", false, "")
 	f("# m v=\"a\n", false, "")
 	f(" # m v=1\n", false, "")

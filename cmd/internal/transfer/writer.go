@@ -64,6 +64,13 @@ func (w *writer) isNews(err error) bool {
 	return was != w.said.text
 }
 
+// answered ends an outage: the next one is news, though it has the same words.
+func (w *writer) answered() {
+	w.said.Lock()
+	defer w.said.Unlock()
+	w.said.text = ""
+}
+
 // Pauses between attempts.
 const (
 	retryMin = 500 * time.Millisecond
@@ -186,6 +193,9 @@ func (w *writer) post(ctx context.Context, route string, query url.Values, heade
 		after, err := w.attempt(ctx, route, query, header, body, at)
 		if err == nil {
 			w.wrote.Store(true)
+			if tries > 1 {
+				w.answered()
+			}
 		} else if tries >= firstTriesMax && !w.wrote.Load() {
 			return err
 		}
@@ -224,7 +234,9 @@ func (w *writer) attempt(ctx context.Context, route string, query url.Values, he
 		return 0, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode < 300 || resp.StatusCode >= 500 {
+	switch resp.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
+	default: // also where some rows were refused, and the others were kept
 		w.unsure.Store(true)
 	}
 	if resp.StatusCode/100 == 2 {
