@@ -48,6 +48,10 @@ func (b *brokers) OnBrokerE2E(meta kgo.BrokerMetadata, key int16, e2e kgo.Broker
 		return
 	}
 	b.answered(meta)
+	switch kmsg.Key(key) {
+	case kmsg.Heartbeat, kmsg.ConsumerGroupHeartbeat:
+		b.m.stats.beat(time.Now())
+	}
 }
 
 // failed logs the first failure, and then each time their number has doubled.

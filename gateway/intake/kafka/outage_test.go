@@ -2,11 +2,11 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,7 +92,7 @@ func (c *cable) DialContext(ctx context.Context, network, address string) (net.C
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cut {
-		return nil, errors.New("no route to host")
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	}
 	conn, err := c.dial(ctx, network, address)
 	if err == nil {
@@ -115,39 +115,43 @@ func (c *cable) set(cut bool) {
 // TestAMemberWhoseBrokersAreAwayIsInNoGroup: the client keeps its name in the group, so that the status, the metric and the alert said that all was well while
 // nothing was read. Nothing waits for a commit then, whose age another alert looks at.
 func TestAMemberWhoseBrokersAreAwayIsInNoGroup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var network kfake.VirtualNetwork
-		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(1, "metrics"), kfake.ListenFn(network.Listen))
-		if err != nil {
-			t.Fatal(err)
+	for _, protocol := range []string{"classic", "consumer"} { // the client says nothing of the second while it tries again
+		t.Run(protocol, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { brokersAway(t, protocol) }) })
+	}
+}
+
+func brokersAway(t *testing.T, protocol string) {
+	var network kfake.VirtualNetwork
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(1, "metrics"), kfake.ListenFn(network.Listen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	way := &cable{dial: network.DialContext}
+	c, err := New(Deps{Writer: newMemory(), Dial: way.DialContext}, Settings{Clusters: []Cluster{{
+		Name: "main", Brokers: cluster.ListenAddrs(), Topics: []Topic{{Name: "metrics"}}, SessionTimeout: model.Duration(10 * time.Second),
+		Protocol: protocol, DeadLetter: DeadLetter{File: t.TempDir() + "/dead"},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	f := func(when string, want bool) {
+		t.Helper()
+		time.Sleep(2 * time.Minute) // on the clock of the test
+		if s := c.Status().Clusters[0]; (s.Member != "") != want || s.CommitAge > 60 {
+			t.Errorf("%s: a member: %v, want %v: %+v", when, s.Member != "", want, s)
 		}
-		defer cluster.Close()
-		way := &cable{dial: network.DialContext}
-		c, err := New(Deps{Writer: newMemory(), Dial: way.DialContext}, Settings{Clusters: []Cluster{{
-			Name: "main", Brokers: cluster.ListenAddrs(), Topics: []Topic{{Name: "metrics"}}, SessionTimeout: model.Duration(10 * time.Second),
-			DeadLetter: DeadLetter{File: t.TempDir() + "/dead"},
-		}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- c.Run(ctx) }()
-		f := func(when string, want bool) {
-			t.Helper()
-			time.Sleep(2 * time.Minute) // on the clock of the test
-			if s := c.Status().Clusters[0]; (s.Member != "") != want || s.CommitAge > 60 {
-				t.Errorf("%s: a member: %v, want %v: %+v", when, s.Member != "", want, s)
-			}
-		}
-		f("at first", true)
-		way.set(true)
-		f("without brokers", false)
-		way.set(false)
-		f("with them again", true)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	}
+	f("at first", true)
+	way.set(true)
+	f("without brokers", false)
+	way.set(false)
+	f("with them again", true)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

@@ -92,6 +92,9 @@ func (m *member) statusLocked() ClusterStatus {
 	m.stats.mu.Lock()
 	defer m.stats.mu.Unlock()
 	s.LastError, s.ErrorTime, s.inGroup = m.stats.lastError, m.stats.errorTime, m.stats.inGroup
+	if m.cluster.Protocol == "consumer" && time.Since(m.stats.beatAt) > beatAgeMax {
+		s.inGroup = false
+	}
 	s.CommitAge = time.Since(m.stats.cleanAt).Seconds()
 	return s
 }
@@ -118,6 +121,7 @@ type stats struct {
 	lastError string
 	errorTime time.Time
 	cleanAt   time.Time // when nothing waited to be committed, or a commit succeeded
+	beatAt    time.Time // when a broker last answered a heartbeat
 	inGroup   bool      // the client keeps the name of a group that it lost, so that it does not say this
 }
 
@@ -189,6 +193,16 @@ func (s *stats) joined(in bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inGroup = in
+}
+
+// beatAgeMax is how long after the last answer to a heartbeat we are in a group of KIP-848: brokers remove a member of which they hear nothing after 45 s,
+// 60 at most. The client goes on without a word where brokers do not answer; that of a classic group reports it (groupErrors).
+const beatAgeMax = time.Minute
+
+func (s *stats) beat(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beatAt = at
 }
 
 func (s *stats) clean(at time.Time) {
