@@ -40,7 +40,7 @@ const noteEvery = time.Second
 
 // Run imports everything, and returns how many rows (lines, of line protocol) were written.
 func (m *Import) Run(ctx context.Context) (rows int64, err error) {
-	note := &resume{What: m.What}
+	note, goesOn := &resume{What: m.What}, false
 	if m.Note != "" {
 		old, err := loadResume(m.Note, m.What)
 		if err != nil {
@@ -48,7 +48,7 @@ func (m *Import) Run(ctx context.Context) (rows int64, err error) {
 		}
 		if old != nil {
 			m.Say(fmt.Sprintf("going on where an earlier run ended, after %d rows (%s)", old.Rows, m.Note))
-			note = old
+			note, goesOn = old, true
 		}
 	}
 	if note.Version == 0 {
@@ -71,7 +71,7 @@ func (m *Import) Run(ctx context.Context) (rows int64, err error) {
 	}
 	w := &writer{server: m.Server, losses: m.Losses, say: m.Say}
 	if err := m.pump(ctx, src, w, note); err != nil {
-		if note.nowhere() && !w.unsure.Load() {
+		if note.nowhere() && !w.unsure.Load() && !goesOn { // of a run before this one it is not known what came
 			return 0, errors.Join(err, m.forget()) // nothing to go on with
 		}
 		return note.Rows, errors.Join(err, m.save(note))

@@ -104,3 +104,22 @@ func TestASecondOutageIsSaidToo(t *testing.T) {
 		t.Errorf("%d of two outages were said", said)
 	}
 }
+
+// TestATryWhileTheServerIsAwayKeepsTheTimeOfTheFirstRun: the run before was killed behind its first request. A second one found no server, and removed the
+// note, because nothing was written by it: the third gave the rows another time.
+func TestATryWhileTheServerIsAwayKeepsTheTimeOfTheFirstRun(t *testing.T) {
+	path := writeText(t, "rows.lp", "m value=1\n")
+	killed := &resume{What: "test", Now: 1_790_000_000_000_000_000, Done: []string{}}
+	if err := killed.save(path + ResumeSuffix); err != nil {
+		t.Fatal(err)
+	}
+	_, to := newStore(t, 1)
+	away := *to
+	away.URL = "http://127.0.0.1:1"
+	if n, err := fileImport(&away, path, FormatLine).Run(t.Context()); err == nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	if note, err := loadResume(path+ResumeSuffix, "test"); err != nil || note == nil || note.Now != killed.Now {
+		t.Errorf("the time of the first run is forgotten: %+v: %v", note, err)
+	}
+}
