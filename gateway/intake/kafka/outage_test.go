@@ -116,42 +116,44 @@ func (c *cable) set(cut bool) {
 // nothing was read. Nothing waits for a commit then, whose age another alert looks at.
 func TestAMemberWhoseBrokersAreAwayIsInNoGroup(t *testing.T) {
 	for _, protocol := range []string{"classic", "consumer"} { // the client says nothing of the second while it tries again
-		t.Run(protocol, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { brokersAway(t, protocol) }) })
+		t.Run(protocol, func(t *testing.T) { brokersAway(t, protocol) })
 	}
 }
 
 func brokersAway(t *testing.T, protocol string) {
-	var network kfake.VirtualNetwork
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(1, "metrics"), kfake.ListenFn(network.Listen))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cluster.Close()
-	way := &cable{dial: network.DialContext}
-	c, err := New(Deps{Writer: newMemory(), Dial: way.DialContext}, Settings{Clusters: []Cluster{{
-		Name: "main", Brokers: cluster.ListenAddrs(), Topics: []Topic{{Name: "metrics"}}, SessionTimeout: model.Duration(10 * time.Second),
-		Protocol: protocol, DeadLetter: DeadLetter{File: t.TempDir() + "/dead"},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	f := func(when string, want bool) {
-		t.Helper()
-		time.Sleep(2 * time.Minute) // on the clock of the test
-		if s := c.Status().Clusters[0]; (s.Member != "") != want || s.CommitAge > 60 {
-			t.Errorf("%s: a member: %v, want %v: %+v", when, s.Member != "", want, s)
+	synctest.Test(t, func(t *testing.T) {
+		var network kfake.VirtualNetwork
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(1, "metrics"), kfake.ListenFn(network.Listen))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	f("at first", true)
-	way.set(true)
-	f("without brokers", false)
-	way.set(false)
-	f("with them again", true)
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+		defer cluster.Close()
+		way := &cable{dial: network.DialContext}
+		c, err := New(Deps{Writer: newMemory(), Dial: way.DialContext}, Settings{Clusters: []Cluster{{
+			Name: "main", Brokers: cluster.ListenAddrs(), Topics: []Topic{{Name: "metrics"}}, SessionTimeout: model.Duration(10 * time.Second),
+			Protocol: protocol, DeadLetter: DeadLetter{File: t.TempDir() + "/dead"},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		f := func(when string, want bool) {
+			t.Helper()
+			time.Sleep(2 * time.Minute) // on the clock of the test
+			if s := c.Status().Clusters[0]; (s.Member != "") != want || s.CommitAge > 60 {
+				t.Errorf("%s: a member: %v, want %v: %+v", when, s.Member != "", want, s)
+			}
+		}
+		f("at first", true)
+		way.set(true)
+		f("without brokers", false)
+		way.set(false)
+		f("with them again", true)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
