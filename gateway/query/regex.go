@@ -109,7 +109,7 @@ func short(s string) string {
 	return s
 }
 
-// costOfRegex is nothing for what is no regular expression.
+// costOfRegex is nothing for a text that is no regular expression.
 func costOfRegex(s string) (c regexCost) {
 	if c.classes = countClasses(s); c.classes > regexClassesMax || !strings.ContainsAny(s, "{(") {
 		return c

@@ -301,8 +301,8 @@ func TestTheNewestRowsOfAPrometheusMoveToo(t *testing.T) {
 		}
 	})
 
-	// A Prometheus that runs between two runs of an import makes blocks of what was in its head. Those rows were in neither: the import left
-	// out of the head what is older than the newest block, and read no block that stands before the one it came to.
+	// A Prometheus that runs between two runs of an import makes blocks of the rows in its head. Those were in neither: the import left
+	// out of the head all rows older than the newest block, and read no block that stands before the one it came to.
 	t.Run("Prometheus ran in between", func(t *testing.T) {
 		inHead := slices.IndexFunc(got.batches, func(b *batch) bool { return strings.HasPrefix(b.within, headSign) })
 		if inHead < 2 {

@@ -71,7 +71,7 @@ func (m *Import) Run(ctx context.Context) (rows int64, err error) {
 	}
 	w := &writer{server: m.Server, losses: m.Losses, say: m.Say}
 	if err := m.pump(ctx, src, w, note); err != nil {
-		if note.nowhere() && !w.unsure.Load() && !goesOn { // of a run before this one it is not known what came
+		if note.nowhere() && !w.unsure.Load() && !goesOn { // of a run before this one it is not known which rows came
 			return 0, errors.Join(err, m.forget()) // nothing to go on with
 		}
 		return note.Rows, errors.Join(err, m.save(note))

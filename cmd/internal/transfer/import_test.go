@@ -39,7 +39,7 @@ func refuseFrom(first int) func(int) int {
 	}
 }
 
-// TestRowsWithoutATimeAreNotDoubledWhenAnImportGoesOn: what was sent and not noted had the time of the first run, and came once more with the time of
+// TestRowsWithoutATimeAreNotDoubledWhenAnImportGoesOn: rows that were sent and not noted had the time of the first run, and came once more with the time of
 // the next. Lines of line protocol had another time with each attempt.
 func TestRowsWithoutATimeAreNotDoubledWhenAnImportGoesOn(t *testing.T) {
 	const rows = 35_000 // four batches

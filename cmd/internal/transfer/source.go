@@ -406,7 +406,7 @@ func lineEnd(line []byte) (inText bool, undated int) {
 		case spaces == 1 && c == '"' && line[i-1] == '=':
 			inText = true
 		case spaces == 2:
-			return false, 0 // a time, or what is none and will be refused
+			return false, 0 // a time, or no number, which will be refused
 		}
 	}
 	if spaces == 1 && !inText && line[len(line)-1] != ' ' {

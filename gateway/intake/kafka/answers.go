@@ -26,7 +26,7 @@ import (
 // too long ends its connection, and the client asks again; its broker keeps its place.
 //
 // An answer that stands still while others of its sort wait loses its room, and its connection ends: a thirty-second part has to come each
-// half second. At such a pace one may last longer than the client's own bound of 11 s, so what is only slow is ended by that alone. One that
+// half second. At such a pace one may last longer than the client's own bound of 11 s, so an answer that is only slow is ended by that alone. One that
 // pauses is read in the end: of its broker's answers that are broken off each second one has a second, each fourth two, each eighth four and
 // each sixteenth eight. So no pause that the client itself bears is too long for ever, and one that brings nothing has the room for one and a
 // half seconds on average. And a broker that stood still ends no other until it has brought an answer without that: two that pause would end
@@ -66,7 +66,7 @@ type brokerKey struct {
 	address string
 }
 
-// brokerTurn is what is known of a broker from one connection to the next. Guarded by answers.mu.
+// brokerTurn is the state of a broker kept from one connection to the next. Guarded by answers.mu.
 type brokerTurn struct {
 	wires int
 	used  time.Time // when its last connection ended

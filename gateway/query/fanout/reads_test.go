@@ -207,7 +207,7 @@ func TestARowThatDoesNotTravelWithEvaluationsIsReadByASelect(t *testing.T) {
 						w.t.Fatal(err)
 					}
 					defer loan.Close()
-					for n := int64(1 << 20); n >= 256; n /= 2 { // what is left has room for parts without columns
+					for n := int64(1 << 20); n >= 256; n /= 2 { // the rest has room for parts without columns
 						for loan.Take(n) == nil {
 						}
 					}
