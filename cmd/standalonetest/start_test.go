@@ -22,6 +22,7 @@ var changing = []struct {
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`\d{8}T\d{6}\.\d{3}Z`), "BACKUP"},
 	{regexp.MustCompile(`\[\d{10}(\.\d+)?,`), "[SECONDS,"},
+	{regexp.MustCompile(`\b\d{19}\b`), "NANOSECONDS"},
 	{regexp.MustCompile(`spwt_[\w-]+`), "TOKEN"},
 	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "HASH"},
 	{regexp.MustCompile(`\b\d+(\.\d+)? (B|KiB|MiB)\b`), "SIZE"},
