@@ -95,7 +95,8 @@ func failedAndOldBackupsAlert(t *testing.T) {
 	p.firesLater(37*time.Hour, "SpillwayBackupIsOld")
 }
 
-// brokersThatAreAwayAlert has a process read from brokers that do not run: nothing waits for a commit, whose age alone was looked at.
+// brokersThatAreAwayAlert has a process read from brokers that do not run. The alert on the age of commits does not fire: nothing was read that
+// could be committed.
 func brokersThatAreAwayAlert(t *testing.T) {
 	addr, err := processes.FreeAddr()
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
-// TestClusterWindowsOverEdgesBetweenBuilds: gateways and storage servers of an earlier build are replaced one by one. Queries whose windows reach over
-// the edges of partitions have the same answers through each gateway, to the bit, whichever build it and the servers are of. A gateway of the present
-// build asks servers of the earlier one for rows, which they do not know.
+// TestClusterWindowsOverEdgesBetweenBuilds replaces gateways and storage servers of an earlier build one by one. Queries whose windows cross the
+// edges of partitions have the same answers to the bit, through gateways of both builds. Servers of the earlier build do not know the requests
+// for rows that a gateway of the present build sends.
 func TestClusterWindowsOverEdgesBetweenBuilds(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()

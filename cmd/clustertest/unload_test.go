@@ -167,7 +167,7 @@ func TestClusterAHalfIsCutAgainWhileItsLeaderDies(t *testing.T) {
 	w.check("all rows have moved")
 }
 
-// newCutRows begins a test with a partition of an hour whose rows are on three copies. Leaders move bytesPerSecond of the rows of a partition that was cut.
+// newCutRows starts a cluster with a partition of an hour, which has three copies. Once it is cut, its rows move at bytesPerSecond.
 func newCutRows(t *testing.T, bytesPerSecond int) (w *cutRows, parent lease.Partition) {
 	t.Helper()
 	needsCluster(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
-// TestClusterGatewayWithAWrongClock: a gateway whose clock was set back refused rows of senders with a right clock with 400, so that these dropped
-// them. It stored rows without a time in the past or the future, and its answers to queries without a time were empty.
+// TestClusterGatewayWithAWrongClock: a gateway whose clock was set back answered 400 to senders whose clocks were right, and they dropped those
+// rows. It stored rows without a time in the past or the future, and its answers to queries without a time were empty.
 func TestClusterGatewayWithAWrongClock(t *testing.T) {
 	needsCluster(t)
 	if os.Getenv("CHAOS_FAULTS") == "" {

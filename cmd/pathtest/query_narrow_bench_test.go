@@ -12,7 +12,6 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/protocols/budget"
-	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -57,22 +56,10 @@ func BenchmarkQueryNarrowFar(b *testing.B) {
 			}
 			for _, q := range queries {
 				b.Run(q.Name, func(b *testing.B) {
-					var took [2][]time.Duration
-					var ratios []float64
-					for b.Loop() {
-						var pair [2]time.Duration
-						for i, r := range readers {
-							before := cputime.Used()
-							processtest.AskTable(b, r, promqlsuite.Table, q, end)
-							pair[i] = cputime.Used() - before
-							took[i] = append(took[i], pair[i])
-						}
-						ratios = append(ratios, float64(pair[1])/float64(max(pair[0], 1)))
-					}
-					b.ReportMetric(0, "ns/op")
-					b.ReportMetric(float64(processtest.Median(took[0]).Microseconds()), "one-cpu-µs")
-					b.ReportMetric(float64(processtest.Median(took[1]).Microseconds()), "three-cpu-µs")
-					b.ReportMetric(processtest.Median(ratios), "ratio")
+					processtest.Pair{
+						{"one-cpu-µs", func() { processtest.AskTable(b, readers[0], promqlsuite.Table, q, end) }},
+						{"three-cpu-µs", func() { processtest.AskTable(b, readers[1], promqlsuite.Table, q, end) }},
+					}.Compare(b)
 				})
 			}
 		})

@@ -60,7 +60,7 @@ type slice struct {
 	unnamed bool
 }
 
-// learnLeases stores the lease rows that this server's watch listed, and notes the partitions whose rows were deleted.
+// learnLeases stores the lease rows of a listing, and notes which partitions have no row any more.
 func (s *server) learnLeases(l listed) {
 	was := s.leases
 	s.leases = map[lease.Partition]lease.Lease{}

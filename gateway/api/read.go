@@ -137,7 +137,7 @@ type readQuery struct {
 // done gives back what the matchers used.
 func (q *readQuery) done() { q.loan.Give(q.regexes) }
 
-// newReadQuery compiles a query's matchers, whose memory is booked until done.
+// newReadQuery compiles a query's matchers. Their memory stays booked until done is called.
 func newReadQuery(q *prompb.Query, loan *budget.Loan) (out readQuery, err error) {
 	out = readQuery{loan: loan, mint: q.StartTimestampMs, maxt: q.EndTimestampMs}
 	if h := q.Hints; h != nil {

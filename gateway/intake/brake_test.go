@@ -77,8 +77,8 @@ func TestTablesAreHeldBackAlone(t *testing.T) {
 	})
 }
 
-// TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake: one whose last request was refused kept its brake for ever, so that names of tables, each
-// used once while the store was full, filled the memory.
+// TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake: a table whose last request was refused kept its brake for ever. A sender that used each name
+// once while the store was full filled the memory.
 func TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s brakes

@@ -98,7 +98,8 @@ func jsonRows(metric string, rows int) string {
 	return text.String()
 }
 
-// TestNoRowOfAReplacedFileIsPassedOver: the next dump had the name of the one whose import was interrupted, and its first rows were skipped.
+// TestNoRowOfAReplacedFileIsPassedOver: an import was interrupted, and its file replaced by another dump of the same name. The first rows of that were
+// skipped.
 func TestNoRowOfAReplacedFileIsPassedOver(t *testing.T) {
 	const rows = 50_000
 	s, to := newStore(t, 1)

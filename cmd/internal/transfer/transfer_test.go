@@ -38,7 +38,7 @@ type store struct {
 		got      map[string]int
 		writes   int
 		writing  func(write int) int // status; 0: 204
-		// answering is writing for a write whose rows are kept all the same.
+		// answering gives the status of a write whose rows were kept; 0: 204.
 		answering func(write int) int
 	}
 }
@@ -152,7 +152,7 @@ func (s *store) begin(w http.ResponseWriter) bool {
 	return true
 }
 
-// end answers a write whose rows are kept.
+// end sends the answer to a write, after its rows were kept.
 func (s *store) end(w http.ResponseWriter) {
 	if s.mu.answering != nil {
 		if status := s.mu.answering(s.mu.writes); status != 0 {

@@ -352,10 +352,7 @@ func (e *examination) damaged(ctx context.Context) {
 		for _, table := range mapless {
 			unmapped[table] = append(unmapped[table], srv.ID)
 		}
-		if f := own.Fence; f.At != 0 {
-			e.degraded("fenced before", string(srv.ID), fmt.Sprintf("its store was fenced at %s, and the process started anew since: %s", time.Unix(0, f.At).UTC().Format(time.RFC3339), f.Why),
-				"docs/runbooks/SpillwayStoreFenced.md says what to look at; this goes away a day after the fence")
-		}
+		e.fenced(srv.ID, own.Fence)
 		for _, u := range own.Unreached {
 			by[u.Server], lastWhy[u.Server] = append(by[u.Server], srv.ID), u.Why
 		}
@@ -397,6 +394,15 @@ func (e *examination) damaged(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// fenced reports a store that was fenced before its server's process began.
+func (e *examination) fenced(id topology.ServerID, f peer.PastFence) {
+	if f.At == 0 {
+		return
+	}
+	e.degraded("fenced before", string(id), fmt.Sprintf("its store was fenced at %s, and the process started anew since: %s", time.Unix(0, f.At).UTC().Format(time.RFC3339), f.Why),
+		"docs/runbooks/SpillwayStoreFenced.md says what to look at; this goes away a day after the fence")
 }
 
 // unseen reports servers that send heartbeats and do not answer here: their rows are not known.

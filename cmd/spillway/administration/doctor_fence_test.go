@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// fencedPeer is a server whose store was fenced before its process began; at 0: one that was not, or that is of a build that does not say it.
+// fencedPeer is a server whose store was fenced before its process began. At 0 it was not, or the server is of an older build.
 type fencedPeer struct {
 	townPeer
 	at point.Nanos

@@ -40,8 +40,8 @@ func TestAnImportOfAnotherTableIsNotGoneOnWith(t *testing.T) {
 	}
 }
 
-// TestAnImportInAnotherUnitIsNotGoneOnWith: the rest of a file whose times are seconds was imported as nanoseconds of 1970, because the
-// second command lacked --precision.
+// TestAnImportInAnotherUnitIsNotGoneOnWith: the second command lacked --precision, so the rest of a file with times in seconds was imported as
+// nanoseconds, in 1970.
 func TestAnImportInAnotherUnitIsNotGoneOnWith(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows.lp")
 	if err := os.WriteFile(file, []byte("m v=1 1\n"), 0o600); err != nil {

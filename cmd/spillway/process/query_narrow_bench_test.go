@@ -17,7 +17,6 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/budget"
-	"github.com/spillwaydb/spillway/protocols/cputime"
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
@@ -55,22 +54,10 @@ func BenchmarkQueryNarrow(b *testing.B) {
 			for _, r := range readers {
 				ask(b, r, q, end) // the first of each opens files
 			}
-			var took [2][]time.Duration
-			var ratios []float64
-			for b.Loop() {
-				var pair [2]time.Duration
-				for i, r := range readers {
-					before := cputime.Used()
-					ask(b, r, q, end)
-					pair[i] = cputime.Used() - before
-					took[i] = append(took[i], pair[i])
-				}
-				ratios = append(ratios, float64(pair[1])/float64(max(pair[0], 1)))
-			}
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(float64(processtest.Median(took[0]).Microseconds()), "day-cpu-µs")
-			b.ReportMetric(float64(processtest.Median(took[1]).Microseconds()), "narrow-cpu-µs")
-			b.ReportMetric(processtest.Median(ratios), "ratio")
+			processtest.Pair{
+				{"day-cpu-µs", func() { ask(b, readers[0], q, end) }},
+				{"narrow-cpu-µs", func() { ask(b, readers[1], q, end) }},
+			}.Compare(b)
 		})
 	}
 }
