@@ -29,7 +29,10 @@ PREVIOUS ?= cd0cf359
 # All is compiled as build does it, without cgo: tests take the packages that are compiled, and no C compiler is needed but for
 # the race detector. What GOFLAGS says otherwise is kept.
 export CGO_ENABLED ?= 0
-export GOFLAGS := $(strip $(or $(GOFLAGS),$(shell go env GOFLAGS)) $(if $(findstring -trimpath,$(GOFLAGS)),,-trimpath) $(if $(findstring -tags,$(GOFLAGS)),,-tags=grpcnotrace))
+GOFLAGS := $(strip $(or $(GOFLAGS),$(shell go env GOFLAGS)) $(if $(findstring -trimpath,$(GOFLAGS)),,-trimpath) $(if $(findstring -tags,$(GOFLAGS)),,-tags=grpcnotrace))
+# The compiler and the linker collect garbage a third as often, and nothing else does: storage/brick, protocols/peer/rpc and all that they import
+# took 114 to 125 s of processor time instead of 136 to 143 (2026-12-01, three pairs on a machine with load 30). What they make is the same.
+export GOFLAGS := $(GOFLAGS)$(if $(findstring -toolexec,$(GOFLAGS)),, '-toolexec=env GOGC=300')
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)

@@ -30,7 +30,7 @@ build() {
 	cd "$(echo "$told" | sed -n 's/.*"Dir": "\(.*\)",*$/\1/p')"
 	mkdir -p "$into"
 	# With -trimpath, as the Makefile: the standard library and modules of equal versions are compiled once for all programs.
-	GOWORK=off GOFLAGS="-mod=readonly -trimpath" nice go build -ldflags=-w -tags "$5" -o "$binary.new" "$4"
+	GOWORK=off GOFLAGS="-mod=readonly -trimpath" GOGC=300 nice go build -ldflags=-w -tags "$5" -o "$binary.new" "$4"
 	mv "$binary.new" "$binary"
 	echo "$stamp" >"$binary.from"
 }
