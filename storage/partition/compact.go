@@ -74,7 +74,7 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 	c.DeletionBytes = tombstoneBytes(p.mu.state.Segments)
 	p.mu.asked.clean = p.mu.asked.clean && c.Deletions > 0 // else the deleted rows are gone
 	c.Clean, c.Wanted = p.mu.asked.clean, p.mu.asked.major
-	from := p.settings.ranksFrom(now)
+	from := p.ranksFrom(now)
 	for _, g := range p.mu.segments {
 		if g.info.StampHi < from {
 			c.OldRanks += int64(g.reader.Info().RankBytes)

@@ -265,7 +265,7 @@ func (p *Partition) enterForeign(r *Rows) (logged, error) {
 
 // warnOld warns, once a minute, of rows that come so late that ranks of their time are not kept any more.
 func (p *Partition) warnOld(stamp point.Stamp, now time.Time) {
-	if stamp >= p.settings.ranksFrom(now) {
+	if stamp >= p.ranksFrom(now) {
 		return
 	}
 	p.mu.Lock()

@@ -68,6 +68,26 @@ func others(steps ...string) map[point.Nanos]float64 {
 	return nil
 }
 
+// TestAStagedOverwriteIsReadThoughTheClockOfItsLeaderIsYearsAhead: a compaction by a clock that is years ahead of the servers'
+// left the ranks of all rows out, and an overwrite that was acked before it and forwarded after it lost to the older value for
+// good. Here the machine's clock is ahead: by the servers' it is soon after noon.
+func TestAStagedOverwriteIsReadThoughTheClockOfItsLeaderIsYearsAhead(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.deps.Now = func() point.Nanos { return noon + 30*second }
+	b.must(b.putAs(ranked(5), "a", 1, 1))
+	b.must(b.putAs(ranked(20), "a", 2, 30)) // a neighbour that ranks above the staged row
+	b.must(b.Flush(t.Context(), ByAge))
+	b.must(b.putAs(ranked(25), "a", 3, 40))
+	b.must(b.Flush(t.Context(), ByAge))
+	if c, _ := b.chain(time.Now()); c.OldRanks != 0 {
+		t.Errorf("%d bytes of ranks are old within the minute", c.OldRanks)
+	}
+	b.must(b.Compact(t.Context(), ByRequest))
+	b.must(b.forward(ranked(10), "a", 1, 2))
+	b.reads(0, 0, map[string]map[point.Nanos]float64{"a": {1: 2, 2: 30, 3: 40}})
+}
+
 // TestAClosedPartitionIsWrittenOnceMoreWithoutOldRanks, and its rows stay the same.
 func TestAClosedPartitionIsWrittenOnceMoreWithoutOldRanks(t *testing.T) {
 	fs := vfs.NewMem()

@@ -60,7 +60,7 @@ func (p *Partition) newMajorWriter(w *segment.Writer, v *View, from int, x *exce
 	m := &majorWriter{p: p, w: w, all: v, v: &View{p: p, segments: v.segments[from:], fixed: v.fixed}, excess: x, turn: turn, bytes: p.settings.CompactBytes}
 	m.first = point.DenseID(definitions(v.segments[:from]))
 	if from == 0 {
-		m.ranks = p.settings.ranksFrom(time.Now())
+		m.ranks = p.ranksFrom(time.Now())
 	}
 	w.RanksFrom(m.ranks)
 	return m

@@ -39,6 +39,8 @@ type Deps struct {
 	Lane *lane.Lane
 	// Writes counts the frames of leaders that are logged and applied here, for the lane; nil: they are not counted.
 	Writes *lane.Writes
+	// Now is the time by the median of the servers' clocks. Nil: this server's clock.
+	Now func() point.Nanos
 }
 
 // HeadBytes is where the memory of heads is counted. Safe for concurrent use.

@@ -78,8 +78,19 @@ func (s *Settings) SetDefaults() {
 }
 
 // ranksFrom is the lowest rank that a compaction at a time keeps.
-func (s *Settings) ranksFrom(now time.Time) point.Stamp {
-	return rank.At(point.Nanos(now.Add(-s.ExactRanksFor).UnixNano()))
+func (s *Settings) ranksFrom(now point.Nanos) point.Stamp {
+	return rank.At(now - int64(s.ExactRanksFor))
+}
+
+// ranksFrom is the lowest rank that a compaction keeps when it is now by our own clock. Where the servers' clocks say an
+// earlier time, that counts: a rank that is left out because a clock is ahead is lost, and with it an overwrite that is still
+// staged; one that is kept because a clock is behind goes with a later compaction.
+func (p *Partition) ranksFrom(now time.Time) point.Stamp {
+	at := now.UnixNano()
+	if p.deps.Now != nil {
+		at = min(at, p.deps.Now())
+	}
+	return p.settings.ranksFrom(at)
 }
 
 // bytesPerSeries is the head memory per series before a flush pays in a partition with many series: 64 bytes of state and some

@@ -269,7 +269,7 @@ func (s *Server) partitionDeps(t *table) partition.Deps {
 		}
 		return m.PointOf(l), true
 	}
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Point: point, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane, Writes: s.deps.Writes}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Point: point, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane, Writes: s.deps.Writes, Now: s.deps.Now}
 }
 
 func (s *Server) table(name string) (*table, bool) {
