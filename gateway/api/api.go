@@ -23,7 +23,7 @@ type Settings struct {
 	ReadBytesMax      setting.Bytes `yaml:"read_bytes_max" default:"4MiB" min:"1" help:"Bound of a remote-read request, as sent and unpacked."`
 	ReadFrameBytesMax setting.Bytes `yaml:"read_frame_bytes_max" default:"1MiB" min:"1" help:"Size at which a streamed remote-read answer starts a new frame." price:"More: fewer frames, more memory at the reader, which holds one at a time."`
 	ReadSamplesMax    int           `yaml:"read_samples_max" default:"5000000" min:"1" help:"Bound of one query of a remote read that is not streamed, because its answer is built in memory: about 32 bytes a sample."`
-	ReadRunningMax    int           `yaml:"read_running_max" default:"10" min:"1" help:"How many remote reads and exports of a table run at once, and half as many more of all tables; ten times as many may wait."`
+	ReadRunningMax    int           `yaml:"read_running_max" default:"10" min:"1" help:"How many remote reads and exports of a table run at once, and half as many more of all tables, of which each has one before others have more; ten times as many may wait."`
 	PointsMax         int           `yaml:"points_max" default:"11000" min:"1" help:"Bound of the steps of a range query, as in Prometheus."`
 	Admin             bool          `yaml:"admin" flag:"enable-delete" help:"Open /api/v1/admin/tsdb/delete_series and clean_tombstones, and what Influx clients delete with."`
 	CORSOrigin        string        `yaml:"cors_origin" default:".*" help:"Regular expression, anchored at both ends, of origins whose pages may read answers: any, as in Prometheus, since Grafana's browser access needs it. none lets no page read."`
