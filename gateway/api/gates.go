@@ -19,14 +19,14 @@ func newReadGates(running int) *readGates { return &readGates{rules: newReadRule
 // enter waits for a place for a table. The caller then calls leave. The error is Throttled when too many wait already, and
 // Canceled when ctx ended first.
 func (g *readGates) enter(ctx context.Context, table string) (leave func(), err error) {
-	r := &reading{table: table, told: make(chan struct{}, 1)}
+	r := &reading{table: table, wake: make(chan struct{}, 1)}
 	g.mu.Lock()
 	out := g.rules.ask(r)
 	running, waiting := g.rules.running, g.rules.waiting
 	g.mu.Unlock()
 	out.tell()
 	select {
-	case <-r.told:
+	case <-r.wake:
 	case <-ctx.Done():
 		g.leave(r)
 		return nil, fault.Wrap(ctx.Err(), fault.Canceled, "waiting for other remote reads and exports to end")
@@ -48,7 +48,7 @@ func (g *readGates) leave(r *reading) {
 // tell wakes a read that has a place now, or is refused; nil: none.
 func (r *reading) tell() {
 	if r != nil {
-		r.told <- struct{}{} // once: it has room
+		r.wake <- struct{}{} // once: it has room
 	}
 }
 
@@ -81,7 +81,7 @@ type readTable struct {
 // reading is one remote read or export.
 type reading struct {
 	table string
-	told  chan struct{} // of the runner
+	wake  chan struct{} // of the runner
 
 	came  uint64
 	state readState
