@@ -37,6 +37,7 @@ func (m *Machine) tickClocks(wall time.Time) {
 	}
 	m.clocks.Own(string(m.self.Server), wall.UnixNano(), int64(m.now))
 	m.clock, m.clockKnown = m.clocks.Offset(int64(m.now))
+	m.allClocks = m.knowsClocks()
 	m.clockNewest, _ = m.clocks.Newest(int64(m.now))
 	m.judgeClock()
 }
@@ -115,6 +116,23 @@ func (m *Machine) Latest(now Time, wall point.Nanos) point.Nanos {
 		return median
 	}
 	return max(median, min(wall, median+point.Nanos(m.set.TakeAfter)))
+}
+
+// ClocksKnown reports whether the median has the clock of every server that lives. It has not within the first second or two
+// after a start, nor before any clock was read: then it may be our own clock alone, whatever that says.
+func (m *Machine) ClocksKnown() bool { return m.allClocks }
+
+// knowsClocks is ClocksKnown of a median that is computed now.
+func (m *Machine) knowsClocks() bool {
+	if m.floor == 0 {
+		return false
+	}
+	for s, b := range m.beats {
+		if s != m.self.Server && m.alive(s) && !b.beat.Time.IsZero() && !m.clocks.Known(string(s)) {
+			return false
+		}
+	}
+	return true
 }
 
 // ClockAhead is how far our own wall clock was ahead of the median at the last Tick.

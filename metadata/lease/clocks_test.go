@@ -108,6 +108,36 @@ func TestTheLatestTimeIsOurOwnClocksWithinBounds(t *testing.T) {
 	latest("our clock is known to be off", 2*time.Second, 0)
 }
 
+// TestTheClocksOfLiveServersAreKnownBeforeTheyCount: for a second after its start a server has its own clock alone, and a row
+// that it finds may be of any age.
+func TestTheClocksOfLiveServersAreKnownBeforeTheyCount(t *testing.T) {
+	w := newClockWorld(t)
+	known := func(what string, want bool) {
+		t.Helper()
+		if got := w.m.ClocksKnown(); got != want {
+			t.Errorf("%s: all clocks are known: %t, want %t", what, got, want)
+		}
+	}
+	known("before any clock was read", false)
+	w.second(-time.Hour)
+	known("the rows were not listed yet", false)
+	w.m.floor = 1
+	w.second(-time.Hour)
+	known("alone", true)
+	w.off["s2"], w.off["s3"] = 0, 0
+	w.second(-time.Hour)
+	known("the rows of two others were found", false)
+	delete(w.off, "s3")
+	w.second(-time.Hour)
+	known("one of them beats", false)
+	w.off["s3"] = 0
+	w.second(-time.Hour)
+	known("both do", true)
+	if got := time.Duration(w.m.Latest(w.now, w.true().Add(-time.Hour).UnixNano()) - w.true().UnixNano()); got != 0 {
+		t.Errorf("by all clocks it is %v ahead", got)
+	}
+}
+
 // TestHeartbeatsCarryTheTimeTheyAreSent, not that of the last tick.
 func TestHeartbeatsCarryTheTimeTheyAreSent(t *testing.T) {
 	w := newClockWorld(t)

@@ -69,6 +69,12 @@ func (s *Servers) Own(server string, wall, steady point.Nanos) {
 // Forget drops the observations of a server.
 func (s *Servers) Forget(server string) { delete(s.offsets, server) }
 
+// Known reports whether the clock of a server was observed.
+func (s *Servers) Known(server string) bool {
+	_, ok := s.offsets[server]
+	return ok
+}
+
 // Near counts the clocks that were observed within the last fresh of time, and how many of these lie within some time of an offset.
 func (s *Servers) Near(steady point.Nanos, fresh time.Duration, offset int64, within time.Duration) (near, known int) {
 	for _, o := range s.offsets {

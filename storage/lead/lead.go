@@ -254,6 +254,9 @@ func (l *Lead) Now() point.Nanos { return l.keeper.Now() }
 // Latest is the latest time that it may be, as keeper.Latest.
 func (l *Lead) Latest() point.Nanos { return l.keeper.Latest() }
 
+// ClocksKnown reports whether Now and Latest go by the clocks of all live servers, as keeper.ClocksKnown.
+func (l *Lead) ClocksKnown() bool { return l.keeper.ClocksKnown() }
+
 // Status is this server's view of its leases, for people.
 func (l *Lead) Status() lease.Status { return l.keeper.Status() }
 

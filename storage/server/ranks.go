@@ -18,10 +18,17 @@ import (
 
 // timely refuses a stamp that is too far ahead of the servers' clocks: once accepted, it stays. The later of their median and our own clock counts, since a gateway that
 // is refused sets its stamps back: those of rows that it stages then would be behind the stamps of rows that others staged before.
+//
+// So no time is said while it may be that of our own clock alone, soon after a start: a server whose clock was behind set
+// gateways back by as much, and overwrites that they staged lost to older values.
 func (s *Server) timely(stamp point.Stamp) error {
 	now := s.latest()
 	if !rank.Ahead(stamp, now) {
 		return nil
+	}
+	if s.deps.ClocksKnown != nil && !s.deps.ClocksKnown() {
+		return fault.Errorf(fault.Stale, "nothing was kept: the stamp of the insert is more than %v ahead of the clock of this server, "+
+			"which does not know those of the other servers yet", rank.AheadMax)
 	}
 	s.metrics.ahead.Inc()
 	return peer.NewAhead(now)

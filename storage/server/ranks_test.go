@@ -105,6 +105,31 @@ func TestAStagedOverwriteWinsInAHalfWhoseParentIsLedElsewhere(t *testing.T) {
 	}
 }
 
+// TestAServerThatStartsWithAClockBehindSetsNoGatewayBack: it knew its own clock alone, and said to gateways that it is an hour ago.
+// They stamped the rows that they staged by that, and overwrites of the last hour were acked and never read.
+func TestAServerThatStartsWithAClockBehindSetsNoGatewayBack(t *testing.T) {
+	const now, hour = point.Nanos(1_790_000_000e9), point.Nanos(time.Hour)
+	known := false
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) {
+		d.Now, d.ClocksKnown = func() point.Nanos { return now - hour }, func() bool { return known }
+	})
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	insert := func(at point.Nanos) error {
+		return st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: rank.At(at), Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{60e9}, Values: []float64{1}})
+	}
+	err := insert(now)
+	if clock, anew := peer.NeedsStamp(err); anew || !fault.Is(err, fault.Stale) {
+		t.Errorf("a gateway with the right clock is answered that it is %v: %v", time.Unix(0, clock).UTC(), err)
+	}
+	must(t, insert(now-hour))
+	known = true
+	if clock, anew := peer.NeedsStamp(insert(now)); !anew || clock != now-hour {
+		t.Errorf("by the clocks of all servers it is %v", time.Unix(0, clock).UTC())
+	}
+}
+
 // TestTheHighestRankIsThatOfASealedPartition: its leader says it once no row can come any more, and no other server does.
 func TestTheHighestRankIsThatOfASealedPartition(t *testing.T) {
 	const now = point.Nanos(1_790_000_000e9)

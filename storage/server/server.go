@@ -54,6 +54,8 @@ type Deps struct {
 	Now func() point.Nanos
 	// Latest is the latest time that it may be: stamps up to rank.AheadMax ahead of it are accepted. Nil: Now.
 	Latest func() point.Nanos
+	// ClocksKnown reports whether Now and Latest go by the clocks of all live servers. Nil: they do.
+	ClocksKnown func() bool
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.
 	Weight func(table string) int64
 	// Lane leaves processors to writes; compactions and evaluations wait for turns there, beside the queries of the process. Nil: they do not.

@@ -240,7 +240,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	set := p.cfg.ForServer()
 	set.Server, set.SeriesMax = p.id, p.cfg.Intake.SeriesMax
 	set.StreamSeriesMax = 0 // a gateway's numbers go as far as its own memory does
-	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.Tables, Newest: p.view.Tables.Newest, Leadership: p.lead, Parents: parents{p}, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Latest: p.lead.Latest, Weight: p.weight, Lane: p.lane(), Writes: &p.writes, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.Tables, Newest: p.view.Tables.Newest, Leadership: p.lead, Parents: parents{p}, Chains: p.copies.asChains(), Differs: p.copies.differs, Transfers: p.copies.transfers, Now: p.lead.Now, Latest: p.lead.Latest, ClocksKnown: p.lead.ClocksKnown, Weight: p.weight, Lane: p.lane(), Writes: &p.writes, CPU: cputime.Used, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}

@@ -116,6 +116,13 @@ func (k *Keeper) Latest() point.Nanos {
 	return k.mu.machine.Latest(k.deps.Clock(), wall)
 }
 
+// ClocksKnown is lease.Machine.ClocksKnown.
+func (k *Keeper) ClocksKnown() bool {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.mu.machine.ClocksKnown()
+}
+
 // Placed returns the live placements of a partition, with their directories, as this process sees them; its own first.
 func (k *Keeper) Placed(p lease.Partition) []lease.Member {
 	k.mu.RLock()
