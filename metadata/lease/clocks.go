@@ -37,7 +37,7 @@ func (m *Machine) tickClocks(wall time.Time) {
 	}
 	m.clocks.Own(string(m.self.Server), wall.UnixNano(), int64(m.now))
 	m.clock, m.clockKnown = m.clocks.Offset(int64(m.now))
-	m.allClocks = m.knowsClocks()
+	m.learnClocks()
 	m.clockNewest, _ = m.clocks.Newest(int64(m.now))
 	m.judgeClock()
 }
@@ -118,21 +118,37 @@ func (m *Machine) Latest(now Time, wall point.Nanos) point.Nanos {
 	return max(median, min(wall, median+point.Nanos(m.set.TakeAfter)))
 }
 
-// ClocksKnown reports whether the median has the clock of every server that lives. It has not within the first second or two
-// after a start, nor before any clock was read: then it may be our own clock alone, whatever that says.
-func (m *Machine) ClocksKnown() bool { return m.allClocks }
+// ClocksKnown reports whether the median has had the clock of every server that lived then. It has not within the first second
+// or two after a start, nor before any clock was read: then it may be our own clock alone, whatever that says.
+//
+// Once it has, a server that starts later changes nothing: where each of them did, a rolling restart would keep gateways waiting.
+func (m *Machine) ClocksKnown() bool { return m.clocksLearnt }
 
-// knowsClocks is ClocksKnown of a median that is computed now.
-func (m *Machine) knowsClocks() bool {
-	if m.floor == 0 {
-		return false
+// clocksWithin is for how long after the rows were listed the clocks of others are waited for, of the time in which the store
+// answers: a server that is started anew and anew sends one heartbeat each time, which may be of any age.
+const clocksWithin = 10 * time.Second
+
+// learnClocks notes whether the median that was computed now has the clocks of all.
+func (m *Machine) learnClocks() {
+	switch {
+	case m.clocksLearnt || m.floor == 0:
+	case !m.lacksClock():
+		m.clocksLearnt = true
+	case !m.clocksAwaited:
+		m.clocksAwaited, m.clocksFrom = true, m.mark()
+	default:
+		m.clocksLearnt = m.mark()-m.clocksFrom >= clocksWithin
 	}
+}
+
+// lacksClock reports whether a server lives whose clock was not observed, and whose build says it.
+func (m *Machine) lacksClock() bool {
 	for s, b := range m.beats {
 		if s != m.self.Server && m.alive(s) && !b.beat.Time.IsZero() && !m.clocks.Known(string(s)) {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // ClockAhead is how far our own wall clock was ahead of the median at the last Tick.

@@ -121,10 +121,9 @@ func TestTheClocksOfLiveServersAreKnownBeforeTheyCount(t *testing.T) {
 	known("before any clock was read", false)
 	w.second(-time.Hour)
 	known("the rows were not listed yet", false)
-	w.m.floor = 1
-	w.second(-time.Hour)
-	known("alone", true)
 	w.off["s2"], w.off["s3"] = 0, 0
+	w.rev = 1
+	w.m.floor = 1
 	w.second(-time.Hour)
 	known("the rows of two others were found", false)
 	delete(w.off, "s3")
@@ -136,6 +135,56 @@ func TestTheClocksOfLiveServersAreKnownBeforeTheyCount(t *testing.T) {
 	if got := time.Duration(w.m.Latest(w.now, w.true().Add(-time.Hour).UnixNano()) - w.true().UnixNano()); got != 0 {
 		t.Errorf("by all clocks it is %v ahead", got)
 	}
+}
+
+// TestAGatewayWhoseClockIsAheadIsToldTheTimeWhateverBecomesOfOtherServers: while a server was started anew and anew, or the
+// coordination store was away for as long as clocks are remembered, its inserts were refused without a time, until it gave up.
+func TestAGatewayWhoseClockIsAheadIsToldTheTimeWhateverBecomesOfOtherServers(t *testing.T) {
+	begin := func(others ...topology.ServerID) (w *clockWorld, known func(what string, want bool)) {
+		w = newClockWorld(t)
+		w.m.floor = 1
+		for _, s := range others {
+			w.off[s] = 0
+		}
+		return w, func(what string, want bool) {
+			t.Helper()
+			if got := w.m.ClocksKnown(); got != want {
+				t.Errorf("%s: the clocks are known: %t, want %t", what, got, want)
+			}
+		}
+	}
+	w, known := begin()
+	w.second(0)
+	known("no other has a row", true)
+
+	boots := 0
+	crash := func(w *clockWorld, s topology.ServerID) {
+		boots++
+		w.rev++
+		b := Beat{Server: s, Boot: Boot(fmt.Sprint("again", boots)), Store: StoreID(s), N: 1, Time: w.true()}
+		w.m.Step(w.now, Watched{Events: []coord.Event{{Row: coord.Row{Key: BeatKey(s), Value: b.Encode(), Revision: w.rev}}}}, nil)
+	}
+	w, known = begin("s2")
+	known("before the first second", false)
+	w.seconds(3, 0)
+	known("the other beats", true)
+	crash(w, "s3")
+	w.second(0)
+	known("a third was started", true)
+	delete(w.off, "s2")
+	w.seconds(int(rank.ForgetAfter/time.Second)+10, 0)
+	known("nothing came for as long as clocks are remembered", true)
+
+	w, known = begin("s2")
+	for i := range 15 {
+		crash(w, "s3")
+		w.m.answered()
+		w.second(0)
+		if i == 3 {
+			known("a server beats once each time it is started", false)
+		}
+	}
+	known("it has for a quarter of a minute", true)
 }
 
 // TestHeartbeatsCarryTheTimeTheyAreSent, not that of the last tick.

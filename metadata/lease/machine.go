@@ -76,9 +76,12 @@ type Machine struct {
 	clock       int64 // by heartbeats that came fast: stamps are compared with it
 	clockNewest int64 // by the newest heartbeats: ours is judged by it
 	clockKnown  bool
-	allClocks   bool // the median has the clocks of all live servers
 	clockOff    bool // ours is off: partitions that others can lead are handed over
 	clockTurn   Time // since when clockOff should change; 0: it should not
+
+	clocksLearnt  bool // the median has had the clocks of all live servers
+	clocksAwaited bool
+	clocksFrom    Time // in reachable time: since when they are waited for
 
 	// As of this Step.
 	now Time
