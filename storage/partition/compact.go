@@ -63,6 +63,7 @@ func (p *Partition) askAgain(a requests) {
 
 // chain returns the input of the compaction policy; wait is set while a failure is too fresh to try again.
 func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
+	from := p.ranksFrom(now)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.Closed = now.UnixNano() > p.ident.TimeHi && p.mu.frames == 0 && len(p.mu.frozen) == 0
@@ -74,7 +75,6 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 	c.DeletionBytes = tombstoneBytes(p.mu.state.Segments)
 	p.mu.asked.clean = p.mu.asked.clean && c.Deletions > 0 // else the deleted rows are gone
 	c.Clean, c.Wanted = p.mu.asked.clean, p.mu.asked.major
-	from := p.ranksFrom(now)
 	for _, g := range p.mu.segments {
 		if g.info.StampHi < from {
 			c.OldRanks += int64(g.reader.Info().RankBytes)

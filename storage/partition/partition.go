@@ -39,7 +39,7 @@ type Deps struct {
 	Lane *lane.Lane
 	// Writes counts the frames of leaders that are logged and applied here, for the lane; nil: they are not counted.
 	Writes *lane.Writes
-	// Now is the time by the median of the servers' clocks. Nil: this server's clock.
+	// Now is the time by the median of the servers' clocks, or 1970 while that is not known. Nil: this server's clock.
 	Now func() point.Nanos
 }
 

@@ -34,6 +34,15 @@ func (s *Server) timely(stamp point.Stamp) error {
 	return peer.NewAhead(now)
 }
 
+// ranksNow is the time by which compactions leave out the ranks of old rows: none before it is known by the clocks of all live
+// servers, since our own alone may be years ahead.
+func (s *Server) ranksNow() point.Nanos {
+	if s.deps.ClocksKnown != nil && !s.deps.ClocksKnown() {
+		return 0
+	}
+	return s.now()
+}
+
 // Parents finds the highest rank of partitions that are not led here, and whose keys others have now. Safe for concurrent use.
 type Parents interface {
 	// HighestRank asks the partition's leader, as peer.SealedRanker. Errors mean that it is not known.

@@ -130,6 +130,37 @@ func TestAServerThatStartsWithAClockBehindSetsNoGatewayBack(t *testing.T) {
 	}
 }
 
+// TestAStagedOverwriteIsReadThoughItsLeaderCompactsAsItStarts: a server whose clock is years ahead, and which does not know the
+// others' yet, left the ranks of all rows out of its first compaction. Here the machine's clock is ahead of the rows' ranks.
+func TestAStagedOverwriteIsReadThoughItsLeaderCompactsAsItStarts(t *testing.T) {
+	const noon, second = point.Nanos(1_500_000_000e9), point.Nanos(1e9)
+	p := start(t, vfs.NewMem(), newMap(t), 1, func(d *server.Deps) {
+		d.Now, d.ClocksKnown = func() point.Nanos { return time.Now().UnixNano() }, func() bool { return false }
+	})
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	put := func(stamp point.Nanos, at point.Nanos, value float64, of *peer.Staging) {
+		t.Helper()
+		must(t, st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: rank.At(stamp), Level: point.All, Staging: of, IDs: []point.SeriesID{0}, Times: []point.Nanos{at}, Values: []float64{value}}))
+	}
+	put(noon, 60e9, 1, nil)
+	put(noon+20*second, 61e9, 30, nil) // a neighbour that ranks above the staged row
+	must(t, p.server.FlushAll(t.Context(), false))
+	put(noon+25*second, 62e9, 40, nil)
+	must(t, p.server.FlushAll(t.Context(), true))
+	put(noon+10*second, 60e9, 2, &peer.Staging{Do: peer.Forward})
+	set, err := p.server.Select(t.Context(), &peer.Select{Table: "t", Partitions: []point.PartitionID{1}, Lo: 60e9, Hi: 62e9})
+	must(t, err)
+	defer set.Close()
+	if !set.Next() {
+		t.Fatal("no rows")
+	}
+	if got := fmt.Sprint(set.At().Values); got != "[2 30 40]" {
+		t.Errorf("read are %s", got)
+	}
+}
+
 // TestTheHighestRankIsThatOfASealedPartition: its leader says it once no row can come any more, and no other server does.
 func TestTheHighestRankIsThatOfASealedPartition(t *testing.T) {
 	const now = point.Nanos(1_790_000_000e9)

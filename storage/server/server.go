@@ -54,7 +54,8 @@ type Deps struct {
 	Now func() point.Nanos
 	// Latest is the latest time that it may be: stamps up to rank.AheadMax ahead of it are accepted. Nil: Now.
 	Latest func() point.Nanos
-	// ClocksKnown reports whether Now and Latest go by the clocks of all live servers. Nil: they do.
+	// ClocksKnown reports whether Now and Latest go by the clocks of all live servers, and not by that of this server alone as soon
+	// after a start. Nil: they do.
 	ClocksKnown func() bool
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.
 	Weight func(table string) int64
@@ -271,7 +272,7 @@ func (s *Server) partitionDeps(t *table) partition.Deps {
 		}
 		return m.PointOf(l), true
 	}
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Point: point, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane, Writes: s.deps.Writes, Now: s.deps.Now}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Point: point, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting, Lane: s.deps.Lane, Writes: s.deps.Writes, Now: s.ranksNow}
 }
 
 func (s *Server) table(name string) (*table, bool) {
