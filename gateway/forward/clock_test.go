@@ -2,8 +2,10 @@ package forward_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -25,6 +27,56 @@ func TestAGatewayWithASlowClockWrites(t *testing.T) {
 	}
 	if got := slow.Reserve(1); rank.Time(got) < time.Now().Add(-time.Minute).UnixNano() {
 		t.Errorf("the clock gives %v", time.Unix(0, rank.Time(got)))
+	}
+}
+
+// TestWritesAreAckedSoonByAServerThatDoesNotKnowTheTimeYet: it refuses them without saying a time. No stamp is set back, and no
+// writer gives up, asks without pause, or waits for long after the server knows it. Where others hold rows they are staged there.
+func TestWritesAreAckedSoonByAServerThatDoesNotKnowTheTimeYet(t *testing.T) {
+	const unsure = 2 * time.Second
+	for name, c := range map[string]struct {
+		stages bool
+		within time.Duration
+		asked  int
+	}{
+		"it is asked again":             {within: unsure + 750*time.Millisecond, asked: 14},
+		"its rows are staged by others": {stages: true, within: follow.SilenceMax + 300*time.Millisecond, asked: 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &holders{}
+				clock := forward.NewClock(7, nil)
+				w := newClusterWith(t, func(d *forward.Deps) {
+					if d.Clock = clock; c.stages {
+						d.Staging = h
+					}
+				}, forward.Settings{}, "n1", "n2", "n3")
+				h.all = []topology.ServerID{"n1", "n2", "n3"}
+				w.must(w.write(0))
+				began := time.Now()
+				w.change(func() { // the second holder was started with it
+					w.leads[1] = "n1"
+					w.servers["n1"].unsure, w.servers["n2"].unsure = began.Add(unsure), began.Add(unsure)
+				})
+				if err := w.write(1); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > c.within {
+					t.Errorf("the row was acked after %v", took)
+				}
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if n := w.servers["n1"].asked; n == 0 || n > c.asked {
+					t.Errorf("the leader was asked %d times", n)
+				}
+				if c.stages && (len(w.staged) != 1 || w.staged[0].at != "n3") {
+					t.Errorf("staged are %v", w.staged)
+				}
+				if at := rank.Time(clock.Reserve(1)); at < began.UnixNano() {
+					t.Errorf("stamps were set back to %v", time.Unix(0, at))
+				}
+			})
+		})
 	}
 }
 

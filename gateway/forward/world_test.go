@@ -64,6 +64,8 @@ type server struct {
 	slow   time.Duration           // it answers inserts after so long
 	full   error                   // it keeps no rows of partitions that it leads, and answers this
 	stalls bool                    // it keeps them, and answers that they wait for a copy
+	unsure time.Time               // until then it refuses all rows, staged ones too, as it does not know the time
+	asked  int                     // inserts that it refused so
 	room   func(point.Labels) bool // for a series that is offered; nil: for all
 	store  *querytest.Store
 	seen   rank.Seen
@@ -248,6 +250,9 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 		return err
 	}
 	c := st.s.c
+	if err := st.s.sure(); err != nil {
+		return err
+	}
 	if s := in.Staging; s != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -286,6 +291,17 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	defer c.mu.Unlock()
 	c.inserts[in.Partition] += len(in.IDs)
 	return nil
+}
+
+// sure refuses all stamps as a server does that has just started, whose clock is behind, and which does not know those of the others yet.
+func (s *server) sure() error {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if !time.Now().Before(s.unsure) {
+		return nil
+	}
+	s.asked++
+	return fault.Errorf(fault.Stale, "nothing was kept: the clocks of the other servers are not known yet")
 }
 
 // timely refuses stamps as partitions do.
