@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -85,6 +88,43 @@ func TestAQueueThatIsFullHasRoomForAnotherTable(t *testing.T) {
 	if next := g.leave(&reading{table: "other0", state: readRuns}); next != r {
 		t.Errorf("the next place goes to %v", next)
 	}
+}
+
+// TestReadersThatLeaveKeepNoPlace, whenever it is: while they wait, at the moment at which they get a place or are refused, and later.
+func TestReadersThatLeaveKeepNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newReadGates(4)
+		rng := rand.New(rand.NewPCG(1, 1))
+		var served, refused, gone atomic.Int64
+		var all sync.WaitGroup
+		for range 3000 {
+			table, begins := fmt.Sprint(rng.IntN(30)), time.Duration(rng.IntN(100))*time.Millisecond
+			patience, reads := time.Duration(1+rng.IntN(10))*time.Millisecond, time.Duration(1+rng.IntN(3))*time.Millisecond
+			all.Go(func() {
+				time.Sleep(begins)
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				leave, err := g.enter(ctx, table)
+				switch {
+				case fault.Is(err, fault.Throttled):
+					refused.Add(1)
+				case err != nil:
+					gone.Add(1)
+				default:
+					served.Add(1)
+					time.Sleep(reads)
+					leave()
+				}
+			})
+		}
+		all.Wait()
+		if g.rules.running != 0 || g.rules.active != 0 || g.rules.waiting != 0 || len(g.rules.tables) != 0 {
+			t.Errorf("%d run of %d tables and %d wait, though all have left", g.rules.running, g.rules.active, g.rules.waiting)
+		}
+		if served.Load() == 0 || refused.Load() == 0 || gone.Load() == 0 {
+			t.Errorf("%d were served, %d refused, %d left: this test shows nothing", served.Load(), refused.Load(), gone.Load())
+		}
+	})
 }
 
 // TestPlacesOfReadsAreSharedByTheirRules, whatever comes and goes.
