@@ -137,9 +137,9 @@ func TestTheClocksOfLiveServersAreKnownBeforeTheyCount(t *testing.T) {
 	}
 }
 
-// TestAGatewayWhoseClockIsAheadIsToldTheTimeWhateverBecomesOfOtherServers: while a server was started anew and anew, or the
+// TestAGatewayWhoseClockIsAheadReceivesTheTimeWhateverBecomesOfOtherServers: while a server was started anew and anew, or the
 // coordination store was away for as long as clocks are remembered, its inserts were refused without a time, until it gave up.
-func TestAGatewayWhoseClockIsAheadIsToldTheTimeWhateverBecomesOfOtherServers(t *testing.T) {
+func TestAGatewayWhoseClockIsAheadReceivesTheTimeWhateverBecomesOfOtherServers(t *testing.T) {
 	begin := func(others ...topology.ServerID) (w *clockWorld, known func(what string, want bool)) {
 		w = newClockWorld(t)
 		w.m.floor = 1
