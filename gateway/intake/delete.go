@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -186,7 +187,7 @@ func readPredicate(text string) (d deletion, err error) {
 	if len(list) > 1 {
 		return d, fmt.Errorf("found ;, expected the end")
 	}
-	conds, err := readConditions(list[0])
+	conds, err := readConditions(list[0], false)
 	if err != nil {
 		return d, err
 	}
@@ -224,7 +225,13 @@ func (d *deletion) add(c condition) error {
 }
 
 // condition is one comparison.
-type condition struct{ key, op, value string }
+type condition struct {
+	key, op, value string
+	moment         []token // of time in InfluxQL, in place of the value
+}
+
+// onTime reports whether a condition of InfluxQL is on the time of rows.
+func (c *condition) onTime() bool { return strings.EqualFold(c.key, "time") }
 
 // conditionsMax bounds the comparisons of one deletion.
 const conditionsMax = 100
@@ -232,10 +239,11 @@ const conditionsMax = 100
 // opBytesMax bounds the operator of a comparison: no language has a longer one, and a megabyte of = would be put together for minutes.
 const opBytesMax = 2
 
-// readConditions reads key op value, joined by AND. Anything else is an error for the sender: to ignore it would delete more.
-func readConditions(ts []token) (all []condition, err error) {
+// readConditions reads key op value, joined by AND; of InfluxQL time op moment, too. Anything else is an error for the sender: to ignore it would delete
+// more.
+func readConditions(ts []token, influxQL bool) (all []condition, err error) {
 	for {
-		c, rest, err := readCondition(ts)
+		c, rest, err := readCondition(ts, influxQL)
 		if err != nil {
 			return nil, err
 		}
@@ -252,23 +260,50 @@ func readConditions(ts []token) (all []condition, err error) {
 	}
 }
 
-func readCondition(ts []token) (c condition, rest []token, err error) {
+// unread are parts of conditions that are not supported, by their first token.
+var unread = map[string]string{"(": "parentheses around conditions are not supported", "/": "regular expressions are not supported"}
+
+func readCondition(ts []token, influxQL bool) (c condition, rest []token, err error) {
 	isName := func(t token) bool { return t.quoted || t.text != "" && isWord(t.text[0]) }
 	if len(ts) == 0 {
 		return c, nil, fmt.Errorf(`found the end, expected a condition as host="a"`)
 	}
 	if !isName(ts[0]) || ts[0].text == "" {
-		return c, nil, fmt.Errorf(`found %s, expected a condition as host="a"`, ts[0].text)
+		return c, nil, refused(ts[0], `found %s, expected a condition as host="a"`, ts[0].text)
+	}
+	if influxQL && ts[0].is("now") {
+		return c, nil, errors.New("found now, expected a condition as host='a' or time < now() - 30d: the name comes first")
 	}
 	c.key, ts = ts[0].text, ts[1:]
 	for len(ts) > 0 && len(c.op) < opBytesMax && !ts[0].quoted && strings.Contains("=<>!~", ts[0].text) {
 		c.op, ts = c.op+ts[0].text, ts[1:]
 	}
+	if influxQL && c.op != "" && c.onTime() {
+		end := slices.IndexFunc(ts, func(t token) bool { return t.is("AND", "OR", "TZ") })
+		if end < 0 {
+			end = len(ts)
+		}
+		c.moment = ts[:end]
+		return c, ts[end:], nil
+	}
 	if c.op == "" || len(ts) == 0 || !isName(ts[0]) {
-		return c, nil, fmt.Errorf(`%s %s: expected a condition as host="a"`, c.key, c.op)
+		var at token
+		if len(ts) > 0 {
+			at = ts[0]
+		}
+		return c, nil, refused(at, `%s %s: expected a condition as host="a"`, c.key, c.op)
 	}
 	c.value = ts[0].text
 	return c, ts[1:], nil
+}
+
+// refused is an error at a token, and names what begins there.
+func refused(at token, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if why := unread[at.text]; why != "" && !at.quoted {
+		err = fmt.Errorf("%w: %s", err, why)
+	}
+	return err
 }
 
 // existing finds a table without making it. The error is NotFound.

@@ -2,11 +2,13 @@ package intake_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spillwaydb/spillway/gateway/intake"
 )
@@ -144,7 +146,7 @@ func TestStatementsThatDelete(t *testing.T) {
 		{`DELETE`, "expected FROM, WHERE", all},
 		{`DELETE FROM cpu_usage WHERE`, "expected a condition", all},
 		{`DELETE FROM cpu_usage WHERE host ` + strings.Repeat("=", 200) + ` a`, "host ==: expected a condition", all}, // quadratic: it took hours
-		{`DELETE WHERE time < now() - 1d`, "stands in quotes", all},
+		{`DELETE WHERE time < now() - 1d`, `{"statement_id":0}`, ""},
 		{`DELETE WHERE time > 2 AND time < 2`, "leave nothing", all},
 	} {
 		if got := left(t, f, "POST /query?db=d", url.Values{"q": {c.q}}.Encode(), 200, c.says); got != c.left {
@@ -169,6 +171,49 @@ func TestStatementsThatDelete(t *testing.T) {
 		f.do(t, "POST /query?q=DROP+DATABASE+%22d%22", nil).want(t, 200, `{"results":[{"statement_id":0}]}`)
 	}
 	f.do(t, "GET /query?q=SHOW+DATABASES", nil).want(t, 200, `[{"name":"databases","columns":["name"]}]`)
+}
+
+// TestDeletionsByTimesOfInfluxQL: DELETE … WHERE time < now() - 30d, which jobs for Influx send, was refused as a value that is not one word.
+func TestDeletionsByTimesOfInfluxQL(t *testing.T) {
+	f := start(t, deletes)
+	const done, all = `{"results":[{"statement_id":0}]}`, "1 2 3 4"
+	rows := map[string]time.Duration{"1": -31 * 24 * time.Hour, "2": -29 * 24 * time.Hour, "3": -2 * time.Hour, "4": 5 * time.Minute}
+	for _, c := range []struct{ q, says, left string }{
+		{`DELETE FROM m WHERE time < now() - 30d`, done, "2 3 4"},
+		{`delete from m where TIME <= NOW() - 30d and "time" > now()-32d;`, done, "2 3 4"},
+		{`DELETE FROM m WHERE time < now() AND time > now() - 4w - 2d AND i='a'`, done, "1 4"},
+		{`DELETE FROM m WHERE i='b' AND time < now()`, done, all},
+		{`DELETE WHERE time >= now() - 1h`, done, "1 2 3"},
+		{`DELETE WHERE time < '2026-01-01' + 1d`, done, all},
+
+		{`DELETE WHERE now() - 30d > time`, "the name comes first", all},
+		{`DELETE WHERE (time < now() - 30d)`, "parentheses around conditions are not supported", all},
+		{`DELETE WHERE time < now() - 30d OR i = 'a'`, "found OR, expected AND", all},
+		{`DELETE WHERE time < now() - 30d tz('Europe/Berlin')`, "found tz, expected AND", all},
+		{`DELETE WHERE time < now() - 30d LIMIT 5`, `30d LIMIT 5`, all},
+		{`DELETE WHERE time != now()`, "time != is not supported", all},
+		{`DELETE WHERE time <`, "found no time", all},
+		{`DELETE WHERE time < AND i='a'`, "found no time", all},
+		{`DELETE WHERE i =~ /a/`, "regular expressions are not supported", all},
+		{`DELETE FROM /m/ WHERE time < now() - 30d`, "regular expressions are not supported", all},
+		{`DELETE FROM "autogen"."m" WHERE time < now() - 30d`, "retention policy before the measurement is not supported", all},
+		{`DROP SERIES WHERE time < now() - 30d`, "DELETE deletes rows by their time", all},
+	} {
+		for value, ago := range rows {
+			f.do(t, "POST /write?db=d", fmt.Appendf(nil, "m,i=a value=%s %d\n", value, time.Now().Add(ago).UnixNano())).want(t, 204)
+		}
+		f.do(t, "POST /query?db=d", []byte(url.Values{"q": {c.q}}.Encode()), "Content-Type", "application/x-www-form-urlencoded").want(t, 200, c.says)
+		var values []string
+		for line := range strings.Lines(f.memory.table("d").dump()) {
+			words := strings.Fields(line)
+			values = append(values, words[len(words)-2])
+		}
+		slices.Sort(values)
+		if got := strings.Join(values, " "); got != c.left {
+			t.Errorf("%s: left %s, want %s", c.q, got, c.left)
+		}
+		f.do(t, "POST /query?q=DROP+DATABASE+d", nil).want(t, 200, done)
+	}
 }
 
 // TestNothingIsDeletedWhereDeletionsAreSwitchedOff, which is the default.

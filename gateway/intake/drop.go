@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"time"
 
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/tablename"
@@ -78,30 +76,33 @@ func readDropMeasurement(ts []token) (deletion, error) {
 	return deletion{measurement: ts[0].text, lo: math.MinInt64, hi: math.MaxInt64}, nil
 }
 
-// readDelete reads FROM <name> WHERE <conditions>, of which one may be missing. timed allows conditions on time.
-func readDelete(ts []token, timed bool) (d deletion, err error) {
+// readDelete reads FROM <name> WHERE <conditions>, of which one may be missing. Now is that of conditions on time; nil: there may be none.
+func readDelete(ts []token, now *present) (d deletion, err error) {
 	d.lo, d.hi = math.MinInt64, math.MaxInt64
 	if len(ts) == 0 {
 		return d, errors.New("found EOF, expected FROM, WHERE")
 	}
 	if len(ts) >= 2 && ts[0].is("FROM") {
 		if ts[1].text == "" || !ts[1].quoted && !isWord(ts[1].text[0]) {
-			return d, fmt.Errorf("found %s, expected the name of one measurement: others are not supported", ts[1].text)
+			return d, refused(ts[1], "found %s, expected the name of one measurement: others are not supported", ts[1].text)
 		}
 		d.measurement, ts = ts[1].text, ts[2:]
 	}
 	if len(ts) == 0 {
 		return d, nil
 	}
+	if ts[0].text == "." && !ts[0].quoted {
+		return d, errors.New("found ., expected WHERE: a database or retention policy before the measurement is not supported, db= names the database")
+	}
 	if !ts[0].is("WHERE") {
 		return d, fmt.Errorf("found %s, expected FROM <measurement>, WHERE: no more is supported", ts[0].text)
 	}
-	conds, err := readConditions(ts[1:])
+	conds, err := readConditions(ts[1:], true)
 	if err != nil {
 		return d, err
 	}
 	for _, c := range conds {
-		if err := d.narrow(c, timed); err != nil {
+		if err := d.narrow(c, now); err != nil {
 			return d, err
 		}
 	}
@@ -111,13 +112,13 @@ func readDelete(ts []token, timed bool) (d deletion, err error) {
 	return d, nil
 }
 
-// narrow narrows a deletion by a condition of InfluxQL on a tag, or on time if timed.
-func (d *deletion) narrow(c condition, timed bool) error {
+// narrow narrows a deletion by a condition of InfluxQL on a tag, or on time where there is a now.
+func (d *deletion) narrow(c condition, now *present) error {
 	switch {
-	case c.key == "time" && !timed:
-		return errors.New("DROP SERIES doesn't support time in WHERE clause")
-	case c.key == "time":
-		return d.narrowTime(c)
+	case c.onTime() && now == nil:
+		return errors.New("DROP SERIES doesn't support time in WHERE clause: it drops whole series, DELETE deletes rows by their time")
+	case c.onTime():
+		return d.narrowTime(c, *now)
 	case c.op != "=":
 		return fmt.Errorf("%s %s: only = is supported for tags", c.key, c.op)
 	case c.value == "" || c.key == point.MetricName:
@@ -127,8 +128,8 @@ func (d *deletion) narrow(c condition, timed bool) error {
 	return nil
 }
 
-func (d *deletion) narrowTime(c condition) error {
-	at, err := statementTime(c.value)
+func (d *deletion) narrowTime(c condition, now present) error {
+	at, err := moment(c.moment, now)
 	if err != nil {
 		return err
 	}
@@ -148,17 +149,4 @@ func (d *deletion) narrowTime(c condition) error {
 		return fmt.Errorf("time %s is not supported", c.op)
 	}
 	return nil
-}
-
-// statementTime reads a time of InfluxQL: nanoseconds, or UTC as text. Expressions with now() are not supported.
-func statementTime(text string) (point.Nanos, error) {
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return point.Nanos(n), nil
-	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999", time.DateOnly} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return nanosOf(t), nil
-		}
-	}
-	return 0, fmt.Errorf("invalid time %q: use nanoseconds, or '2026-01-02T15:04:05Z'", text)
 }

@@ -11,6 +11,7 @@ import (
 func FuzzStatements(f *testing.F) {
 	f.Add(`CREATE DATABASE "a b\"c" WITH DURATION 7d; SHOW TAG KEYS ON x LIMIT 5`)
 	f.Add(`'`)
+	f.Add(`DELETE FROM cpu WHERE time < now() - 30d AND time>'2026-01-01'+1h30m AND host='a'`)
 	f.Fuzz(func(t *testing.T, q string) {
 		list, err := statements(q)
 		if err != nil {
@@ -25,6 +26,7 @@ func FuzzStatements(f *testing.F) {
 				n += len(tok.text)
 			}
 			_, _, _ = clauses(ts)
+			_, _ = readDelete(ts[1:], &present{})
 		}
 		if n > len(q) {
 			t.Errorf("%d bytes of tokens out of %d", n, len(q))

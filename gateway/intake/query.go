@@ -48,6 +48,7 @@ func (f *Front) query(ctx context.Context, c *call) Response {
 }
 
 func (f *Front) queryResponse(ctx context.Context, c *call) Response {
+	arrived := nowOf(f.clock)
 	if c.TableErr != nil {
 		return f.failure1(c.TableErr)
 	}
@@ -78,7 +79,7 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	}
 	results := make([]result, len(list))
 	by := c.asker()
-	by.deletes, by.creates = f.mayDelete(c), c.mayCreate()
+	by.deletes, by.creates, by.now = f.mayDelete(c), c.mayCreate(), arrived
 	booked := int64(0)
 	for i, ts := range list {
 		series, err := f.statement(ctx, ts, by)
@@ -193,10 +194,10 @@ func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, er
 		d, err := readDropMeasurement(ts[2:])
 		return nil, f.dropRows(ctx, d, err, by)
 	case word(0, "DROP") && word(1, "SERIES"):
-		d, err := readDelete(ts[2:], false)
+		d, err := readDelete(ts[2:], nil)
 		return nil, f.dropRows(ctx, d, err, by)
 	case word(0, "DELETE"):
-		d, err := readDelete(ts[1:], true)
+		d, err := readDelete(ts[1:], &by.now)
 		return nil, f.dropRows(ctx, d, err, by)
 	case word(0, "SHOW") && word(1, "DATABASES"):
 		return f.showDatabases(ctx, ts[2:], by)
@@ -254,8 +255,9 @@ type asker struct {
 	tablename.Name
 	identity *access.Identity
 	charge   *charge
-	deletes  error // why the request may delete nothing; nil: its permissions decide
-	creates  error // why it may make no table; nil: its permissions decide
+	deletes  error   // why the request may delete nothing; nil: its permissions decide
+	creates  error   // why it may make no table; nil: its permissions decide
+	now      present // of its statements
 }
 
 func (c *call) asker() asker { return asker{Name: c.Name, identity: c.identity, charge: &c.charge} }
