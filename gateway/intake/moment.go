@@ -28,7 +28,8 @@ func nowOf(c *clock.Clock) present {
 }
 
 // errMoment says which times of InfluxQL are read.
-var errMoment = errors.New("use now(), '2026-01-02T15:04:05Z', nanoseconds, or a number with a unit as 1767366245s; behind it + or - and durations as 30d or 1h30m")
+var errMoment = errors.New("use now(), '2026-01-02T15:04:05Z', nanoseconds, or a number with a unit as 1767366245s; " +
+	"behind it + or - and durations as 30d or 1h30m")
 
 // moment reads a time of InfluxQL: now(), UTC as text, nanoseconds, or a number with a unit, and what is added to it or subtracted. What it does not
 // read is an error that names it: a time that is understood otherwise deletes other rows.

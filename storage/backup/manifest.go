@@ -447,6 +447,9 @@ func load(ctx context.Context, at Place, name string, hold func(bytes int64) err
 
 // read has a function read the file of a backup, and returns what it does.
 func read[T any](ctx context.Context, at Place, name string, with func(r io.Reader, size int64) (*T, error)) (*T, error) {
+	if strings.ContainsAny(name, `/\`) {
+		return nil, fault.Errorf(fault.Invalid, "a backup has no name like %.100q: it has no slash, and lies in %s itself", name, at)
+	}
 	f, size, err := at.Read(ctx, name+suffix)
 	if fault.Is(err, fault.NotFound) {
 		return nil, fault.Errorf(fault.NotFound, "%s holds no backup %q", at, name)
@@ -459,8 +462,8 @@ func read[T any](ctx context.Context, at Place, name string, with func(r io.Read
 	return out, fault.Annotate(err, "%s in %s", name+suffix, at)
 }
 
-// Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version, a backup that was removed, or the newest is
-// dated in the future), Unavailable, and those of Settings.Memory.
+// Load loads the named backup, the newest where name is "", and returns its name. Errors: NotFound, Corrupt, Invalid (a later version, a backup that was removed, a name with a slash, or
+// the newest is dated in the future), Unavailable, and those of Settings.Memory.
 func Load(ctx context.Context, at Place, name string, set Settings) (string, *Manifest, error) {
 	return pick(ctx, at, name, set)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
@@ -57,5 +58,28 @@ func TestASegmentOfARestoreThatWentOnSurvivesAPowerCut(t *testing.T) {
 	image := mem.CrashClone(vfs.CrashCloneCfg{})
 	if st, err := image.Stat(cut.dir + "/1-1.seg"); err != nil || st.Size() != g.Size {
 		t.Errorf("after a power cut: %v", err)
+	}
+}
+
+// TestABackupOfAnotherPlaceIsNotReadByItsName: the name ../x read x.backup beside the directory of backups, and that backup's segments here.
+func TestABackupOfAnotherPlaceIsNotReadByItsName(t *testing.T) {
+	mem := vfs.NewMem()
+	other, here := Dir{FS: mem, Path: "/bk"}, Dir{FS: mem, Path: "/bk/here"}
+	for _, at := range []Dir{other, here} {
+		if _, err := Write(t.Context(), mem, at, &Content{Store: "s"}, time.Unix(1, 0), Settings{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := (&Manifest{Made: time.Unix(1, 0)}).name()
+	if _, err := Verify(t.Context(), here, name, Settings{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"../" + name, "segments/../" + name, "/bk/" + name, `..\` + name} {
+		if _, err := Verify(t.Context(), here, name, Settings{}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := Restore(t.Context(), here, name, brick.Deps{FS: mem}, brick.Settings{DataDir: "/data", FreeBytesMin: 1}, Settings{}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
