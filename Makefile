@@ -283,8 +283,9 @@ chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, 
 	@$(call has,./cmd/clustertest,ChaosLosesNothingAcked$$)
 	@$(call has,./cmd/clustertest,ClusterGatewayWithAWrongClock$$)
 	@$(call has,./cmd/clustertest,ClusterAFencedStoreAlerts$$)
+	@$(call has,./cmd/clustertest,ClusterAlertsOfClocksAndASlowDiskFire$$)
 	.ci/faults bin/spillway-faults $(VERSION)
-	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CLUSTER=1 CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults $(TEST) -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$|ClusterGatewayWithAWrongClock$$|ClusterAFencedStoreAlerts$$' ./cmd/clustertest
+	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CLUSTER=1 CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults $(TEST) -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$|ClusterGatewayWithAWrongClock$$|ClusterAFencedStoreAlerts$$|ClusterAlertsOfClocksAndASlowDiskFire$$' ./cmd/clustertest
 
 test-s3: ## backups in a real S3 server that checks signatures: versitygw, built into .cache; S3_SERVER=path of another build of it
 	@test -n "$${S3_SERVER:-}" || GOBIN=$(CURDIR)/.cache/s3 go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || { echo "make test-s3: SKIPPED: versitygw cannot be built here, the reason stands above"; exit 0; }; \

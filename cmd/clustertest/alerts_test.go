@@ -209,6 +209,58 @@ func (p *watcher) quiet(alerts ...string) {
 	}
 }
 
+// sooner shortens the time that a rule waits for, which is a number of its expression: a test does not wait for it.
+func (p *watcher) sooner(alert, number, instead string) {
+	p.t.Helper()
+	r := p.rules[alert]
+	if strings.Count(r.Expr, number) != 1 {
+		p.t.Fatalf("%s has no %q, or more than one: %s", alert, number, r.Expr)
+	}
+	r.Expr = strings.Replace(r.Expr, number, instead, 1)
+	p.rules[alert] = r
+}
+
+// only scrapes until all alerts of a rule have some labels: a machine that is busy may delay what others are compared with.
+func (p *watcher) only(alert string, of string) {
+	p.t.Helper()
+	p.until(alert+" is of "+of+" alone", alert, func(all []string) bool {
+		return !slices.ContainsFunc(all, func(ls string) bool { return !strings.Contains(ls, of) })
+	})
+}
+
+// ends scrapes until a rule has no alert.
+func (p *watcher) ends(alert string) {
+	p.t.Helper()
+	p.until(alert+" ends", alert, func(all []string) bool { return len(all) == 0 })
+}
+
+func (p *watcher) until(what, alert string, holds func(all []string) bool) {
+	p.t.Helper()
+	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		p.scrape()
+		all := p.firing(alert)
+		if holds(all) {
+			p.t.Logf("%s after %v", what, time.Since(began).Round(time.Millisecond))
+			return
+		}
+		if time.Since(began) > 2*processtest.Patience {
+			p.t.Errorf("not yet: %s: %s gives %v", what, p.rules[alert].Expr, all)
+			return
+		}
+	}
+}
+
+// endsLater scrapes once more, as if a while had passed in which nothing happened: rates of what is counted end so.
+func (p *watcher) endsLater(after time.Duration, alert string) {
+	p.t.Helper()
+	p.last = p.last.Add(after)
+	p.scrape()
+	p.scrape()
+	if all := p.firing(alert); len(all) > 0 {
+		p.t.Errorf("%s fires %v later: %v", alert, after, all)
+	}
+}
+
 // later evaluates a rule as it would be a while behind the last scrape, if the metrics were scraped no more.
 func (p *watcher) later(after time.Duration, alert string) []string {
 	p.t.Helper()

@@ -149,6 +149,26 @@ func TestClusterGatewayThatAloneDoesNotReachAServerSaysSo(t *testing.T) {
 	if log := c.Gateways[0].Said(); !strings.Contains(log, "is not reached at its address") || !strings.Contains(log, "server=s2") {
 		t.Errorf("its log:\n%s", log)
 	}
+	c.aPeerCertificateThatExpiresAlerts(p)
+}
+
+// aPeerCertificateThatExpiresAlerts gives s1 a certificate for ten days, and then one for two years, as the README says.
+func (c *crowd) aPeerCertificateThatExpiresAlerts(p *watcher) {
+	c.t.Helper()
+	dir, host := filepath.Dir(c.peer.CA), strings.Split(c.Peers[0], ":")[0]
+	renew := func(days int) {
+		for _, ext := range []string{".crt", ".key"} {
+			c.must(os.Remove(filepath.Join(dir, "s1"+ext)))
+		}
+		c.must((&credentials.Certs{OutDir: dir, Storage: []string{"s1=" + host}, Days: days}).Run())
+	}
+	p.quiet("SpillwayPeerCertificateExpires")
+	renew(10)
+	p.fires("SpillwayPeerCertificateExpires", nil, `instance="s1"`)
+	p.only("SpillwayPeerCertificateExpires", `instance="s1"`)
+	renew(730)
+	p.ends("SpillwayPeerCertificateExpires")
+	c.acksAt(c.doors[1], "default", fmt.Sprintf("m v=1 %d", time.Now().UnixMilli()))
 }
 
 // TestClusterAFencedStoreAlerts: an fsync of a storage server fails. It ends before most scrapes; the alert fires once it was started again, on the note that it left.

@@ -7,12 +7,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // disk is the file system of the store in the program of make chaos (.ci/faults). While the file named by FAULT_SYNC exists, fsyncs fail, and
-// bytes written since the last successful fsync read as zeroes afterwards, as after a kernel that drops dirty pages.
+// bytes written since the last successful fsync read as zeroes afterwards, as after a kernel that drops dirty pages. Where it holds a duration,
+// as 700ms, fsyncs last as much longer instead.
 func disk() vfs.FS {
 	if file := os.Getenv("FAULT_SYNC"); file != "" {
 		return failingFS{vfs.Default, file}
@@ -22,7 +24,7 @@ func disk() vfs.FS {
 
 type failingFS struct {
 	vfs.FS
-	file string // is there: fsyncs fail
+	file string // is there: fsyncs fail, or are slow
 }
 
 func (d failingFS) Unwrap() vfs.FS { return d.FS }
@@ -77,12 +79,20 @@ func (f *failingFile) sync(real func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	end := f.written.Load()
-	if _, err := os.Stat(f.fs.file); err == nil {
+	if text, err := os.ReadFile(f.fs.file); err == nil {
+		if slow, err := time.ParseDuration(string(text)); err == nil {
+			time.Sleep(slow)
+			return f.synced(end, real)
+		}
 		if lost := end - f.mu.synced; f.fresh && lost > 0 {
 			_, _ = f.File.WriteAt(make([]byte, lost), f.mu.synced) // the fsync has failed, whatever this says
 		}
 		return syscall.EIO
 	}
+	return f.synced(end, real)
+}
+
+func (f *failingFile) synced(end int64, real func() error) error {
 	err := real()
 	if err == nil {
 		f.mu.synced = end
