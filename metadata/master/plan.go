@@ -144,7 +144,7 @@ func (p *planner) retention() {
 			continue // never written to: there is nothing to drop
 		}
 		now := min(newest, p.Now)
-		v := retention.Judge(m, retention.Clock{Wall: now, Confirmed: p.set.RetentionConfirmed})
+		v := retention.Judge(m, retention.Clock{Wall: now, Confirmed: p.set.RetentionConfirmed}, retention.Confirmed{})
 		if v.Why != "" {
 			p.alarm(m.Table, v.Held[0], "drop "+names(v.Held), "%s; set the clocks right, or, if they are, start the storage servers with tables.retention_confirmed", v.Why)
 		}

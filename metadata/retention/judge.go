@@ -2,6 +2,7 @@ package retention
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -31,28 +32,91 @@ func (c Clock) Jumped() bool {
 	return c.Seen != 0 && !c.IsConfirmed() && c.Wall > c.Seen && c.Wall-c.Seen > int64(clock.JumpMax)
 }
 
-// Verdict is the decision on the expired partitions of a table: all are dropped, or all are held.
+// Confirmed is the loss that a person confirmed when a table's retention became shorter. The zero Confirmed: none.
+type Confirmed struct {
+	// Retention is what it became: with a longer one nothing is confirmed any more.
+	Retention time.Duration
+	// From and Through bound the ends of the partitions that became too old by it: those up to From were too old before, and are not part of it.
+	From, Through point.Nanos
+}
+
+// of returns which ids are of partitions that a person confirmed, and the others.
+func (c Confirmed) of(m *topology.Map, ids []point.PartitionID) (confirmed, others []point.PartitionID) {
+	if m.Config.Retention > c.Retention {
+		return nil, ids
+	}
+	for _, id := range ids {
+		if p, ok := m.ByID(id); ok && c.covers(p) {
+			confirmed = append(confirmed, id)
+		} else {
+			others = append(others, id)
+		}
+	}
+	return confirmed, others
+}
+
+func (c Confirmed) covers(p *topology.Partition) bool {
+	return c.From < p.TimeHi && p.TimeHi <= c.Through
+}
+
+// Left reports whether a table has partitions that a person confirmed the loss of.
+func (c Confirmed) Left(m *topology.Map) bool {
+	for p := range m.All() {
+		if c.covers(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// And adds an earlier loss to this one, if no partition lies in between.
+func (c Confirmed) And(earlier Confirmed) Confirmed {
+	if earlier.Retention >= c.Retention && earlier.From < c.From && c.From <= earlier.Through {
+		c.From = earlier.From
+	}
+	return c
+}
+
+// Confirm is the loss by a shorter retention, of the map next in place of m; false: by this clock there is none.
+func Confirm(m, next *topology.Map, now point.Nanos) (Confirmed, bool) {
+	c := Confirmed{Retention: next.Config.Retention, From: latestEnd(m, now), Through: latestEnd(next, now)}
+	return c, c.From < c.Through
+}
+
+// latestEnd is the end of the latest partition that is too old.
+func latestEnd(m *topology.Map, now point.Nanos) point.Nanos {
+	end := point.Nanos(math.MinInt64)
+	for _, id := range m.Expired(now) {
+		if p, ok := m.ByID(id); ok {
+			end = max(end, p.TimeHi)
+		}
+	}
+	return end
+}
+
+// Verdict is the decision on the expired partitions of a table: all are dropped, or all are held but those that a person confirmed.
 type Verdict struct {
 	Drop []point.PartitionID
 	Held []point.PartitionID
 	Why  string // they are held
 }
 
-// Judge decides about the partitions that lie wholly before the table's retention.
-func Judge(m *topology.Map, c Clock) Verdict {
+// Judge decides about the partitions that lie wholly before the table's retention. A clock that jumped holds those that a person confirmed, too.
+func Judge(m *topology.Map, c Clock, said Confirmed) Verdict {
 	expired := m.Expired(c.Wall)
 	if len(expired) == 0 {
 		return Verdict{}
 	}
-	hold := func(format string, args ...any) Verdict {
-		return Verdict{Held: expired, Why: fmt.Sprintf(format, args...)}
-	}
 	if c.Jumped() {
-		return hold("the clock says %s, %v after it was last seen", stamp(c.Wall), time.Duration(c.Wall-c.Seen).Round(time.Hour))
+		return Verdict{Held: expired, Why: fmt.Sprintf("the clock says %s, %v after it was last seen", stamp(c.Wall), time.Duration(c.Wall-c.Seen).Round(time.Hour))}
 	}
-	old, all := slices(m, expired)
+	confirmed, others := said.of(m, expired)
+	old, all := slices(m, others)
+	gone, _ := slices(m, confirmed)
+	all -= gone
 	if !c.IsConfirmed() && old > SlicesMax && 2*old > all {
-		return hold("by the clock, which says %s, %d of the %d slices of time of the table are older than its retention of %v", stamp(c.Wall), old, all, m.Config.Retention)
+		return Verdict{Drop: confirmed, Held: others,
+			Why: fmt.Sprintf("by the clock, which says %s, %d of the %d slices of time of the table are older than its retention of %v", stamp(c.Wall), old, all, m.Config.Retention)}
 	}
 	return Verdict{Drop: expired}
 }

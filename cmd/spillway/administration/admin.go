@@ -58,6 +58,10 @@ type admin struct {
 	by   string
 	// unasked: no person is at this process's terminal, so that losses are accepted by --yes alone.
 	unasked bool
+	// unseen: no person was told what the order deletes.
+	unseen bool
+	// keeping is nil where the master keeps the retention.
+	keeping Keeping
 	// listen is how long to wait for a server's heartbeat before it counts as silent.
 	listen time.Duration
 	// silent are the servers that sent no heartbeat while the command listened; nil: it did not listen.

@@ -94,12 +94,15 @@ type Orders struct {
 	steer func(table string, id partitionID, what string, o partitionOrder) (order, error) // an order about a partition
 }
 
+// Keeping has a process note that a table is to have the map next, of another retention, before it has it; seen: a person confirmed the loss.
+type Keeping func(ctx context.Context, m, next *topology.Map, seen bool) error
+
 // OrdersAlone are those of a process that is alone. drop drops a table with its rows.
-func OrdersAlone(store coord.Store, all *tables.Tables, log *slog.Logger, drop func(ctx context.Context, table string) error) Orders {
+func OrdersAlone(store coord.Store, all *tables.Tables, log *slog.Logger, drop func(ctx context.Context, table string) error, keeping Keeping) Orders {
 	one := 1
 	return Orders{
 		open: func(context.Context) (*admin, error) {
-			return &admin{store: store, tables: all, log: log, rng: seeded(), out: io.Discard}, nil
+			return &admin{store: store, tables: all, log: log, rng: seeded(), out: io.Discard, keeping: keeping}, nil
 		},
 		May: func() error { return nil },
 		fit: func(s TableSettings) (TableSettings, error) {

@@ -495,6 +495,11 @@ func (c *TableSet) run(ctx context.Context, a *admin) error {
 			m.Len(), c.Table, lost, SpanText(after.Retention), c.Table)
 	}
 	return a.act(ctx, c.Reason, what, func() error {
+		if a.keeping != nil && m.Config.Retention != next.Config.Retention {
+			if err := a.keeping(ctx, m, next, lost > 0 && !a.unseen); err != nil {
+				return err
+			}
+		}
 		if _, err := a.tables.Change(ctx, c.Table, plan); err != nil {
 			return err
 		}

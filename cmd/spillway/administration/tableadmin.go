@@ -59,6 +59,7 @@ func (o Orders) Keep(ctx context.Context, name string, keep time.Duration, by st
 		if err != nil {
 			return err
 		}
+		a.unseen = true
 		return (&TableSet{Table: name, TableSettings: s, Confirm: name, Reason: "by an Influx client"}).run(ctx, a)
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 // administer carries out orders in a process that is alone.
 func (p *standalone) administer() administration.Orders {
-	return administration.OrdersAlone(p.coord, p.tables, p.log, p.dropTable)
+	return administration.OrdersAlone(p.coord, p.tables, p.log, p.dropTable, p.noteConfirmed)
 }
 
 // administer carries out orders about the cluster in a gateway.
@@ -54,6 +54,9 @@ func (p *standalone) dropTableLocked(ctx context.Context, name string) error {
 				return err
 			}
 		}
+	}
+	if err := p.forgetConfirmed(ctx, name); err != nil {
+		return err
 	}
 	return p.tables.DropTable(ctx, name)
 }

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -131,7 +132,12 @@ func (p *standalone) retainTable(ctx context.Context, name string, c retention.C
 	if !ok {
 		return nil
 	}
-	v := retention.Judge(m, c)
+	v := retention.Judge(m, c, retention.Confirmed{})
+	var unread error
+	if len(v.Held) > 0 {
+		said, _, err := p.confirmed(ctx, name)
+		v, unread = retention.Judge(m, c, said), err
+	}
 	if p.retention.note(name, v) {
 		if v.Why == "" {
 			p.log.Info("retention holds no partitions any more", "table", name)
@@ -145,8 +151,11 @@ func (p *standalone) retainTable(ctx context.Context, name string, c retention.C
 			return err
 		}
 	}
-	_, err := p.tables.Drop(ctx, name, v.Drop...)
-	return err
+	m, err := p.tables.Drop(ctx, name, v.Drop...)
+	if err == nil && len(v.Drop) > 0 {
+		err = p.doneConfirmed(ctx, m)
+	}
+	return errors.Join(unread, err)
 }
 
 // register shows how many partitions are held.
