@@ -70,6 +70,8 @@ type Brick struct {
 		found LostFound
 	}
 
+	garbage garbage
+
 	durable sync.Map // the paths of directories of segments that this process has made, or fsynced the names of
 
 	runner runner

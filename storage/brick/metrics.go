@@ -105,7 +105,8 @@ func (m *metrics) register(reg prometheus.Registerer, b *Brick) error {
 		}),
 		gauge("spillway_brick_lost_found_entries", "Files and directories that no catalogue entry names, put aside in lost+found.", func() float64 { return float64(b.LostFound().Entries) }),
 		gauge("spillway_brick_lost_found_bytes", "Bytes in lost+found.", func() float64 { return float64(b.LostFound().Bytes) }),
-		gauge("spillway_brick_free_bytes", "Free bytes where data and log lie, the lesser of both; NaN: not known.", b.freeBytes),
+		gauge("spillway_brick_free_bytes", "Free bytes where data and log lie, the lesser of both, and those of spillway_brick_dropped_bytes; NaN: not known.", b.freeBytes),
+		gauge("spillway_brick_dropped_bytes", "Bytes of dropped partitions that are still on the disk. They are removed slowly, so that writers do not wait, and at once where room is short.", func() float64 { return float64(b.DroppedBytes()) }),
 		gauge("spillway_brick_read_only", "1 while too little disk space is free.", func() float64 { ro, _ := b.ReadOnly(); return gauge01(ro) }),
 	} {
 		if rerr := reg.Register(c); rerr != nil {

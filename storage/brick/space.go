@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/errors"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -44,7 +45,7 @@ func (b *Brick) RoomFor(bytes int64) error {
 	if err := b.errFrozen(); err != nil {
 		return err
 	}
-	u, err := b.fs.GetDiskUsage(b.set.DataDir)
+	u, err := b.usage(b.set.DataDir)
 	if err != nil || u.AvailBytes >= b.set.FreeBytesMin && u.AvailBytes-b.set.FreeBytesMin >= uint64(max(0, bytes)) {
 		return nil
 	}
@@ -58,18 +59,49 @@ func (b *Brick) Room() (bytes uint64, ok bool) {
 	if b.Frozen() {
 		return 0, true
 	}
-	u, err := b.fs.GetDiskUsage(b.set.DataDir)
+	u, err := b.usage(b.set.DataDir)
 	if err != nil {
 		return 0, false
 	}
 	return u.AvailBytes - min(u.AvailBytes, b.set.FreeBytesMin), true
 }
 
+// usage is the space of the disk with a directory. What dropped placements left is free: it is removed before writes are refused for want of room.
+func (b *Brick) usage(dir string) (vfs.DiskUsage, error) {
+	u, err := b.fs.GetDiskUsage(dir)
+	if n := uint64(max(0, b.DroppedBytes())); err == nil && n > 0 && b.onDataDisk(dir) {
+		u.AvailBytes, u.UsedBytes = u.AvailBytes+n, u.UsedBytes-min(n, u.UsedBytes)
+	}
+	return u, err
+}
+
+// onDataDisk reports whether a directory of the store lies on the disk with the segments.
+func (b *Brick) onDataDisk(dir string) bool {
+	if dir == b.set.DataDir {
+		return true
+	}
+	here, err := b.fs.Stat(dir)
+	if err != nil {
+		return false
+	}
+	data, err := b.fs.Stat(b.set.DataDir)
+	return err == nil && here.DeviceID() == data.DeviceID()
+}
+
+// hurried reports whether the disk with the segments has so little room that what dropped placements left is removed at once.
+func (b *Brick) hurried() bool {
+	u, err := b.fs.GetDiskUsage(b.set.DataDir)
+	if err == nil && u.AvailBytes < b.set.FreeBytesMin+max(b.set.FreeBytesMin, hurryBytes) {
+		return true
+	}
+	return b.files != nil && b.files(b.set.DataDir).Fewer(2*FilesMin)
+}
+
 // freeBytes returns the free space of the directory with less.
 func (b *Brick) freeBytes() float64 {
 	least := math.Inf(1)
 	for _, dir := range []string{b.set.DataDir, b.set.LogDir} {
-		u, err := b.fs.GetDiskUsage(dir)
+		u, err := b.usage(dir)
 		if err != nil {
 			return math.NaN()
 		}
@@ -79,36 +111,22 @@ func (b *Brick) freeBytes() float64 {
 }
 
 // checkSpace looks at the free space of both directories, in bytes and in files. Once below FreeBytesMin or FilesMin the brick stays
-// read-only until a quarter more is free, so that it does not flap.
+// read-only until a quarter more is free, so that it does not flap. Before it is, all that dropped placements left is removed.
 func (b *Brick) checkSpace() {
 	if b.Frozen() {
 		return
 	}
-	var why *string
-	for _, dir := range []string{b.set.DataDir, b.set.LogDir} {
-		u, err := b.fs.GetDiskUsage(dir)
-		// A file system in memory, in tests: it is never full.
-		if errors.Is(err, vfs.ErrUnsupported) {
-			return
-		}
+	why, dir, ok := b.shortage()
+	for end := time.Now().Add(shortageWork); why != nil && b.onDataDisk(dir) && time.Now().Before(end); why, dir, ok = b.shortage() {
+		r, err := b.RemoveSome()
 		if err != nil {
-			b.log.Warn("free disk space is unknown", "dir", dir, "error", err)
-			return
-		}
-		need := b.set.FreeBytesMin
-		if b.readOnly.Load() != nil {
-			need += need / 4
-		}
-		if u.AvailBytes < need {
-			s := fmt.Sprintf("the store is read-only: %d MiB are free in %s, at least %d MiB must be; make room there or lower storage.free_bytes_min",
-				u.AvailBytes>>20, dir, need>>20)
-			why = &s
+			b.log.Warn("the files of a dropped partition could not be removed; they are tried again in a minute", "error", err)
+		} else if !r.More {
 			break
 		}
-		if s := b.filesShort(dir); s != "" {
-			why = &s
-			break
-		}
+	}
+	if !ok {
+		return
 	}
 	if was := b.readOnly.Swap(why); (was == nil) != (why == nil) {
 		if why != nil {
@@ -117,4 +135,35 @@ func (b *Brick) checkSpace() {
 			b.log.Info("brick takes writes again")
 		}
 	}
+}
+
+// shortageWork bounds how long other work of the goroutine waits: the loop that removes goes on.
+const shortageWork = tickEvery / 2
+
+// shortage returns why the brick is to be read-only, and the directory that is short; nil: it has room. ok is false where that is not known.
+func (b *Brick) shortage() (why *string, dir string, ok bool) {
+	for _, dir := range []string{b.set.DataDir, b.set.LogDir} {
+		u, err := b.fs.GetDiskUsage(dir)
+		// A file system in memory, in tests: it is never full.
+		if errors.Is(err, vfs.ErrUnsupported) {
+			return nil, "", false
+		}
+		if err != nil {
+			b.log.Warn("free disk space is unknown", "dir", dir, "error", err)
+			return nil, "", false
+		}
+		need := b.set.FreeBytesMin
+		if b.readOnly.Load() != nil {
+			need += need / 4
+		}
+		if u.AvailBytes < need {
+			s := fmt.Sprintf("the store is read-only: %d MiB are free in %s, at least %d MiB must be; make room there or lower storage.free_bytes_min",
+				u.AvailBytes>>20, dir, need>>20)
+			return &s, dir, true
+		}
+		if s := b.filesShort(dir); s != "" {
+			return &s, dir, true
+		}
+	}
+	return nil, "", true
 }

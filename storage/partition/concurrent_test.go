@@ -262,6 +262,7 @@ func TestNothingComesAfterADrop(t *testing.T) {
 		if n := b.deps.HeadBytes.(*headBytes).Load(); n != 0 {
 			t.Errorf("%d bytes of heads are left", n)
 		}
+		b.removeDropped()
 		if names := b.files(); len(names) != 0 {
 			t.Errorf("files %v are left", names)
 		}

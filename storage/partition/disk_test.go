@@ -138,6 +138,7 @@ func TestADroppedPartitionsFilesDoNotComeBackWithAPowerCut(t *testing.T) {
 	b.must(b.Flush(t.Context(), ByAge))
 	dir := b.brick.SegmentDir(ident.Placement)
 	b.must(b.Drop())
+	b.removeDropped()
 	b.must(b.brick.RaiseEpoch(7, 1)) // a durable commit, and those before it
 	if names, err := mem.CrashClone(vfs.CrashCloneCfg{}).List(dir); err == nil {
 		t.Errorf("%s is there with %q", dir, names)

@@ -374,7 +374,7 @@ func (p *Partition) openChecked(st SegmentState, check func(*segment.Reader) err
 	if err := check(r); err != nil {
 		return nil, errors.Join(err, r.Close(), p.removeSegmentFile(info.ID))
 	}
-	return newSegmentRef(r, st, file, b.FS()), nil
+	return p.newSegmentRef(r, st, file), nil
 }
 
 // extendOrder returns the dense ids in memory in label order, from an order of fewer: ids that are new or came back are sorted and

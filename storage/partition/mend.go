@@ -50,7 +50,7 @@ func (p *Partition) mend(sender point.Epoch, info segment.Info, path string) err
 	if err != nil {
 		return err
 	}
-	if old := p.mended(newSegmentRef(r, g, to, b.FS())); old != nil {
+	if old := p.mended(p.newSegmentRef(r, g, to)); old != nil {
 		old.release()
 	}
 	p.log.Info("a damaged segment was replaced with the bytes of another copy", "segment", info.ID, "bytes", info.Size)

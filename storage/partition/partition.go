@@ -58,6 +58,8 @@ type Partition struct {
 	ids atomic.Pointer[ids]
 	// surplus says that there may be surplus files.
 	surplus atomic.Bool
+	// read counts the segments that the partition or a view has. A dropped partition gets no more.
+	read atomic.Int64
 
 	// compactMu is held by the one compaction that runs, and by Close. Acquired before flushMu.
 	compactMu  sync.Mutex
@@ -216,7 +218,7 @@ func (p *Partition) openSegments() error {
 		if err != nil {
 			return fault.Annotate(err, "partition %s/%d", st.Table, st.Partition)
 		}
-		p.mu.segments = append(p.mu.segments, newSegmentRef(r, g, file, b.FS()))
+		p.mu.segments = append(p.mu.segments, p.newSegmentRef(r, g, file))
 		p.mu.defined += int(g.Definitions)
 	}
 	return nil
@@ -545,22 +547,27 @@ func (p *Partition) letGo() *ids {
 }
 
 // Drop removes the placement and all its data: first the catalogue entry, which it replaces by a note that log and files are to be
-// removed; then these; then the note (I7 backwards). After an error it can be called again; the next start removes by the note any
-// files that a crash left.
+// removed; then the log's records. The files follow piece by piece (brick.RemoveSome), and then the note (I7 backwards). After an error it can be
+// called again; the next start goes on by the note.
 func (p *Partition) Drop() error {
 	p.Close()
+	id := p.ident.Placement
 	batch := p.deps.Brick.NewBatch()
 	batch.Delete((&State{Identity: p.ident}).key())
-	batch.Set(DropKey(p.ident.Placement), nil)
+	batch.Set(DropKey(id), nil)
 	if err := batch.Commit(true); err != nil {
 		return fault.Annotate(err, "drop partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	if err := FinishDrop(p.deps.Brick, p.ident.Placement); err != nil {
+	if err := p.deps.Brick.Drop(id); err != nil {
 		return err
 	}
+	p.deps.Brick.RemoveLater(brick.Dropped{Placement: id, Read: p.isRead, Gone: func() error { return forgetDrop(p.deps.Brick, id) }})
 	p.log.Info("partition dropped")
 	return nil
 }
+
+// isRead reports whether a view has a segment of it.
+func (p *Partition) isRead() bool { return p.read.Load() > 0 }
 
 // TimeBounds returns the lowest and highest time of all rows; ok is false when there are none.
 func (p *Partition) TimeBounds() (lo, hi point.Nanos, ok bool) {

@@ -111,6 +111,16 @@ func (b *bench) close() {
 	}
 }
 
+// removeDropped removes the files of a dropped partition that nobody reads.
+func (b *bench) removeDropped() {
+	b.t.Helper()
+	for more := true; more; {
+		r, err := b.brick.RemoveSome()
+		b.must(err)
+		more = r.More
+	}
+}
+
 func labelsOf(name string) point.Labels { return point.MakeLabels(point.MetricName, "m", "i", name) }
 
 // put appends one row of a series and returns the error.
@@ -229,7 +239,7 @@ func (b *bench) files() []string {
 	return names
 }
 
-// A query that runs while its partition is dropped and its files were closed to make room gets an error that asks for a new look-up.
+// A query that runs while its partition is dropped, its files were closed to leave room for others, and the disk is short of room, gets an error that asks for a new look-up.
 func TestAQueryOfADroppedPartitionReportsNoDamage(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)
@@ -244,8 +254,39 @@ func TestAQueryOfADroppedPartitionReportsNoDamage(t *testing.T) {
 	ss, err := v.Match(nil)
 	b.must(err)
 	b.must(b.Drop())
+	b.must(b.brick.RemoveNow(ident.Placement))
 	if err := v.Read(ss, 0, 1000, func(int, rows.Run) error { return nil }); !fault.Is(err, fault.Stale) {
 		t.Errorf("reading: %v, want stale", err)
+	}
+	b.close()
+}
+
+// A query that began before its partition was dropped reads all rows, and the files go when it ends.
+func TestAQueryOfADroppedPartitionReadsItsRows(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	b.cache.LimitFiles(1)
+	for i := range 2 {
+		b.must(b.put("a", point.Nanos(i), 10))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	v, err := b.View()
+	b.must(err)
+	ss, err := v.Match(nil)
+	b.must(err)
+	b.must(b.Drop())
+	b.removeDropped()
+	n := 0
+	b.must(v.Read(ss, 0, 1000, func(_ int, r rows.Run) error {
+		n += len(r.Times)
+		return nil
+	}))
+	if n != 2 {
+		t.Errorf("%d rows, want 2", n)
+	}
+	v.Close()
+	b.removeDropped()
+	if names := b.files(); len(names) != 0 {
+		t.Errorf("files %v are left", names)
 	}
 	b.close()
 }
@@ -268,6 +309,7 @@ func TestADeletionAfterADropDoesNotBringThePartitionBack(t *testing.T) {
 		t.Error("a view of a dropped partition")
 	}
 	b.must(b.Drop()) // again is fine
+	b.removeDropped()
 	if n := len(b.files()); n != 0 {
 		t.Errorf("%d files are left", n)
 	}

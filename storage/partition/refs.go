@@ -20,6 +20,7 @@ type segmentRef struct {
 	info   segment.Info
 	path   string
 	fs     vfs.FS
+	read   *atomic.Int64 // the partition's segmentRefs that are not released
 
 	refs       atomic.Int32
 	gone       atomic.Bool // replaced or dropped: the catalogue no longer lists it
@@ -28,8 +29,9 @@ type segmentRef struct {
 	rowless atomic.Pointer[roaring.Bitmap] // see rowlessSeries; nil: not read yet
 }
 
-func newSegmentRef(r *segment.Reader, st SegmentState, path string, fs vfs.FS) *segmentRef {
-	g := &segmentRef{reader: r, info: st.Info, path: path, fs: fs}
+func (p *Partition) newSegmentRef(r *segment.Reader, st SegmentState, path string) *segmentRef {
+	g := &segmentRef{reader: r, info: st.Info, path: path, fs: p.deps.Brick.FS(), read: &p.read}
+	g.read.Add(1)
 	g.refs.Store(1)
 	g.tombstones.Store(&st.Tombstones)
 	return g
@@ -46,6 +48,7 @@ func (g *segmentRef) release() {
 	if g.gone.Load() {
 		_ = g.fs.Remove(g.path)
 	}
+	g.read.Add(-1)
 }
 
 // headRef is a head that views may be reading; its memory is freed at the last release.

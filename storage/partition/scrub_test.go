@@ -19,6 +19,7 @@ func TestACheckOfADroppedPartitionFindsNoDamage(t *testing.T) {
 		t.Fatalf("before the drop: %v %v", got, err)
 	}
 	b.must(b.Drop())
+	b.must(b.brick.RemoveNow(ident.Placement))
 	b.mu.segments = []*segmentRef{g.retain()} // as if it had been found just before
 	got, err = read()
 	b.mu.segments = nil

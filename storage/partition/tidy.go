@@ -35,14 +35,19 @@ func Dropping(b *brick.Brick) (ids []point.PlacementID, err error) {
 	return ids, err
 }
 
-// FinishDrop removes the log and the files of a placement without an entry, and the note that they are to go.
-func FinishDrop(b *brick.Brick, id point.PlacementID) error {
-	if err := b.Drop(id); err != nil {
-		return err
-	}
-	if err := b.RemoveSegmentDir(id); err != nil {
-		return err
-	}
+// ResumeDrop has the files of a placement with an unfinished drop removed piece by piece, then its log records and the note. Until then the log
+// must be read without them.
+func ResumeDrop(b *brick.Brick, id point.PlacementID) {
+	b.RemoveLater(brick.Dropped{Placement: id, Gone: func() error {
+		if err := b.Drop(id); err != nil { // the process before may have ended before it did
+			return err
+		}
+		return forgetDrop(b, id)
+	}})
+}
+
+// forgetDrop deletes the note about a placement whose files are gone.
+func forgetDrop(b *brick.Brick, id point.PlacementID) error {
 	batch := b.NewBatch()
 	batch.Delete(DropKey(id))
 	return batch.Commit(false) // needs no fsync: dropping twice is harmless

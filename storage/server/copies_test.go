@@ -244,6 +244,7 @@ func TestRowsThatOnlyARemovedCopyHadAreInLostAndFound(t *testing.T) {
 		}
 		maps.expired = id == 1
 		must(t, p.server.RemovePlacement("t", id+1, at.Identity().Placement, false))
+		p.removeDropped(t)
 		if _, err := fs.Stat(p.brick.SegmentDir(at.Identity().Placement)); err == nil {
 			t.Errorf("files of partition %d are left", id+1)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -341,6 +342,9 @@ func (d *dropper) step() {
 	if d.partition == mapPartitions {
 		return
 	}
+	if r, err := d.w.brick.RemoveSome(); !d.w.done(err) || r.More && d.rng.IntN(2) == 0 {
+		return
+	}
 	if d.rng.IntN(20) != 0 {
 		d.insert()
 		return
@@ -382,6 +386,10 @@ func (w *workload) check(image *vfs.MemFS, before, after int64, on bool) error {
 	if err := w.holds(p.server, before, after, 0); err != nil || !on {
 		return err
 	}
+	p.removeDropped(w.t)
+	if err := w.onlyKnown(p); err != nil {
+		return err
+	}
 	// A row of a series of its own, in a partition of the others.
 	to := newWriter(w.t, p.server)
 	to.again = w.next
@@ -390,6 +398,23 @@ func (w *workload) check(image *vfs.MemFS, before, after int64, on bool) error {
 		return fmt.Errorf("going on with the image: %w", err)
 	}
 	return w.holds(p.server, before, after, 1)
+}
+
+// onlyKnown finds directories of no placement, and placements that lost theirs.
+func (w *workload) onlyKnown(p process) error {
+	var errs []error
+	if ids, err := partition.Dropping(p.brick); len(ids) > 0 || err != nil {
+		errs = append(errs, fmt.Errorf("notes of dropped placements are left: %v, %w", ids, err))
+	}
+	names, _ := p.brick.FS().List(p.brick.FS().PathDir(p.brick.SegmentDir(0))) // none: nothing was flushed
+	for _, name := range names {
+		id, err := strconv.ParseUint(name, 16, 64)
+		at, ok := p.server.Placement(lease.Partition{Table: "t", ID: point.PartitionID(id - 100)})
+		if err != nil || !ok || at.Identity().Placement != point.PlacementID(id) {
+			errs = append(errs, fmt.Errorf("directory %s is of no placement", name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // holds compares all rows that are read with all operations. extra is how many rows were added to the image.

@@ -195,6 +195,7 @@ func TestDamagedPartitionIsDropped(t *testing.T) {
 	if got, _, err := w.rows(p, 1); got != "" || err != nil {
 		t.Errorf("after a restart: %q %v", got, err)
 	}
+	p.removeDropped(t)
 	if _, err := w.fs.Stat(w.file); err == nil {
 		t.Error("its file is still there")
 	}

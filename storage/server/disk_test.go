@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
@@ -164,24 +166,120 @@ func TestDropsLeaveNothing(t *testing.T) {
 		t.Errorf("a late insert: %v, want stale", err)
 	}
 	dir := p.brick.SegmentDir(101)
+	if n := p.brick.DroppedBytes(); n == 0 {
+		t.Error("no bytes count as free")
+	}
+	left, err := fs.List(dir)
+	must(t, err)
+	p.removeDropped(t)
 	if names, err := fs.List(dir); err == nil {
 		t.Errorf("its files are still there: %v", names)
 	}
-	// The state after a power cut between the end of the catalogue entry and that of the files.
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if f, err := fs.Create(fs.PathJoin(dir, "1-1.seg"), vfs.WriteCategoryUnspecified); err != nil || f.Close() != nil {
-		t.Fatal(err)
-	}
 	p.stop(t)
+	// The state after a power cut between the end of the catalogue entry and that of the files.
+	fs = power(t, func(p process, w *writer) {
+		w.insert(t, 1024, []row{{1, 10e9, 1}}, model{})
+		w.flush(t, false)
+		w.insert(t, 2048, []row{{1, 20e9, 1}, {2, 110e9, 2}}, model{})
+		must(t, p.server.DropPartition("t", 1))
+	})
 	p = start(t, fs, maps, 2)
+	if names, err := fs.List(dir); err != nil || !slices.Equal(names, left) || p.brick.DroppedBytes() == 0 {
+		t.Errorf("after a power cut: %v %v, %d bytes count as free; want %v", names, err, p.brick.DroppedBytes(), left)
+	}
+	p.removeDropped(t)
 	if names, err := fs.List(dir); err == nil {
 		t.Errorf("its files are still there after a restart: %v", names)
+	}
+	if ids, err := partition.Dropping(p.brick); len(ids) > 0 || err != nil {
+		t.Errorf("notes of %v are left, %v", ids, err)
 	}
 	for _, pin := range p.brick.Pinning(10) {
 		if pin.Placement == 101 {
 			t.Error("its records pin the log")
+		}
+	}
+	p.stop(t)
+}
+
+// power returns the file system of a store after the power was cut behind a function.
+func power(t *testing.T, f func(process, *writer)) *vfs.MemFS {
+	t.Helper()
+	fs := vfs.NewCrashableMem()
+	p := start(t, fs, newMap(t), 1)
+	f(p, newWriter(t, p.server))
+	image := fs.CrashClone(vfs.CrashCloneCfg{})
+	p.stop(t)
+	return image
+}
+
+// removeDropped removes what dropped partitions left, as Run does.
+func (p process) removeDropped(t *testing.T) {
+	t.Helper()
+	for more := true; more; {
+		r, err := p.brick.RemoveSome()
+		must(t, err)
+		more = r.More
+	}
+}
+
+// TestAPlacementThatComesBackKeepsItsRows: its files of before waited to be removed, and what it wrote anew went with them, now or after a restart.
+func TestAPlacementThatComesBackKeepsItsRows(t *testing.T) {
+	for _, drops := range []string{"in this process", "in one before"} {
+		fs, maps, truth := vfs.NewCrashableMem(), newMap(t), model{}
+		p := start(t, fs, maps, 1)
+		w := newWriter(t, p.server)
+		w.insert(t, 1024, []row{{1, 10e9, 1}}, model{})
+		w.flush(t, false)
+		w.insert(t, 2048, []row{{1, 20e9, 1}}, model{})
+		must(t, p.server.RemovePlacement("t", 1, 101, false))
+		if drops == "in one before" {
+			p.stop(t)
+			p = start(t, fs, maps, 2)
+			w = newWriter(t, p.server)
+		}
+		w.insert(t, 4<<20, []row{{1, 30e9, 3}}, truth)
+		w.flush(t, false)
+		w.insert(t, 5<<20, []row{{1, 40e9, 4}}, truth)
+		p.removeDropped(t)
+		want := truth.String(0, 300e9, func(point.Labels) bool { return true })
+		for range 2 {
+			if got := read(t, p.server, &peer.Select{Table: "t", Lo: 0, Hi: 300e9}); got != want {
+				t.Errorf("dropped %s: read\n%swant\n%s", drops, got, want)
+			}
+			image := fs.CrashClone(vfs.CrashCloneCfg{})
+			p.stop(t)
+			fs = image
+			p = start(t, fs, maps, 3)
+			p.removeDropped(t)
+		}
+		p.stop(t)
+	}
+}
+
+// TestRunRemovesWhatDropsLeft, those of an earlier process, too, while rows are written.
+func TestRunRemovesWhatDropsLeft(t *testing.T) {
+	maps := newMap(t)
+	fs := power(t, func(p process, w *writer) {
+		w.insert(t, 1024, []row{{1, 10e9, 1}, {1, 110e9, 1}}, model{})
+		w.flush(t, false)
+		must(t, p.server.DropPartition("t", 1))
+	})
+	p := start(t, fs, maps, 2)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.server.Run(ctx) }()
+	must(t, p.server.DropPartition("t", 2))
+	w := newWriter(t, p.server)
+	for at := int64(0); p.brick.DroppedBytes() > 0; at++ {
+		w.insert(t, point.Stamp(at+4)<<20, []row{{1, 210e9 + at, 1}}, model{})
+	}
+	stop()
+	must(t, <-ended)
+	p.removeDropped(t)
+	for _, id := range []point.PlacementID{101, 102} {
+		if names, err := fs.List(p.brick.SegmentDir(id)); err == nil {
+			t.Errorf("of placement %d are left: %v", id, names)
 		}
 	}
 	p.stop(t)

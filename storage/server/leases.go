@@ -319,6 +319,10 @@ func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement,
 	return t.create(at.ID, func() (*partition.Partition, error) {
 		ident := partition.Identity{Table: t.name, Partition: at.ID, Placement: pl.ID, TimeLo: at.TimeLo, TimeHi: at.TimeHi,
 			PointLo: at.PointLo, PointHi: at.PointHi}
+		// One that comes back: before its epoch and its entry are written, since the end of a drop forgets both, and removes all files.
+		if err := s.deps.Brick.RemoveNow(pl.ID); err != nil {
+			return nil, err
+		}
 		if err := s.deps.Brick.RaiseEpoch(pl.ID, epoch); err != nil {
 			return nil, err
 		}

@@ -36,6 +36,7 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return every(ctx, measurePeriod, s.measure) })
 	g.Go(func() error { return s.scrub(ctx) })
+	g.Go(func() error { return s.removeDropped(ctx) })
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():

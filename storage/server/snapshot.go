@@ -19,7 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Snapshot is the source of a backup. Its segments are not deleted until it is closed, but for those of partitions that are dropped.
+// Snapshot is the source of a backup. Its segments are not deleted until it is closed, but for those of partitions that are dropped: these are kept for a minute at most.
 type Snapshot struct {
 	backup.Content
 	views []*partition.View

@@ -10,17 +10,16 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// tidy finishes the drops that an earlier process began, and puts aside files and log records without an entry in the
+// tidy goes on with the drops that an earlier process began, and puts aside files and log records without an entry in the
 // catalogue. It runs when catalogue and log were read whole and agree: only then can it decide that data is
 // superfluous.
 func (s *Server) tidy() error {
+	known := map[string]bool{}
 	for _, id := range s.dropping {
 		s.deps.Log.Info("ending the drop of a placement", "placement", id)
-		if err := partition.FinishDrop(s.deps.Brick, id); err != nil {
-			return err
-		}
+		partition.ResumeDrop(s.deps.Brick, id)
+		known[id.String()] = true
 	}
-	known := map[string]bool{}
 	for _, t := range s.tables() {
 		for _, p := range t.all() {
 			known[p.Identity().Placement.String()] = true

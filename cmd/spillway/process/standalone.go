@@ -296,7 +296,7 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	load := p.server.HeadLoad()
 	one := ui.Server{ID: string(settings.LocalServer), Live: p.brick.Err() == nil, Load: &load}
 	if u, err := vfs.Default.GetDiskUsage(existing(p.cfg.DataDir)); err == nil {
-		one.Disk = &ui.Disk{Free: u.AvailBytes, Total: u.TotalBytes}
+		one.Disk = &ui.Disk{Free: u.AvailBytes + uint64(p.brick.DroppedBytes()), Total: u.TotalBytes} // which would be removed before writes are refused
 	}
 	if c := p.server.Scrub(); !p.cfg.Storage.NoScrub {
 		one.Scrub = &ui.Scrub{PassBegan: c.PassBegan, PassEnded: c.PassEnded, Segments: c.Segments, Checked: c.Checked, BytesPerSecond: c.BytesPerSecond, Damaged: c.DamageSeen}

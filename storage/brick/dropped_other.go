@@ -1,0 +1,14 @@
+//go:build !linux && !darwin
+
+package brick
+
+import (
+	"errors"
+	"os"
+)
+
+// truncate shortens no file here: it could have other names.
+func truncate(uintptr, int64) error { return errors.ErrUnsupported }
+
+// linked is unknown here.
+func linked(os.FileInfo) bool { return false }
