@@ -137,6 +137,63 @@ func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 	c.report(senders)
 }
 
+// TestClusterADrainedServerThatDiesWhileItsFilesAreRemovedIsUsedAgain drains one of four servers while rows are written, kills it each time that files of partitions wait to be
+// removed there, and has it used again. Every acked row is there, it has files of its placements alone, and none was put aside.
+func TestClusterADrainedServerThatDiesWhileItsFilesAreRemovedIsUsedAgain(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	seed := uint64(processtest.EnvInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d", seed)
+	c := newCrowd(t, movesPlan())
+	c.table("default", time.Hour, 2)
+	ps, written := c.filled("of2", 2, 12)
+	c.within(processtest.Patience, "all have two copies", c.moved(ps, 2))
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
+	stop := c.load(senders)
+	c.ackMore(senders)
+	dropped := func() float64 { return processtest.Metric(t, c.Admin[0], "spillway_brick_dropped_bytes") }
+	c.within(processtest.Patience, "s1 drains", func() bool {
+		_, code := c.cli("server", "drain", "s1", "--reason=old disk")
+		return code == 0
+	})
+	began := time.Now()
+	empty := func() bool { return len(c.placedOn(ps, "s1")) == 0 && c.bytesIn("s1") == 0 }
+	for kills := 1; kills <= 3 && !empty(); kills++ {
+		c.within(3*processtest.Patience, "files of partitions wait to be removed at s1, or all are", func() bool { return dropped() > 0 || empty() })
+		t.Logf("s1 is killed, after %v, %v bytes wait to be removed there", time.Since(began).Round(time.Millisecond), dropped())
+		c.server("s1").Kill()
+		c.start(c.server("s1"))
+	}
+	c.within(3*processtest.Patience, "all have two copies elsewhere", c.moved(ps, 2, "s1"))
+	t.Logf("all have two copies elsewhere after %v", time.Since(began).Round(time.Millisecond))
+	c.within(3*processtest.Patience, "s1 has nothing", func() bool { r := c.shown("s1"); return r.Placements == 0 && r.Leads == 0 })
+	c.within(processtest.Patience, "s1 has deleted its copies", func() bool { sums, _ := c.segmentsOn(c.server("s1")); return len(sums) == 0 && dropped() == 0 })
+	t.Logf("s1 is empty after %v", time.Since(began).Round(time.Millisecond))
+	c.command("server", "undrain", "s1")
+	p := ps[0]
+	on, _ := c.placesOf(p)
+	c.movesTo(p, on[0], "s1")
+	c.within(3*processtest.Patience, "a partition has moved to s1", func() bool { return c.moved([]lease.Partition{p}, 2, on[0])() && c.isOn(p, "s1") })
+	for series, ms := range c.putInto("of2", ps, 10) {
+		written[series] = ms
+	}
+	c.ackMore(senders)
+	stop()
+	c.server("s1").Kill()
+	c.start(c.server("s1"))
+	c.holdsOnce("of2", written)
+	for _, s := range senders {
+		c.answers("default", s.metric)
+		s.check()
+	}
+	c.report(senders)
+	for i, addr := range c.Admin {
+		if n := processtest.Metric(t, addr, "spillway_brick_lost_found_entries"); n != 0 {
+			t.Errorf("%v files were put aside on %s", n, c.Storage[i].Name)
+		}
+	}
+}
+
 // TestClusterAPartitionMovesToTheServerNamed moves partitions with rows, led by the server that they leave, while rows are written to them and others; the
 // source and the target are killed in the middle. At every moment all acked rows are read.
 func TestClusterAPartitionMovesToTheServerNamed(t *testing.T) {
