@@ -2,6 +2,7 @@ package brick
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,9 @@ type garbage struct {
 	removing sync.Mutex // held while a piece is removed; acquired before mu
 	mu       struct {
 		sync.Mutex // never held for I/O: partitions that are made ask whether they have files here
-		left       []*left
+		// Both change with removing held, too, so that its holder reads them without mu. A table of narrow partitions that is dropped has 100,000.
+		left []*left // oldest first
+		of   map[point.PlacementID]*left
 	}
 }
 
@@ -58,7 +61,7 @@ const (
 	// removeRetry is when a placement whose files cannot be removed is tried again.
 	removeRetry = time.Minute
 	// hurryBytes are how much room there must be beside FreeBytesMin for removing to yield to writers, or FreeBytesMin again, if that is more:
-	// what is written until it is looked at again must find room. Larger: fuller disks yield less.
+	// all bytes written until the next look must find room. Larger: fuller disks yield less.
 	hurryBytes = 1 << 30
 )
 
@@ -73,8 +76,11 @@ func (b *Brick) RemoveLater(d Dropped) {
 	}
 	b.count(l)
 	g.mu.Lock()
-	g.mu.left = append(g.mu.left, l)
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	if g.mu.of == nil {
+		g.mu.of = map[point.PlacementID]*left{}
+	}
+	g.mu.left, g.mu.of[d.Placement] = append(g.mu.left, l), l
 }
 
 // DroppedBytes are the bytes of dropped placements that are still on the disk and may be removed.
@@ -89,7 +95,7 @@ type Removed struct {
 }
 
 // RemoveSome removes a piece of what dropped placements left: a file, 16 MiB of a large one, or the directory. Where the disk is short of room it
-// is a whole file, and what is being read goes, too. Errors are Unavailable: that placement is tried again after a minute, and the others meanwhile.
+// is a whole file, and files that are being read go, too. Errors are Unavailable: that placement is tried again after a minute, and the others meanwhile.
 func (b *Brick) RemoveSome() (r Removed, err error) {
 	if b.Err() != nil || b.Frozen() {
 		return Removed{}, nil
@@ -104,7 +110,7 @@ func (b *Brick) RemoveSome() (r Removed, err error) {
 	}
 	r.More = true
 	if r.Bytes, r.Ended, err = b.removeSome(l, r.Hurry); err != nil {
-		l.retry, l.listed = time.Now().Add(removeRetry), false
+		b.failed(l)
 	}
 	return r, err
 }
@@ -117,23 +123,34 @@ func (b *Brick) RemoveNow(p point.PlacementID) error {
 	}
 	g.removing.Lock()
 	defer g.removing.Unlock()
-	if l := g.find(p); l != nil {
-		return b.removeRest(l)
+	l := g.find(p)
+	if l == nil {
+		return nil
 	}
-	return nil
+	err := b.removeRest(l)
+	if err != nil {
+		b.failed(l)
+	}
+	return err
+}
+
+// failed has a placement wait until it is tried again. Until then its bytes are not free: what relied on their room would fill the disk.
+func (b *Brick) failed(l *left) {
+	l.retry, l.listed, l.free = time.Now().Add(removeRetry), false, false
+	b.uncount(l, l.counted)
 }
 
 // next returns the oldest dropped placement of which something may be removed; nil: there is none.
 func (b *Brick) next(hurry bool) *left {
-	b.garbage.mu.Lock()
-	all := slices.Clone(b.garbage.mu.left)
-	b.garbage.mu.Unlock()
 	now := time.Now()
-	for _, l := range all {
-		if !l.unread {
+	for _, l := range b.garbage.mu.left {
+		if now.Before(l.retry) {
+			continue
+		}
+		if !l.unread || !l.free {
 			b.count(l)
 		}
-		if (l.free || hurry) && !now.Before(l.retry) {
+		if l.free || hurry {
 			return l
 		}
 	}
@@ -143,13 +160,13 @@ func (b *Brick) next(hurry bool) *left {
 // count counts the bytes of a placement as free once they may be removed. Those of files with several names (a backup may be made of links) are
 // not freed by removing one.
 func (b *Brick) count(l *left) {
-	l.unread = l.d.Read == nil || !l.d.Read()
+	l.unread = l.unread || l.d.Read == nil || !l.d.Read()
 	if l.free || !l.unread && time.Since(l.since) < readMax {
 		return
 	}
 	l.free = true
 	dir := b.SegmentDir(l.d.Placement)
-	names, _ := b.fs.List(dir) // whoever removes them reports an error
+	names, _ := b.fs.List(dir) // their removal reports an error
 	for _, name := range names {
 		if st, err := b.fs.Stat(b.fs.PathJoin(dir, name)); err == nil && !linked(st) {
 			l.counted += st.Size()
@@ -179,7 +196,7 @@ func (b *Brick) removeSome(l *left, hurry bool) (bytes int64, ended bool, err er
 	path := b.fs.PathJoin(dir, l.names[len(l.names)-1])
 	st, err := b.fs.Stat(path)
 	if err == nil && !st.IsDir() {
-		if size := st.Size(); size > removePiece && l.unread && !hurry && !linked(st) && b.shorten(path, size-removePiece) {
+		if size := st.Size(); size > removePiece && l.unread && !hurry && isSegment(path) && b.shorten(path, size-removePiece) {
 			b.uncount(l, removePiece)
 			return removePiece, false, nil
 		}
@@ -196,6 +213,9 @@ func (b *Brick) removeSome(l *left, hurry bool) (bytes int64, ended bool, err er
 	return bytes, false, nil
 }
 
+// isSegment reports whether Read tells of a file. One that a leader sends may be read to be checked, and surplus to be handed over.
+func isSegment(path string) bool { return strings.HasSuffix(path, ".seg") }
+
 // shorten cuts off the end of a file; false: it cannot be done here, or not with this file.
 func (b *Brick) shorten(path string, size int64) bool {
 	f, err := b.fs.OpenReadWrite(path, writeCategory)
@@ -203,11 +223,11 @@ func (b *Brick) shorten(path string, size int64) bool {
 		return false
 	}
 	fd := f.Fd()
-	cut := fd != vfs.InvalidFd && truncate(fd, size) == nil
+	cut := fd != vfs.InvalidFd && truncate(fd, path, size) == nil
 	return f.Close() == nil && cut
 }
 
-// removeRest removes the directory and what is left in it.
+// removeRest removes the directory and all that is left in it.
 func (b *Brick) removeRest(l *left) error {
 	if err := b.RemoveSegmentDir(l.d.Placement); err != nil {
 		return err
@@ -219,6 +239,11 @@ func (b *Brick) removeRest(l *left) error {
 	g := &b.garbage
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	delete(g.mu.of, l.d.Placement)
+	if g.mu.left[0] == l { // mostly
+		g.mu.left[0], g.mu.left = nil, g.mu.left[1:]
+		return nil
+	}
 	g.mu.left = slices.DeleteFunc(g.mu.left, func(o *left) bool { return o == l })
 	return nil
 }
@@ -226,10 +251,7 @@ func (b *Brick) removeRest(l *left) error {
 func (g *garbage) find(p point.PlacementID) *left {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.IndexFunc(g.mu.left, func(l *left) bool { return l.d.Placement == p }); i >= 0 {
-		return g.mu.left[i]
-	}
-	return nil
+	return g.mu.of[p]
 }
 
 func (g *garbage) any() bool {

@@ -8,7 +8,7 @@ import (
 )
 
 // truncate shortens no file here: it could have other names.
-func truncate(uintptr, int64) error { return errors.ErrUnsupported }
+func truncate(uintptr, string, int64) error { return errors.ErrUnsupported }
 
 // linked is unknown here.
 func linked(os.FileInfo) bool { return false }

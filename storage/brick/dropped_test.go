@@ -241,7 +241,7 @@ func TestAFileThatCannotBeRemovedKeepsNoOther(t *testing.T) {
 	})
 }
 
-// TestAPlacementThatComesBackLosesNoFileOfItsNewLife: what it left before is removed first.
+// TestAPlacementThatComesBackLosesNoFileOfItsNewLife: its old files are removed first.
 func TestAPlacementThatComesBackLosesNoFileOfItsNewLife(t *testing.T) {
 	b, _ := open(t, vfs.NewMem(), Settings{})
 	defer mustClose(t, b)
@@ -261,4 +261,108 @@ func TestAPlacementThatComesBackLosesNoFileOfItsNewLife(t *testing.T) {
 	if err := b.RemoveNow(9); err != nil {
 		t.Error(err)
 	}
+}
+
+// opens is called with the path of each file that is opened to be written to.
+type opens struct {
+	vfs.FS
+	f func(path string)
+}
+
+func (o opens) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	o.f(name)
+	return o.FS.OpenReadWrite(name, c, opts...)
+}
+
+// TestADropShortensNoFileThatWasLinkedJustNow: a tool that links files of a store to keep them did so between the look and the cut.
+func TestADropShortensNoFileThatWasLinkedJustNow(t *testing.T) {
+	dir := t.TempDir()
+	const size = 2*removePiece + 1
+	kept := filepath.Join(dir, "kept")
+	fs := opens{vfs.Default, func(path string) {
+		if strings.HasSuffix(path, ".seg") {
+			_ = os.Link(path, kept)
+		}
+	}}
+	b, _ := open(t, fs, Settings{DataDir: filepath.Join(dir, "data"), FreeBytesMin: 1})
+	defer mustClose(t, b)
+	leave(t, b, 7, map[string]int{"1-1.seg": size})
+	b.RemoveLater(Dropped{Placement: 7, Gone: func() error { return nil }})
+	for b.mustRemoveSome(t).More {
+	}
+	if _, err := os.Stat(b.SegmentDir(7)); !os.IsNotExist(err) || b.DroppedBytes() != 0 {
+		t.Errorf("the directory: %v, %d bytes", err, b.DroppedBytes())
+	}
+	if st, err := os.Stat(kept); err != nil && !os.IsNotExist(err) || err == nil && st.Size() != size {
+		t.Errorf("what was kept: %v, %v", st, err)
+	}
+}
+
+// TestADropShortensNoFileElsewhere: a link in a directory of segments goes, and not what it leads to.
+func TestADropShortensNoFileElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	const size = 2*removePiece + 1
+	kept := filepath.Join(dir, "kept")
+	b, _ := open(t, vfs.Default, Settings{DataDir: filepath.Join(dir, "data"), FreeBytesMin: 1})
+	defer mustClose(t, b)
+	leave(t, b, 7, map[string]int{"1-2.seg": 10})
+	if err := os.WriteFile(kept, make([]byte, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(kept, b.SegmentPath(7, point.SegmentID{Epoch: 1, Seq: 1})); err != nil {
+		t.Skip("no links here: ", err)
+	}
+	b.RemoveLater(Dropped{Placement: 7, Gone: func() error { return nil }})
+	for b.mustRemoveSome(t).More {
+	}
+	if _, err := os.Stat(b.SegmentDir(7)); !os.IsNotExist(err) {
+		t.Errorf("the directory: %v", err)
+	}
+	if st, err := os.Stat(kept); err != nil || st.Size() != size {
+		t.Errorf("what the link led to: %v, %v", st, err)
+	}
+}
+
+// TestADropShortensSegmentsAlone: views count readers of these alone, and files that come from a leader are read to be checked.
+func TestADropShortensSegmentsAlone(t *testing.T) {
+	b, _ := open(t, vfs.Default, Settings{DataDir: t.TempDir(), FreeBytesMin: 1})
+	defer mustClose(t, b)
+	leave(t, b, 7, map[string]int{"1-1.seg.tmp": 2*removePiece + 1})
+	b.RemoveLater(Dropped{Placement: 7, Gone: func() error { return nil }})
+	if r := b.mustRemoveSome(t); r.Bytes != 2*removePiece+1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestFilesThatCannotBeRemovedAreNotFree: a compaction that relied on their room would fill the disk.
+func TestFilesThatCannotBeRemovedAreNotFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &failingRemovals{FS: vfs.NewMem()}
+		b, _ := open(t, fs, Settings{})
+		defer mustClose(t, b)
+		stays := b.SegmentDir(7)
+		fs.part.Store(&stays)
+		leave(t, b, 7, map[string]int{"1-1.seg": 10, "1-2.seg": 20})
+		b.RemoveLater(Dropped{Placement: 7, Gone: func() error { return nil }})
+		if n := b.DroppedBytes(); n != 30 {
+			t.Errorf("%d bytes count as free, want 30", n)
+		}
+		for range 3 {
+			if _, err := b.RemoveSome(); err == nil || b.DroppedBytes() != 0 {
+				t.Errorf("%v, %d bytes count as free", err, b.DroppedBytes())
+			}
+			for range 2 {
+				if r := b.mustRemoveSome(t); r.More || b.DroppedBytes() != 0 {
+					t.Errorf("before it is tried again: %+v, %d bytes count as free", r, b.DroppedBytes())
+				}
+			}
+			time.Sleep(removeRetry)
+		}
+		fs.part.Store(nil)
+		for b.mustRemoveSome(t).More {
+		}
+		if _, err := b.FS().Stat(b.SegmentDir(7)); err == nil || b.DroppedBytes() != 0 {
+			t.Errorf("%v, %d bytes count as free", err, b.DroppedBytes())
+		}
+	})
 }

@@ -111,7 +111,7 @@ func (b *bench) close() {
 	}
 }
 
-// removeDropped removes the files of a dropped partition that nobody reads.
+// removeDropped removes the files of a dropped partition that no view reads.
 func (b *bench) removeDropped() {
 	b.t.Helper()
 	for more := true; more; {

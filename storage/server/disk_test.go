@@ -223,7 +223,7 @@ func (p process) removeDropped(t *testing.T) {
 	}
 }
 
-// TestAPlacementThatComesBackKeepsItsRows: its files of before waited to be removed, and what it wrote anew went with them, now or after a restart.
+// TestAPlacementThatComesBackKeepsItsRows: its files of before waited to be removed, and its new ones went with them, now or after a restart.
 func TestAPlacementThatComesBackKeepsItsRows(t *testing.T) {
 	for _, drops := range []string{"in this process", "in one before"} {
 		fs, maps, truth := vfs.NewCrashableMem(), newMap(t), model{}
