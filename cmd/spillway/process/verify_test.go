@@ -5,16 +5,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 	"github.com/spillwaydb/spillway/cmd/spillway/verify"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
 )
 
 // verified runs the command and returns its output, its messages and its exit code.
@@ -34,6 +41,34 @@ func verified(t *testing.T, p *processtest.Process, args ...string) (out, said s
 // moveBehindLink moves a directory, and leaves a link to it.
 func moveBehindLink(dir, to string) error {
 	return errors.Join(os.Rename(dir, to), os.Symlink(to, dir))
+}
+
+// dropHalf leaves a store as a process that is stopped while it removes the files of a dropped partition.
+func dropHalf(data, segment string) (err error) {
+	placement, err := strconv.ParseUint(filepath.Base(filepath.Dir(segment)), 16, 64)
+	if err != nil {
+		return err
+	}
+	id := point.PlacementID(placement)
+	b, err := brick.Open(brick.Deps{FS: vfs.Default, Log: slog.New(slog.DiscardHandler)}, brick.Settings{DataDir: data, LogDir: filepath.Join(data, "log"), FreeBytesMin: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	if err := b.Recover(func(point.PlacementID) point.Serial { return point.Serial{} }, func(point.PlacementID, point.Serial, []byte) error { return nil }); err != nil {
+		return err
+	}
+	batch := b.NewBatch()
+	batch.Delete([]byte(partition.EntryKey(id)))
+	batch.Set(partition.DropKey(id), nil)
+	if err := batch.Commit(true); err != nil {
+		return err
+	}
+	st, err := os.Stat(segment)
+	if err != nil {
+		return err
+	}
+	return os.Truncate(segment, st.Size()/2)
 }
 
 // TestVerifyReportsEachFault runs the command on a store of a real process: whole, in use, and with one fault at a time.
@@ -83,6 +118,7 @@ func TestVerifyReportsEachFault(t *testing.T) {
 		{"the log gone", logs[0], func() error { return os.Remove(logs[0]) }, 2, ""},
 		{"a bit of the settings", filepath.Join(data, "settings.yaml"), func() error { return os.WriteFile(filepath.Join(data, "settings.yaml"), []byte(": :"), 0o600) }, 1, "suspect"},
 		{"a segment that was not finished", segments[0] + ".tmp", func() error { return os.WriteFile(segments[0]+".tmp", nil, 0o600) }, 1, "unused"},
+		{"a dropped partition of which a file is half removed", segments[2], func() error { return dropHalf(data, segments[2]) }, 1, "unused"},
 		{"no identity", filepath.Join(data, "STORE"), func() error { return os.Remove(filepath.Join(data, "STORE")) }, 2, ""},
 		{"no store", "", func() error { return os.RemoveAll(data) }, 4, ""},
 	} {

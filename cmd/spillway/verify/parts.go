@@ -135,7 +135,7 @@ func (v *Verification) rehearse(ctx context.Context, tablesOK bool) map[string]n
 	return named
 }
 
-// named lists the segments of the catalogue.
+// named lists the segments of the catalogue, and notes the directories of dropped placements.
 func (v *Verification) named(b *brick.Brick) (map[string]namedSegment, error) {
 	out := map[string]namedSegment{}
 	err := b.Scan(partition.StatePrefix(), func(_, value []byte) error {
@@ -152,7 +152,11 @@ func (v *Verification) named(b *brick.Brick) (map[string]namedSegment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	dropped, err := partition.Dropping(b)
+	for _, id := range dropped {
+		v.dropped[b.SegmentDir(id)] = true
+	}
+	return out, err
 }
 
 // metadata reads every METADATA file.
