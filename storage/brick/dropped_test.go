@@ -366,3 +366,31 @@ func TestFilesThatCannotBeRemovedAreNotFree(t *testing.T) {
 		}
 	})
 }
+
+// TestRoomOnAnotherDiskIsNotFree: the segments lie behind a link, and rows that were staged beside the log filled its disk.
+func TestRoomOnAnotherDiskIsNotFree(t *testing.T) {
+	data, other := t.TempDir(), "/dev/shm"
+	of := func(dir string) vfs.DeviceID {
+		st, err := vfs.Default.Stat(dir)
+		if err != nil {
+			t.Skip("no second disk here: ", err)
+		}
+		return st.DeviceID()
+	}
+	if of(data) == of(other) {
+		t.Skip("no second disk here")
+	}
+	other, err := os.MkdirTemp(other, "spillway")
+	if err != nil {
+		t.Skip("no second disk here: ", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(other) })
+	if err := os.Symlink(other, filepath.Join(data, segmentsDir)); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := open(t, vfs.Default, Settings{DataDir: data, FreeBytesMin: 1})
+	defer mustClose(t, b)
+	if b.besideSegments(data) || !b.besideSegments(other) {
+		t.Error("the disk with the log gets the room of dropped segments on another one")
+	}
+}

@@ -69,32 +69,32 @@ func (b *Brick) Room() (bytes uint64, ok bool) {
 // usage is the space of the disk with a directory. What dropped placements left is free: it is removed before writes are refused for want of room.
 func (b *Brick) usage(dir string) (vfs.DiskUsage, error) {
 	u, err := b.fs.GetDiskUsage(dir)
-	if n := uint64(max(0, b.DroppedBytes())); err == nil && n > 0 && b.onDataDisk(dir) {
+	if n := uint64(max(0, b.DroppedBytes())); err == nil && n > 0 && b.besideSegments(dir) {
 		u.AvailBytes, u.UsedBytes = u.AvailBytes+n, u.UsedBytes-min(n, u.UsedBytes)
 	}
 	return u, err
 }
 
-// onDataDisk reports whether a directory of the store lies on the disk with the segments.
-func (b *Brick) onDataDisk(dir string) bool {
-	if dir == b.set.DataDir {
-		return true
-	}
+// besideSegments reports whether a directory of the store lies on the disk with the segments, which may be another one, behind a link.
+func (b *Brick) besideSegments(dir string) bool {
 	here, err := b.fs.Stat(dir)
 	if err != nil {
 		return false
 	}
-	data, err := b.fs.Stat(b.set.DataDir)
-	return err == nil && here.DeviceID() == data.DeviceID()
+	segments, err := b.fs.Stat(b.segments())
+	return err == nil && here.DeviceID() == segments.DeviceID()
 }
+
+// segments is the directory of all placements' segments.
+func (b *Brick) segments() string { return b.fs.PathJoin(b.set.DataDir, segmentsDir) }
 
 // hurried reports whether the disk with the segments has so little room that what dropped placements left is removed at once.
 func (b *Brick) hurried() bool {
-	u, err := b.fs.GetDiskUsage(b.set.DataDir)
+	u, err := b.fs.GetDiskUsage(b.segments())
 	if err == nil && u.AvailBytes < b.set.FreeBytesMin+max(b.set.FreeBytesMin, hurryBytes) {
 		return true
 	}
-	return b.files != nil && b.files(b.set.DataDir).Fewer(2*FilesMin)
+	return b.files != nil && b.files(b.segments()).Fewer(2*FilesMin)
 }
 
 // freeBytes returns the free space of the directory with less.
@@ -117,7 +117,7 @@ func (b *Brick) checkSpace() {
 		return
 	}
 	why, dir, ok := b.shortage()
-	for end := time.Now().Add(shortageWork); why != nil && b.onDataDisk(dir) && time.Now().Before(end); why, dir, ok = b.shortage() {
+	for end := time.Now().Add(shortageWork); why != nil && b.besideSegments(dir) && time.Now().Before(end); why, dir, ok = b.shortage() {
 		r, err := b.RemoveSome()
 		if err != nil {
 			b.log.Warn("the files of a dropped partition could not be removed; they are tried again in a minute", "error", err)
