@@ -251,6 +251,7 @@ func TestIdleLogIsMarked(t *testing.T) {
 	b, _ := open(t, fs, Settings{})
 	put(t, b, 1, seq(1), 100)
 	b.runner.stop() // the test does its ticks now
+	paceIs(b, time.Millisecond)
 	size := b.LogBytes()
 	b.mark()
 	b.mark()
@@ -263,7 +264,24 @@ func TestIdleLogIsMarked(t *testing.T) {
 	if got := b.LogBytes() - size; got != chunkHeaderSize+headerSize {
 		t.Errorf("the mark was marked")
 	}
+	paceIs(b, 2*time.Second)
+	for range 3 {
+		b.mark()
+		waitFor(t, func() bool { return b.InFlight() == 0 })
+	}
+	if got := b.LogBytes() - size; got != 4*(chunkHeaderSize+headerSize) {
+		t.Errorf("after three ticks on a slow disk %d bytes were written, want the mark, and three that ask how slow it is", got)
+	}
 	mustClose(t, b)
+}
+
+// paceIs has all seconds that count take that long for an fsync.
+func paceIs(b *Brick, d time.Duration) {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	for i := range b.m.mu.pace.seconds {
+		b.m.mu.pace.seconds[i] = paceSecond{at: int64(time.Since(b.m.opened)/time.Second) - paceSeconds + int64(i), total: d, n: 1}
+	}
 }
 
 func TestAppendDoesNotAllocate(t *testing.T) {

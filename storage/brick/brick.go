@@ -87,6 +87,7 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 	s.setDefaults(d.FS)
 	b := &Brick{fs: d.FS, files: d.Files, log: d.Log, set: s, m: newMetrics(), fenced: make(chan struct{}), noted: make(chan struct{})}
 	b.mu.index = newIndex()
+	b.watchFsyncs()
 	b.runner.init()
 	defer func() {
 		if err != nil {
@@ -253,6 +254,7 @@ func (b *Brick) Close() error {
 		err = errors.Join(err, b.removeDead())
 	}
 	b.m.unregister()
+	b.m.alarm.Stop()
 	err = errors.Join(err, b.closePlaces(), b.closeCatalogue())
 	if why := b.Err(); why != nil {
 		<-b.noted

@@ -23,7 +23,10 @@ type metrics struct {
 		pace       pace
 		begun      uint64        // fsyncs
 		took       time.Duration // of those that have ended
+		hung       bool          // of those that run, or ran since none did, one was reported
 	}
+	alarm     *time.Timer             // FsyncHung after the first of the fsyncs that run began; nil: nothing is reported
+	recovered func(ran time.Duration) // called when none runs any more and one was reported
 
 	reg prometheus.Registerer
 	all []prometheus.Collector
@@ -49,16 +52,31 @@ func (m *metrics) fsyncBegins() (start time.Duration) {
 	start = time.Since(m.opened)
 	m.mu.pace.began(start)
 	m.mu.begun++
+	if m.alarm != nil && len(m.mu.pace.running) == 1 {
+		m.alarm.Reset(FsyncHung)
+	}
 	return start
 }
 
 func (m *metrics) fsyncEnds(start time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	now := time.Since(m.opened)
 	m.fsyncs.Observe((now - start).Seconds())
+	if m.note(start, now) {
+		m.recovered(now - start)
+	}
+}
+
+// note counts an fsync that has ended, and reports whether the disk hung, and does not any more.
+func (m *metrics) note(start, now time.Duration) (recovered bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.mu.pace.ended(start, now)
 	m.mu.took += now - start
+	if m.alarm != nil && len(m.mu.pace.running) == 0 {
+		m.alarm.Stop()
+		recovered, m.mu.hung = m.mu.hung, false
+	}
+	return recovered
 }
 
 // Fsync is how long an fsync of the common log lasts: the median of the last ten seconds in which there were any (pace.go). 0: there were too few of late.
@@ -67,6 +85,46 @@ func (b *Brick) Fsync() time.Duration {
 	defer b.m.mu.Unlock()
 	return b.m.mu.pace.typical(time.Since(b.m.opened))
 }
+
+// FsyncRunning is how long the oldest fsync of the common log that has not ended has been running; 0: none runs.
+func (b *Brick) FsyncRunning() time.Duration {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.m.mu.pace.longest(time.Since(b.m.opened))
+}
+
+// probes reports whether marks ask how long an fsync lasts.
+func (b *Brick) probes() bool {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return !b.set.NoSync && b.m.mu.pace.probe()
+}
+
+// watchFsyncs has a timer report an fsync that does not end: the system gives no error for that, and the goroutines of the brick may hang as well.
+func (b *Brick) watchFsyncs() {
+	b.m.recovered = func(ran time.Duration) {
+		b.log.Warn("the disk does not hang any more: the fsync of the log has ended", "dir", b.set.LogDir, "ran", ran.Round(time.Second).String())
+	}
+	b.m.alarm = time.AfterFunc(FsyncHung, b.reportHung)
+	b.m.alarm.Stop()
+}
+
+func (b *Brick) reportHung() {
+	m := b.m
+	m.mu.Lock()
+	d := m.mu.pace.longest(time.Since(m.opened))
+	if d > 0 && d < FsyncHung { // the one for which the timer was set has ended
+		m.alarm.Reset(FsyncHung - d)
+	}
+	m.mu.hung = d >= FsyncHung
+	m.mu.Unlock()
+	if d >= FsyncHung {
+		b.log.Error("the disk hangs: an fsync of the log has not ended; no row is acked here until it does, look at the device", "dir", b.set.LogDir, "running", d.Round(time.Second).String())
+	}
+}
+
+// FsyncHung is from when on an fsync that has not ended is reported. Disks that are only busy end them sooner.
+const FsyncHung = 10 * time.Second
 
 // Fsyncs counts the fsyncs of the common log that have begun since Open. took is how long they lasted, together; one that has not ended lasts until now.
 func (b *Brick) Fsyncs() (begun uint64, took time.Duration) {
@@ -95,6 +153,7 @@ func (m *metrics) register(reg prometheus.Registerer, b *Brick) error {
 		gauge("spillway_brick_log_files", "Files of the common log.", func() float64 { return float64(b.Usage().Files) }),
 		gauge("spillway_brick_log_bytes", "Bytes of the common log's files.", func() float64 { return float64(b.Usage().Bytes) }),
 		gauge("spillway_brick_log_live_bytes", "Bytes of the common log that some placement still needs.", func() float64 { return float64(b.Usage().Live) }),
+		gauge("spillway_brick_fsync_running_seconds", "How long the oldest fsync of the common log that has not ended has been running; 0: none runs.", func() float64 { return b.FsyncRunning().Seconds() }),
 		gauge("spillway_brick_in_flight_bytes", "Bytes appended and not yet fsynced.", func() float64 { return float64(b.InFlight()) }),
 		gauge("spillway_brick_fenced", "1 after a disk error: nothing is acknowledged any more.", func() float64 { return gauge01(b.Err() != nil) }),
 		gauge("spillway_brick_last_fence_timestamp_seconds", lastFenceHelp, func() float64 {

@@ -1,6 +1,9 @@
 package brick
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,9 +47,9 @@ func TestThePaceOfADiskIsThatOfItsTime(t *testing.T) {
 	each(20*time.Second, 10*ms, 90*ms)
 	start := now
 	p.began(start)
-	now += 4 * time.Second
-	want("one fsync has not ended for 4 s", 10*ms)
-	now += 3 * time.Second
+	now += paceHung - ms
+	want("one fsync has not ended for nearly 3 s", 10*ms)
+	now += 4*time.Second + ms
 	want("one fsync has not ended for 7 s", 7*time.Second)
 	p.ended(start, now)
 	want("it has ended", 7*time.Second)
@@ -61,6 +64,60 @@ func TestThePaceOfADiskIsThatOfItsTime(t *testing.T) {
 	want("one in 2.5 s", 400*ms)
 	now += 2 * time.Minute
 	want("none for minutes", 0)
+}
+
+// TestAServerAtRestSaysHowLongItsFsyncsTake: the disks of servers to which a row comes now and then were not known, and one that hung could not be compared with them: it led on.
+func TestAServerAtRestSaysHowLongItsFsyncsTake(t *testing.T) {
+	const ms = time.Millisecond
+	var p pace
+	now := time.Hour
+	fsync := func(d, gap time.Duration) {
+		p.began(now)
+		p.ended(now, now+d)
+		now += d + gap
+	}
+	for i := range paceMin {
+		if !p.probe() || p.typical(now) != 0 {
+			t.Errorf("after %d seconds: probed %v, typical %v; want a probe, and 0", i, p.probe(), p.typical(now))
+		}
+		fsync(5*ms, 20*time.Second)
+	}
+	now += 24 * time.Hour
+	if p.probe() || p.typical(now) != 5*ms {
+		t.Errorf("well, and long at rest: probed %v, typical %v; want no probe, and 5ms", p.probe(), p.typical(now))
+	}
+	fsync(2*time.Second, 20*time.Second)
+	if !p.probe() || p.typical(now) != 5*ms {
+		t.Errorf("one slow fsync: probed %v, typical %v; want a probe, and 5ms", p.probe(), p.typical(now))
+	}
+	for range 4 { // the probes
+		fsync(2*time.Second, time.Second)
+	}
+	if !p.probe() || p.typical(now) != 2*time.Second {
+		t.Errorf("all probes are slow: probed %v, typical %v; want a probe, and 2s", p.probe(), p.typical(now))
+	}
+	for range paceMin {
+		if !p.probe() {
+			t.Error("it is not probed until it is quick")
+		}
+		fsync(5*ms, time.Second)
+	}
+	if p.probe() || p.typical(now) != 5*ms {
+		t.Errorf("the probes are quick: probed %v, typical %v; want no probe, and 5ms", p.probe(), p.typical(now))
+	}
+}
+
+// TestADiskThatHangsIsThePace, whether anything was fsynced before or not.
+func TestADiskThatHangsIsThePace(t *testing.T) {
+	var p pace
+	p.began(time.Hour)
+	if got := p.typical(time.Hour + paceHung); got != paceHung || p.longest(time.Hour+paceHung) != paceHung {
+		t.Errorf("the first fsync has not ended for 3 s: %v", got)
+	}
+	p.ended(time.Hour, time.Hour+paceHung)
+	if got := p.longest(time.Hour + paceHung); got != 0 {
+		t.Errorf("it has ended, and %v runs", got)
+	}
 }
 
 // TestAStallThatIsOverDoesNotCountOn: a server is judged by what it says for some seconds (metadata/lease), and the disk was well again before.
@@ -155,5 +212,59 @@ func TestFsyncsOfTheLogAreMeasured(t *testing.T) {
 		if begun, took := b.Fsyncs(); begun != 11 || took != 13200*time.Millisecond {
 			t.Errorf("%d fsyncs took %v, want 11 and 13.2s", begun, took)
 		}
+	})
+}
+
+// TestADiskThatHangsIsReported: it gives no error, so that the log and the metric of fsyncs that have ended said nothing.
+func TestADiskThatHangsIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		release := make(chan struct{})
+		b := &Brick{m: newMetrics(), log: slog.New(slog.NewTextHandler(&out, nil))}
+		b.watchFsyncs()
+		hung := &sink{File: crawlingFile{sync: func() { <-release }}, m: b.m}
+		ended := make(chan error)
+		sync := func() {
+			go func() { ended <- hung.Sync() }()
+			synctest.Wait()
+		}
+		end := func() {
+			release <- struct{}{}
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+		}
+		said := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			if n := strings.Count(out.String(), "an fsync of the log has not ended"); n != want {
+				t.Errorf("reported %d times, want %d:\n%s", n, want, out.String())
+			}
+		}
+		sync()
+		time.Sleep(FsyncHung - time.Second)
+		sync() // while the first one runs
+		end()
+		time.Sleep(2 * time.Second)
+		said(0)
+		if d := b.FsyncRunning(); d != FsyncHung+time.Second && d != 2*time.Second { // which of the two the disk ended
+			t.Errorf("an fsync has been running for %v", d)
+		}
+		end()
+		if d := b.FsyncRunning(); d != 0 || out.Len() > 0 {
+			t.Errorf("all have ended, and one has been running for %v:\n%s", d, out.String())
+		}
+
+		sync()
+		time.Sleep(time.Hour)
+		said(1)
+		if d := b.FsyncRunning(); d != time.Hour {
+			t.Errorf("the metric says %v", d)
+		}
+		end()
+		if !strings.Contains(out.String(), "has ended") || b.FsyncRunning() != 0 {
+			t.Errorf("it has ended:\n%s", out.String())
+		}
+		b.m.alarm.Stop()
 	})
 }

@@ -287,12 +287,13 @@ func (b *Brick) removeFiles(ns []uint32) error {
 }
 
 // mark writes an empty record when nothing was appended for a tick: its header proves that everything before it is fsynced, so
-// that damage to the last records is distinguished from a torn end even if no record follows.
+// that damage to the last records is distinguished from a torn end even if no record follows. Its fsync says how long one lasts, too: while that is not known, or was long, it is asked
+// again each second.
 func (b *Brick) mark() {
 	synced := position(b.synced.Load())
-	idle := synced == b.runner.seen && int64(synced) == b.last.Load() && synced != b.runner.marked
+	idle := (synced == b.runner.seen || synced == b.runner.marked) && int64(synced) == b.last.Load()
 	b.runner.seen = synced
-	if !idle || b.Err() != nil {
+	if !idle || b.Err() != nil || synced == b.runner.marked && !b.probes() {
 		return
 	}
 	h := header{kind: kindMark, synced: synced, catalogue: b.commits.durable.Load()}
