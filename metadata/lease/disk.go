@@ -14,6 +14,11 @@ import (
 //	for rest neither slow nor much slower ─▶ as before
 //
 // Servers that are all equally slow compare with each other, and nothing happens. A build that does not say how long its fsyncs last is never slow, and does not count.
+//
+// One in four live servers is slow at most, at least one: each costs a copy of what it has, and what it leads goes to the others. Where more seem slow at once, those whose names
+// come first begin, and each next one after it would have seen that:
+//
+//	8 servers, room for 2     s3 seems slow ─ 4 s ─▶ slow      s5 seems slow ─ 4 s ─▶ slow      s6 seems slow ─ 4 s ─ 3 s ─ two are slow: stays as it is
 
 // disk is the log's disk of this server.
 type disk struct {
@@ -33,6 +38,12 @@ const (
 	// is written notice it some seconds later.
 	slowFor   = 4 * time.Second
 	fsyncHeld = 15 * time.Second
+	// slowShare is how many live servers there are for each that is slow at once. Smaller: where a second of seven is slow, too, writers need not wait for it, while all of its copies
+	// are missing to lists that the first one has left.
+	slowShare = 4
+	// slowTurn is how much longer than slowFor a server waits where others seem slow whose turn is before its own: their figure is published within a second, and so is that they are
+	// slow; a heartbeat may be a second late.
+	slowTurn = 3 * time.Second
 	// othersMin is how many others must say how long their fsyncs last: of two servers, both of which have every row, neither can do without the other.
 	othersMin = 2
 	// diskRestMin is how long a slow disk must be well; twice as long each time, up to diskRestMax, until it has been well for diskWellFor times as long. A disk may be slow because
@@ -51,13 +62,18 @@ func (m *Machine) judgeDisk(fsync time.Duration) {
 		return
 	}
 	others, known := m.othersFsync()
-	over := known && fsync >= fsyncSlow && fsync >= fsyncTimes*others && !m.anotherSlow()
+	over := known && isSlow(fsync, others)
+	wait := slowFor
+	if over && !d.slow {
+		room, before := m.slowRoom(others)
+		over, wait = room > 0, slowFor+Time(before/max(room, 1))*slowTurn
+	}
 	switch {
 	case !d.slow && !over:
 		d.over = 0
 	case !d.slow && d.over == 0:
 		d.over = max(m.now, 1)
-	case !d.slow && m.now-d.over < slowFor:
+	case !d.slow && m.now-d.over < wait:
 	case !d.slow:
 		if m.now-d.ended > diskWellFor*d.rest {
 			d.rest = 0
@@ -102,14 +118,27 @@ func (m *Machine) holdFsync(b *beatRow) {
 	}
 }
 
-// anotherSlow reports whether another server has a slow disk. One at a time is: each costs a copy of what it has.
-func (m *Machine) anotherSlow() bool {
-	for s := range m.beats {
-		if s != m.self.Server && m.slowDisk(Member{Server: s}) {
-			return true
+// isSlow compares how long fsyncs of one server last with the median of others.
+func isSlow(fsync, others time.Duration) bool {
+	return fsync >= fsyncSlow && fsync >= fsyncTimes*others
+}
+
+// slowRoom returns how many more servers may be slow, and how many of those that seem slow now, and are not yet, have their turn before us: by name, so that all agree. One whose
+// figures seem slow to us alone only has us wait.
+func (m *Machine) slowRoom(others time.Duration) (room, before int) {
+	live, slow := 1, 0
+	for s, b := range m.beats {
+		switch {
+		case s == m.self.Server || !m.alive(s):
+			continue
+		case m.slowDisk(Member{Server: s}):
+			slow++
+		case s < m.self.Server && isSlow(b.beat.Fsync, others):
+			before++
 		}
+		live++
 	}
-	return false
+	return max(live/slowShare, 1) - slow, before
 }
 
 func (m *Machine) slowDisk(x Member) bool {

@@ -58,6 +58,7 @@ type world struct {
 	coarse  bool // check now and then, where there is much to check
 	boots   int
 	make    func(Self, *rand.Rand) actor
+	changed func(p Partition, was, is Lease) // nil, or looks at each row that had one before
 	trace   []string
 }
 
@@ -446,6 +447,9 @@ func (w *world) committed(wr coord.Write) {
 	}
 	was, ever := w.listed[part]
 	w.listed[part] = row
+	if ever && w.changed != nil {
+		w.changed(part, was, row)
+	}
 	if row.Empty && w.acted[part] > 0 {
 		w.fail("the row of %s says that it is empty, and rows were accepted at epoch %d", part, w.acted[part])
 	}
