@@ -265,6 +265,11 @@ func TestIdleLogIsMarked(t *testing.T) {
 		t.Errorf("the mark was marked")
 	}
 	paceIs(b, 2*time.Second)
+	b.mark()
+	if got := b.LogBytes() - size; got != chunkHeaderSize+headerSize {
+		t.Errorf("a slow disk was asked how slow it is, and nobody wants to know")
+	}
+	b.Fsync()
 	for range 3 {
 		b.mark()
 		waitFor(t, func() bool { return b.InFlight() == 0 })

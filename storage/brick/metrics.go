@@ -23,7 +23,8 @@ type metrics struct {
 		pace       pace
 		begun      uint64        // fsyncs
 		took       time.Duration // of those that have ended
-		hung       bool          // of those that run, or ran since none did, one was reported
+		hung       time.Duration // how long the longest was seen to run of those that run, or ran since none did; 0: none was reported
+		asked      time.Duration // when Fsync was called last
 	}
 	alarm     *time.Timer             // FsyncHung after the first of the fsyncs that run began; nil: nothing is reported
 	recovered func(ran time.Duration) // called when none runs any more and one was reported
@@ -61,20 +62,23 @@ func (m *metrics) fsyncBegins() (start time.Duration) {
 func (m *metrics) fsyncEnds(start time.Duration) {
 	now := time.Since(m.opened)
 	m.fsyncs.Observe((now - start).Seconds())
-	if m.note(start, now) {
-		m.recovered(now - start)
+	if ran := m.note(start, now); ran > 0 {
+		m.recovered(ran)
 	}
 }
 
-// note counts an fsync that has ended, and reports whether the disk hung, and does not any more.
-func (m *metrics) note(start, now time.Duration) (recovered bool) {
+// note counts an fsync that has ended. It returns for how long one ran that was reported, once none runs any more.
+func (m *metrics) note(start, now time.Duration) (recovered time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.pace.ended(start, now)
 	m.mu.took += now - start
+	if m.mu.hung > 0 {
+		m.mu.hung = max(m.mu.hung, now-start)
+	}
 	if m.alarm != nil && len(m.mu.pace.running) == 0 {
 		m.alarm.Stop()
-		recovered, m.mu.hung = m.mu.hung, false
+		recovered, m.mu.hung = m.mu.hung, 0
 	}
 	return recovered
 }
@@ -83,7 +87,9 @@ func (m *metrics) note(start, now time.Duration) (recovered bool) {
 func (b *Brick) Fsync() time.Duration {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
-	return b.m.mu.pace.typical(time.Since(b.m.opened))
+	now := time.Since(b.m.opened)
+	b.m.mu.asked = now
+	return b.m.mu.pace.typical(now)
 }
 
 // FsyncRunning is how long the oldest fsync of the common log that has not ended has been running; 0: none runs.
@@ -93,12 +99,16 @@ func (b *Brick) FsyncRunning() time.Duration {
 	return b.m.mu.pace.longest(time.Since(b.m.opened))
 }
 
-// probes reports whether marks ask how long an fsync lasts.
+// probes reports whether marks ask how long an fsync lasts. Where nobody compares it with others, as in a process that is alone, a disk at rest is left so however slow it is.
 func (b *Brick) probes() bool {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
-	return !b.set.NoSync && b.m.mu.pace.probe()
+	asked := b.m.mu.asked > 0 && time.Since(b.m.opened)-b.m.mu.asked < probesFor
+	return asked && !b.set.NoSync && b.m.mu.pace.probe()
 }
+
+// probesFor is how long after Fsync the disk is probed. A storage server calls it each second.
+const probesFor = 10 * time.Second
 
 // watchFsyncs has a timer report an fsync that does not end: the system gives no error for that, and the goroutines of the brick may hang as well.
 func (b *Brick) watchFsyncs() {
@@ -116,7 +126,9 @@ func (b *Brick) reportHung() {
 	if d > 0 && d < FsyncHung { // the one for which the timer was set has ended
 		m.alarm.Reset(FsyncHung - d)
 	}
-	m.mu.hung = d >= FsyncHung
+	if d >= FsyncHung {
+		m.mu.hung = d
+	}
 	m.mu.Unlock()
 	if d >= FsyncHung {
 		b.log.Error("the disk hangs: an fsync of the log has not ended; no row is acked here until it does, look at the device", "dir", b.set.LogDir, "running", d.Round(time.Second).String())

@@ -11,7 +11,7 @@ import (
 // whatever came before it: a disk that hangs ends no fsync.
 //
 // Where little is written, quick seconds count however old they are, so that the disks of servers at rest can be compared with one that hangs. Slow ones do not: instead the disk is
-// probed, each second until it is quick (probe), by a mark in the log.
+// probed, each second until it is quick (probe), by a mark in the log, where anybody asks for the pace.
 //
 // It is a machine without a clock: times are those since any moment.
 type pace struct {
@@ -36,8 +36,8 @@ const (
 	paceAge = 15
 	// paceQuick is below what a second is quick.
 	paceQuick = 100 * time.Millisecond
-	// paceHung is from when on an fsync that has not ended is the pace. Smaller: a disk counts as slow that others only keep busy for a moment.
-	paceHung = 3 * time.Second
+	// paceHung is from when on an fsync that has not ended is the pace. Smaller: leases move for a stall of some seconds that is over by then.
+	paceHung = 5 * time.Second
 )
 
 func (p *pace) began(now time.Duration) { p.running = append(p.running, now) }
