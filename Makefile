@@ -90,7 +90,7 @@ RUN_VET = GOGC=200 $(CURDIR)/bin/tools/vet
 VET = $(BUILD_VET) && $(RUN_VET)
 
 .DEFAULT_GOAL := help
-.PHONY: test-docker test-s3 size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear bench-unload bench-moves bench-edges plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos attack overload page page-check test-browser
+.PHONY: test-docker test-s3 size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear bench-unload bench-moves bench-edges plot-smear compare generate cover load bench-query rivals clean test-kafka cluster demo test-cluster chaos hang attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -279,7 +279,12 @@ test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left
 	.ci/previous bin/spillway-previous $(PREVIOUS)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway CLUSTER_PREVIOUS=$(CURDIR)/bin/spillway-previous $(TEST) -count=1 -v -timeout=60m -parallel=$(CLUSTERS) -run 'TestCluster' ./cmd/clustertest ./cmd/spillway/process ./cmd/cluster
 
-chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
+hang: etcd ## a cluster writes on beside a disk whose fsyncs do not end, which alert, log and doctor name; chaos begins with it
+	@$(call has,./cmd/clustertest,ClusterWritesGoOnBesideADiskThatHangs$$)
+	.ci/faults bin/spillway-faults $(VERSION)
+	CLUSTER=1 CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults $(TEST) -count=1 -v -timeout=30m -run 'ClusterWritesGoOnBesideADiskThatHangs$$' ./cmd/clustertest
+
+chaos: etcd hang ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
 	@$(call has,./cmd/clustertest,ChaosLosesNothingAcked$$)
 	@$(call has,./cmd/clustertest,ClusterGatewayWithAWrongClock$$)
 	@$(call has,./cmd/clustertest,ClusterAFencedStoreAlerts$$)

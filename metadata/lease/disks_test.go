@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -193,7 +194,7 @@ func TestWritersWaitForNoSecondSlowDisk(t *testing.T) {
 	}
 }
 
-// settled checks a cluster some minutes after its disks were drawn: nothing moves any more, nobody who is left out leads what another could, and the others share that.
+// settled checks a cluster some minutes after its disks were drawn: nothing moves any more, no server that is left out leads what another could, and the others share that.
 func (d *disks) settled(ill []int) {
 	takes, spared, slow := d.takes, d.spared, d.slow()
 	d.run(d.now + time.Minute)
@@ -213,6 +214,34 @@ func (d *disks) settled(ill []int) {
 	for i, n := range d.held() {
 		if n > share+2 {
 			d.fail("%s leads %d partitions, where the share is %d: %v", d.procs[i].self.Server, n, share, d.held())
+		}
+	}
+}
+
+// TestADiskThatIsSlowFromItsLoadRestsLongerEachTime: two disks are slow while their servers lead, and well while they do not. What they lead moves away and back, less and less often.
+func TestADiskThatIsSlowFromItsLoadRestsLongerEachTime(t *testing.T) {
+	for _, seed := range seeds(t, 1) {
+		for _, n := range []int{4, 8} {
+			d := newDisks(seed, n, 2*n, 2)
+			weak := d.rng.Perm(n)[:2]
+			for end := d.now + 40*time.Minute; d.now < end && d.failure == ""; d.run(d.now + time.Second) {
+				held := d.held()
+				for _, i := range weak {
+					d.disk(i, time.Duration(5+1000*min(held[i], 1))*time.Millisecond)
+				}
+			}
+			t.Logf("%d servers: slow %v times, %d takes", n, d.began, d.takes)
+			for s, times := range d.began {
+				if times > 6 { // it rests for 1, 2, 4, 8, 16, 32 minutes
+					d.fail("%s was slow %d times within 40 minutes", s, times)
+				}
+			}
+			if len(d.began) != 2 {
+				d.fail("slow were %v, want two", d.began)
+			}
+			if d.failure != "" {
+				report(t, d.world, seed, fmt.Sprint(d.failure))
+			}
 		}
 	}
 }

@@ -267,7 +267,7 @@ func TestIdleLogIsMarked(t *testing.T) {
 	paceIs(b, 2*time.Second)
 	b.mark()
 	if got := b.LogBytes() - size; got != chunkHeaderSize+headerSize {
-		t.Errorf("a slow disk was asked how slow it is, and nobody wants to know")
+		t.Errorf("a slow disk was asked how slow it is, and its pace was not asked for")
 	}
 	b.Fsync()
 	for range 3 {

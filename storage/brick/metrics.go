@@ -99,7 +99,7 @@ func (b *Brick) FsyncRunning() time.Duration {
 	return b.m.mu.pace.longest(time.Since(b.m.opened))
 }
 
-// probes reports whether marks ask how long an fsync lasts. Where nobody compares it with others, as in a process that is alone, a disk at rest is left so however slow it is.
+// probes reports whether marks ask how long an fsync lasts. Where it is not compared with others, as in a process that is alone, a disk at rest is left so however slow it is.
 func (b *Brick) probes() bool {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()

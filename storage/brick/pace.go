@@ -11,7 +11,7 @@ import (
 // whatever came before it: a disk that hangs ends no fsync.
 //
 // Where little is written, quick seconds count however old they are, so that the disks of servers at rest can be compared with one that hangs. Slow ones do not: instead the disk is
-// probed, each second until it is quick (probe), by a mark in the log, where anybody asks for the pace.
+// probed, each second until it is quick (probe), by a mark in the log, where the pace is asked for.
 //
 // It is a machine without a clock: times are those since any moment.
 type pace struct {

@@ -193,6 +193,13 @@ func (e *examination) dead() {
 			e.degraded("clock off", string(srv.ID), fmt.Sprintf("its clock is %v ahead of the median of the servers' clocks: it releases the partitions that others can lead, and acquires none", srv.Beat.ClockAhead.Round(time.Millisecond)), "set the clock right, and look at its time service")
 		case srv.Beat.ReadOnly != "":
 			e.broken("read-only server", string(srv.ID), srv.Beat.ReadOnly, "make room on its disk; until then its partitions are read, and writes to them are refused")
+		case srv.Beat.Fsync >= fsyncHung: // an fsync that runs counts
+			others := "the partitions that it has stay as they are: it is not known to be the only such disk"
+			if srv.Beat.SlowDisk {
+				others = "it releases the partitions that others can lead, and writers do not wait for it where two other copies at least are in sync"
+			}
+			e.broken("disk hangs", string(srv.ID), fmt.Sprintf("an fsync of its log has been running for %v, or lasts that long: no row is acked there meanwhile; %s", srv.Beat.Fsync.Round(time.Second), others),
+				"look at its device: dmesg, SMART data; replace it, and start the server with an empty directory. docs/runbooks/SpillwayDiskHangs.md")
 		case srv.Beat.SlowDisk:
 			e.degraded("slow disk", string(srv.ID), fmt.Sprintf("an fsync of its log lasts %v, far longer than on the other servers: writers do not wait for it where two other copies at least are in sync, and it releases the partitions that others can lead", srv.Beat.Fsync.Round(time.Millisecond)), "look at its disk, and what else writes there: `iostat -x 1`; it is used again by itself once it has been well for a minute, or longer if it was slow before")
 		case srv.Drain != nil:
@@ -200,6 +207,9 @@ func (e *examination) dead() {
 		}
 	}
 }
+
+// fsyncHung is from when on an fsync says that a disk hangs. The log of its server says it from then on, too.
+const fsyncHung = 10 * time.Second
 
 // refused reports processes that do not register, as another one answers at their address.
 func (e *examination) refused(ctx context.Context) error {
