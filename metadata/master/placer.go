@@ -13,8 +13,9 @@ import (
 // covers: by the same rules as the master's plans. All methods are safe for concurrent use.
 type Placer struct {
 	// Constant after NewPlacer.
-	look func() State
-	set  Settings
+	look     func() State
+	replicas func(table string) int
+	set      Settings
 
 	mu struct {
 		sync.Mutex
@@ -26,21 +27,21 @@ type Placer struct {
 // placerAge is how long a Placer uses a view of the cluster. It counts the placements that it hands out meanwhile itself.
 const placerAge = time.Second
 
-// NewPlacer makes one. look gives tables and servers; leases and sizes may be missing.
-func NewPlacer(look func() State, set Settings) *Placer {
+// NewPlacer makes one. look gives tables and servers; leases and sizes may be missing. replicas is how many placements a partition of a table has by its newest map, and costs
+// a look-up: a table may be newer than what look gave, and a look is at all partitions, so that each new table must not need one.
+func NewPlacer(look func() State, replicas func(table string) int, set Settings) *Placer {
 	set.SetDefaults()
-	return &Placer{look: look, set: set}
+	return &Placer{look: look, replicas: replicas, set: set}
 }
 
 // Place gives the servers of a new partition in chain order: as many as the table wants, or as live. None: no live
 // server could hold it.
 func (p *Placer) Place(table string, id point.PartitionID) []topology.ServerID {
+	replicas := p.replicas(table) // before the lock: it may wait for that of the tables
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	replicas, known := p.replicasLocked(table)
-	if !known || time.Since(p.mu.at) > placerAge { // a table may be newer than the view
+	if p.mu.view == nil || time.Since(p.mu.at) > placerAge {
 		p.mu.view, p.mu.at = newView(p.look(), p.set), time.Now()
-		replicas, _ = p.replicasLocked(table)
 	}
 	v := p.mu.view
 	servers := v.places(where{part: lease.Partition{Table: table, ID: id}}, replicas)
@@ -50,17 +51,4 @@ func (p *Placer) Place(table string, id point.PartitionID) []topology.ServerID {
 		v.servers[s].all++
 	}
 	return servers
-}
-
-// replicasLocked is how many placements a partition of a table has, by the view at hand; a table that it lacks has one.
-func (p *Placer) replicasLocked(table string) (n int, known bool) {
-	if p.mu.view == nil {
-		return 1, false
-	}
-	for _, m := range p.mu.view.Tables {
-		if m.Table == table {
-			return m.Config.Replicas, true
-		}
-	}
-	return 1, false
 }

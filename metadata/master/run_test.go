@@ -3,6 +3,7 @@ package master
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -469,7 +470,7 @@ func TestAPlacerSpreadsWhatIsMadeInOneGo(t *testing.T) {
 			s.Servers = append(s.Servers, Server{Server: srv, Live: true, For: time.Hour})
 		}
 		return s
-	}, Settings{})
+	}, replicasOf(&[]*topology.Map{m}), Settings{})
 	count := map[topology.ServerID]int{}
 	for id := range 30 {
 		placed := p.Place("cpu", point.PartitionID(id+1))
@@ -511,7 +512,7 @@ func TestATableThatIsMadeRightAfterAnotherHasAllItsCopies(t *testing.T) {
 		s.Tables = append(s.Tables, m)
 	}
 	create("cpu")
-	p := NewPlacer(func() State { return s }, Settings{})
+	p := NewPlacer(func() State { return s }, replicasOf(&s.Tables), Settings{})
 	for _, table := range []string{"cpu", "net"} {
 		if table == "net" {
 			create(table)
@@ -520,6 +521,52 @@ func TestATableThatIsMadeRightAfterAnotherHasAllItsCopies(t *testing.T) {
 			t.Errorf("the first partition of %s is placed on %v", table, got)
 		}
 	}
+}
+
+// replicasOf looks a table up, as a process does that has the newest maps.
+func replicasOf(tables *[]*topology.Map) func(string) int {
+	return func(table string) int {
+		for _, m := range *tables {
+			if m.Table == table {
+				return m.Config.Replicas
+			}
+		}
+		return 1
+	}
+}
+
+// TestATenThousandthTableCostsNoLookAtAllOthers: each creation looked at all partitions of all tables, since none of the new ones was in the view of a moment
+// before. The ten thousandth needed as long as a thousand at first.
+func TestATenThousandthTableCostsNoLookAtAllOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s State
+		for _, srv := range servers() {
+			s.Servers = append(s.Servers, Server{Server: srv, Live: true, For: time.Hour})
+		}
+		looks := 0
+		p := NewPlacer(func() State { looks++; return s }, func(string) int { return 3 }, Settings{})
+		count := map[topology.ServerID]int{}
+		for i := range 100 {
+			table := fmt.Sprintf("tenant%d", i)
+			placed := p.Place(table, 1)
+			if len(placed) != 3 {
+				t.Fatalf("%s on %v", table, placed)
+			}
+			count[placed[0]]++
+		}
+		if looks != 1 {
+			t.Errorf("100 tables within a second took %d looks at all tables", looks)
+		}
+		for _, srv := range servers() {
+			if count[srv.ID] < 10 {
+				t.Errorf("first placements: %v", count)
+			}
+		}
+		time.Sleep(placerAge + time.Millisecond)
+		if p.Place("later", 1); looks != 2 {
+			t.Errorf("%d looks a second later", looks)
+		}
+	})
 }
 
 // meddled is a store in which something happens just before the first commit.

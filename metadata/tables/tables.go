@@ -140,6 +140,14 @@ func (t *Tables) At(name string) (m *topology.Map, row coord.Revision, ok bool) 
 	return m, row, m != nil
 }
 
+// Replicas is how many placements a new partition of a table has by its newest map here; 1: there is none.
+func (t *Tables) Replicas(name string) int {
+	if m, ok := t.Get(name); ok {
+		return m.Config.Replicas
+	}
+	return 1
+}
+
 // Dropped reports whether a table was dropped, and at which sequence number: absence alone does not show it.
 func (t *Tables) Dropped(name string) (seq uint64, ok bool) {
 	t.mu.RLock()

@@ -157,7 +157,7 @@ func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.Ser
 		return nil, err
 	}
 	a.peers = peers.Open(peers.Deps{Servers: a.servers, Dial: dial, Log: log}, peers.Settings{})
-	placer := master.NewPlacer(a.paper, master.Settings{})
+	placer := master.NewPlacer(a.paper, func(table string) int { return a.tables.Replicas(table) }, master.Settings{})
 	opening, cancel := context.WithTimeout(ctx, openMax)
 	defer cancel()
 	if a.tables, err = tables.Open(opening, tables.Deps{

@@ -100,7 +100,7 @@ func (v *Cluster) Open(ctx context.Context, cfg *settings.Config, log *slog.Logg
 		return err
 	}
 	v.reaching = newReaching(log, registerer)
-	v.Placer = master.NewPlacer(v.look, master.Settings{})
+	v.Placer = master.NewPlacer(v.look, func(table string) int { return v.Tables.Replicas(table) }, master.Settings{})
 	of := cfg.ForTables()
 	of.New.Replicas = cfg.Tables.Replicas
 	of.Prove = own == "" // only a gateway answers by its maps
