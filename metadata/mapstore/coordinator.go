@@ -45,7 +45,7 @@ type Coordinator struct {
 	mu struct {
 		sync.Mutex
 		rng    *rand.Rand
-		onWay  map[topology.ServerID]int // files on their way
+		stores map[topology.ServerID]*storePlaces
 		closed bool
 
 		fetching map[topology.ServerID]chan struct{} // places of fetches under way
@@ -64,7 +64,7 @@ func newCoordinator(d Deps, s Settings) (*Coordinator, error) {
 		return nil, err
 	}
 	c := &Coordinator{deps: d, settings: s, metrics: newMetrics(d.Registerer), cache: newCache(s.CacheBytes)}
-	c.mu.rng, c.mu.onWay, c.mu.fetching = d.Rand, map[topology.ServerID]int{}, map[topology.ServerID]chan struct{}{}
+	c.mu.rng, c.mu.stores, c.mu.fetching = d.Rand, map[topology.ServerID]*storePlaces{}, map[topology.ServerID]chan struct{}{}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -304,31 +304,47 @@ func (c *Coordinator) store(ctx context.Context, e Store) error {
 	if !ok {
 		return fault.Errorf(fault.Unavailable, "%s is not known or not connected", e.Server)
 	}
-	if !c.enter(e.Server) {
-		return fault.Errorf(fault.Unavailable, "%s has not taken %d files yet", e.Server, c.settings.PeerQueueMax)
+	leave, err := c.enter(ctx, e.Server)
+	if err != nil {
+		return err
 	}
-	defer c.leave(e.Server)
+	defer leave()
 	limit, cancel := limited(ctx, c.settings.PeerTimeout)
 	defer cancel()
 	return p.Store(limit, e.File)
 }
 
-func (c *Coordinator) enter(s topology.ServerID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.onWay[s] >= c.settings.PeerQueueMax {
-		return false
-	}
-	c.mu.onWay[s]++
-	return true
+// storePlaces are the places of one server.
+type storePlaces struct {
+	places  chan struct{} // a value for each file on its way
+	waiting int           // files for which there is no place yet; guarded by Coordinator.mu
 }
 
-func (c *Coordinator) leave(s topology.ServerID) {
+// enter waits for a place at a server, until ctx ends; leave gives it back. Two hundred tenants that write their first rows at once make two hundred tables: their files
+// wait here for some milliseconds each, where their writers would be refused. A server that has hung keeps its places for PeerTimeout at a time: a majority commits
+// without it, and the files that wait are bounded. Errors are Unavailable: as many wait already, or as long.
+func (c *Coordinator) enter(ctx context.Context, s topology.ServerID) (leave func(), err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.onWay[s]--; c.mu.onWay[s] == 0 {
-		delete(c.mu.onWay, s)
+	p := c.mu.stores[s]
+	if p == nil {
+		p = &storePlaces{places: make(chan struct{}, c.settings.PeerQueueMax)}
+		c.mu.stores[s] = p
 	}
+	if p.waiting >= c.settings.PeerWaitingMax {
+		c.mu.Unlock()
+		return nil, fault.Errorf(fault.Unavailable, "%s has not taken %d files yet", s, c.settings.PeerWaitingMax)
+	}
+	p.waiting++
+	c.mu.Unlock()
+	select {
+	case p.places <- struct{}{}:
+	case <-ctx.Done():
+		err = fault.Wrap(ctx.Err(), fault.Unavailable, "%s took no file for as long", s)
+	}
+	c.mu.Lock()
+	p.waiting--
+	c.mu.Unlock()
+	return func() { <-p.places }, err
 }
 
 // load finds a file: in memory, on the own disk, else at the servers. The results are shared.

@@ -68,8 +68,10 @@ type Settings struct {
 	ChangeTimeout time.Duration
 	// QueueMax bounds the changes that wait for their turn on one table. Default 64; beyond, they are Throttled.
 	QueueMax int
-	// PeerQueueMax bounds the files on their way to one server. Default 16; beyond, it is counted as away.
+	// PeerQueueMax bounds the files on their way to one server. Default 16; others wait.
 	PeerQueueMax int
+	// PeerWaitingMax bounds the files that wait for their way to one server. Default 1024; beyond, it is counted as away.
+	PeerWaitingMax int
 	// CacheBytes bounds the maps kept decoded, counted as encoded. Default 64 MiB. Larger: less decoding with many tables.
 	CacheBytes int
 	// KeepFiles is how many transactions before the committed one are kept. Default 16. Larger: a transaction proposed
@@ -102,6 +104,7 @@ func (s *Settings) setDefaults() {
 	or(&s.CatchUpGrace, 250*time.Millisecond)
 	orInt(&s.QueueMax, 64)
 	orInt(&s.PeerQueueMax, 16)
+	orInt(&s.PeerWaitingMax, 1024)
 	orInt(&s.CacheBytes, 64<<20)
 	orInt(&s.KeepFiles, 16)
 	orInt(&s.UndecidedMax, 16)
@@ -110,7 +113,7 @@ func (s *Settings) setDefaults() {
 // Validate reports settings that cannot work. Errors are Invalid.
 func (s Settings) Validate() error {
 	if s.StoreTimeout < 0 || s.PeerTimeout < 0 || s.FetchTimeout < 0 || s.ChangeTimeout < 0 || s.SweepEvery < 0 || s.CatchUpGrace < 0 ||
-		s.QueueMax < 0 || s.PeerQueueMax < 0 || s.CacheBytes < 0 || s.KeepFiles < 0 || s.UndecidedMax < 0 {
+		s.QueueMax < 0 || s.PeerQueueMax < 0 || s.PeerWaitingMax < 0 || s.CacheBytes < 0 || s.KeepFiles < 0 || s.UndecidedMax < 0 {
 		return fault.Errorf(fault.Invalid, "settings of METADATA files: nothing may be negative: %+v", s)
 	}
 	return nil
