@@ -20,6 +20,9 @@ type Problems struct {
 // problemNames bounds the names in a sentence.
 const problemNames = 5
 
+// problemTexts bounds the sentences: a fault that each table has in words of its own, as with a time, would make a megabyte of them.
+const problemTexts = 50
+
 // Add notes a problem of the named thing; the name replaces %s in the format. The rest of the format is not changed.
 func (p *Problems) Add(format, name string) {
 	if p.by == nil {
@@ -49,10 +52,13 @@ func (p *Problems) AddPartition(table string, at *ui.Partition) {
 	}
 }
 
-// Texts are the sentences, in the order in which their causes were noted first.
+// Texts are the sentences, in the order in which their causes were noted first; beyond problemTexts how many more there are.
 func (p *Problems) Texts() []string {
 	var out []string
-	for _, format := range p.order {
+	for i, format := range p.order {
+		if i == problemTexts {
+			return append(out, fmt.Sprintf("There are %d more problems; most are like these.", len(p.order)-i))
+		}
 		names := p.by[format]
 		list := strings.Join(names[:min(len(names), problemNames)], ", ")
 		if more := len(names) - problemNames; more > 0 {
