@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -225,6 +226,22 @@ func TestSegmentsThatWaitGoWithTheirLeader(t *testing.T) {
 		}
 		f.close()
 		l.close()
+	}
+}
+
+// TestAFlushThatFailedBeforeAnotherLedIsNoFaultForEver: a leader whose copies were away could not flush, and another one led. The page, the metric and the alert named its rows as
+// ones that cannot be written into a segment until the process was started again, with a next try that never came.
+func TestAFlushThatFailedBeforeAnotherLedIsNoFaultForEver(t *testing.T) {
+	l, c := leading(t, vfs.NewMem(), 1)
+	defer l.close()
+	l.must(l.put("a", 1, 1))
+	c.await = func(point.Serial) error { return fault.Errorf(fault.Stale, "not led here any more") }
+	if err := l.Flush(t.Context(), ByAge); err == nil || l.Unflushed() == nil {
+		t.Fatalf("the flush ended with %v, and %v is shown", err, l.Unflushed())
+	}
+	l.must(l.FollowLeader(2))
+	if err := l.Unflushed(); err != nil {
+		t.Errorf("another leads, and %v is shown", err)
 	}
 }
 
