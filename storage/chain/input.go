@@ -14,8 +14,8 @@ type Time = time.Duration
 type Input interface{ input() }
 
 type (
-	// Tick reports that time went on.
-	Tick struct{}
+	// Tick reports that time went on. Awake is how many chains of this process are awake; 0: few.
+	Tick struct{ Awake int }
 
 	// Lead says that this placement holds the lease in an epoch which its brick has raised durably. List is the row's in-sync list, Dropped
 	// are the members that the acquiring transaction removed.

@@ -40,6 +40,7 @@ type Machine struct {
 	rested Time // when it agreed last
 	wanted Time // when a read last needed it to be sure; only if wants
 	wants  bool
+	awake  int    // chains of this process
 	former []owed // members of orders that are over, with the time until which a head that named them may have made them sure; the zero Member: some of an order before the restart
 
 	// While the process ends.
@@ -82,6 +83,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.now, m.out = now, out
 	switch in := in.(type) {
 	case Tick:
+		m.awake = in.Awake
 	case Lead:
 		m.takeLead(in)
 	case Lease:

@@ -1,8 +1,10 @@
 package chain
 
+import "time"
+
 // A chain at rest sends next to nothing. Nothing of what makes a placement sure changes: a quiet one is not sure, because none of its pings is answered.
 //
-//	 awake ──nothing came for QuietAfter──▶ asked: Ping(quiet) to all members ──all agreed──▶ quiet ──QuietPingEvery──▶ asked again
+//	 awake ──nothing came for quietAfter──▶ asked: Ping(quiet) to all members ──all agreed──▶ quiet ──QuietPingEvery──▶ asked again
 //	   ▲                                      │ one does not agree in time                     │
 //	   └──────────────────────────────────────┴── a frame, a read, a new map, list or link ────┘
 //
@@ -10,6 +12,26 @@ package chain
 
 // quietLost is how many asks of its head a quiet member misses before it wakes by itself.
 const quietLost = 3
+
+const (
+	// awakeFew chains of a process stay awake for QuietAfter. Of n more each stays so for awakeFew/n of it: what pings cost then grows with the rows that come, not
+	// with the tables that had one within a minute.
+	awakeFew = 64
+	// quietLeast is the shortest time for which a chain stays awake: some round trips, so that requests that follow one another find it so.
+	quietLeast = time.Second
+)
+
+// quietAfter is how long nothing may have come before this chain becomes quiet.
+func (m *Machine) quietAfter() Time {
+	most := m.set.QuietAfter
+	if m.awake <= awakeFew {
+		return most
+	}
+	return max(most*awakeFew/Time(m.awake), min(quietLeast, most))
+}
+
+// Awake reports whether this placement pings.
+func (m *Machine) Awake() bool { return m.role != idle && !m.Quiet() }
 
 // Wake returns the latest time for the next Tick; after every Step it may be another.
 func (m *Machine) Wake() Time {
@@ -50,7 +72,7 @@ func (m *Machine) wake() {
 // agrees decides whether this member rests after a ping of its head. One with frames that its head or its disk lacks, or that a read asked
 // a moment ago, does not.
 func (m *Machine) agrees(msg Ping) bool {
-	lately := m.wants && m.now-m.wanted < m.set.QuietAfter
+	lately := m.wants && m.now-m.wanted < m.quietAfter()
 	if !msg.Quiet || lately || m.leaving || msg.Version != m.version || msg.End != m.end || m.own != m.end {
 		m.wake()
 		return false
@@ -79,7 +101,7 @@ func (m *Machine) falls() bool {
 	if !m.still() {
 		h.stirred = m.now
 	}
-	if m.now-h.stirred < m.set.QuietAfter {
+	if m.now-h.stirred < m.quietAfter() {
 		return false
 	}
 	h.quiet, h.quietFrom = true, m.now

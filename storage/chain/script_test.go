@@ -86,6 +86,8 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 	case "messages":
 		w.say("%d messages", w.sent)
 		w.sent = 0
+	case "awake": // so many chains of each process are
+		w.awake, _ = strconv.Atoi(args[0])
 	case "want":
 		w.node(args[0]).step(Wanted{})
 		w.quiet()

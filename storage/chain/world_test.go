@@ -33,6 +33,7 @@ type world struct {
 
 	links []flight
 	sent  int                // messages, ever
+	awake int                // chains of each process
 	cut   map[[2]string]bool // one way
 	held  map[[2]string]bool // delayed
 
@@ -442,7 +443,7 @@ func (w *world) run(d Time) {
 					n.m.Alive(x.member, n.clock())
 				}
 			}
-			n.step(Tick{})
+			n.step(Tick{Awake: w.awake})
 		}
 		w.quiet()
 	}

@@ -21,6 +21,17 @@ func (l *Lead) Copied() []chains.Led {
 	return all
 }
 
+// CopiedOf implements Leases of the chains' runner.
+func (l *Lead) CopiedOf(p lease.Partition) (chains.Led, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c, ok := l.mu.machine.Chain(p)
+	return chains.Led(c), ok
+}
+
+// Changes implements Leases of the chains' runner.
+func (l *Lead) Changes() uint64 { return l.steps.Load() }
+
 // Led implements Leases of the chains' runner.
 func (l *Lead) Led(p lease.Partition) (point.Epoch, bool) {
 	l.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,6 +118,8 @@ type Lead struct {
 	metrics  *metrics
 	news     chan struct{} // has room for one: effects are waiting
 	began    time.Time
+
+	steps atomic.Uint64 // of the machine that may have changed a lease
 
 	mu struct {
 		// The keeper is never called under it: it calls back (Handler) from its own goroutine and would wait for this

@@ -42,6 +42,10 @@ type Leases interface {
 	Kept(table string, id point.PartitionID) bool
 	// Copied returns the partitions with rows that this server leads and that have their lists kept by chains.
 	Copied() []Led
+	// CopiedOf returns one of them; false: it is none.
+	CopiedOf(p lease.Partition) (Led, bool)
+	// Changes returns a number that is another one whenever Copied may give others. It costs next to nothing.
+	Changes() uint64
 	// Led returns the epoch under which this server led a partition last, and whether its lease goes on or lapsed.
 	Led(p lease.Partition) (epoch point.Epoch, goesOn bool)
 	// Placed returns the placements of a partition, those on live servers with this server's first, and the minimum number that must keep a row.
@@ -96,6 +100,12 @@ type Chains struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	awake atomic.Int64 // placements that ping
+
+	again atomic.Bool // the leases are to be read though nothing changed: an epoch ended, or could not begin
+
+	looked        uint64    // Leases.Changes as of the last look; Run's alone
+	lookedAt      time.Time // Run's alone
 	quietLooked   time.Time // Run's alone
 	outsideLooked time.Time // Run's alone
 
@@ -157,8 +167,12 @@ func (c *Chains) synced() {
 // Serve sets the placements. Messages that arrive before it are lost.
 func (c *Chains) Serve(p Partitions) { c.here.Store(&p) }
 
-// lookEvery is how often the leases are read.
-const lookEvery = 100 * time.Millisecond
+const (
+	// lookEvery is how often the leases are read if they changed.
+	lookEvery = 100 * time.Millisecond
+	// lookMax is how often they are read if they did not: a look is at each of thousands of partitions.
+	lookMax = time.Second
+)
 
 // Run leads the partitions that the leases name, until ctx ends.
 func (c *Chains) Run(ctx context.Context) error {
@@ -181,6 +195,11 @@ func (c *Chains) Run(ctx context.Context) error {
 func (c *Chains) look(ctx context.Context, here Partitions) {
 	c.tendQuiet()
 	c.logOutside()
+	changes, now := c.deps.Leases.Changes(), time.Now() // before the look: a change beside it is seen at the next
+	if !c.again.Swap(false) && changes == c.looked && now.Sub(c.lookedAt) < lookMax {
+		return
+	}
+	c.looked, c.lookedAt = changes, now
 	var g errgroup.Group
 	// Beginning an epoch waits for an fsync; eight at once share it, and a server that restarts with thousands of
 	// partitions does not start thousands of goroutines.
@@ -197,6 +216,7 @@ func (c *Chains) look(ctx context.Context, here Partitions) {
 		}
 		g.Go(func() error {
 			if err := here.LeadCopies(ctx, l.Partition, l.Epoch); err != nil && ctx.Err() == nil {
+				c.again.Store(true)
 				c.deps.Log.Warn("a partition's copies are not led yet; it is tried again", "partition", l.Partition.String(), "epoch", l.Epoch, "error", err)
 			}
 			return nil
@@ -226,7 +246,9 @@ func (c *Chains) logOutside() {
 			c.deps.Log.Info("more copies of partitions are not in sync", "copies", n-outsideLogged)
 		}
 	}()
-	for _, x := range c.all() {
+	placements := c.all()
+	slices.SortFunc(placements, func(a, b *placement) int { return comparePartitions(a.key, b.key) })
+	for _, x := range placements {
 		x.mu.Lock()
 		all := x.mu.machine.Outside(c.deps.Clock(), outsideLogEvery)
 		x.mu.Unlock()
@@ -253,6 +275,7 @@ func (c *Chains) forget(here Partitions) {
 	}
 }
 
+// all returns the placements, in any order.
 func (c *Chains) all() []*placement {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,7 +283,6 @@ func (c *Chains) all() []*placement {
 	for _, x := range c.mu.copies {
 		all = append(all, x)
 	}
-	slices.SortFunc(all, func(a, b *placement) int { return comparePartitions(a.key, b.key) })
 	return all
 }
 
@@ -303,13 +325,8 @@ func (c *Chains) find(key lease.Partition) *placement {
 // Lead makes a placement lead its chain in an epoch with a lease held here, with the row's in-sync list. When it returns the partition
 // accepts rows in that epoch. Errors are Stale and those of the store.
 func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Partition, epoch point.Epoch) error {
-	var led Led
-	for _, l := range c.deps.Leases.Copied() {
-		if l.Partition == key {
-			led = l
-		}
-	}
-	if led.Epoch != epoch {
+	led, ok := c.deps.Leases.CopiedOf(key)
+	if !ok || led.Epoch != epoch {
 		return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, key)
 	}
 	x := c.of(key, p)

@@ -65,6 +65,7 @@ type placement struct {
 		others     []lease.Member  // live placements of a partition that is led here
 		armed      chain.Time      // when the next tick is due
 		sure       []chan struct{} // closed once the machine is sure
+		awake      bool            // counted in Chains.awake
 	}
 
 	// Owned by the goroutine that drains.
@@ -265,7 +266,7 @@ func (x *placement) tick() {
 			x.place()
 		}
 	}
-	x.step(chain.Tick{})
+	x.step(chain.Tick{Awake: int(x.c.awake.Load())})
 }
 
 func (x *placement) leading() (point.Epoch, bool) {
@@ -352,6 +353,7 @@ func (x *placement) step(in chain.Input) {
 	x.mu.Lock()
 	effects := x.mu.machine.Step(x.c.deps.Clock(), in, nil)
 	x.woke()
+	x.countLocked(x.mu.machine.Awake())
 	x.mu.Unlock()
 	for _, e := range effects {
 		x.perform(e)
@@ -717,6 +719,7 @@ func (x *placement) over(epoch point.Epoch, why error) {
 	defer x.mu.Unlock()
 	if x.mu.epoch == epoch {
 		x.mu.epoch = 0
+		x.c.again.Store(true)
 		x.settle(func(waiting) (bool, error) { return true, why })
 	}
 }
@@ -744,6 +747,7 @@ func (x *placement) end() {
 	for x.mu.draining {
 		x.idle.Wait()
 	}
+	x.countLocked(false)
 	left := x.mu.events
 	x.mu.events, x.mu.news = nil, nil
 	x.mu.recent.clear()

@@ -67,6 +67,15 @@ func (n *node) Copied() []Led {
 	return []Led{{Partition: theKey, Epoch: n.epoch(), List: n.list}}
 }
 
+func (n *node) CopiedOf(lease.Partition) (Led, bool) {
+	for _, l := range n.Copied() {
+		return l, true
+	}
+	return Led{}, false
+}
+
+func (n *node) Changes() uint64 { return n.later.Load() }
+
 func (n *node) epoch() point.Epoch { return theEpoch + point.Epoch(n.later.Load()) }
 
 func (n *node) Led(lease.Partition) (point.Epoch, bool) { return n.epoch(), n.leads }

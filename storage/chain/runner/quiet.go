@@ -33,6 +33,17 @@ func (x *placement) woke() {
 	}
 }
 
+// countLocked counts the placement among those that ping, or no longer; the lock is held.
+func (x *placement) countLocked(awake bool) {
+	switch {
+	case awake && !x.mu.awake:
+		x.c.awake.Add(1)
+	case !awake && x.mu.awake:
+		x.c.awake.Add(-1)
+	}
+	x.mu.awake = awake
+}
+
 // quietLead reports whether a placement leads a chain that is quiet.
 func (x *placement) quietLead() bool {
 	x.mu.Lock()

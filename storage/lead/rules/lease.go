@@ -246,11 +246,20 @@ type Chain struct {
 	List, Dropped []lease.Member
 }
 
+// Chain returns one of Chains; false: it is none.
+func (m *Machine) Chain(id lease.Partition) (Chain, bool) {
+	p := m.parts[id]
+	if p == nil || p.least == 0 || !p.kept() || !p.leading || !m.current(p) {
+		return Chain{}, false
+	}
+	return Chain{id, p.epoch, p.list, p.dropped}, true
+}
+
 // Chains returns those that may have rows.
 func (m *Machine) Chains() (all []Chain) {
-	for id, p := range m.parts {
-		if p.least > 0 && p.kept() && p.leading && m.current(p) {
-			all = append(all, Chain{id, p.epoch, p.list, p.dropped})
+	for id := range m.parts {
+		if c, ok := m.Chain(id); ok {
+			all = append(all, c)
 		}
 	}
 	slices.SortFunc(all, func(a, b Chain) int { return compare(a.Partition, b.Partition) })
