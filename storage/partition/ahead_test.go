@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -229,8 +230,9 @@ func TestSegmentsThatWaitGoWithTheirLeader(t *testing.T) {
 	}
 }
 
-// TestAFlushThatFailedBeforeAnotherLedIsNoFaultForEver: a leader whose copies were away could not flush, and another one led. The page, the metric and the alert named its rows as
-// ones that cannot be written into a segment until the process was started again, with a next try that never came.
+// TestAFlushThatFailedBeforeAnotherLedIsNoFaultForEver: a leader whose copies were away could not flush, and another one led. The page,
+// the metric and the alert named its rows as ones that cannot be written into a segment until the process was started again, with a next
+// try that never came. Also where the flush ends only then, and where it leads again and has no rows to flush.
 func TestAFlushThatFailedBeforeAnotherLedIsNoFaultForEver(t *testing.T) {
 	l, c := leading(t, vfs.NewMem(), 1)
 	defer l.close()
@@ -242,6 +244,28 @@ func TestAFlushThatFailedBeforeAnotherLedIsNoFaultForEver(t *testing.T) {
 	l.must(l.FollowLeader(2))
 	if err := l.Unflushed(); err != nil {
 		t.Errorf("another leads, and %v is shown", err)
+	}
+	l.must(l.LeadChain(3, c))
+	if err := l.Unflushed(); err != nil {
+		t.Errorf("it leads again, and %v is shown", err)
+	}
+	if at := l.Shape().RetryAt; !at.IsZero() {
+		t.Errorf("it leads again, and flushes nothing before %v", at)
+	}
+	followed := make(chan error, 1)
+	c.await = func(point.Serial) error {
+		go func() { followed <- l.FollowLeader(4) }() // which waits for this flush
+		for !l.Follows() {
+			runtime.Gosched()
+		}
+		return fault.Errorf(fault.Stale, "not led here any more")
+	}
+	if err := l.Flush(t.Context(), ByAge); err == nil {
+		t.Error("the flush ended well")
+	}
+	l.must(<-followed)
+	if err := l.Unflushed(); err != nil {
+		t.Errorf("another led before the flush ended, and %v is shown", err)
 	}
 }
 

@@ -33,7 +33,8 @@ func (p *Partition) TryFlush(ctx context.Context, why Reason) (done bool, err er
 	return true, p.flushOrdered(ctx, why)
 }
 
-// flushOrdered is Flush under the flush lock. It records the outcome, for the pace of retries.
+// flushOrdered is Flush under the flush lock. It records the outcome, for the pace of retries, unless another leads by then: no flush
+// would follow that ends the failure.
 func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
 	err := p.flushNow(ctx, why)
 	if err != nil && ctx.Err() != nil {
@@ -41,7 +42,9 @@ func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.flush.note(time.Now(), err)
+	if !p.mu.follows {
+		p.mu.flush.note(time.Now(), err)
+	}
 	return err
 }
 

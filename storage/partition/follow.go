@@ -65,6 +65,9 @@ func (p *Partition) beginToFollow(epoch point.Epoch) (led bool, err error) {
 	}
 	led = !p.mu.follows
 	p.mu.follows, p.mu.leader = true, epoch
+	if p.mu.owed == nil { // flushes that failed here are none of this placement's any more; a deletion that is owed is
+		p.mu.flush = backoff{}
+	}
 	p.mu.epoch, p.mu.raised, p.mu.chain = 0, false, nil
 	p.endFoldLocked()
 	return led, nil

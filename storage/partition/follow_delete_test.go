@@ -76,6 +76,14 @@ func TestDeletedRowsAreNotReadFromACopyThatCouldNotDeleteThem(t *testing.T) {
 	if v, err := f.View(); !fault.Is(err, fault.Unavailable) {
 		t.Fatalf("a view %v of a copy that shows deleted rows, error %v", v, err)
 	}
+	if f.Unflushed() == nil {
+		t.Error("nothing is shown of a copy that cannot carry out a deletion")
+	}
+	f.must(f.FollowLeader(1))
+	f.must(f.Flush(t.Context(), ByStop))
+	if f.Unflushed() == nil {
+		t.Error("nothing is shown any more of a copy that cannot carry out a deletion")
+	}
 	f.must(f.Maintain(t.Context(), time.Now(), NotDue)) // too early
 	if err := f.Maintain(t.Context(), time.Now().Add(time.Hour), NotDue); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("the deletion was carried out without a catalogue: %v", err)

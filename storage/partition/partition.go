@@ -385,14 +385,14 @@ func (p *Partition) Shape() HeadShape {
 	}
 }
 
-// Unflushed returns an error with the cause of the last failed flush and the time since when none succeeded; nil: the last one did.
-// The rows are in the log, which keeps all its files from the first of these rows on. A placement that follows leaves flushes to its leader, and none of its own is due any
-// more: what failed before it was deposed is no fault of now.
+// Unflushed returns an error with the cause of the last failed flush and the time since when none succeeded; nil: the last one did, or
+// this placement has followed another since, which flushes. The rows are in the log, which keeps all its files from the first of these
+// rows on. So does a placement that could not carry out a deletion, and one that follows tries that again, too.
 func (p *Partition) Unflushed() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := &p.mu.flush
-	if b.failures == 0 || p.mu.follows {
+	if b.failures == 0 {
 		return nil
 	}
 	return fault.Annotate(b.err, "%d flushes failed since %s; its rows are safe in the log and the next try is at %s", b.failures,
