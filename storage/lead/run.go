@@ -38,9 +38,7 @@ func (l *Lead) step(in rules.Input) {
 	l.mu.Lock()
 	before := len(l.mu.effects)
 	l.mu.effects = l.mu.machine.Step(l.deps.Clock(), in, l.mu.effects)
-	switch in.(type) {
-	case rules.Clock, rules.Accepted, rules.Published: // every second, and they change no lease
-	default:
+	if rules.MayChangeChains(in) {
 		l.steps.Add(1) // behind the step, within the lock: who reads the number and then the leases misses none
 	}
 	more := len(l.mu.effects) > before

@@ -255,6 +255,15 @@ func (m *Machine) Chain(id lease.Partition) (Chain, bool) {
 	return Chain{id, p.epoch, p.list, p.dropped}, true
 }
 
+// MayChangeChains reports whether Chains may return others after an input. The others come every second or oftener, and change none.
+func MayChangeChains(in Input) bool {
+	switch in.(type) {
+	case Clock, Accepted, Published:
+		return false
+	}
+	return true
+}
+
 // Chains returns those that may have rows.
 func (m *Machine) Chains() (all []Chain) {
 	for id := range m.parts {

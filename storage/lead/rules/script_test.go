@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -330,7 +331,12 @@ func (w *world) reply(what string, has map[string]bool, number map[string]uint64
 }
 
 func (w *world) step(in Input) {
-	for _, e := range w.Step(w.now, in, nil) {
+	chains := w.Chains()
+	effects := w.Step(w.now, in, nil)
+	if !MayChangeChains(in) && !reflect.DeepEqual(chains, w.Chains()) {
+		panic(fmt.Sprintf("%T changed what is led, and nobody looks: %v, before %v", in, w.Chains(), chains))
+	}
+	for _, e := range effects {
 		w.perform(e)
 	}
 }
