@@ -32,7 +32,8 @@ func (g gated) Store(ctx context.Context, f *peer.File) error {
 	return g.Metadata.Store(ctx, f)
 }
 
-// TestTwoHundredTenantsThatBeginAtOnceHaveTheirTables: files of more than 16 tables on their way to a server counted as its absence. Writers of all other tables got 503.
+// TestTwoHundredTenantsThatBeginAtOnceHaveTheirTables: files of more than 16 tables on their way to a server counted as its absence.
+// Writers of all other tables got 503.
 func TestTwoHundredTenantsThatBeginAtOnceHaveTheirTables(t *testing.T) {
 	const tenants, places = 200, 16
 	store := coordmem.New()

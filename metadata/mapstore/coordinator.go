@@ -320,9 +320,10 @@ type storePlaces struct {
 	waiting int           // files for which there is no place yet; guarded by Coordinator.mu
 }
 
-// enter waits for a place at a server, until ctx ends; leave gives it back. Two hundred tenants that write their first rows at once make two hundred tables: their files
-// wait here for some milliseconds each, where their writers would be refused. A server that has hung keeps its places for PeerTimeout at a time: a majority commits
-// without it, and the files that wait are bounded. Errors are Unavailable: as many wait already, or as long.
+// enter waits for a place at a server, until ctx ends; leave gives it back. Two hundred tenants that write their first rows at once make
+// two hundred tables: their files wait here, where their writers would be refused. A server that has hung keeps its places for PeerTimeout
+// at a time: a majority commits without it, and the files that wait for it, mostly as ops, do so until their transaction's time is over and
+// are bounded. Errors are Unavailable: as many wait already, or this one waited until then.
 func (c *Coordinator) enter(ctx context.Context, s topology.ServerID) (leave func(), err error) {
 	c.mu.Lock()
 	p := c.mu.stores[s]
@@ -339,7 +340,7 @@ func (c *Coordinator) enter(ctx context.Context, s topology.ServerID) (leave fun
 	select {
 	case p.places <- struct{}{}:
 	case <-ctx.Done():
-		err = fault.Wrap(ctx.Err(), fault.Unavailable, "%s took no file for as long", s)
+		err = fault.Wrap(ctx.Err(), fault.Unavailable, "%s had no place for a file until the time of its transaction was over", s)
 	}
 	c.mu.Lock()
 	p.waiting--

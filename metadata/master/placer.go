@@ -27,8 +27,9 @@ type Placer struct {
 // placerAge is how long a Placer uses a view of the cluster. It counts the placements that it hands out meanwhile itself.
 const placerAge = time.Second
 
-// NewPlacer makes one. look gives tables and servers; leases and sizes may be missing. replicas is how many placements a partition of a table has by its newest map, and costs
-// a look-up: a table may be newer than what look gave, and a look is at all partitions, so that each new table must not need one.
+// NewPlacer makes one. look gives tables and servers; leases and sizes may be missing. replicas is how many placements a partition of a
+// table has by its newest map, and costs a look-up: a table may be newer than what look gave, and a look is at all partitions, so that each
+// new table must not need one.
 func NewPlacer(look func() State, replicas func(table string) int, set Settings) *Placer {
 	set.SetDefaults()
 	return &Placer{look: look, replicas: replicas, set: set}

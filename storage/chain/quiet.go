@@ -14,8 +14,8 @@ import "time"
 const quietLost = 3
 
 const (
-	// awakeFew chains of a process stay awake for QuietAfter. Of n more each stays so for awakeFew/n of it: what pings cost then grows with the rows that come, not
-	// with the tables that had one within a minute.
+	// awakeFew chains of a process stay awake for QuietAfter. Where n are, and n is more, each stays so for awakeFew/n of it: what pings
+	// cost then grows with the rows that come, not with the tables that had one within a minute.
 	awakeFew = 64
 	// quietLeast is the shortest time for which a chain stays awake: some round trips, so that requests that follow one another find it so.
 	quietLeast = time.Second

@@ -21,7 +21,8 @@ type Settings struct {
 	// doubled each time up to RelistMax. Smaller: more pauses of writers while a link stays cut.
 	ReachAfter time.Duration
 	// QuietAfter is how long nothing may have come, and no read may have asked a member, before a chain with all rows acknowledged becomes quiet: its placements
-	// stop pinging. Default 1 min, and less where many chains of a process are awake (quietAfter). Smaller: fewer messages at rest, and more reads that must wake the chain.
+	// stop pinging. Default 1 min, and less where many chains of a process are awake (quietAfter). Smaller: fewer messages at rest, and more
+	// reads that must wake the chain.
 	QuietAfter time.Duration
 	// QuietPingEvery is how often the head of a quiet chain asks whether its members are there. Default 20 s.
 	QuietPingEvery time.Duration

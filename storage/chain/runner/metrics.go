@@ -22,7 +22,8 @@ func (c *Chains) register(r prometheus.Registerer) {
 		})
 	}
 	gauge("spillway_chain_placements", "Placements here of partitions that are kept by several servers.", func(*chain.Machine, chain.Time) int { return 1 })
-	gauge("spillway_chain_resting_placements", "Of those, the ones that are at rest: nothing came for a minute, or for less where many are not, and they send next to nothing.", func(m *chain.Machine, _ chain.Time) int {
+	gauge("spillway_chain_resting_placements", "Of those, the ones that are at rest: nothing came for a minute, "+
+		"or for less where many are not, and they send next to nothing.", func(m *chain.Machine, _ chain.Time) int {
 		if m.Quiet() {
 			return 1
 		}
