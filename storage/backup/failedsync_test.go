@@ -258,7 +258,7 @@ func TestAPrunedBackupThatMayComeBackKeepsItsSegments(t *testing.T) {
 	}
 }
 
-// written is a place that lists what is written to it.
+// written is a place that lists the files written to it.
 type written struct {
 	Dir
 	names map[string]bool

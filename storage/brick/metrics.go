@@ -19,7 +19,7 @@ type metrics struct {
 
 	opened time.Time
 	mu     struct {
-		sync.Mutex // guards what is inside, for a moment at both ends of each fsync
+		sync.Mutex // guards this struct, for a moment at both ends of each fsync
 		pace       pace
 		begun      uint64        // fsyncs
 		took       time.Duration // of those that have ended
@@ -92,7 +92,7 @@ func (b *Brick) Fsync() time.Duration {
 	return b.m.mu.pace.typical(now)
 }
 
-// Fsyncs counts the fsyncs of the common log that have begun since Open. took is how long they lasted, together; one that has not ended lasts until now.
+// Fsyncs counts the fsyncs of the common log that have begun since Open. took is their time together; one that has not ended lasts until now.
 func (b *Brick) Fsyncs() (begun uint64, took time.Duration) {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()

@@ -148,7 +148,7 @@ func (r *recovery) listFiles() error {
 //
 // A file ends in one of three ways. The manifest has the end of one that is closed: all before it is whole, or damaged, and a record behind it is damage as
 // well, since no start has read it. A trailer is the end that its writer gave it. Else the last write was cut, and oddity decides whether that is a torn end
-// or damage in what had been fsynced: damage that was taken for a torn end dropped acked rows in silence.
+// or damage in fsynced bytes: damage that looked like a torn end dropped acked rows in silence.
 func (r *recovery) readFile(i int) error {
 	n := r.numbers[i]
 	e := r.b.manifest.files[n]

@@ -178,8 +178,8 @@ func SyncDir(fs vfs.FS, dir string) error {
 }
 
 // MakeDir makes a directory and the missing ones above it, so that it is there after a power cut. A directory that is there already may be
-// one whose name was never fsynced, because the process ended before it, so its name is fsynced all the same. After an fsync that failed that would prove nothing: what was made is
-// removed then, and the next call makes it anew.
+// one whose name was never fsynced, because the process ended before it, so its name is fsynced all the same. After an fsync that failed that would prove
+// nothing: a new one is removed then, and the next call makes it anew.
 func MakeDir(fs vfs.FS, dir string) error {
 	names, made := []string{dir}, 0 // to be made durable; those at the front did not exist
 	for d := fs.PathDir(dir); fs.PathDir(d) != d; d = fs.PathDir(d) {

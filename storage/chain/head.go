@@ -38,8 +38,8 @@ type head struct {
 	pinged   Time
 	stirred  Time // when something last kept the chain from being quiet
 	woke     Time // when it was quiet last: silence counts from then
-	held     Time // when this process had last been held up itself: what came meanwhile may wait to be handled
-	busy     Time // when that was, or an answer to a ping last took long; 0: never
+	held     Time // when this process was last held up itself: inputs that came meanwhile may still wait
+	busy     Time // when that was, or an answer to a ping was last late; 0: never
 
 	// While it is quiet.
 	quiet     bool // the members were asked to be quiet; no ping is sent until the next time

@@ -22,7 +22,7 @@ func (m *Machine) Stalled(now Time) error {
 	if m.role != leading || h.quiet {
 		return nil
 	}
-	// If this head has not acted for a while its process was held up, and what came meanwhile is not handled yet.
+	// If this head has not acted for a while its process was held up, and inputs that came meanwhile are not handled yet.
 	for _, x := range m.order[1:] {
 		if now-m.now < 2*m.set.PingEvery && now-m.lifeOf(x) >= m.set.StalledAfter {
 			return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and rows wait for it", x.Placement, x.Server)
@@ -81,10 +81,10 @@ func (m *Machine) answersLate(now Time, x Member) bool {
 	return p == nil || now-p.answered >= 2*m.set.PingEvery || m.head.busy != 0 && now-m.head.busy < m.set.SilentAfter
 }
 
-// lateAnswer is how long a server with processors to spare never takes to answer a ping.
+// lateAnswer is longer than a server with processors to spare ever needs to answer a ping.
 const lateAnswer = 100 * time.Millisecond
 
-// answeredAfter records how long an answer to a ping took.
+// answeredAfter records how long a member needed to answer a ping.
 func (h *head) answeredAfter(now, took Time) {
 	if took >= lateAnswer {
 		h.busy = now

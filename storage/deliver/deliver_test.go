@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestAClockThatRunsAheadDropsNoAckedRow: a server whose clock was set a month ahead, while it forwarded staged rows or moved those of a split, took them for older than their
-// table keeps, and left out rows that were acknowledged.
+// TestAClockThatRunsAheadDropsNoAckedRow: a server whose clock was set a month ahead, while it forwarded staged rows or moved those of a split, judged them
+// older than their table keeps, and left out rows that were acknowledged.
 func TestAClockThatRunsAheadDropsNoAckedRow(t *testing.T) {
 	const hour = int64(time.Hour)
 	now := 1000*hour + hour/2
@@ -99,7 +99,7 @@ type gathering struct {
 	defs  map[point.SeriesID]point.Labels
 }
 
-// Cover makes none, as do the other methods what they say.
+// Cover makes none; no other method does anything either.
 func (g *gathering) Cover(context.Context, string, []point.Nanos) error { return nil }
 
 func (g *gathering) Leader(string, *topology.Partition) (topology.ServerID, error) { return "s1", nil }

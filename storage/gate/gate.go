@@ -1,7 +1,7 @@
-// Package gate is the door of a partition for changes, as a value: its leader closes it before its successors lead.
+// Package gate is the door of a partition for changes, as a value: its leader closes it before its heirs lead.
 //
-//	        sealed: by the map, in which successors accept the rows
-//	        handing: successors are about to lead, and the outcome is still open
+//	        sealed: by the map, in which heirs accept the rows
+//	        handing: heirs are about to lead, and the outcome is still open
 //	           │
 //	Enter ─▶ refused while either holds, else one more inside ─▶ … the change … ─▶ Leave ─▶ idle when none is inside
 //
@@ -40,33 +40,33 @@ func (g *Gate) Quiet() bool { return g.inside == 0 && g.sealed }
 // Idle reports whether no change is under way.
 func (g *Gate) Idle() bool { return g.inside == 0 }
 
-// Seal refuses changes because by the map successors accept them; Open undoes it.
+// Seal refuses changes because by the map heirs accept them; Open undoes it.
 func (g *Gate) Seal() { g.sealed = true }
 
 // Open undoes a Seal, but not a HandOver.
 func (g *Gate) Open() { g.sealed = false }
 
-// HandOver refuses changes while successors are about to lead; TakeBack and Doubt end that.
+// HandOver refuses changes while heirs are about to lead; TakeBack and Doubt end that.
 func (g *Gate) HandOver() { g.handing = true }
 
-// Undecided reports whether successors are about to lead, and the outcome is still open: a change that waits for it may yet be accepted here.
+// Undecided reports whether heirs are about to lead, and the outcome is still open: a change that waits for it may yet be accepted here.
 func (g *Gate) Undecided() bool { return g.handing && !g.sealed }
 
-// TakeBack lets changes in again: the successors do not lead and will not.
+// TakeBack lets changes in again: the heirs do not lead and will not.
 func (g *Gate) TakeBack() { g.handing = false }
 
-// Doubt lets changes in again, or never kept them out, although successors may lead: a map newer than seq says so, or rules it out.
+// Doubt lets changes in again, or never kept them out, although heirs may lead: a map newer than seq says so, or rules it out.
 func (g *Gate) Doubt(seq uint64) {
 	g.handing = false
 	g.doubt = max(g.doubt, seq)
 }
 
-// Settle ends the doubt about transactions up to seq: they made no successor lead.
+// Settle ends the doubt about transactions up to seq: they made no heir lead.
 func (g *Gate) Settle(seq uint64) {
 	if g.doubt <= seq {
 		g.doubt = 0
 	}
 }
 
-// Doubtful reports whether successors may lead although the map seq, the newest here, does not say so.
+// Doubtful reports whether heirs may lead although the map seq, the newest here, does not say so.
 func (g *Gate) Doubtful(seq uint64) bool { return g.handing || g.doubt > 0 && seq <= g.doubt }

@@ -12,9 +12,8 @@ import (
 )
 
 // answer obtains the answer to a question of the machine.
-// Each question runs in a goroutine of its own, since any may wait for seconds, and its input names the effect by ID:
-// the machine drops answers to questions that it has given up. Quiesce, Ready, Propose and RuleOut come before the
-// slots, as each waits for other servers or for writers and must not keep reads of lease rows out.
+// Each question runs in a goroutine of its own, since any may wait for seconds, and its answer names the effect by ID: the machine drops answers to questions
+// that it has given up. Quiesce, Ready, Propose and RuleOut use no slot: each waits for other servers or for writers, and must not delay reads of lease rows.
 func (r *runner) answer(ctx context.Context, e rules.Effect) rules.Input {
 	switch e := e.(type) {
 	case rules.Quiesce:
@@ -72,8 +71,8 @@ func (r *runner) quiesce(ctx context.Context, e rules.Quiesce) rules.Input {
 	return rules.Quiet{ID: e.ID, OK: err == nil, Ends: ends, Empty: r.srv.Empty(e.Partition.Table, e.Partition.ID)}
 }
 
-// Base is the newest map that a proposal was made for: if the outcome stays unknown, no map up to it rules the proposal
-// out. plan may be called several times, as other transactions come between.
+// Base is the newest map for which a proposal was made: if the outcome stays unknown, only a newer map can show that the proposal was refused. plan may be
+// called several times, as other transactions come between.
 func (r *runner) propose(ctx context.Context, e rules.Propose) rules.Input {
 	limited, cancel := context.WithTimeout(ctx, e.Within)
 	defer cancel()

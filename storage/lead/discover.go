@@ -10,14 +10,14 @@ import (
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
-// discover compares the placements here with the maps: at every change, a few tables at a time, and slowly even without changes (C15, C16).
+// discover compares the placements here with the maps: after every change, only the tables that changed; and from time to time all of them (C15, C16).
 func (r *runner) discover(ctx context.Context) error {
 	full := true
 	r.step(rules.Clock{Now: r.keeper.Now()}) // before the first map: thousands of partitions may be of the future
 	slow := time.NewTimer(r.jitter(r.settings.ReconcileEvery))
 	defer slow.Stop()
 	for {
-		// Asked for before the look: a change during the look closes it, so that none is missed.
+		// The channel is obtained before the look: a change during the look closes it, so that none is missed.
 		changed := r.deps.Maps.Changed()
 		r.look(full)
 		full = false

@@ -16,5 +16,4 @@
 //
 // Invariants kept here: I1 (a frame is acked when no server without it can lead), I3 (the brick's epoch is raised before
 // the first frame), I5 (waits and requests are bounded).
-// the first frame), I5 (waits and requests are bounded).
 package lead

@@ -53,7 +53,7 @@ type Deps struct {
 	Rand *rand.Rand
 	// Listed answers Relist. Nil: no chains are run here.
 	Listed func(p lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member)
-	// Unload begins or ends the moving of a partition's rows to its successors; Unloaded answers it. first: no server moved any under an earlier epoch. Nil: they stay where they are.
+	// Unload begins or ends the moving of a partition's rows to its heirs; Unloaded answers it. first: no server moved any under an earlier epoch. Nil: they stay where they are.
 	Unload func(p lease.Partition, epoch point.Epoch, on, first bool)
 	// NoRoom returns the partitions of which copies did not fit on this disk. Nil: there are none.
 	NoRoom func() []lease.Partition
@@ -66,8 +66,8 @@ type Settings struct {
 	// Server is this server's name in partition maps.
 	Server topology.ServerID
 	Keeper keeper.Settings
-	// ReconcileEvery is how often everything here is compared with the maps although none changed. Default 30 s. Smaller:
-	// omissions of a watch are noticed sooner.
+	// ReconcileEvery is how often everything here is compared with the maps although none changed. Default 30 s. Smaller: changes that a watch missed are seen
+	// sooner.
 	ReconcileEvery time.Duration
 	// BatchFor is how long changes of maps are gathered before the server looks at them, so that it need not look at every
 	// transaction separately (C16). Default 50 ms. Larger: partitions are led later.
@@ -122,13 +122,11 @@ type Lead struct {
 	steps atomic.Uint64 // of the machine that may have changed a lease
 
 	mu struct {
-		// The keeper is never called under it: it calls back (Handler) from its own goroutine and would wait for this
-		// lock while its own is wanted here.
+		// The keeper is never called under it: it calls back (Handler) from its own goroutine under its own lock, and the two would wait for each other.
 		sync.Mutex // guards this struct; held for microseconds
 		machine    *rules.Machine
 		effects    []rules.Effect // to be performed by Run, in order; bounded by the number of placements here
-		// One channel for all that wait for a partition's row; it is closed and removed when the row changes, and those
-		// that still wait make another.
+		// One channel for all callers that wait for a partition's row. It is closed and removed when the row changes; callers that still wait make another.
 		waiting map[lease.Partition]chan struct{}
 	}
 }
@@ -169,8 +167,8 @@ func (l *Lead) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
 	return l.keeper.MayAct(lease.Partition{Table: table, ID: id})
 }
 
-// Alone implements server.Leadership. The coordination store cannot be reached by us; no other server that can reach it can acquire
-// a partition where we alone are in sync. It ends when a heartbeat proves good: then the rows count again.
+// Alone implements server.Leadership. This server does not reach the coordination store; a server that does cannot acquire a partition of which this one alone
+// is in sync. The right ends when a heartbeat proves good: then the lease rows decide again.
 func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
 	l.mu.Lock()
 	epoch, ok := l.mu.machine.Alone(lease.Partition{Table: table, ID: id})
@@ -246,7 +244,7 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 	}
 }
 
-// Unloaded reports that a partition's successors have all its rows, as moved under an epoch. It may be called from any goroutine.
+// Unloaded reports that a partition's heirs have all its rows, as moved under an epoch. It may be called from any goroutine.
 func (l *Lead) Unloaded(p lease.Partition, epoch point.Epoch) {
 	l.step(rules.Unloaded{Partition: p, Epoch: epoch})
 }
@@ -269,8 +267,8 @@ func (l *Lead) Drain(ctx context.Context, on bool) error {
 	return l.keeper.Send(ctx, lease.Drain{On: on})
 }
 
-// Leave releases all leases and returns when others may acquire them; Run must go on meanwhile. A process with a fenced store
-// does not leave: it may have been about to ack rows, so its leases must expire. Errors are Canceled and Unavailable (fenced).
+// Leave releases all leases and returns when others may acquire them; Run must go on meanwhile. With a fenced store it is refused: the process may have been
+// about to ack rows, so its leases must expire. Errors are Canceled and Unavailable (fenced).
 func (l *Lead) Leave(ctx context.Context) error {
 	if err := l.deps.Brick.Err(); err != nil {
 		return fault.Annotate(err, "leases run out")

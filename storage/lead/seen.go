@@ -16,8 +16,8 @@ import (
 //	key     "m/seen/" ++ table
 //	value   {"v":1,"seq":…,"txn":"…"}      txn: 32 hex digits; absent where a build from before it wrote the entry
 //
-// It is durable before anything is done by that map: a server that once saw a newer map deletes nothing by an older one, and the repair of a table
-// after a restore of the coordination store sees which transaction of a number was committed (Acted).
+// It is durable before the server acts by that map: so a server that once saw a newer map deletes nothing by an older one, and the repair of a table after a
+// restore of the coordination store sees which transaction of a number was committed (Acted).
 const (
 	seenPrefix  = "m/seen/"
 	seenVersion = 1

@@ -94,7 +94,7 @@ func (s *shelf) above(n, on name) bool {
 	return false
 }
 
-// leave takes one user off a node; it returns the nodes that are not needed any more.
+// leave removes one user from a node; it returns the nodes that are not needed any more.
 // An example: d stands on c, c on b, and b and c are deleted. When d goes, c has no user and no head, so it goes, and b after it.
 func (s *shelf) leave(n name) (gone []name) {
 	for {

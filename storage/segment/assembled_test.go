@@ -173,7 +173,8 @@ func shuffled(series, few int) *source {
 
 var rare = NewSelector([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "rare", "yes")})
 
-// TestLongPostingsAreNotReadForAFewSeries: their labels were put together from postings that have as many runs as all series, which took many times as long as their definitions.
+// TestLongPostingsAreNotReadForAFewSeries: their labels were put together from postings that have as many runs as all series, which needed many times as long
+// as their definitions.
 func TestLongPostingsAreNotReadForAFewSeries(t *testing.T) {
 	const few = 20
 	fs, cache := vfs.NewMem(), openCache(t, 0)

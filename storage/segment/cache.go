@@ -308,7 +308,7 @@ func (c *Cache) putBlock(k pageKey, b *openBlock) {
 	c.putLocked(&cached{key: k, block: b, bytes: 320 + b.bytes()})
 }
 
-// admits reports whether a block is to be kept that is larger than what it is made from, and of which a query may need more than there is room for: always while
+// admits reports whether to keep a block that is larger than its encoded form, and of which a query may need more than there is room for: always while
 // there is room, else one of eight. If each were kept, a query over more than fits would find none of those that it left the last time.
 func (c *Cache) admits(bytes int64) bool {
 	c.mu.Lock()
@@ -332,7 +332,7 @@ func (c *Cache) admitsLocked(bytes int64, refused *uint64) bool {
 }
 
 // columnSpare is the part of the room that reads of few series leave free, and the part of their work that columns may cost when there is none: a column reads all series,
-// and what it evicts may be a column that the next read wants.
+// and the column that it evicts may be the one that the next read wants.
 const columnSpare = 8
 
 // beginColumn reports whether a column of all series is to be read, of which so many are wanted: of most of them by admits; of few while there is room, and else once

@@ -23,7 +23,7 @@ type Column struct {
 	lo, hi point.Stamp
 }
 
-// columnBytes is what a column takes in the Cache, beside its times and values.
+// columnBytes is the cost of a column in the Cache, beside its times and values.
 const columnBytes = 320 + int64(unsafe.Sizeof(Column{}))
 
 // errUneven ends the read of rows that are no column.
@@ -140,8 +140,8 @@ func (r *Reader) readColumn(f *Found, grow func(bytes int64) error) (*Column, er
 	return c, nil
 }
 
-// Columns are those of the same series in segments that follow each other in time. What they have is appended to the rows of each series at once: 300 columns of a row each
-// cost a series what one of 300 rows does. For one goroutine; the zero value is ready.
+// Columns are those of the same series in segments that follow each other in time. Their rows are appended to those of each series at once: 300 columns of a
+// row each cost a series what one of 300 rows does. For one goroutine; the zero value is ready.
 type Columns struct {
 	of     []columnPart
 	times  []point.Nanos // of all, one behind the other; of the first they are shared

@@ -16,7 +16,7 @@ import (
 // The bytes themselves are compared, so equal hashes do no harm. What is met for the first time does not stay, only the hash of its bytes: where each segment has hosts
 // of its own, frames that no other has would push out the answers to selectors, which are a tenth of their size.
 
-// Bounds of what is common: the bytes as they are stored, and what they hold. Longer ones are of segments of many series, of which there are few.
+// Bounds of common frames: the bytes as they are stored, and when decoded. Longer ones are of segments of many series, of which there are few.
 const (
 	commonStoredMax = 4 << 10
 	commonHeldMax   = 16 << 10
@@ -54,7 +54,7 @@ func (c *Cache) putCommon(group uint32, stored []byte, p *cached, held int64) {
 	c.put(p)
 }
 
-// metBefore reports whether a hash was met lately, and remembers it. Another one with its remainder takes its place.
+// metBefore reports whether a hash was met lately, and remembers it. Another one with its remainder replaces it.
 func (c *Cache) metBefore(hash point.Nanos) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *Cache) metBefore(hash point.Nanos) bool {
 	return met
 }
 
-// commonFrame is frame for one that other segments may have too. What it returns is shared and read only.
+// commonFrame is frame for one that other segments may have too. The result is shared and read only.
 func (c *cursor) commonFrame(of *Cache, rawLen int) []byte {
 	rest := *c
 	form := rest.byte()

@@ -51,7 +51,7 @@ func TestAFirstQueryOpensTheSameFramesOnce(t *testing.T) {
 		}
 		names, err := r.names()
 		check(t, err)
-		if p == 1 { // what is met for the second time stays
+		if p == 1 { // bytes that are met for the second time stay
 			first = names
 		}
 		if p > 1 && &names[0] != &first[0] {
@@ -133,7 +133,7 @@ func keptFound(of *Selector, rs []*Reader) (n int) {
 }
 
 // TestAQueryOverPartitionsOfOtherHostsLeavesTheAnswersOfAnother: where each partition has hosts of its own, as with pods that come and go, frames that no other segment has
-// took the room of what a dashboard's selectors had found, which is a tenth of their size.
+// evicted the series that a dashboard's selectors had found, which are a tenth of their size.
 func TestAQueryOverPartitionsOfOtherHostsLeavesTheAnswersOfAnother(t *testing.T) {
 	fs, cache := vfs.NewMem(), openCache(t, 2<<20)
 	equal := func(name, value string) *Selector {

@@ -101,7 +101,7 @@ func (g *group) add(id point.DenseID, r *rows.Run, cols columnIndexes, e *valueE
 	}
 }
 
-// addHists cuts at 512 rows or 16 KiB of histograms; a longer one is a chunk by itself. ts is reused: column copies what it keeps.
+// addHists cuts at 512 rows or 16 KiB of histograms; a longer one is a chunk by itself. ts is reused: column makes copies.
 func (g *group) addHists(c chunk, r *rows.Run, cols columnIndexes) {
 	hs, ranks := r.Hists, r.HistRanks
 	var ts []point.Nanos

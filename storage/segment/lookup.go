@@ -135,7 +135,8 @@ func (r *Reader) Look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
 	return r.cache.putAnswer(k, l.key, joined(found)), nil
 }
 
-// joined returns copies, parts of one string: what was read of pages is parts of the pages' strings, which would stay in memory with it, uncounted.
+// joined returns copies, parts of one string: strings that were read from pages are parts of the pages' strings, which would stay in memory with them,
+// uncounted.
 func joined(values []string) []string {
 	if len(values) == 0 {
 		return nil

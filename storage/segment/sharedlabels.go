@@ -12,7 +12,7 @@ import (
 
 // Segments of narrow partitions define the same series over and over. Their decoded pages share one copy of the labels of each series:
 //
-//	page of segment 1 ──▶ [ · · · ]         a page of 256 series takes 2 KiB, its labels some 50 KiB
+//	page of segment 1 ──▶ [ · · · ]         a page of 256 series needs 2 KiB, its labels some 50 KiB
 //	                        │ │ │
 //	                        ▼ ▼ ▼
 //	                        labels, counted by the pages that hold them
@@ -68,7 +68,7 @@ func (d *definitions) last() (id point.DenseID, ok bool) {
 	return d.id(d.len() - 1), true
 }
 
-// bytes is what a page takes without the labels.
+// bytes is the memory of a page without the labels.
 func (d *definitions) bytes() int64 { return 128 + 8*int64(len(d.labels)) + 4*int64(len(d.ids)) }
 
 // newDefinitions makes a page of those that were read, with labels that nothing shares yet.
@@ -102,7 +102,7 @@ type labelTable struct {
 	of   map[uint64][]*sharedLabels // by hash
 }
 
-// sharedLabelsBytes is what labels take in the table, beside their bytes.
+// sharedLabelsBytes is the cost of labels in the table, beside their bytes.
 const sharedLabelsBytes = 96
 
 // share returns a page with the labels that the table has, and adds those that it lacks. grown is how many bytes the table took for them.

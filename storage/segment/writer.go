@@ -265,7 +265,7 @@ func (w *Writer) checkRun(id point.DenseID, r *rows.Run) error {
 }
 
 // RanksFrom makes the writer keep the ranks of rows only in chunks with a row of this rank or a higher one: before the first Add. Without a call it keeps all that
-// runs have. What it does not keep counts as the highest rank of its chunk.
+// runs have. A row without one counts as the highest rank of its chunk.
 func (w *Writer) RanksFrom(s point.Stamp) { w.columns.ranksFrom = s }
 
 // cover widens the file's ranges to a run that has rows.

@@ -14,9 +14,9 @@ const (
 	measurePeriod = time.Minute
 	// capacityMinutes are the busy minutes that count, and capacityLeast how many there must be: one flush or query does not decide.
 	capacityMinutes, capacityLeast = 60, 5
-	// busyShare of the processors must be used in a minute that counts: below it, what an idle process takes is no small part.
+	// busyShare of the processors must be used in a minute that counts: below it, the load of an idle process is no small part.
 	busyShare = 0.1
-	// usableShare of the processors may rows take: the rest is for peaks, and for the copies and queries of a server that is away.
+	// usableShare is the part of the processors that rows may use: the rest is for peaks, and for the copies and queries of a server that is away.
 	// busyShare and usableShare are fractions. The figure is the mean of the last 5 to 60 busy minutes, however long ago they were: a server at
 	// rest keeps it.
 	usableShare = 0.7
@@ -24,7 +24,7 @@ const (
 	copyCost = 0.5
 )
 
-// taken is what a process did since its start.
+// taken are the rows and the processor time of a process since its start.
 type taken struct {
 	led, copied float64       // rows
 	cpu         time.Duration // of the whole process

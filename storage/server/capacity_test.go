@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestCapacityFollowsFromBusyMinutes: rows ÷ CPU, for the share of the processors that rows may take; copies are half of a row.
+// TestCapacityFollowsFromBusyMinutes: rows ÷ CPU, for the share of the processors that rows may use; copies are half of a row.
 func TestCapacityFollowsFromBusyMinutes(t *testing.T) {
 	type minute struct {
 		n           int

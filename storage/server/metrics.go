@@ -23,10 +23,10 @@ type metrics struct {
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
 
-// Outcomes of inserts that came while successors of their partition were about to lead.
+// Outcomes of inserts that came while heirs of their partition were about to lead.
 const (
 	waitOpen      = "accepted"  // the gate opened again: nothing was proposed, or there was no answer
-	waitOver      = "over"      // the successors lead: the gateway sends them there
+	waitOver      = "over"      // the heirs lead: the gateway sends them there
 	waitUndecided = "undecided" // the outcome was not known in time
 	waitFull      = "full"      // too many of the stream waited
 	waitLeft      = "left"      // their caller did
@@ -42,7 +42,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		}, []string{"what"}),
 	}
 	m.handOverWaits = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "spillway_server_hand_over_inserts_total", Help: "Inserts that came while successors of their partition were about to lead, or led, by what became of them.",
+		Name: "spillway_server_hand_over_inserts_total", Help: "Inserts that came while heirs of their partition were about to lead, or led, by what became of them.",
 	}, []string{"outcome"})
 	for _, outcome := range []string{waitOpen, waitOver, waitUndecided, waitFull, waitLeft} {
 		m.handOverWaits.WithLabelValues(outcome)

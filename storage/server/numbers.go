@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// numbers gives series the numbers 0, 1, 2 … in the order in which they are first asked for. A map did the same at three times the price: here a reset takes
+// numbers gives series the numbers 0, 1, 2 … in the order in which they are first asked for. A map did the same at three times the price: here a reset needs
 // constant time, and a place is found without a call. The zero value is ready.
 //
 // A slot counts only if its turn is the present one, so reset is turn++ and no slot is written. Example: slots of 1,024

@@ -61,7 +61,7 @@ func TestATablesShareOfSeriesHoldsWhicheverGatewaySends(t *testing.T) {
 	if theirs := offered(t, quiet, 0, 500); len(theirs.IDs) != 0 {
 		t.Errorf("%d of 500 series of a table within its share are refused", len(theirs.IDs))
 	}
-	// What was accepted elsewhere is defined, and kept.
+	// A series that another server accepted is defined, and kept.
 	id := refused.IDs[0]
 	if err := first.Define(t.Context(), []peer.Def{{ID: id, Labels: labelsOf(int(id))}}); err != nil {
 		t.Fatal(err)

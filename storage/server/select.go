@@ -449,7 +449,7 @@ func (sn *snapshot) series(batch []found, lo, hi point.Nanos) ([]peer.Series, er
 // reader reads batches of a snapshot. For one goroutine.
 type reader struct {
 	sn *snapshot
-	// The rows of all views lie in one memory until the next batch. With one for each view, 72 partitions took 72 times the memory of one, more than the
+	// The rows of all views lie in one memory until the next batch. With one for each view, 72 partitions needed 72 times the memory of one, more than the
 	// pool keeps from one query to the next.
 	memory *partition.Memory // nil: rows may be kept
 	ahead  []int             // by view: rows of a series in the views behind it, about; counted for the time of the first batch
@@ -514,7 +514,7 @@ func (r *reader) read(batch []found, lo, hi point.Nanos) ([]peer.Series, error) 
 
 // gather reads a batch from views that follow each other in time: of each series the rows of one view are put behind those of the view before. ok is false if
 // some view does not follow.
-// A run of each series and view, and merging them, took as long as decoding ten rows of each: rate-sum over 72 partitions 10.0 → 7.6 ms of
+// A run of each series and view, and merging them, cost as much as decoding ten rows of each: rate-sum over 72 partitions 10.0 → 7.6 ms of
 // processor time (BenchmarkQueryNarrow, 2026-11-27).
 func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) {
 	r.memory.Reset()

@@ -264,7 +264,7 @@ func (l *list) Err() error { return nil }
 // Close implements peer.SeriesSet.
 func (l *list) Close() error { return nil }
 
-// labelsList is a set of series without rows. A series is made when it is asked for: it takes 160 bytes, its labels 16.
+// labelsList is a set of series without rows. A series is made when it is asked for: it needs 160 bytes, its labels 16.
 type labelsList struct {
 	rest []point.Labels
 	at   *peer.Series

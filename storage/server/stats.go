@@ -85,7 +85,7 @@ func (s *Server) transfers(table string, of *peer.PartitionStats) (all []peer.Tr
 	return all
 }
 
-// unloadTransfer is a move of rows to other partitions in bytes: what the rows that are there take here.
+// unloadTransfer is a move of rows to other partitions, in bytes that the moved rows have here.
 func unloadTransfer(at runner.Progress, of *peer.PartitionStats) peer.Transfer {
 	width := float64(of.Bytes) / float64(of.Rows)
 	x := peer.Transfer{Done: min(uint64(float64(at.Rows)*width), of.Bytes), Total: of.Bytes, BytesPerSecond: uint64(at.PerSecond * width), Since: at.Since.UnixNano()}

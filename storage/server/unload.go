@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
-// Unloads moves the rows of partitions to their successors; *runner.Unloads does.
+// Unloads moves the rows of partitions to their heirs; *runner.Unloads does.
 type Unloads interface {
 	// Delete calls f, which deletes in a partition that unloads here, while none of its rows are on their way. Errors are Unavailable and Canceled, and those of f.
 	Delete(ctx context.Context, p lease.Partition, f func() error) error

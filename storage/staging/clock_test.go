@@ -17,7 +17,7 @@ func TestAFrameIsNotNewerThanNow(t *testing.T) {
 			t.Errorf("accepted at %v, not at %v", f.Since, since)
 		}
 	}
-	// The wall clock decides nothing once a frame is held: what is due has the reading of the other clock.
+	// The wall clock decides nothing once a frame is held: whether it is due follows from the other clock.
 	now = time.Now()
 	f := Frame{Since: now, Due: time.Unix(0, now.Add(time.Second).UnixNano())}
 	if f.Bound(now); f.Due == f.Due.Round(0) || f.Due.Sub(now) != time.Second {

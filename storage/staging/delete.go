@@ -75,7 +75,7 @@ const HoldFor = 15 * time.Second
 const holdsMax = 1024
 
 // hold stops the forwarding of frames that a deletion may touch, before partitions delete for the first time and until all staged rows are deleted: a frame that is forwarded in between could bring
-// a value back that a later one replaced, which the deletion then takes out of its own frame.
+// a value back that a later one replaced, which the deletion then removes from its own frame.
 type hold struct {
 	table  string
 	lo, hi point.Nanos

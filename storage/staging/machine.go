@@ -89,7 +89,7 @@ const (
 const smearedShare = 2
 
 // ReadableFor is how long a frame that this server gave to another one stays readable here: readers may not know yet that the other one has it, and one that
-// asks both may come to each too early or too late. Longer than they take to doubt announcements (follow.DoubtAge), and to ask.
+// asks both may come to each too early or too late. Longer than they need to doubt announcements (follow.DoubtAge), and to ask.
 const ReadableFor = 7 * time.Second
 
 // FramesMax bounds the frames that one server holds.

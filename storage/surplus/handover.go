@@ -37,7 +37,7 @@ type Deps struct {
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// LookEvery is how often files are looked for, and those tried again that a leader did not take. Default 2 s.
+	// LookEvery is how often files are looked for, and those tried again that a leader did not accept. Default 2 s.
 	LookEvery time.Duration
 	// SendWithin bounds the handing over of a frame. Default 30 s.
 	SendWithin time.Duration

@@ -61,7 +61,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// put takes one row; labels are of a series that is named so.
+// put writes one row; labels are of a series that is named so.
 func (n *node) put(r partition.Rows, name string, at point.Nanos, v float64) error {
 	ref := n.index.Intern(point.MakeLabels(point.MetricName, name))
 	defer n.index.Release(ref)

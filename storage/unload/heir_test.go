@@ -128,7 +128,7 @@ func (h *heirWorld) restart(s int) (unanswered []asking) {
 	return unanswered
 }
 
-// acquire has a server lead the heir under the next epoch. What was being inserted is in the log that it begins with, or never will be.
+// acquire has a server lead the heir under the next epoch. An insert under way is in the log that it begins with, or never will be.
 func (h *heirWorld) acquire(s int, inserted func() bool) {
 	for _, x := range h.inserting {
 		if inserted() {

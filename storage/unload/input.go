@@ -79,7 +79,7 @@ type (
 	Drop struct{ ID uint64 }
 	// Permit lets a deletion begin.
 	Permit struct{ ID uint64 }
-	// Finish says that the successors have all rows: the partition may be removed from the map.
+	// Finish says that the heirs have all rows: the partition may be removed from the map.
 	Finish struct{}
 	// FindLeaders asks which servers may accept slices. ID numbers the leaderships of this machine.
 	FindLeaders struct{ ID uint64 }

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestNothingIsLostAndNothingComesBack unloads a partition of random rows while its successors get writes, series are deleted, slices fail after some of their rows
+// TestNothingIsLostAndNothingComesBack unloads a partition of random rows while its heirs get writes, series are deleted, slices fail after some of their rows
 // arrived, and leaders die or are suspended with slices on their way, which arrive at any moment of the next SendWithin, or of all time. The heir's leader restarts and changes, and
 // requests to end slices are lost, doubled and late. At each moment parent and heir together, by rank, have the rows acked last and no deleted one; and at Finish the heir has them alone.
 func TestNothingIsLostAndNothingComesBack(t *testing.T) {

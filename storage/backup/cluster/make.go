@@ -26,7 +26,7 @@ func (r *restorer) make(ctx context.Context, was *topology.Map) error {
 			return err
 		}
 	}
-	// Those that unload have successors, which get their rows; rows of expired ones would be left out.
+	// Those that unload have heirs, which get their rows; rows of expired ones would be left out.
 	expired := func(p *topology.Partition) bool {
 		return c.Retention > 0 && p.TimeHi <= time.Now().UnixNano()-int64(c.Retention)
 	}

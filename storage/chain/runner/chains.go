@@ -143,10 +143,9 @@ func (c *Chains) enlist(x *placement) {
 	c.unsynced.list = append(c.unsynced.list, x)
 }
 
-// synced reports to the machines which frames an fsync has made safe: all partitions' reports are made after one fsync and travel together.
-// First all placements get their inputs, then all are drained: the reports of one fsync are then queued on a link
-// before its writer wakes. A placement with frames left is enlisted again under its lock, before another append can see
-// it as enlisted.
+// synced reports to the machines which frames an fsync has made durable. First all placements get their inputs, then all are drained: so the reports of one
+// fsync are queued on a link before its writer wakes, and travel together. A placement with frames left is enlisted again under its lock, before another append
+// can see it as enlisted.
 func (c *Chains) synced() {
 	c.unsynced.Lock()
 	list := c.unsynced.list
@@ -266,7 +265,7 @@ func (c *Chains) forget(here Partitions) {
 	for _, x := range c.all() {
 		if p, ok := here.Placement(x.key); !ok || p != x.p {
 			c.mu.Lock()
-			if c.mu.copies[x.key] == x { // a chain of the placement that is here now may have taken its place
+			if c.mu.copies[x.key] == x { // it may have been replaced by a chain of the placement that is here now
 				delete(c.mu.copies, x.key)
 			}
 			c.mu.Unlock()
@@ -286,8 +285,8 @@ func (c *Chains) all() []*placement {
 	return all
 }
 
-// over is set first: nothing is made after it (of, reach). The goroutines that posts start while Wait runs are no race:
-// a placement's loop, which counts in work, ends only once no goroutine drains, and only those that drain start others.
+// over is set first: nothing is made after it (of, reach). A post may start goroutines while Wait runs, without a race on work: a placement's loop, which
+// counts in work, ends only once no goroutine drains, and only draining goroutines start others.
 func (c *Chains) stop() {
 	c.mu.Lock()
 	c.mu.over = true
@@ -412,8 +411,8 @@ func (c *Chains) Frame(key lease.Partition, from lease.Member, to point.Placemen
 	x.post(event{in: chain.Received{From: from, Message: m}, rec: rec, release: done})
 }
 
-// reach finds the chain that a message is for. A message that begins an epoch makes the placement, if the map has it here, and is its first; other
-// messages are lost until then.
+// reach finds the chain that a message is for. A message that begins an epoch makes a missing placement, if the map has it here, and is the first that it
+// handles; other messages are lost until then.
 func (c *Chains) reach(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Message) *placement {
 	x := c.find(key)
 	if x != nil && x.self.Placement == to {

@@ -17,8 +17,7 @@ const (
 // Leave removes this server's placements from the chains that others lead, so that no writer waits for them once the process has ended. It is called
 // when all leases were released, and returns when the heads have answered, or ctx ends; left are the placements that were answered. From now
 // on no placement here is sure, and reads are answered by other copies.
-// Placements without a head cannot be answered; they alone are waited for headlessMax, since the servers that lead next
-// send Begin within that time.
+// A placement without a head gets no answer. Leave waits headlessMax for such ones, since a server that leads next sends Begin within that time.
 func (c *Chains) Leave(ctx context.Context) (left, all int) {
 	c.mu.Lock()
 	c.mu.leaving = true

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/chain"
 )
 
-// register adds the metrics of the chains here. They are counted when they are read.
+// register adds the metrics of the chains here. They are computed at each scrape.
 func (c *Chains) register(r prometheus.Registerer) {
 	f := promauto.With(r)
 	gauge := func(name, help string, of func(m *chain.Machine, now chain.Time) int) {

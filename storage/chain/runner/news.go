@@ -8,11 +8,11 @@ import (
 	"github.com/spillwaydb/spillway/storage/chain"
 )
 
-// news are the events with one subject, of which the newest counts: messages without a frame, or that time went by. Two of them wait at most, so that the queue stays
-// short while a disk hangs; to the machine those between were lost, which it allows.
+// news are the waiting events with one subject, of which only the newest counts: messages without a frame, or ticks. At most two wait, so that the queue stays
+// short while a disk hangs. Events between the two are dropped, which looks to the machine like a lossy link.
 //
-//	the oldest  keeps its place: pings that come faster than frames are handled would never be answered otherwise
-//	the newest  is at the end, behind all frames that came before it: its answer says how busy this server is (chain.Machine.Stalled)
+//	the oldest  keeps its place: else pings that come faster than frames are handled would never be answered
+//	the newest  is at the end, behind all frames that came before it: the time of its answer shows how busy this server is (chain.Machine.Stalled)
 type news struct {
 	of      newsOf
 	waiting int // one or two
@@ -27,7 +27,7 @@ type newsOf struct {
 // newsMax bounds the subjects of events that wait: eight kinds of messages of the most members that a chain has. Beyond it messages are lost, and sent again.
 const newsMax = 512
 
-// about returns what an event is news of; false: each counts.
+// about returns the subject of an event; false: it has none, and each such event counts.
 func (e *event) about() (of newsOf, ok bool) {
 	if e.tick {
 		return newsOf{kind: reflect.TypeFor[chain.Tick]()}, true
@@ -43,7 +43,7 @@ func (e *event) about() (of newsOf, ok bool) {
 	return newsOf{}, false
 }
 
-// queueLocked appends an event. Of three with the same subject the one between is lost.
+// queueLocked appends an event. Of three with the same subject the middle one is dropped.
 func (x *placement) queueLocked(e event) {
 	of, ok := e.about()
 	if !ok {
@@ -66,7 +66,8 @@ func (x *placement) queueLocked(e event) {
 	x.mu.events = append(x.mu.events, e)
 }
 
-// loseNewestLocked removes the newest of the events that wait. The search begins at the end: it passes those that came since, and each is passed once for a subject.
+// loseNewestLocked removes the newest waiting event of a subject. The search begins at the end of the queue: it passes the events that came since, each once
+// for a subject.
 func (x *placement) loseNewestLocked(n *news) {
 	for i := len(x.mu.events) - 1; i >= 0; i-- {
 		if x.mu.events[i].news == n {

@@ -20,7 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// placement is a chain's part at one placement: the machine, and the work beside it.
+// placement runs a chain's machine at one placement, and the work that its effects need.
 //
 //	link, writer, fsync, tick ──post──▶ events ──▶ drain: one goroutine at a time, that of the first that posted
 //	                                     └─ news: two of each kind and member
@@ -102,7 +102,7 @@ type appended struct {
 // waiting is a row's writer.
 type waiting struct {
 	upto point.Serial
-	// soon: a Stall ends the wait with Unavailable, and the writer stages its rows elsewhere. Other writers wait for Acked, Over or awaitMax.
+	// soon: a Stall ends the wait with Unavailable, and the writer stages its rows on other servers. Without it the writer waits for Acked, Over or awaitMax.
 	soon bool
 	done chan error
 }
@@ -150,7 +150,7 @@ func (x *placement) drain() {
 	x.handleAll(false)
 }
 
-// handleAll handles events until none is left. Unless this goroutine may be slow, a slow event ends that, and another goroutine goes on.
+// handleAll handles events until none is left. A goroutine that must not be slow stops at the first slow event, and another one goes on from there.
 func (x *placement) handleAll(maySlow bool) {
 	for {
 		x.mu.Lock()
@@ -189,7 +189,7 @@ func (x *placement) isSlow(e *event) bool {
 	return e.lead != nil || e.adopted
 }
 
-// loop has the machine go on with time.
+// loop posts the ticks that the machine asks for.
 func (x *placement) loop() {
 	defer x.end()
 	tick := time.NewTimer(0)
@@ -255,12 +255,12 @@ func (x *placement) led() point.Epoch {
 	return x.mu.epoch
 }
 
-// tick lets time go by, and reports the lease.
+// tick gives the machine the time, and the state of the lease.
 func (x *placement) tick() {
 	if _, leads := x.leading(); leads {
 		led, goesOn := x.c.deps.Leases.Led(x.key)
 		x.step(chain.Lease{Epoch: led, GoesOn: goesOn})
-		// The map's placements change rarely, and copying them for each tick of a thousand chains is not free.
+		// The map's placements change rarely, and to copy them at each tick of a thousand chains costs too much.
 		if now := time.Now(); now.Sub(x.looked) >= time.Second {
 			x.looked = now
 			x.place()
@@ -284,7 +284,7 @@ func (x *placement) place() {
 	x.step(in)
 }
 
-// lead begins an epoch. Nothing of the log is cut meanwhile, and frames that the partition accepts from now on are inputs behind this one.
+// lead begins an epoch. The log is not cut meanwhile, and frames that the partition accepts from now on are inputs behind this one.
 func (x *placement) lead(l *Led) error {
 	if epoch, leads := x.leading(); leads && epoch == l.Epoch {
 		return nil
@@ -305,10 +305,9 @@ func (x *placement) lead(l *Led) error {
 	return nil
 }
 
-// catchUp reports frames to the machine that the partition accepted in earlier epochs that were led here: those that came while this one began, whose events wait behind
-// the request, and those of an epoch without a chain, which have no events.
-// Without it the machine's end would lie before the first frame of the epoch, which names its predecessor, and members
-// would refuse it for ever.
+// catchUp reports frames of earlier epochs led here that the machine does not know: those accepted while this epoch began, whose events wait behind the
+// request, and those of an epoch without a chain, which have no events. Without it the machine's end would lie before the predecessor that the first frame of
+// this epoch names, and members would refuse that frame for ever.
 func (x *placement) catchUp(epoch point.Epoch) {
 	var earlier []chain.Appended
 	x.mu.Lock()
@@ -332,7 +331,7 @@ func (x *placement) catchUp(epoch point.Epoch) {
 	}
 }
 
-// listen reports to the machine whether anything came from the servers of members that have sent nothing for a while. Mostly there are none.
+// listen reports to the machine whether anything at all came from the servers of members that have sent no message for a while. Mostly there are none.
 func (x *placement) listen() {
 	now := x.c.deps.Clock()
 	x.mu.Lock()
@@ -394,9 +393,9 @@ func (x *placement) perform(e chain.Effect) {
 }
 
 const (
-	// againMax is the longest pause between two tries of what a copy needs to go on.
+	// againMax is the longest pause between two tries of a step that a copy needs to go on.
 	againMax = 5 * time.Second
-	// againDamagedMax is the same where a person has to do something. The try reads all of the log.
+	// againDamagedMax is the same where a person has to act first. Such a try reads the whole log.
 	againDamagedMax = time.Minute
 )
 
@@ -445,9 +444,9 @@ func (x *placement) raise(e chain.Raise) {
 	x.post(event{in: chain.Raised(e)})
 }
 
-// cut makes the partition set the surplus aside. If a higher epoch began meanwhile the same cut is requested again.
-// The cut is durable before WasCut, and only then the machine joins: a member that joined first would report the
-// surplus as if the head had it. Recent frames go too, as some of them may be the ones that were cut.
+// cut makes the partition set surplus rows aside. If a higher epoch began meanwhile the same cut is requested again. The machine joins after WasCut, which
+// comes once the cut is durable: a member that joined first would report the surplus as if the head had it. The recent frames are dropped, since some may have
+// been cut.
 func (x *placement) cut(e chain.Cut) {
 	done := x.again("set surplus frames aside", func() error {
 		_, err := x.p.Cut(e.After)
@@ -474,8 +473,7 @@ func (x *placement) logIt(e chain.LogIt) {
 		x.mu.Lock()
 		x.mu.recent.clear()
 		x.mu.Unlock()
-		// Recent is emptied, and the machine gets the true end: the head sends again from there. Nothing behind a frame
-		// that failed may be logged.
+		// The recent frames are dropped, and the machine gets the true end: the head sends again from there. No frame behind one that failed may be logged.
 		x.step(chain.Failed{End: x.p.Last()})
 		return
 	}
@@ -499,8 +497,8 @@ func (x *placement) logged(s, prev point.Serial, rec []byte, wait brick.Wait) {
 	}
 }
 
-// noteSynced makes the fsyncs of frames inputs; the lock is held. It reports whether there are frames without.
-// One input for all: frames are fsynced in the order of the log, so the last that is done stands for those before it.
+// noteSynced queues an input for the frames that were fsynced since the last one; the lock is held. It reports whether frames without an fsync are left. One
+// input is enough: frames are fsynced in the order of the log, so the last one stands for those before it.
 func (x *placement) noteSynced() (more bool) {
 	n := 0
 	for n < len(x.mu.unsynced) && x.mu.unsynced[n].wait.Done() {
@@ -516,8 +514,7 @@ func (x *placement) noteSynced() (more bool) {
 }
 
 // Pass implements partition.Followers.
-// The partition's lock is held: it only queues, and HandOn drains after that lock is released. Events so have the order
-// of the log.
+// The partition's lock is held, so that events have the order of the log. Pass only queues; HandOn drains once that lock is released.
 func (x *placement) Pass(s, prev point.Serial, rec []byte, own brick.Wait) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

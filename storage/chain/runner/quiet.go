@@ -66,8 +66,8 @@ func (c *Chains) tendQuiet() {
 	}
 }
 
-// linked wakes the chains that have a placement on a server with a link that is new, or has ended: its process may be a new one, or may have ended. Silence counts from then, so that
-// no row waits for it later.
+// linked wakes the chains with a placement on a server whose link is new or has ended: its process may be a new one, or may have ended. Its silence counts from
+// then on, so that no row waits for it later.
 func (c *Chains) linked(server topology.ServerID) {
 	for _, x := range c.all() {
 		x.mu.Lock()

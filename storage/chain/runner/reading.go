@@ -14,8 +14,8 @@ import (
 //
 //	room on the link ─▶ fsync ─▶ a read ─▶ log ─▶ queue of the link, in that room
 //
-// A read waits for none of what waits for it: it comes after the room on the link, so that a server that reads slowly holds no window, and
-// what it reads has its room already. It waits for the disk alone.
+// Room on the link is reserved before a read begins, so that a server that reads slowly holds no window. A read then waits for the disk alone, and no cycle of
+// waits can arise.
 type logReads struct {
 	underWay chan struct{} // one for each
 	held     budget.Held

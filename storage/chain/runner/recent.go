@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// recents are the newest frames of all logs of a server, within one bound. Where they exceed it, the log that got a frame the longest ago loses its own: its members
-// have had the time to be sent them, and one that is behind is sent frames out of the log.
+// recents are the newest frames of all logs of a server, within one bound. Beyond it the log whose newest frame is the oldest loses all of its frames: its
+// members have had the most time to get them, and a member that is behind gets frames read from the log.
 //
 //	order   log of 3 ─ log of 7 ─ log of 1      a frame of 7: log of 3 ─ log of 1 ─ log of 7, and 3 loses its frames where all are too many
 type recents struct {
@@ -40,7 +40,7 @@ func (k *kept) cost() int64 { return int64(len(k.rec)) + keptCost }
 
 const (
 	// cacheBytesMax bounds the recent frames of one partition.
-	// Enough for members that keep up; one that is further behind is sent frames out of the log.
+	// Enough for members that keep up; one that is further behind gets frames read from the log.
 	cacheBytesMax = 1 << 20
 	// recentBytes bounds those of all, unless Deps.RecentBytes does.
 	recentBytes = 64 << 20

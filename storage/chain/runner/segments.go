@@ -79,9 +79,8 @@ func (c *Chains) Adopt(ctx context.Context, key lease.Partition, id point.Placem
 }
 
 // adopt begins an adoption; the loop calls it.
-// The file is renamed and the catalogue written beside the events, milliseconds to seconds; adopting keeps a second one
-// and a request to lead away until then. adopted is posted before the caller is answered, so that the next request
-// finds the machine at the segment's end.
+// The rename and the write to the catalogue run beside the events, for milliseconds to seconds; adopting keeps a second adoption and a request to lead waiting
+// until they end. adopted is posted before the caller is answered, so that the next request finds the machine at the segment's end.
 func (x *placement) adopt(a *adoption) {
 	c := x.copy()
 	switch {

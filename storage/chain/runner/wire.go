@@ -163,8 +163,8 @@ func Sender(l peer.Link, r *peer.Route) lease.Member {
 func StoreOf(id [16]byte) lease.StoreID { return lease.StoreID(hex.EncodeToString(id[:])) }
 
 // outward converts a message to its form on links; nil: it has none that the other server knows.
-// Capabilities are those of the other process's handshake (protocols/peer). A quiet ping to one that cannot rest goes
-// as a common one: its answer is then not quiet, and the chain stays awake.
+// can are the capabilities that the other process named in its handshake (protocols/peer). A quiet ping to a process that cannot rest is sent as a common one:
+// then its answer is not quiet, and the chain stays awake.
 func outward(m chain.Message, can peer.Capabilities) peer.LinkMessage {
 	switch m := m.(type) {
 	case chain.Begin:

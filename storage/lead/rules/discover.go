@@ -24,7 +24,7 @@ type table struct {
 	// ahead are partitions with a lease row that names a newer map than carried.
 	ahead map[point.PartitionID]*part
 
-	// heirs are the partitions to which the rows of others go, with those others, by that map.
+	// heirs are the partitions that get the rows of others, each with those others, by that map.
 	heirs map[point.PartitionID][]point.PartitionID
 
 	// carriedMap is the map on which assigned is based. odd are the partitions here that this map does not list.
@@ -130,7 +130,7 @@ func (m *Machine) start(t *table, full bool) {
 	}
 }
 
-// record requests that higher transactions be recorded before anything is removed by them; their tables wait for it.
+// record requests that higher transactions be recorded; no placement is removed by them before, and their tables wait for it.
 func (m *Machine) record(higher []Seen) {
 	if len(higher) == 0 {
 		return
@@ -143,8 +143,8 @@ func (m *Machine) record(higher []Seen) {
 	m.recording = append(m.recording, recording{m.nextID, higher})
 }
 
-// records reports whether a map's transaction must be recorded before the map is acted by: it is higher than the recorded one, or another of that
-// number, which the table has after a restore of the coordination store. A record of an earlier build names no transaction.
+// records reports whether a map's transaction must be recorded before the server acts by that map: its number is higher than the recorded one, or the same with
+// another transaction, as after a restore of the coordination store. A record of an earlier build names no transaction.
 func (t *table) records(x *Table) bool {
 	return x.Map != nil && (x.Map.Seq > t.seen || x.Map.Seq == t.seen && x.Txn != t.seenTxn && x.Txn != (peer.TxnID{}))
 }
@@ -202,7 +202,7 @@ func (m *Machine) leaseRead(q question, in LeaseRead) {
 	m.carryOut(q.t)
 }
 
-// mayDelete reports whether, by the lease row, no leader can list the copy held here of a partition.
+// mayDelete reports whether, by the lease row, no leader can list this server's copy of a partition.
 func (r *round) mayDelete(id point.PartitionID, led *lease.Lease) bool {
 	return !slices.ContainsFunc(r.Held, func(h Held) bool { return h.Partition == id && !led.MayDelete(h.Placement, r.Map.Seq) })
 }
@@ -260,7 +260,7 @@ func (m *Machine) carry(t *table, r *round) {
 		t.odd = append(t.odd, a.Partition)
 	}
 	m.assign(t, r.Map, r.Row, serve, r.full)
-	m.do(LeaseInput{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that unchanged assignments need not be repeated
+	m.do(LeaseInput{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // unchanged assignments need not be repeated
 	for _, id := range slices.Sorted(maps.Keys(t.ahead)) {
 		if p := t.ahead[id]; p.seq <= t.carried {
 			delete(t.ahead, id)
@@ -281,7 +281,7 @@ func (m *Machine) carry(t *table, r *round) {
 	}
 }
 
-// beginAll starts the ends of the splits and unloads that are to be ended here.
+// beginAll begins to finish the splits and unloads that this server has to finish.
 func (m *Machine) beginAll(t *table, serve []Action) {
 	for _, a := range serve {
 		if a.Kind == Split || a.Kind == Final {
@@ -290,8 +290,8 @@ func (m *Machine) beginAll(t *table, serve []Action) {
 	}
 }
 
-// serving assigns the partitions that the server serves by a new map, and unassigns those that it no longer serves. It looks at the
-// changes since the map before and at the odd ones; at all but partitions of the future the first time, and in a full round.
+// serving assigns the partitions that the server serves by a new map, and unassigns those that it no longer serves. It looks at the partitions that changed
+// since the map before, and at the odd ones; the first time, and in a full round, at all but those of the future.
 func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionID]Held, judged []Action) (serve []Action) {
 	look := func(at *topology.Partition) {
 		t.inherit(at)
@@ -399,7 +399,7 @@ func (m *Machine) Alarms() (n int) {
 	return n
 }
 
-// assign gives the lease machine the placements that may lead, all of the table in one step, and seals those that unload before.
+// assign seals the placements that unload, then gives the lease machine all placements of the table that may lead, in one step.
 func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve []Action, full bool) {
 	var all []lease.Assigned
 	m.setMinInSync(t, &tm.Config)
@@ -435,7 +435,7 @@ func sameAssigned(a, b *lease.Assigned) bool {
 	return a.Placement == b.Placement && a.MinInSync == b.MinInSync && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining) && slices.Equal(a.Parents, b.Parents)
 }
 
-// seal closes a partition's gate if by the map successors accept its rows, and opens it if the map gave it back.
+// seal closes a partition's gate if by the map its heirs accept the rows, and opens it if they do not any more.
 func (m *Machine) seal(p *part, closed bool) {
 	switch {
 	case closed && !p.sealed:
@@ -450,7 +450,7 @@ func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
 	m.do(LeaseInput{lease.Unassigned{Partition: p.id}})
 	delete(t.assigned, p.id.ID)
 	if p.epoch > 0 {
-		m.seal(p, true) // its rows are not wanted here
+		m.seal(p, true) // by the map its rows are not here
 	}
 	p.placement, p.kind, p.assigned, p.unloads = 0, Serve, lease.Assigned{}, false
 	m.unload(p)

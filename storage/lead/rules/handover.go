@@ -5,7 +5,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// attempt is the leader's way to end a split, or an unload of a partition that never had rows or whose rows are all in its successors.
+// attempt is the leader's way to end a split, or an unload of a partition that never had rows or whose rows are all in its heirs.
 //
 //	           ┌───────────────────────── the next attempt, after a pause ◀──────────────────────────────┐
 //	           ▼                                                                                         │

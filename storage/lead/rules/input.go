@@ -40,12 +40,12 @@ type (
 	InSyncAnswered struct{ lease.InSyncSet }
 )
 
-// Want reports that a first row of an epoch waits until no other placement can acquire the partition. Look at Holding afterwards, and
-// again at each Changed.
+// Want reports that a first row of an epoch waits until no other placement can acquire the partition. The caller reads Holding afterwards, and again at each
+// Changed.
 type Want struct {
 	Partition lease.Partition
 	Epoch     point.Epoch
-	// Placed are the live placements, this one first.
+	// Placed are the placements on live servers, this one first.
 	Placed []lease.Member
 }
 
@@ -89,7 +89,7 @@ type Count struct {
 	Rows      uint64
 }
 
-// Unloaded reports that all rows of a partition are acked at level all by its successors. It accepts no more rows, so this stays true.
+// Unloaded reports that all rows of a partition are acked at level all by its heirs. It accepts no more rows, so this stays true.
 type Unloaded struct {
 	Partition lease.Partition
 	Epoch     point.Epoch
@@ -264,8 +264,8 @@ type Seen struct {
 
 func (s Seen) String() string { return fmt.Sprintf("{%s %d}", s.Table, s.Seq) }
 
-// RemovePlacement removes a placement and all its rows. IfEmpty: only if it accepted no row yet. A leader with an older map may count on it, and send it the first
-// one meanwhile: that may be acknowledged, and goes only when the leader counts on others.
+// RemovePlacement removes a placement and all its rows. IfEmpty: only if it accepted no row yet. A leader with an older map may send it a first row meanwhile,
+// and count on it for the ack: such a placement is removed only when the leader counts on others.
 type RemovePlacement struct {
 	ID        uint64
 	Partition lease.Partition
@@ -277,7 +277,7 @@ type RemovePlacement struct {
 // Forget drops the state of a partition that is gone.
 type Forget struct{ Partition lease.Partition }
 
-// Unload begins, or ends, the moving of a partition's rows to its successors, under an epoch that is led here (storage/unload). Answered by
+// Unload begins, or ends, the moving of a partition's rows to its heirs, under an epoch that is led here (storage/unload). Answered by
 // Unloaded when all are there.
 type Unload struct {
 	Partition lease.Partition
@@ -318,7 +318,7 @@ type Event uint8
 const (
 	// SplitDone: the halves of a partition lead.
 	SplitDone Event = iota
-	// UnloadDone: a partition without rows, or all of whose rows are in its successors, is out of the map.
+	// UnloadDone: a partition without rows, or all of whose rows are in its heirs, is out of the map.
 	UnloadDone
 	// AttemptFailed: a split or an unload did not end; it is tried again.
 	AttemptFailed

@@ -36,7 +36,7 @@ type part struct {
 	least   int               // minimum size of the list; 0: no chain keeps it, and it shrinks to the holder
 	why     string            // of the last Stops
 
-	unloads   bool        // by the map, its rows go to successors
+	unloads   bool        // by the map, its rows go to heirs
 	unloading point.Epoch // under which its rows are being moved; 0: they are not
 	unsealed  point.Epoch // under which it is led here since before it was sealed, if its rows were not moved under it yet
 	unloaded  bool        // all are there
@@ -55,11 +55,11 @@ func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
 	p.listed = slices.Contains(l.InSync, self) && !l.Empty
 }
 
-// kept reports whether rows acknowledged as kept by all are kept by the whole list, through a chain (storage/chain), or else by this placement alone.
+// kept reports whether rows can be acked at level all here: the whole list keeps them, through a chain (storage/chain), or this placement alone is in sync.
 func (p *part) kept() bool { return p.least > 0 && p.listed || p.least == 0 && p.alone }
 
-// setLeast sets the minimum size of the list, which a chain keeps if the map says so. A placement that had a chain has one for as long as the process runs: of a table of one replica
-// a partition has one while it is copied to another server, and its rows may be under way when the copying ends.
+// setLeast sets the minimum size of the list, which a chain keeps if the map says so. A placement that had a chain has one for as long as the process runs: a
+// partition of a table of one replica has a chain while it is copied to another server, and rows may be under way when the copying ends.
 func (m *Machine) setLeast(p *part, least int, chained bool) {
 	if m.set.Copies && chained {
 		p.chained = p.placement
@@ -88,8 +88,8 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 	m.offerUnplaced(p)
 }
 
-// unload begins or ends the moving of a partition's rows, as the map and the lease want it. Servers with a map from before the partition was sealed can
-// neither acquire it nor acknowledge its rows: the transaction wrote itself into the lease row (lease.Guard).
+// unload begins or ends the moving of a partition's rows, as map and lease require. Servers with a map from before the partition was sealed can neither acquire
+// it nor ack its rows: the transaction wrote its number into the lease row (lease.Guard).
 func (m *Machine) unload(p *part) {
 	var want point.Epoch
 	if m.set.Unload && p.leading && p.unloads && p.placement != 0 && (p.kind == Unloading || p.unloaded) {
@@ -111,7 +111,7 @@ func (m *Machine) unload(p *part) {
 	p.unloading = want
 }
 
-// setUnloaded has a partition whose rows are all in its successors removed from the map.
+// setUnloaded has a partition whose rows are all in its heirs removed from the map.
 func (m *Machine) setUnloaded(in Unloaded) {
 	p := m.parts[in.Partition]
 	if p == nil || !p.unloads || p.unloading != in.Epoch || p.kind != Unloading {
@@ -121,9 +121,9 @@ func (m *Machine) setUnloaded(in Unloaded) {
 	m.begin(p)
 }
 
-// offerUnplaced offers a partition that is led by a placement which the map does not list to those in sync with it that the map does list. It takes no
-// rows here, so its lease must move. That happens when the map drops a copy while its partition has no leader to unlist it, and when the coordination
-// store was restored from an older backup.
+// offerUnplaced offers a partition whose leading placement is missing in the map to those in sync with it that the map lists. It accepts no rows here, so its
+// lease must move. That happens when the map drops a copy while its partition has no leader to unlist it, and when the coordination store was restored from an
+// older backup.
 func (m *Machine) offerUnplaced(p *part) {
 	placed := func(x lease.Member) bool {
 		return slices.ContainsFunc(p.assigned.Placements, func(pl topology.Placement) bool { return pl.ID == x.Placement && pl.Server == x.Server })
@@ -192,8 +192,8 @@ func (m *Machine) want(in Want) {
 	}
 }
 
-// hold requests it: the list becomes this placement alone, or, if a chain keeps it, the live placements, if they are enough. With an older map than
-// the row names, the server must not act: its reason to acquire the partition may be over.
+// hold requests that list: this placement alone, or, if a chain keeps it, the placements on live servers, if they are enough. With an older map than the row
+// names the server must not act: by the newer one it may have no reason to lead any more.
 func (m *Machine) hold(p *part, members []lease.Member) {
 	if !p.leading || p.holding || p.placement == 0 || !m.current(p) {
 		return
@@ -212,7 +212,7 @@ func (m *Machine) Short(id lease.Partition, placed []lease.Member) (live, least 
 	return len(placed), least, len(placed) < least
 }
 
-// Copied reports whether a chain keeps a partition's list, and the minimum size of the list.
+// Copied returns the minimum size of a partition's list; ok is false if no chain keeps the list.
 func (m *Machine) Copied(id lease.Partition) (least int, ok bool) {
 	p := m.parts[id]
 	if p == nil || p.least == 0 {
@@ -294,8 +294,8 @@ func (m *Machine) Holding(id lease.Partition, epoch point.Epoch) (held, over boo
 	return false, p.epoch > epoch || p.epoch == epoch && !p.leading
 }
 
-// Alone reports whether the placement here led when the lease lapsed and is alone in sync: while no heartbeat proves good no
-// other leads it. If a chain keeps the list others may lead; then all of the list acknowledge under this epoch, or nothing is acknowledged.
+// Alone reports whether the placement here led when the lease lapsed and is alone in sync: until a heartbeat proves good no other one leads. If a chain keeps
+// the list another one may lead; then a row is acked only if all of the list confirm it under this epoch.
 func (m *Machine) Alone(id lease.Partition) (point.Epoch, bool) {
 	p := m.parts[id]
 	if p == nil || !p.lapsed || !p.kept() || p.placement == 0 {
@@ -364,8 +364,8 @@ func (m *Machine) setLapsed(p *part, on bool) {
 	}
 }
 
-// published ends the rights that are kept after a lapse, once the heartbeat has been good for a while: the rows were read since, and name
-// the leading server. It offers a partition to others when this server is busy for long (C110).
+// published ends the rights that are kept after a lapse, once the heartbeat has been good for a while: the lease rows were read since, and name the leader. It
+// offers a partition to others when this server has been busy for long (C110).
 func (m *Machine) published(in Published) {
 	was := m.good
 	if m.good = in.Good; m.good && was && m.lapsed > 0 {
@@ -373,7 +373,7 @@ func (m *Machine) published(in Published) {
 			m.setLapsed(p, p.lapsed && p.leading)
 		}
 	}
-	if in.ReadOnly != "" { // others should rather lead the partitions without rows
+	if in.ReadOnly != "" { // partitions without rows are better led elsewhere
 		in.Load = max(in.Load, 1)
 	}
 	m.do(LeaseInput{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly, Room: in.Room, NoRoom: in.NoRoom, Fsync: in.Fsync, Led: m.meter.hot, Rest: m.meter.rest, Known: m.meter.known}})
@@ -388,8 +388,8 @@ func (m *Machine) published(in Published) {
 	}
 }
 
-// offer hands over a partition that another placement could acquire: one without rows, or with rows that are there too. They are offered by turns, since only the
-// lease machine can decide whether the other servers have room for one.
+// offer hands over a partition that another placement could acquire: one without rows, or whose rows the other has too. Partitions are offered in turn, since
+// only the lease machine can decide whether the other servers have room for one.
 func (m *Machine) offer() {
 	var first, next *part
 	for _, id := range slices.SortedFunc(maps.Keys(m.parts), compare) {

@@ -10,9 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// lowerAfter is how long the in-sync lists of a table stay as long as they had to be after a map has demanded less. Gateways that did not receive that map for
-// 5 s of their clocks treat no answer of a few copies as complete (gateway/follow, DoubtAge); until then they count by the former minimum. With clocks
-// within 10 % of the truth 7 s/1.1 are more than 5 s/0.9.
+// lowerAfter is how long the former minimum of a table's in-sync lists stays in force after a map has demanded a smaller one. A gateway without news of the map
+// counts copies by the former minimum for at most 5 s of its clock; then it treats no answer of a few copies as complete (gateway/follow, DoubtAge). With
+// clocks within 10 % of the truth 7 s/1.1 are more than 5 s/0.9.
 const lowerAfter = 7 * time.Second
 
 // least is the minimum size of a table's in-sync lists.
@@ -23,8 +23,8 @@ type least struct {
 	set     bool // by a person: fewer servers accept no rows
 }
 
-// setMinInSync notes what a map demands. What is raised counts at once, also for partitions that the map changes in nothing else. A process that has just begun does
-// not know since when less is demanded.
+// setMinInSync notes the minimum that a map demands. A higher one is in force at once, also for partitions that the map does not change otherwise. A process
+// that has just begun does not know since when a lower one is demanded.
 func (m *Machine) setMinInSync(t *table, c *topology.Config) {
 	l := &t.least
 	was, want := l.want, c.MinInSync()

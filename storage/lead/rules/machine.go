@@ -228,7 +228,7 @@ func compare(a, b lease.Partition) int {
 type Settings struct {
 	// StopWithin bounds the wait for changes under way before a lease is released. Default 5 s.
 	StopWithin time.Duration
-	// SealMax bounds how long a partition accepts no rows while it is handed over, unless its successors lead. Default 500 ms.
+	// SealMax bounds how long a partition accepts no rows while it is handed over, unless its heirs lead. Default 500 ms.
 	// Larger: slower metadata servers still end splits, and writers wait longer if they do not.
 	SealMax time.Duration
 	// RuleOutReserve is the part of SealMax reserved for ruling out a proposal that got no answer. Default 150 ms.
@@ -250,7 +250,7 @@ type Settings struct {
 	// Copies: tables of several replicas keep their rows on all of the in-sync list, through a chain that the server runs. Off: the list shrinks
 	// to its holder, which alone has the rows.
 	Copies bool
-	// Unload: rows of a partition are moved to its successors (storage/unload), and then it goes. Off: they stay where they are until
+	// Unload: rows of a partition are moved to its heirs (storage/unload), and then it goes. Off: they stay where they are until
 	// retention drops it, and are read beside the others.
 	Unload bool
 }

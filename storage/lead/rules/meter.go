@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
-// meter smooths how many rows a second come to the partitions that are led here. A partition begins anew with each lease: the first look counts from where it is, the
-// second has the rate of the time between, and each later one moves the rate by its part of meterOver. So a lead that was handed over is known at its new server
+// meter smooths the rows a second of the partitions that are led here. A partition begins anew with each lease: the first look only notes the count, the second
+// has the rate of the time between, and each later one moves the rate by its part of meterOver. So the new server knows the load of a lead that was handed over
 // after two looks.
 type meter struct {
 	at    Time

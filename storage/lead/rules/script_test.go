@@ -29,7 +29,7 @@ import (
 //	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      inputs of the lease machine; no: it was not changed
 //	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements are live
 //	servers s1 s2/off s3/leaves         those that are registered, each on a host of its own; off: it keeps no copies, leaves: it is drained
-//	unloaded 1 epoch=5                  the successors of partition 1 have all its rows
+//	unloaded 1 epoch=5                  the heirs of partition 1 have all its rows
 //	relist 1 epoch=5 size=2             the chain wants a list of that many
 //	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, guarded,
 //	                                    lease-read [none|free|held|listed] [seq=7]: by the row s2 leads, in sync alone or, listed, with s1

@@ -28,15 +28,15 @@ func serversOf(all []Server) *servers {
 	return s
 }
 
-// first returns which of the live placements the list of a first row is made of, and how many they must be.
+// first returns the live placements that make up the list of a first row, and the minimum number of them.
 //
-// A placement whose server keeps no copies would acknowledge nothing. Rows would wait until the chain removes it, again in each new partition while a
-// cluster is being upgraded.
+// A placement whose server keeps no copies would ack nothing: rows would wait until the chain removes it, again in each new partition while a cluster is being
+// upgraded.
 //
 // A cluster with fewer hosts than the table has replicas cannot have as many placements: one server alone accepts rows, of which there is one copy then, and two
 // keep each row on both. Servers that are silent count: where three are registered and two are dead, a row is not acknowledged with one copy. The list never
-// shrinks below the table's minimum once it has reached that (chain.Machine, lease.Machine), so that a list of one is passed by as soon as others have joined.
-// Where a person has set the minimum, fewer accept no rows.
+// shrinks below the table's minimum once it has reached that (chain.Machine, lease.Machine), so that a list of one is left behind as soon as others have
+// joined. Where a person has set the minimum, fewer accept no rows.
 func (m *Machine) first(p *part, placed []lease.Member) ([]lease.Member, int) {
 	if m.servers == nil {
 		return placed, p.least

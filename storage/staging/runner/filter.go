@@ -13,8 +13,8 @@ import (
 type filter []uint64
 
 const (
-	// filterShare is the part of a frame's encoded bytes that its filter takes: some 12 bits for each row, and a row defines one label that others do not
-	// have where each row is of a series of its own.
+	// filterShare is the size of a frame's filter as a part of the frame's encoded bytes: some 12 bits for each row, and a row defines one label that others do
+	// not have where each row is of a series of its own.
 	filterShare = 8
 	// filterProbes is how many bits a label sets: with 12 bits for each label one read in 150 decodes a frame without need.
 	filterProbes = 4

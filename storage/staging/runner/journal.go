@@ -145,7 +145,7 @@ func (j *journal) syncLast() error {
 	return fault.Wrap(err, fault.Unavailable, "sync %s", path)
 }
 
-// numberOf takes the name of a file of the log, or of one that is kept, apart.
+// numberOf parses the name of a file of the log, or of one that is kept.
 func numberOf(name string) (n uint64, suffix string, ok bool) {
 	for _, suffix := range []string{fileSuffix, damagedSuffix} {
 		if digits, found := strings.CutSuffix(name, suffix); found {

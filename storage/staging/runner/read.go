@@ -20,7 +20,7 @@ type Query struct {
 	Labels     []Label
 	LabelsOnly bool
 	Hold       uint64 // of Hold, and of a deletion of which it has lasted; 0: none
-	// Take is called with the bytes of rows before they use memory.
+	// Take books the bytes of rows before they use memory.
 	Take func(int64) error
 }
 

@@ -231,7 +231,7 @@ const logShareMax = 4
 
 // stage keeps frames: admitted, announced, logged, fsynced, held, in this order. Readers ask only servers that announced staged rows of the table, so
 // an ack before the announcement is a row that no reader finds (the simulator leaves the rule out and sees that). Between admit and the end frames count as
-// pending: otherwise retract could take the announcement back while the log is synced.
+// pending: otherwise retract could withdraw the announcement while the log is synced.
 func (s *Store) stage(ctx context.Context, table string, all []*newcomer) error {
 	hold, announced, err := s.admit(table, all)
 	if err != nil {
@@ -339,7 +339,7 @@ func (s *Store) admit(table string, all []*newcomer) (hold []*newcomer, announce
 }
 
 // announce makes a table known before the first ack.
-// The coordination store is asked without mu, which takes milliseconds to seconds; announcing makes calls follow one
+// The coordination store is asked without mu, since that lasts milliseconds to seconds; announcing makes calls follow one
 // another, so that an older list never replaces a newer one.
 func (s *Store) announce(ctx context.Context, table string) error {
 	if err := s.beginAnnouncing(ctx); err != nil {

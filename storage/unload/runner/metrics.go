@@ -16,7 +16,7 @@ func newMetrics(r prometheus.Registerer, u *Unloads) *metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_unload_" + name, Help: help})
 	}
 	m := &metrics{
-		rows:    counter("rows_total", "Rows of partitions that were split or merged which their successors have acknowledged. Rows that are sent again count again."),
+		rows:    counter("rows_total", "Rows of partitions that were split or merged which their heirs have acknowledged. Rows that are sent again count again."),
 		expired: counter("expired_rows_total", "Rows of such partitions that were older than the retention of their table when they were moved."),
 		failed:  counter("failed_total", "Slices of such partitions that could not be read or were refused. Each is tried again."),
 	}
@@ -27,7 +27,7 @@ func newMetrics(r prometheus.Registerer, u *Unloads) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_unload_" + name, Help: help}, f)
 	}
 	r.MustRegister(m.rows, m.expired, m.failed,
-		gauge("partitions", "Partitions led here whose rows move to their successors.", func() (n float64) {
+		gauge("partitions", "Partitions led here whose rows move to their heirs.", func() (n float64) {
 			for _, p := range u.Progress() {
 				if !p.Finished {
 					n++

@@ -53,7 +53,7 @@ type slice struct {
 // what its rows do.
 // 2^27 ns are 0.134 s: ranks begin with the time in nanoseconds at which a gateway received the row. Rows of one frame
 // all arrive with its highest rank, so that a row could win over one of the same series and time that was written up to
-// that much later at the successor; Gather with exact leaves that out.
+// that much later at the heir; Gather with exact leaves that out.
 const rankUnit = 1 << 27
 
 // building is a frame that gets rows.
@@ -144,8 +144,8 @@ func (s *slice) see(n int, at func(int) point.Nanos) {
 	}
 }
 
-// narrower returns where the next try of a slice that was too full ends: where its rows fit by what was seen of them, and behind those of one time at least. Where these alone are too many,
-// it ends before them, and what follows begins with them.
+// narrower returns where the next try of a slice that was too full ends: where its rows fit by the density seen so far, and behind those of one time at least.
+// Where these alone are too many, it ends before them, and what follows begins with them.
 func (s *slice) narrower(from, end point.Nanos) point.Nanos {
 	next := s.first + point.Nanos(min(s.fits(), 0.5)*(float64(end)-float64(s.first)))
 	switch {
@@ -257,7 +257,7 @@ func (m *mover) readSlice(from, to point.Nanos) (*slice, point.Nanos, error) {
 	}
 }
 
-// heirsTake reports whether, by a map, the partition unloads and its successors accept rows. One that unloads itself goes first: its rows are
+// heirsTake reports whether, by a map, the partition unloads and its heirs accept rows. One that unloads itself goes first: its rows are
 // newer, and where they lie beside other rows the old ones would win.
 func (m *mover) heirsTake(tm *topology.Map) bool {
 	at, ok := tm.ByID(m.p.ID)

@@ -59,7 +59,7 @@ type Take func(*Series) error
 type Deps struct {
 	Ways       Ways
 	Partitions Partitions
-	// Finished is called once the successors have all rows of a partition.
+	// Finished is called once the heirs have all rows of a partition.
 	Finished func(p lease.Partition, epoch point.Epoch)
 	// Borrow begins the loan of a slice.
 	Borrow     func(ctx context.Context) (context.Context, *budget.Loan, error)
