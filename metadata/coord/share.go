@@ -114,7 +114,7 @@ func (s *shared) watchLocked(ctx context.Context, prefix string, after Revision)
 	return w
 }
 
-// took keeps changes, and forgets old ones where there are too many.
+// took records changes, and forgets old ones where there are too many.
 func (s *shared) took(w *sharedWatch, events []Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

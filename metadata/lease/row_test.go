@@ -35,7 +35,7 @@ var goldenBeat = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.2
 var goldenHanded = Lease{State: Held, Holder: "s1", Boot: "b7", Store: "4f1c", Epoch: 42, InSync: []Member{{1, "s1", "4f1c"}, {2, "s2", "90aa"}},
 	Next: &Next{"s2", Note{"master", noon, "s1 accepts 9000 rows/s, s2 100"}}, Nonce: "b7-01"}
 
-// goldenWrites is the row of a server that says what is written to it.
+// goldenWrites is the row of a server that reports the rows it accepts.
 var goldenWrites = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.25, Held: 12, Guards: true, Time: noon,
 	Writes: &Writes{Hot: []Hot{{"cpu/7", 8000, 310}, {"mem/1", 250, 5}}, Rest: 40}}
 

@@ -36,7 +36,7 @@ import (
 //	place 1 s1 s2                        partition 1 lies on these alone; before anything starts
 //	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Servers that lag do not get that map
 //	remove 1 s2                          METADATA removes the placement
-//	split 1 2 3                          METADATA has 2 and 3, on the same servers, take over from it
+//	split 1 2 3                          METADATA has 2 and 3, on the same servers, as its heirs
 //	hand 1 s2                            the master asks the holder to hand it to s2
 //	rows s1 1 400 2 300                  s1 accepts that many rows a second of these partitions
 //	presplit 1                           METADATA replaces it, if it never had rows

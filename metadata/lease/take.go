@@ -236,9 +236,10 @@ func (m *Machine) empty(e *entry) bool {
 	return e.present() && !e.unreadable && e.row.Empty && e.row.State != Gone && e.assigned != nil
 }
 
-// stranded reports whether a partition is empty and none of its members could take it and accept rows: the map has none of their placements, or their servers are silent, or
-// have another directory by now. No row is only there, so the placements of the map are as good, once the holder was silent for as long as for any other take. A change of the map
-// removes the list of an empty partition (Guard); a coordination store that was restored from a backup has the list of before. A member that is here leads by the list.
+// stranded reports whether a partition is empty and none of its members could acquire it and accept rows: the map has none of their placements, or their
+// servers are silent, or have another directory by now. Since no row is lost with them, any placement of the map may lead, once the holder was silent for as
+// long as for any other acquisition. A change of the map removes the list of an empty partition (Guard); a coordination store that was restored from a backup
+// has the list of before. A member that is here leads by the list.
 func (m *Machine) stranded(e *entry) bool {
 	return m.empty(e) && !slices.ContainsFunc(e.row.InSync, func(c Member) bool {
 		b := m.beats[c.Server]
@@ -252,7 +253,7 @@ func (m *Machine) stranded(e *entry) bool {
 	})
 }
 
-// awaitStranded looks again when an empty partition that this server may not take could be stranded.
+// awaitStranded looks again when an empty partition that this server may not acquire could be stranded.
 func (m *Machine) awaitStranded(e *entry) {
 	if m.empty(e) && (e.row.State != Held || m.silentFor(e, m.beats[e.row.Holder])) {
 		m.at(m.now + m.set.TakeAfter)

@@ -12,7 +12,7 @@ import (
 
 // TestChoose plays testdata/choose.txt: the files of one sequence number, and what servers acted by, a line each.
 //
-//	choose need=2 [all]            all: every server said by what it acted
+//	choose need=2 [all]            all: every server named the transaction it acted by
 //	8 A on s1 s2 [before C on s3]  a file; its successor is on s3
 //	s4 acted by 8 A
 func TestChoose(t *testing.T) {

@@ -222,7 +222,7 @@ func (s *Server) keepOwn(ctx context.Context, f *peer.File, m *topology.Map) err
 	return s.take(ctx, f, m)
 }
 
-// take writes a file to the disk before it returns. m is its map, if at hand.
+// take stores a file durably before it returns. m is its map, if at hand.
 func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error {
 	if m != nil {
 		s.cache.put(f, m) // the next transaction may be planned on this file before it is on this disk

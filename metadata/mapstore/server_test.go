@@ -36,7 +36,7 @@ type node struct {
 	disk *mem.Disk
 	away atomic.Bool
 
-	acted        atomic.Pointer[peer.Acted] // by what it acted
+	acted        atomic.Pointer[peer.Acted] // the transaction it acted by
 	whole, steps atomic.Int64               // files that it sent, by form
 	mu           sync.RWMutex
 	server       *mapstore.Server

@@ -25,8 +25,8 @@ import (
 // It also moves copies apart that share a host or a zone (sharing.go), of all partitions, and first.
 type evening struct {
 	*planner
-	// least is the rows on a server when all moves that leave it have ended, most those while nothing has left yet: a server gives by the one and receives by the
-	// other, so that what has begun goes on whichever of the moves ends first.
+	// least are the bytes on a server once all moves away from it have ended, most those while none has. A server gives by least and receives by most, so that
+	// a move which has begun goes on whichever of the moves ends first.
 	least, most map[topology.ServerID]int64
 	filling     map[topology.ServerID]int
 	coming      map[topology.ServerID]int64
@@ -85,7 +85,8 @@ func (e *evening) byBytes(part *topology.Partition, key lease.Partition) bool {
 }
 
 // fits reports whether nothing else is to be done with a partition: its servers stay, none is silent for longer than patience, they may lead, and its registry rows name no
-// move of one of its placements. A move that has begun is as patient as a repair (DeadAfter): what has been copied is kept while a server starts again.
+// move of one of its placements. A move that has begun waits for a silent server as long as a repair does (DeadAfter): copied rows are kept while a server
+// restarts.
 func (e *evening) fits(part *topology.Partition, key lease.Partition, patience time.Duration) bool {
 	stays := func(pl topology.Placement) bool {
 		_, asked := e.view.moveOf(key.Table, pl)
@@ -111,9 +112,9 @@ func (e *evening) settled(m *topology.Map, part *topology.Partition, key lease.P
 		!slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool { return !e.lists(key, pl) || !e.servers[pl.Server].copies() })
 }
 
-// goOn continues the move of a partition that has a placement more than it should. Which one leaves follows from the map and the rows on the servers: one that joins and
-// shares less, or is emptier, is being filled, and one that shares more, or is fuller, leaves. Both stay so until the move has ended, since a move for bytes begins only where the server
-// that is left has more rows afterwards, too.
+// goOn continues the move of a partition that has a placement more than it should. Map and bytes alone decide which of the two leaves: the joining one is being
+// filled if it shares less, or its server is emptier; the other one leaves. This does not change until the move has ended, since a move for bytes begins only
+// where the server that loses the placement still has more bytes afterwards.
 func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	unlisted := func(pl topology.Placement) bool { return !e.lists(key, pl) }
 	filling := slices.ContainsFunc(part.Joining, unlisted) // it is kept while another one has to catch up
@@ -152,9 +153,9 @@ func (e *evening) leaver(part *topology.Partition, key lease.Partition, servers 
 	})
 }
 
-// differBy reports whether a server has so many more bytes than another one; both have the partition. One that joins and has every row is either new, or it led and is
-// leaving. Where it is new they differ by the partition's size at least (begin). Where it is leaving, less would keep it as soon as another move has ended, and have the
-// other one leave.
+// differBy reports whether a server has so many more bytes than another one; both have the partition. A joining placement with every row is either new, or it
+// led and is leaving. If it is new, they differ by the partition's size at least (begin). If it is leaving, a smaller difference would reverse the two as soon
+// as another move has ended: it would stay, and the other one leave.
 func (e *evening) differBy(s, than topology.ServerID, bytes int64) bool {
 	return e.servers[s].bytes-e.servers[than].bytes >= bytes
 }
@@ -234,7 +235,7 @@ func (e *evening) target(c candidate, slack int64) (topology.ServerID, bool) {
 	return best.ID, differ > slack && differ >= 2*e.size(c)
 }
 
-// leavesFor reports whether the placement is the one that leaves, or one on a fuller server is, once another server joins: else the move would be taken back.
+// leavesFor reports whether the placement is the one that leaves once another server joins, or one on a fuller server is: else the move would be reversed.
 func (e *evening) leavesFor(c candidate, to topology.ServerID) bool {
 	key := lease.Partition{Table: c.table.Table, ID: c.part.ID}
 	first := e.leaver(c.part, key, append(on(c.part.Placements), to))

@@ -94,7 +94,7 @@ func (s *skewed) squares() (sum float64) {
 	return sum
 }
 
-// report has a server say what it leads: a partition is known ten seconds after it was acquired.
+// report has a server report the partitions that it leads: one is known ten seconds after it was acquired.
 func (s *skewed) report(srv *Server) {
 	w := &lease.Writes{}
 	for key, l := range s.Leases {

@@ -61,7 +61,7 @@ type planner struct {
 	moves   int
 	// relieving: a copy is being moved for load.
 	relieving bool
-	// passed are the moves by load that would begin if the rows of servers took them.
+	// passed are the moves by load that would begin if the registry rows of the servers had room for them.
 	passed []MoveByLoad
 	// uncopied are the partitions that should be copied, by the server that has their rows and keeps no copies.
 	uncopied map[topology.ServerID][]lease.Partition

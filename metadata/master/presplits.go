@@ -181,8 +181,8 @@ func (p *planner) replaceable(m *topology.Map, part *topology.Partition, c colum
 }
 
 // presplitOpen splits the partition that accepts rows now where it will be full, if it would grow far beyond the target until its end: on the first
-// day of a table, and after the load rose. The split's time lies ahead, so that no row has to move. What lies behind it is not laid out again while the old
-// partition unloads into it, and is split in the same way when its time comes.
+// day of a table, and after the load rose. The split's time lies ahead, so that no row has to move. The partitions behind it are not laid out again while the
+// old one unloads into them; they are split in the same way when their time comes.
 func (p *planner) presplitOpen(m *topology.Map, part *topology.Partition, plan presplit.Plan, f *presplit.Forecast) {
 	key := lease.Partition{Table: m.Table, ID: part.ID}
 	size, ok := p.Sizes[key]

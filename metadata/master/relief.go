@@ -34,7 +34,7 @@ type Relief struct {
 const (
 	// movedMax is for how long it is remembered that a copy was moved for load.
 	movedMax = time.Hour
-	// reliefPays is for how long a partition must go on taking rows, at least, and reliefPaysTimes how many times as long as its rows need to be copied.
+	// reliefPays is for how long a partition must go on accepting rows, at least, and reliefPaysTimes how many times as long as its rows need to be copied.
 	reliefPays      = 10 * time.Minute
 	reliefPaysTimes = 4
 	// reliefMax is for how long a copy is waited for, at least, and reliefMaxTimes how many times as long as its rows need to be copied.

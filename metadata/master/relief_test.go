@@ -159,7 +159,7 @@ func (c *crowded) check(m *topology.Map, s Step) {
 	}
 }
 
-// follow has the leader of a table's partition fill a copy, or take one out of the list, and give the lease up where it may not lead any more.
+// follow has the leader of a table's partition fill a copy, or remove one from the list, and release the lease where it may not lead any more.
 func (c *crowded) follow(m *topology.Map) {
 	for p := range m.All() {
 		key := lease.Partition{Table: m.Table, ID: p.ID}
@@ -281,7 +281,7 @@ func TestAReliefThatDoesNotGetOnEnds(t *testing.T) {
 	}
 }
 
-// TestAServerThatStartedAgainIsNoTarget: within TakeAfter of its end it was taken for one that is idle, since it leads nothing yet.
+// TestAServerThatStartedAgainIsNoTarget: within TakeAfter of its end it counted as idle, since it leads nothing yet.
 func TestAServerThatStartedAgainIsNoTarget(t *testing.T) {
 	now := time.Duration(0)
 	rows := NewRows(func() time.Duration { return now }, 4*time.Second)
@@ -407,8 +407,8 @@ p1 [2026-11-21, 2026-11-22) s1 s3 | led by s1, in sync s1 s3, 16 MiB to 2026-11-
 	}
 }
 
-// TestMovesThatEndedDoNotKeepCopiesFromMoving: persons moved 64 partitions away from s2 some time ago. All had left, but nothing takes such moves out of its row but another move by a person, so that
-// none by load began there, without a word.
+// TestMovesThatEndedDoNotKeepCopiesFromMoving: persons moved 64 partitions away from s2 some time ago. All had left, but nothing removes such moves from its
+// row but another move by a person, so that none by load began there, without a word.
 func TestMovesThatEndedDoNotKeepCopiesFromMoving(t *testing.T) {
 	w := newWorld()
 	w.set.BalanceRows, w.set.SplitBytes = 500, -1

@@ -17,7 +17,7 @@ import (
 //
 // The quarter is what other writers use meanwhile, and keeps a copy from beginning again where it just failed.
 
-// takes reports whether a server that is being filled with no more than it is has room for a partition's rows.
+// takes reports whether a server has room for a partition's rows beside the copies that it is being filled with.
 func (st *standing) takes(bytes int64) bool {
 	return st.fits(bytes) && (st.Beat.Room == 0 || st.Beat.Room-st.coming >= withSpare(bytes))
 }

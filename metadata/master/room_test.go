@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// disks is a world with disks: what is copied uses room there, by and by, beside the rows of other writers.
+// disks is a world with disks: copies use room there, by and by, beside the rows of other writers.
 type disks struct {
 	*world
 	free   map[topology.ServerID]int64
@@ -167,7 +167,7 @@ func TestCopiesGoWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// checkRoom: what joins fits beside what is under way, and what found no room leaves.
+// checkRoom: each joining placement fits beside the copies under way, and one without room leaves.
 func (d *disks) checkRoom(t *rapid.T, steps []Step) {
 	coming, joins, removed := map[topology.ServerID]int64{}, map[topology.ServerID]int64{}, map[point.PlacementID]bool{}
 	for _, s := range steps {
@@ -199,7 +199,7 @@ func (d *disks) checkRoom(t *rapid.T, steps []Step) {
 	}
 }
 
-// checkRest: what is still on a drained server fits nowhere else.
+// checkRest: placements that are still on a drained server fit nowhere else.
 func (d *disks) checkRest(t *rapid.T) {
 	for p := range d.Tables[0].All() {
 		key := lease.Partition{Table: "cpu", ID: p.ID}

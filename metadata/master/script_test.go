@@ -39,7 +39,7 @@ func newWorld() *world {
 //	cluster   servers, tables and partitions, as `draw` prints them
 //	plan      prints the steps of Plan; arguments change settings (moves=4, create=2, share-hosts)
 //	apply     carries the last plan out and plans again, until there is nothing to do: prints each round
-//	change    lines of a cluster: they replace what is there; p1 | led by s2, in sync s1 s2: the lease row of a partition; replicas 2: of the last table
+//	change    lines of a cluster: they replace those that are there; p1 | led by s2, in sync s1 s2: the lease row of a partition; replicas 2: of the last table
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/plan", func(t *testing.T, path string) {
 		w := newWorld()

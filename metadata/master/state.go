@@ -239,7 +239,7 @@ func (v *view) count(table string, p *topology.Partition, s topology.ServerID, b
 	v.put(s, v.share(table, p), by)
 }
 
-// busier compares servers by the load that is expected of what lies on them, and by the number of partitions that bring it.
+// busier compares servers by the load that their partitions are expected to bring, and by the number of those partitions.
 func busier(a, b *standing) int {
 	return cmp.Or(cmp.Compare(a.load, b.load), cmp.Compare(a.active, b.active))
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Reached takes Unreached away from a server's row, as long as it names the address and the store directory at which the server was reached. Errors are the store's.
+// Reached removes Unreached from a server's row, as long as it names the address and the store directory at which the server was reached. Errors are the
+// store's.
 func Reached(ctx context.Context, store coord.Store, id topology.ServerID, addr string, dir lease.StoreID) error {
 	return Change(ctx, store, id, func(s *Server) {
 		if s.Addr == addr && s.Store == dir {

@@ -42,7 +42,7 @@ type Server struct {
 	// gone. For people, too.
 	Since time.Time `json:"since"`
 	// Unreached, while set, is why no process has reached the server at Addr yet: it gets no placements and no staged rows, and leads nothing that another can lead. The server sets it
-	// when it registers, if it does not reach itself there; it or the first peer that does takes it away (Reached). Builds from before ignore it.
+	// when it registers, if it does not reach itself there; it or the first peer that does removes it (Reached). Builds from before ignore it.
 	Unreached string `json:"unreached,omitempty"`
 	// WasReached, while Unreached is set: the server was one of the cluster at an address before. It counts among those that a row is to be on, as a silent one does.
 	WasReached bool `json:"was_reached,omitempty"`

@@ -190,7 +190,7 @@ func (v follower) Changed(events []coord.Event) error {
 	return nil
 }
 
-// learnLocked takes a row, unless a newer one was seen.
+// learnLocked adopts a row, unless a newer one was seen.
 func (v *View) learnLocked(row coord.Row) (changed bool) {
 	id := topology.ServerID(strings.TrimPrefix(row.Key, Prefix))
 	if row.Revision <= v.mu.at[id] {

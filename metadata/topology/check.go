@@ -71,11 +71,11 @@ func (m *Map) Check() error {
 // sweep goes up in time and holds, by ring, the partitions that reach up to where it is.
 type sweep struct{ open []*Partition }
 
-// meet takes the next partition in and gives one that it overlaps.
+// meet adds the next partition and returns one that it overlaps.
 func (s *sweep) meet(p *Partition) *Partition {
 	b := p.box()
 	i := sort.Search(len(s.open), func(i int) bool { return s.open[i].PointLo > p.PointLo })
-	// Those that overlap p lie around i; others there that ended are taken out, so that a neighbour is met once.
+	// Those that overlap p lie around i; others there that ended are removed, so that a neighbour is met once.
 	from := i
 	for from > 0 {
 		q := s.open[from-1]

@@ -129,7 +129,7 @@ func open(b []byte, want content) ([]byte, error) {
 	return b[headerBytes:], nil
 }
 
-// decoder reads messages until its first error: what is read after it is of no use. Bounds are checked before memory is allocated, since the
+// decoder reads messages until its first error: values read after it are of no use. Bounds are checked before memory is allocated, since the
 // bytes may come from a file or a server that is broken.
 type decoder struct {
 	servers []ServerID

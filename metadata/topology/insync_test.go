@@ -38,7 +38,7 @@ func TestPlacementsInSyncFollowFromReplicasUnlessSet(t *testing.T) {
 	bad(3, -1)
 }
 
-// What a table demands of its lists, and demanded before, survives its bytes; ops carry what is demanded alone, and other settings leave it.
+// The minimum of a table's lists, and the one before, survive encoding; ops carry the present minimum alone, and other settings leave it.
 func TestPlacementsInSyncSurviveTheirBytes(t *testing.T) {
 	m, err := topology.New("cpu", topology.Config{PartitionWidth: time.Hour, Replicas: 3})
 	if err != nil {
