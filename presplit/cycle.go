@@ -7,7 +7,7 @@ import (
 )
 
 // A load that goes on and off within the hour has no level: each change would cut all partitions to come again, for minutes. Where partitions are as wide as a cycle, they get its mean,
-// which stays what it is. A forecast carries both, and Plan.Suited chooses.
+// which does not change. A forecast carries both, and Plan.Suited chooses.
 
 const (
 	// turnsMin is how often a load must have turned up or down in the minutes that are known: two outages are not yet a cycle.

@@ -239,7 +239,7 @@ func TestDelaysShrinkSlowly(t *testing.T) {
 	f(2030, 0, 7)
 }
 
-// TestNoServerTakesMuchMoreThanTheMean is the promise of smearing: in any ten seconds the busiest server takes at most 1.25 times the mean.
+// TestNoServerTakesMuchMoreThanTheMean is the promise of smearing: in any ten seconds the busiest server accepts at most 1.25 times the mean.
 func TestNoServerTakesMuchMoreThanTheMean(t *testing.T) {
 	f := func(servers, columns, replicas int, width point.Nanos, rate func(point.Nanos) float64, most float64) {
 		t.Helper()

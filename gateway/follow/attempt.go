@@ -70,7 +70,7 @@ func (a *Attempt) Listen(silence time.Duration) (ping bool, again time.Duration)
 }
 
 // Deaf handles a ping that was not answered while it was waited for; silence is that of Listen by now. It reports whether to cancel the question.
-// If the wait took much longer than PingMax, this process was held up itself, and the answer may lie unread: the server is asked again.
+// If the wait lasted much longer than PingMax, this process was held up itself, and the answer may lie unread: the server is asked again.
 func (a *Attempt) Deaf(silence, waited time.Duration) (cancel bool) {
 	if a.state != watched || a.policy.StageAfter == 0 || silence < SilenceMax || waited >= 2*PingMax {
 		return false

@@ -13,7 +13,7 @@ import (
 )
 
 // TestABackfillOfManyPartitionsGoesThroughPieceByPiece: a request of thousands of times made a partition for each and used the
-// memory of all tables. Now each sending makes a bounded number, keeps what has a partition, and brings the rest further.
+// memory of all tables. Now each sending makes a bounded number, stores the rows that have a partition, and brings the rest further.
 func TestABackfillOfManyPartitionsGoesThroughPieceByPiece(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{NewPartitionsPerWrite: 10, NewPartitionsPerSecond: 5}, "n1")

@@ -177,7 +177,7 @@ func (t *Table) crowds(since time.Time) bool {
 	return t.series.Used() > t.series.Fair() && t.f.wanted.Load() > since.UnixNano()
 }
 
-// aging goes through the tables again and again, so that the dictionaries of those without writers end in time too. Each request takes one
+// aging goes through the tables again and again, so that the dictionaries of those without writers end in time too. Each request ages one
 // table along: none waits for the streams of thousands that are closed.
 type aging struct {
 	due atomic.Int64 // unix nanoseconds

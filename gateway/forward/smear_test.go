@@ -221,8 +221,8 @@ func TestRowsThatDoNotWait(t *testing.T) {
 	f("the write is atomic", auto, holders{}, 0, "", func(b *point.Batch) { b.Atomic = true })
 }
 
-// TestASlowHolderStaysReadable: a server takes longer than a second to stage rows. Another one has them then, and nothing says that the slow one does not answer: a deadline would, and its
-// partitions would not be read for a moment (gateway/peers).
+// TestASlowHolderStaysReadable: a server needs longer than a second to stage rows. Another one has them then, and nothing says that the slow one does not
+// answer: a deadline would, and its partitions would not be read for a moment (gateway/peers).
 func TestASlowHolderStaysReadable(t *testing.T) {
 	h := &holders{}
 	c := smeared(t, smear.Rule{Mode: smear.Fixed, Window: point.Nanos(20 * time.Second)}, h)

@@ -22,7 +22,7 @@ func (c *cluster) waits(f func(), times ...point.Nanos) error {
 	c.t.Helper()
 	done := make(chan error)
 	go func() { done <- c.write(times...) }()
-	time.Sleep(100 * time.Millisecond) // in a bubble, where it takes no time
+	time.Sleep(100 * time.Millisecond) // in a bubble, whose clock jumps
 	synctest.Wait()
 	c.change(f)
 	return <-done

@@ -76,7 +76,8 @@ func TestRowsBeingDecodedAreRefusedWhereOthersHoldTheMemory(t *testing.T) {
 	}
 }
 
-// TestRowsOfASmallTableAreTakenWhileALargeRequestHasItsTurn: what it holds beyond the budget had the writes of all others answered with 503.
+// TestRowsOfASmallTableAreTakenWhileALargeRequestHasItsTurn: the memory that the large one holds beyond the budget had the writes of all others answered with
+// 503.
 func TestRowsOfASmallTableAreTakenWhileALargeRequestHasItsTurn(t *testing.T) {
 	const most = 96 << 20
 	of := budget{max: most}

@@ -44,7 +44,7 @@ type call struct {
 	partly    string      // why rows were refused by an answer of success; "": none were
 
 	sender context.Context // without the bound of an answer's time
-	until  time.Time       // the answer's bound after a body that took long; zero: that of the request
+	until  time.Time       // the answer's bound after a body that was long on its way; zero: that of the request
 }
 
 var (

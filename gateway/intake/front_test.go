@@ -419,7 +419,7 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 }
 
 func testSlowSendersAreCutOff(t *testing.T, start starter) {
-	// One bound is short each time, and that which the sender exceeds: what comes before it, as a handshake, may last on a busy machine.
+	// Each time one bound is short, the one that the sender exceeds: the steps before it, such as a handshake, may last long on a busy machine.
 	f := start(t, func(s *intake.Settings) { s.PeekTimeMax = time.Second })
 	w := f.dial(t)
 	_, _ = io.WriteString(w.Conn, "POST /wri") // the handshake counts: a connection that is closed amid it is closed, too
@@ -463,7 +463,7 @@ func testSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T, start starter) {
 	w.say(get("/endless"))
 	eventually(t, "the handler gives up", func() bool { return f.endless.Load() > 0 })
 
-	// A connection stays open through answers and pauses that take longer than that.
+	// A connection stays open through answers and pauses that are longer than that.
 	f = start(t, func(s *intake.Settings) { s.BodyTimeMax = 2 * time.Second })
 	w = f.dial(t)
 	w.say(post("/slow", "query=1"))

@@ -18,7 +18,7 @@ func (c *call) batch(t Table) *point.Batch {
 }
 
 // noteSender lists the sender of a decoded batch for the status page; the function it returns is called when its rows are kept, or not. The names of
-// series that are new are read before, since writing may take rows out of the batch; and they count though no row is kept, since a second try will
+// series that are new are read before, since writing may remove rows from the batch; and they count though no row is kept, since a second try will
 // not find them new.
 func (f *Front) noteSender(c *call, b *point.Batch) func() {
 	if f.senders == nil {

@@ -32,8 +32,8 @@ type Settings struct {
 	PeekTimeMax time.Duration
 	// HeaderTimeMax is how long the sending of a request's header may last. Default 10 s.
 	HeaderTimeMax time.Duration
-	// BodyTimeMax bounds the time in which a request's body must arrive. For a body whose beginning was gathered (gather.go) it is counted again when a server takes over. It also bounds
-	// how long the client of a query may stop reading its answer. Default 60 s.
+	// BodyTimeMax bounds the time in which a request's body must arrive. For a body whose beginning was gathered (gather.go) it is counted again when a server
+	// reads the rest. It also bounds how long the client of a query may stop reading its answer. Default 60 s.
 	BodyTimeMax time.Duration
 	// IdleTimeMax is how long a connection is kept between requests. Default 3 min, longer than the 90 s after which Go
 	// clients drop theirs, so that we do not close a connection just as the client writes a request.

@@ -110,7 +110,7 @@ func (s *turns) leave(table string) {
 	}
 }
 
-// taken reports whether any write has a turn. Requests wait only while some do.
+// taken reports whether any write has a turn. Requests wait only while some have.
 func (s *turns) taken() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -77,7 +77,7 @@ func (q *Query) BytesMax(most int64) int64 {
 	return int64(q.values.QueryBytes)
 }
 
-// Took records how many bytes a query used, or would have used where err says that it was refused more. The error is
+// Took records how many bytes a query held, or asked for where err says that it was refused more. The error is
 // the table's refusal where its limit was the reason, else err.
 func (q *Query) Took(bytes, processMax int64, tooMany bool, err error) error {
 	if q == nil || q.values.QueryBytes == 0 {

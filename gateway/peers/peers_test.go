@@ -416,7 +416,8 @@ func TestOneCallLooksWhetherAServerIsBack(t *testing.T) {
 	}
 }
 
-// TestAServerThatMovedIsNotReachedByItsOldConnection: a process that was restarted with a wrong address still answers at the old one, and was taken for reached at the new one.
+// TestAServerThatMovedIsNotReachedByItsOldConnection: a process that was restarted with a wrong address still answers at the old one, and counted as reached at
+// the new one.
 func TestAServerThatMovedIsNotReachedByItsOldConnection(t *testing.T) {
 	store, n := mem.New(), newNetwork()
 	register(t, store, "n1", "a:1")

@@ -18,7 +18,7 @@ type Explained struct {
 
 // ExplainedPart is a part of a query that was evaluated, or read, at one place.
 type ExplainedPart struct {
-	// What is "evaluated" (by a server), "rows" (read by the gateway and evaluated there), or "unknown" (a server does not know the plan).
+	// What: "evaluated" (by a server), "rows" (read by the gateway and evaluated there), or "unknown" (a server does not know the plan).
 	What   string `json:"what"`
 	Server string `json:"server,omitempty"` // "" for rows: of all servers
 	// From and To are the first and the last step of a part that a server evaluated, and the range of time of rows; milliseconds.

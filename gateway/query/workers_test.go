@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestWorkersAreUsedAgainAndNoneWaits: a job that lasts delays no other, a worker takes the next job, and ends when none comes.
+// TestWorkersAreUsedAgainAndNoneWaits: a long job delays no other, a worker goes on with the next job, and ends when none comes.
 func TestWorkersAreUsedAgainAndNoneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, hung, ran := newWorkers(), make(chan struct{}), 0

@@ -1,4 +1,4 @@
-// Package recent keeps the lists that help first when something is slow, missing or too much: the running queries, those that took
+// Package recent keeps the lists that help first when something is slow, missing or too much: the running queries, those that lasted
 // long or failed, the refused requests, each with its reason, and the last senders.
 //
 //	query.Engine ──Begin/End──▶ Queries  ──▶ GET /api/v1/status/queries

@@ -47,7 +47,7 @@ func NewQueries() *Queries {
 	return q
 }
 
-// Running is a query that has not ended. Nil takes every call.
+// Running is a query that has not ended. Every method may be called on nil.
 type Running struct {
 	of    *Queries
 	query Query        // guarded by of.mu

@@ -66,7 +66,7 @@ type TableSenders struct {
 	Senders        []SenderUse `json:"senders"`
 	SendersLeftOut int64       `json:"senders_left_out"` // that are forgotten, since others came
 	Names          []NameUse   `json:"names,omitempty"`  // with most new series first; only where one table is asked for
-	NamesLeftOut   int64       `json:"names_left_out"`   // that are forgotten or were not taken, since there are too many
+	NamesLeftOut   int64       `json:"names_left_out"`   // forgotten, or not recorded, since there are too many
 }
 
 // Fresh are the new series of one request, by metric name. The zero Fresh is empty.

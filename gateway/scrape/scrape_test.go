@@ -188,7 +188,7 @@ func TestTypesAndHelpsAreWrittenOnce(t *testing.T) {
 	}
 }
 
-// TestARegistryThatGrowsCannotFillTheStore: rows and memory of a scrape are bounded, and what is left out is counted.
+// TestARegistryThatGrowsCannotFillTheStore: rows and memory of a scrape are bounded, and the rows left out are counted.
 func TestARegistryThatGrowsCannotFillTheStore(t *testing.T) {
 	r, own := prometheus.NewRegistry(), prometheus.NewRegistry()
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "many", Help: "Many."}, []string{"i"})

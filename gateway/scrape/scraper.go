@@ -90,7 +90,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 	}
 }
 
-// failuresMin is how many scrapes in a row fail before that is logged: one fails wherever a server that takes the rows is stopped.
+// failuresMin is how many scrapes in a row fail before that is logged: one fails wherever a server that accepts the rows is stopped.
 const failuresMin = 2
 
 // note counts a scrape, and logs when several in a row have failed, and when one succeeds again.

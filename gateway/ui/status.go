@@ -208,7 +208,7 @@ type Partition struct {
 	Empty  bool     `json:"empty,omitempty"`
 	Rows   *uint64  `json:"rows"`  // nil: unknown
 	Bytes  *uint64  `json:"bytes"` // nil: unknown
-	// Transfers are its rows on their way: to servers that are to have it, or to the partitions that take over from it.
+	// Transfers are its rows on their way: to servers that are to have it, or to its heirs.
 	Transfers []Transfer `json:"transfers,omitempty"`
 }
 
@@ -216,7 +216,7 @@ type Partition struct {
 type Transfer struct {
 	From           string         `json:"from"`           // the server that the partition leaves; else its leader
 	To             string         `json:"to,omitempty"`   // a server; "": Into
-	Into           []uint64       `json:"into,omitempty"` // the partitions that take over, after a split or a merge
+	Into           []uint64       `json:"into,omitempty"` // its heirs, after a split or a merge
 	Done           uint64         `json:"done_bytes"`
 	Total          uint64         `json:"total_bytes"`
 	BytesPerSecond uint64         `json:"bytes_per_second"` // since it began; 0: not known yet

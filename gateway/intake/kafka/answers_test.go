@@ -30,7 +30,7 @@ type pipedBroker struct {
 	send func(to net.Conn, bytes int) // the body
 }
 
-// ask has one answer come. given is how long its length waited for room, over all connections that this took.
+// ask has one answer come. given is how long its length waited for room, over all the connections that it needed.
 func (b *pipedBroker) ask(bytes int) (given time.Duration, err error) {
 	near, far := net.Pipe()
 	defer near.Close()

@@ -54,7 +54,7 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 		kgo.FetchMaxBytes(c.FetchBytesMax),
 		kgo.FetchMaxPartitionBytes(min(1<<20, c.FetchBytesMax)),
 		kgo.FetchMaxWait(time.Second),
-		// A broker exceeds the size that is asked for by one batch, if that is larger. Memory is taken as soon as a length is announced.
+		// A broker exceeds the size that is asked for by one batch, if that is larger. Memory is allocated as soon as a length is announced.
 		kgo.BrokerMaxReadBytes(int32(min(int64(c.FetchBytesMax)+int64(c.BatchBytesMax)+answerRestMax, math.MaxInt32))),
 
 		// Dead letters. acks=all and idempotence are the client's defaults. Contexts bound them: RecordDeliveryTimeout

@@ -183,8 +183,8 @@ func allocated(f func()) int64 {
 	return int64(after.TotalAlloc - before.TotalAlloc)
 }
 
-// TestMemoryIsNotTakenForAnswersThatABrokerOnlyAnnounces: connections announce an answer of 90 MiB or 2 GiB, and send a few bytes. The client took what was
-// announced, and waited for it. Reading goes on with the next connection.
+// TestMemoryIsNotTakenForAnswersThatABrokerOnlyAnnounces: connections announce an answer of 90 MiB or 2 GiB, and send a few bytes. The client allocated
+// all of it, and waited. Reading goes on with the next connection.
 func TestMemoryIsNotTakenForAnswersThatABrokerOnlyAnnounces(t *testing.T) { // not beside others: it counts all that is allocated
 	w, m := newWorld(t), newMemory()
 	ends := w.fill()
@@ -619,8 +619,8 @@ func TestAnAnswerWhoseConnectionWasClosedKeepsNoOtherOut(t *testing.T) {
 	}
 }
 
-// TestAnAnswerWithoutRoomIsAskedForAgain: a long answer had no room, and its connection was ended by an error that the client takes for final: it does not ask again for metadata after it, and
-// gives up its place in the group.
+// TestAnAnswerWithoutRoomIsAskedForAgain: a long answer had no room, and its connection was ended by an error that the client treats as final: it does not ask
+// again for metadata after it, and gives up its place in the group.
 func TestAnAnswerWithoutRoomIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAnswers(func() int64 { return 1 << 20 }, func() {})

@@ -16,7 +16,8 @@ import (
 //	          └─ + 20 s ──┘
 //
 // A series always waits equally long, so that its rows leave in the order in which they came. Some records do not wait although rows of their series may: those that opt
-// out, those with old times, and all once the table's setting is taken back. Such a record joins the last item, and all items leave at once, in their order. So they do at a full share.
+// out, those with old times, and all once the table's setting is off again. Such a record joins the last item, and all items leave at once, in their order. So
+// they do at a full share.
 //
 // Invariants: items are in the order of their times; while hurry is set, no row is put before another.
 type later struct {

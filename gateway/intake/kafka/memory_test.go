@@ -181,7 +181,8 @@ func TestNothingIsBookedAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestQueriesFindRoomBesideABacklog: records of a table that stood still took all memory that was left, and more as soon as there was more, so queries had no more than their floor.
+// TestQueriesFindRoomBesideABacklog: records of a table that stood still filled all free memory, and more as soon as there was more, so queries had no more
+// than their floor.
 func TestQueriesFindRoomBesideABacklog(t *testing.T) {
 	t.Parallel()
 	const all, floor = 2 << 20, 100_000

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// fresh counts the new series of a write by topic, before writing may take rows out of the batch. Records of one topic mostly lie side by side.
+// fresh counts the new series of a write by topic, before writing may remove rows from the batch. Records of one topic mostly lie side by side.
 func (w *worker) fresh(t *tableWrite) []recent.Fresh {
 	if w.c.deps.Senders == nil {
 		return nil

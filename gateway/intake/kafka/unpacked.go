@@ -27,8 +27,8 @@ import (
 //
 // Clients drop records of partitions that are paused or leave, and batches without a record that they return, and do not report it. Dropped is
 //
-//   - what came in an earlier answer of a broker: the client has at most one of each, until it is polled or dropped;
-//   - what was unpacked a second before a poll that did not return it, or before the client held no records.
+//   - records of an earlier answer of a broker: the client has at most one of each, until it is polled or dropped;
+//   - records that were unpacked a second before a poll that did not return them, or before the client held none.
 type unpacked struct {
 	mu  sync.Mutex
 	all int64

@@ -278,7 +278,7 @@ func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point
 	if !waiting && !l.later.passes(t.name, s, nil) {
 		return false
 	}
-	if w.write(t, attempts); w.stuck[b.ticket.partition] { // records before, which did not wait: what is due would pass them if they had to be tried again
+	if w.write(t, attempts); w.stuck[b.ticket.partition] { // records before, which did not wait: those that are due would pass them if they had to be tried again
 		return true
 	}
 	w.noteFresh(t, b, s)
@@ -618,7 +618,7 @@ func (w *worker) layUnkept(t *tableWrite) {
 	}
 }
 
-// between is what lies in b between the ends of two parts.
+// between is the part of b between the ends of two others.
 func between(b *point.Batch, from, to part) point.Batch {
 	return point.Batch{
 		Dict: b.Dict, IDs: b.IDs[from.rows:to.rows], Times: b.Times[from.rows:to.rows],

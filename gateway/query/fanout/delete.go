@@ -188,8 +188,8 @@ func (d *deleting) release(ctx context.Context, at []topology.ServerID) {
 	_ = g.Wait() // the others end by themselves
 }
 
-// stagedPart deletes in the staged rows of servers at the times of which all partitions deleted: those that have a part of the ring alone would take newer rows from beside older ones.
-// It does so also if no caller waits for the deletion any more.
+// stagedPart deletes staged rows on servers, at the times for which all partitions have deleted. Were only a part of the ring done, newer staged rows would go,
+// and older ones in the other partitions would show again. It goes on though no caller waits for the deletion any more.
 func (d *deleting) stagedPart(ctx context.Context, at, held []topology.ServerID) error {
 	m, err := d.s.known(d.q.Table)
 	if err != nil || m == nil {
@@ -269,8 +269,8 @@ func (d *deleting) inPartitions(ctx context.Context) error {
 	if err := d.below(ctx); err != nil {
 		return err
 	}
-	// Rows may be on their way from a partition that unloads to its successors. It waits for these rows before it deletes, and sends none of the deleted ones
-	// afterwards; so the successors delete once more after it did, and where they unload themselves, their successors again.
+	// Rows may be on their way from a partition that unloads to its heirs. It waits for these rows before it deletes, and sends none of the deleted ones
+	// afterwards; so the heirs delete once more after it did, and where they unload themselves, their heirs again.
 	deep := d.s.unloadsDeep(d.q)
 	for round := 0; ; round++ {
 		err := d.atLeaders(ctx, d.q)

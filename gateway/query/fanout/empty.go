@@ -120,7 +120,7 @@ type silentLeader struct {
 const (
 	leaderAsked int32 = iota
 	leaderAnswered
-	leaderLeft // it is not waited for, and what it may still say does not count
+	leaderLeft // it is not waited for, and a late answer of it does not count
 )
 
 func (s *Source) unlessEmpty(r *request, g *group, a *runner.Attempt) *silentLeader {

@@ -114,7 +114,7 @@ func TestQueriesDoNotAskALeaderThatGivesNoSignOfLifeForPartitionsWithoutRows(t *
 	})
 }
 
-// TestRowsAckedBeforeAQueryAreNotLeftOutWithTheirPartition: the first row was acked through another gateway, or by a partition that took over, and this one
+// TestRowsAckedBeforeAQueryAreNotLeftOutWithTheirPartition: the first row was acked through another gateway, or by an heir of the partition, and this one
 // did not know that yet when the leader gave no answer.
 func TestRowsAckedBeforeAQueryAreNotLeftOutWithTheirPartition(t *testing.T) {
 	inEmptyWorld(t, func(w *emptyWorld) {

@@ -106,7 +106,7 @@ func plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)
 		server   topology.ServerID
 		layer    int
 		overlaps bool
-		// Partitions that are unloading are asked for separately: this map already has the successors.
+		// Partitions that are unloading are asked for separately: this map already has the heirs.
 		accepts bool
 		copies  string
 	}

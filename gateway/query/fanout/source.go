@@ -85,7 +85,7 @@ type Settings struct {
 	// RefusePartial refuses answers that may lack rows because the map may be too old, if the request does not choose (query.Whole). Default
 	// off: they warn.
 	RefusePartial bool
-	// HedgeAfter is how long one copy of a partition may take before another is asked too. Default 0: as long as 19 of 20 of the newest
+	// HedgeAfter is how long one copy of a partition may need before another is asked too. Default 0: as long as 19 of 20 of the newest
 	// answers needed. Shorter: more is asked twice.
 	HedgeAfter time.Duration
 	// LeaderOnly asks leaders alone, if the request does not choose (query.LeaderOnly).

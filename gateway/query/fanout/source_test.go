@@ -55,7 +55,7 @@ type storage struct {
 	slow    time.Duration    // how long it needs to read them
 	refuses error            // its answer to a read of them
 	old     bool             // it knows no holds, and no limit of series
-	books   int64            // the bytes of a list of values, booked as a connection books what comes
+	books   int64            // the bytes of a list of values, booked as a connection books an arriving answer
 	did     []string         // deletions, holds and releases
 }
 

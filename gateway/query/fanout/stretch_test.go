@@ -91,7 +91,7 @@ func TestStretches(t *testing.T) {
 	f("staged rows on two servers, their times overlap", m, 0, 20, "1@a|b[-60,60) ~[15,17] ~[16,18]", "0+15 a|b:1; 15+4 rows; 19+1 a|b:1")
 }
 
-// drawnTimes takes the times of staged rows out of a text.
+// drawnTimes reads the times of staged rows from a text.
 func drawnTimes(t *testing.T, text string) (rest string, staged []times) {
 	t.Helper()
 	var words []string
