@@ -96,7 +96,7 @@ func (c *Clock) Seen() Rows {
 	return Rows{Near: c.rows.near.Swap(false), Ahead: c.rows.ahead.Swap(false)}
 }
 
-// Servers is the Clock of a gateway in a cluster, and what it learns of the storage servers' clocks.
+// Servers is the Clock of a gateway in a cluster, with the storage servers' clocks as the gateway knows them.
 type Servers struct {
 	*Clock
 

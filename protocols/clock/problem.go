@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Problem says what is wrong with the machine's clock, and what follows; "": nothing is.
+// Problem describes the fault of the machine's clock and its consequences; "": there is none.
 func (c *Clock) Problem() string {
 	if c == nil {
 		return State{}.problem(time.Now().UnixNano(), 0)

@@ -99,7 +99,7 @@ func sum(values []float64) float64 {
 	return s + c
 }
 
-// average divides sum and compensation apart, as the engine does; a sum that overflows is taken again as a running mean.
+// average divides sum and compensation apart, as the engine does; a sum that overflows is computed again as a running mean.
 func average(values []float64) float64 {
 	if s, c, ok := compensated(values[0], 0, values[1:]); ok {
 		n := float64(len(values))

@@ -14,7 +14,7 @@ import (
 type Decoder struct {
 	// JoinDefs makes the definitions of a frame parts of one string, which each of them keeps: for readers that release all definitions at once.
 	JoinDefs bool
-	// KnownDefs leaves out the check that definitions are well formed, a third of decoding a frame of many series: what is decoded was encoded by this process, or
+	// KnownDefs leaves out the check that definitions are well formed, a third of decoding a frame of many series: the frame was encoded by this process, or
 	// decoded before. Checksums are verified all the same.
 	KnownDefs bool
 	// NoDefs refuses frames with definitions, before they are decoded: a few bytes may stand for 64 KiB of labels. Corrupt.

@@ -256,7 +256,7 @@ func (d *Decoder) lineEnd(p int) (next int, ok bool) {
 	return p, false
 }
 
-// take reads the entry at p, keeps or refuses its rows, and returns the start of what follows.
+// take reads the entry at p, keeps or refuses its rows, and returns the place behind it.
 func (d *Decoder) take(p int) int {
 	b, line := d.batch, d.line
 	if most := d.Settings.RowsMax; line > most && most > 0 {

@@ -279,7 +279,7 @@ func TestAttributesThatAreNoLabelsMakeNoNewSpelling(t *testing.T) {
 	}
 }
 
-// TestAnExemplarKeepsItsTraceIDBesideAttributesOfThatName: the id took the place of an empty attribute trace_id, a second attribute
+// TestAnExemplarKeepsItsTraceIDBesideAttributesOfThatName: the id replaced an empty attribute trace_id, a second attribute
 // of that name was left, and the exemplar was refused for two labels of one name.
 func TestAnExemplarKeepsItsTraceIDBesideAttributesOfThatName(t *testing.T) {
 	text := func(key, value string) *commonpb.KeyValue {
@@ -484,7 +484,8 @@ func TestSumsOfSeriesInUseGoOnWhereTheirLabelsAreLong(t *testing.T) {
 	}
 }
 
-// TestSumsOfATableHaveRoomBesideATableThatFillsIt: a few series with labels of 256 KiB took all of the room, and the deltas of every other table were refused.
+// TestSumsOfATableHaveRoomBesideATableThatFillsIt: a few series with labels of 256 KiB filled all of the room, and the deltas of every other table were
+// refused.
 func TestSumsOfATableHaveRoomBesideATableThatFillsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, label = 10_000, 240 << 10
@@ -608,7 +609,8 @@ func TestLabelsBeyondTheTablesLimitsHoldNoRoomForSums(t *testing.T) {
 	}
 }
 
-// TestSumsOfDeltasStayWithinTheirMemory: they were in no account, and bounded by their number alone, so that series with long labels took all of a gateway's memory.
+// TestSumsOfDeltasStayWithinTheirMemory: they were in no account, and bounded by their number alone, so that series with long labels filled all of a gateway's
+// memory.
 func TestSumsOfDeltasStayWithinTheirMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, label = 100, 8 << 10

@@ -93,7 +93,7 @@ type deltaSeries struct {
 	labels  point.Labels
 }
 
-// bytes is the memory of a series. Allocations are up to an eighth larger than what they hold.
+// bytes is the memory of a series. Allocations are up to an eighth larger than their contents.
 func (s *deltaSeries) bytes() int64 {
 	names := int64(len(s.replica) + len(s.labels))
 	return deltaBytes + names + names/8

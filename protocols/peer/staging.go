@@ -18,7 +18,7 @@ const (
 	Forward StagingDo = 2
 	// Forget ends the staging of a frame, which a leader keeps now. The insert has no rows.
 	Forget StagingDo = 3
-	// Inherit sends rows of a partition that unloads to the leader of its successor. They keep their rank, and those that the partition has already,
+	// Inherit sends rows of a partition that unloads to the leader of its heir. They keep their rank, and those that the partition has already,
 	// with that rank or a higher one, are left out.
 	Inherit StagingDo = 4
 )

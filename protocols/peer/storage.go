@@ -109,8 +109,8 @@ type Select struct {
 	LabelsOnly bool
 
 	// MapSeq is the transaction of the map by which Partitions were chosen, where all of them accept rows by that map; 0: the asker
-	// does not say. A server with a newer map, in which one of them has successors, answers Stale: the
-	// asker would miss the successors' rows.
+	// does not say. A server with a newer map, in which one of them has heirs, answers Stale: the
+	// asker would miss the heirs' rows.
 	MapSeq uint64
 
 	// MapNext is the first partition above all those of the asker's map; 0: the asker does not say. A server whose map has
@@ -260,8 +260,8 @@ type PartitionStats struct {
 
 // Transfer is how far the rows of a partition are on their way from its leader.
 type Transfer struct {
-	To             string      // the server that is filled; "": the partitions that take over from it, after a split or a merge
-	Done, Total    uint64      // bytes, of segments; of a move to other partitions: what the rows that are there take here
+	To             string      // the server that is filled; "": its heirs, after a split or a merge
+	Done, Total    uint64      // bytes, of segments; of a move to other partitions: those that the moved rows have here
 	BytesPerSecond uint64      // mean since Since; 0: not known yet
 	Since          point.Nanos // when this leader began
 }

@@ -158,7 +158,8 @@ func TestSendersOfWhichRowsAreLeft(t *testing.T) {
 	}
 }
 
-// TestSendersOfRelabelledRowsAreLeft: where the label of the group was dropped no row had it, and a replica that was alive was taken for silent, and replaced, again and again.
+// TestSendersOfRelabelledRowsAreLeft: where the label of the group was dropped no row had it, and a replica that was alive counted as silent, and was replaced,
+// again and again.
 func TestSendersOfRelabelledRowsAreLeft(t *testing.T) {
 	d := paired(0)
 	d.Relabel(same{})

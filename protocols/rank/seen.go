@@ -46,10 +46,10 @@ func (s *Seen) Late(stamp point.Stamp, now point.Nanos) (newest point.Stamp, lat
 	return s.newest, s.newest > point.Stamp(LateMax) && stamp < s.newest-point.Stamp(LateMax)
 }
 
-// Observe takes in the stamp of rows that were staged: they keep it, and came in the place of direct inserts.
+// Observe records the stamp of rows that were staged: they keep it, and came instead of direct inserts.
 func (s *Seen) Observe(stamp point.Stamp) { s.newest = max(s.newest, stamp) }
 
-// Take reports whether an insert of this stamp may be taken, and remembers that it was.
+// Take reports whether an insert of this stamp may be accepted, and records that it was.
 func (s *Seen) Take(stamp point.Stamp) bool {
 	g := s.gateway(uint16(stamp % Step))
 	if stamp <= g.newest && (g.forgotten > 0 && stamp <= g.forgotten || slices.Contains(s.ring, stamp)) {

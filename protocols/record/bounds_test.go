@@ -41,7 +41,7 @@ func TestARecordOfShortRowsDoesNotTakeTheProcessMemory(t *testing.T) {
 }
 
 // TestTagsOfSpelledFieldsAreNotWrittenOutForEver: a field can be spelled in many ways, as a and \u0061, and each of them wrote the metric's tags
-// out, and kept what was unescaped for it until the metric's end.
+// out, and kept the unescaped text until the metric's end.
 func TestTagsOfSpelledFieldsAreNotWrittenOutForEver(t *testing.T) {
 	const long, letters = 60_000, 14
 	metric := func(tag string, fields int) []byte {

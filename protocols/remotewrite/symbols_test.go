@@ -108,7 +108,7 @@ func TestMixIsNoSumOfRawBytes(t *testing.T) {
 	}
 }
 
-// TestSeriesHaveTheSameHashWhateverStandsBeforeThem: what is remembered of the series before saves work and nothing else. References lie in memory that
+// TestSeriesHaveTheSameHashWhateverStandsBeforeThem: the state kept from the series before saves work and nothing else. References lie in memory that
 // is used again, as those of series that do not keep them together do.
 func TestSeriesHaveTheSameHashWhateverStandsBeforeThem(t *testing.T) {
 	r := rand.New(rand.NewPCG(20061, 1))

@@ -109,7 +109,7 @@ func TestTracesThatAreOffCostNothing(t *testing.T) {
 	tracer.Close()
 }
 
-// TestAReceiverThatIsAwayHoldsNothingUp: what it misses is counted.
+// TestAReceiverThatIsAwayHoldsNothingUp: spans that it misses are counted.
 func TestAReceiverThatIsAwayHoldsNothingUp(t *testing.T) {
 	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 	defer away.Close()

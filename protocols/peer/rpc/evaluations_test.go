@@ -225,7 +225,7 @@ func answerRecords(b []byte) (all []answerRecord, err error) {
 	return all, err
 }
 
-// TestEvaluationsAreReadAsTheyWereSent, and what is cut off or changed is refused, or is another well-formed one.
+// TestEvaluationsAreReadAsTheyWereSent, and a message that is cut off or changed is refused, or is another well-formed one.
 func TestEvaluationsAreReadAsTheyWereSent(t *testing.T) {
 	examples := evaluationsExamples(t)
 	all, err := decodeEvaluations(examples["evaluations"], unmarshal)
@@ -264,7 +264,7 @@ func TestEvaluationsAreReadAsTheyWereSent(t *testing.T) {
 	wantKind(t, "a later version", err, fault.Invalid)
 }
 
-// FuzzEvaluations reads any bytes as a request and as an answer. What is read is written and read again as the same.
+// FuzzEvaluations reads any bytes as a request and as an answer. If that succeeds, the result is written and read again as the same.
 func FuzzEvaluations(f *testing.F) {
 	for _, b := range evaluationsExamples(f) {
 		f.Add(b)

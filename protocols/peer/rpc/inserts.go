@@ -120,7 +120,7 @@ func (in *inserts) run() error {
 			if errors.Is(err, io.EOF) {
 				return received(in.ss.Context(), in.sendAcks())
 			}
-			if errors.Is(err, errNoRoom) { // what came before is acked, and need not come again
+			if errors.Is(err, errNoRoom) { // the inserts before it are acked, and need not come again
 				return errors.Join(err, in.sendAcks())
 			}
 			return received(in.ss.Context(), err)

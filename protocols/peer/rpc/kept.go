@@ -42,7 +42,7 @@ type keptStream struct {
 	used bool // it carried a request before
 }
 
-// take gives the stream that was used last; nil if none is idle.
+// take removes and returns the stream that was used last; nil if none is idle.
 func (k *keptStreams) take() *keptStream {
 	k.mu.Lock()
 	defer k.mu.Unlock()

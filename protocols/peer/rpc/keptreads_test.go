@@ -112,7 +112,7 @@ func TestLookUpsUseOneStreamAgain(t *testing.T) {
 	}
 }
 
-// TestASelectThatBreaksOffIsAnError: its rows are not taken for all.
+// TestASelectThatBreaksOffIsAnError: its rows do not count as all.
 func TestASelectThatBreaksOffIsAnError(t *testing.T) {
 	m, p := pair(t)
 	m.series, m.setErr = manySeries(20_000), fault.Errorf(fault.Corrupt, "a block is damaged")

@@ -121,7 +121,7 @@ var errLabels = fault.Errorf(fault.Corrupt, "labels are malformed")
 
 // read returns the next set, in memory of its own and Valid. Errors are Corrupt.
 //
-// A token of a byte stands for a pair of up to 64 KiB, so a message is bounded by what it unpacks to: each set while it grows, and all sets together. Tokens
+// A token of a byte stands for a pair of up to 64 KiB, so a message is bounded by its unpacked size: each set while it grows, and all sets together. Tokens
 // are compared before they are converted or added to, as the largest ones do not fit into an int.
 func (r *labelReader) read() (point.Labels, error) {
 	n, ok := r.uvarint()

@@ -15,7 +15,7 @@ import (
 //	link of s4 ── first bytes ──┘
 //
 // A link keeps what it was given, so that nothing is asked for while its traffic stays as it is, until another waits: then its frames that are released give their room to
-// that one. The other side gives back what it does not use (outRoom.idle).
+// that one. The other side gives back unused room (outRoom.idle).
 type linkRoom struct {
 	mu   sync.Mutex
 	room room                // guarded by mu
@@ -133,7 +133,7 @@ func (p *linkPart) giveLocked(n int64) (back int64) {
 	return back
 }
 
-// enterLocked has the link wait for what it asks for, once its window can hold it.
+// enterLocked has the link wait for the room that it asks for, once its window can hold it.
 func (p *linkPart) enterLocked() {
 	if p.want == 0 || p.waits || p.ended || p.most()+p.want > p.window {
 		return

@@ -10,7 +10,7 @@ import (
 )
 
 // outRoom is the room for bodies at the other side of a link, as this side knows it. Bodies that wait for room get it in their order, but short ones pass long ones: those are asked for as a
-// whole, so a short one leaves them what they wait for.
+// whole, so a short one leaves them the room they wait for.
 //
 //	acquire ───▶ room ──▶ out ──┬─ credit: the other side has released them, and returns their room
 //	  └ none: ask ─▶ grant ─▶   └─ kept:   it has released them, and gives their room to another link
@@ -150,7 +150,7 @@ func (o *outRoom) askLocked() wanted {
 	switch {
 	case !o.asks || len(o.waits) == 0:
 		return wanted{}
-	case o.asking: // what comes back meanwhile is too little for the body, and all that another may wait for
+	case o.asking: // bytes that come back meanwhile are too few for the body, and may be all that another waits for
 		return o.spareLocked()
 	}
 	o.asking = true

@@ -62,8 +62,8 @@ func TestReadsOfManyPeersLeaveRoomForMaps(t *testing.T) {
 	begin("a file that is longer than all requests may be", maps, 2*peer.MapBytesMax+1, fault.Errorf(fault.TooLarge, "large"))
 }
 
-// TestARequestIsBookedOnceAsItCameAndOnceAsItIsDecoded: its bytes and their decoded parts were each booked twice, so that 60 KiB of matchers whose parts need 8 MiB took 16 MiB
-// from inserts and queries.
+// TestARequestIsBookedOnceAsItCameAndOnceAsItIsDecoded: its bytes and their decoded parts were each booked twice, so that 60 KiB of matchers whose parts need 8
+// MiB booked 16 MiB from inserts and queries.
 func TestARequestIsBookedOnceAsItCameAndOnceAsItIsDecoded(t *testing.T) {
 	s := &Server{}
 	s.settings.setDefaults()

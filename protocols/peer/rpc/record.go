@@ -408,7 +408,8 @@ func (d *insertDecoder) cutParent(traced byte, b []byte) (rest []byte, err error
 	return b[copy(d.parent[:], b):], nil
 }
 
-// cutHead reads what comes before the frame, and returns the rest, whose rows the caller books before it has them decoded. Nothing of b is kept. Errors are Corrupt.
+// cutHead reads the fields before the frame, and returns the rest, whose rows the caller books before it has them decoded. Nothing of b is kept. Errors are
+// Corrupt.
 func (d *insertDecoder) cutHead(b []byte) (rest []byte, err error) {
 	if len(b) < insertLen {
 		return nil, fault.Errorf(fault.Corrupt, "an insert of %d bytes", len(b))

@@ -35,7 +35,7 @@ func TestAPeerWithManyMessagesLeavesRoomForThoseOfOthers(t *testing.T) {
 }
 
 // TestAMessageOfAPeerThatSendsManyGetsItsTurn: beside a peer that is slow there was room for one long message. b and c send one at a time, so
-// that each is forgotten when that is done and comes again as one that was never served: the two took turns, and the messages of a waited
+// that each is forgotten when that is done and comes again as one that was never served: the two alternated, and the messages of a waited
 // until they were refused.
 func TestAMessageOfAPeerThatSendsManyGetsItsTurn(t *testing.T) {
 	r := room{most: 66, spare: 33}

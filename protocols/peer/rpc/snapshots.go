@@ -338,7 +338,7 @@ func (f *snapshotFile) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements io.Closer. What was not read is passed over, so that another file may follow.
+// Close implements io.Closer. Unread bytes are skipped, so that another file may follow.
 func (f *snapshotFile) Close() error {
 	for !f.last && f.s.err == nil {
 		if err := f.s.piece(func(_ []byte, last bool) error { f.last = last; return nil }); err != nil {

@@ -157,8 +157,8 @@ func TestAFloodOfStrangersClosesItsOwnConnections(t *testing.T) {
 	}
 }
 
-// TestHandshakesOfStrangersLeaveProcessorsForRows: handshakes of the peer port wait for turns on half of the processors, of which there is one here. While it is taken the handshake of
-// a peer waits, and it goes on when the turn ends.
+// TestHandshakesOfStrangersLeaveProcessorsForRows: handshakes of the peer port wait for turns on half of the processors, of which there is one here. While it
+// is in use the handshake of a peer waits, and it goes on when the turn ends.
 func TestHandshakesOfStrangersLeaveProcessorsForRows(t *testing.T) {
 	a := newTestAuthority(t)
 	m := newMemory()

@@ -20,7 +20,7 @@ type Span struct {
 	Attributes                    map[string]string
 }
 
-// Receiver takes spans by OTLP over HTTP.
+// Receiver receives spans by OTLP over HTTP.
 type Receiver struct {
 	URL string
 
