@@ -132,7 +132,7 @@ func TestExpressionsOfDashboardsNameLabelsThatTheirMetricsHave(t *testing.T) {
 	}
 }
 
-// mistakes lists what is wrong with an expression and its legend.
+// mistakes lists the mistakes of an expression and its legend.
 func mistakes(known map[string][]string, expr, legend string) (out []string) {
 	plain := strings.ReplaceAll(expr, "$__rate_interval", "1m")
 	plain = variable.ReplaceAllString(plain, "x")

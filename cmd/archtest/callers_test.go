@@ -42,7 +42,7 @@ var uncalled = map[string]string{
 	"(*storage/staging.Machine).Deleting": "a test of its runner waits until a deletion has begun",
 }
 
-// isLibrary is false for commands, and for packages that serve tests: what they export is called by tests.
+// isLibrary is false for commands, and for packages that serve tests: tests call their exported functions.
 func isLibrary(path string) bool {
 	return !strings.HasPrefix(path, "cmd/") && !strings.HasSuffix(path, "test") && !strings.HasSuffix(path, "suite")
 }

@@ -72,7 +72,7 @@ func TestBrokenReferencesAreSeen(t *testing.T) {
 	}
 }
 
-// TestNamedTestsAndPagesExist: where a comment or document names a test as the proof of what it says, the test is there, or several begin so; a link between
+// TestNamedTestsAndPagesExist: where a comment or document names a test as its proof, the test is there, or several begin so; a link between
 // documents leads to a file or folder.
 func TestNamedTestsAndPagesExist(t *testing.T) {
 	texts, err := trackedTexts()

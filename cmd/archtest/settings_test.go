@@ -54,7 +54,7 @@ func unread(pkgs []pkg, known map[string]string) (found []string) {
 	return found
 }
 
-// typed gives types to the repository's packages. What they import from elsewhere stays unknown: settings are ours.
+// typed gives types to the repository's packages. Imports from elsewhere stay unknown: settings are ours.
 type typed struct {
 	library  types.Importer
 	pkgs     map[string]pkg

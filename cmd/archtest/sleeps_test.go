@@ -11,7 +11,7 @@ import (
 
 // sleepsLeft is how many sleeps outside a loop the tests of a package still have. A test that sleeps once and then looks is wrong on a busy
 // machine, or slower than it must be; one that looks in a loop, with a pause, waits for its condition. In a bubble of testing/synctest
-// a sleep takes no time. Numbers only fall: a package with fewer than listed fails too, so that its number is lowered.
+// a sleep needs no time. Numbers only fall: a package with fewer than listed fails too, so that its number is lowered.
 // Each of them says in a comment why it is no wait for a condition: it is the pace of a load, the latency of a fake server, a time in which
 // something is measured or must not happen.
 var sleepsLeft = map[string]int{

@@ -14,7 +14,7 @@ import (
 // notListed are variables that tests read and that are not set by hand.
 var notListed = []string{
 	"CORRUPT_WORKER", "SPILLWAY_TEST_ETCD_DIR", "SPILLWAY_TEST_ETCD_URL", // by a test, for its helper process
-	"CLUSTER_BIN", "CLUSTER_PREVIOUS", "CHAOS_FAULTS", "PROGRAM_SIZE", "SMEAR_COST", "UNLOAD_COST", "MOVE_COST", "EDGES_COST", "SMEAR_SVG", // by make, which names what it runs
+	"CLUSTER_BIN", "CLUSTER_PREVIOUS", "CHAOS_FAULTS", "PROGRAM_SIZE", "SMEAR_COST", "UNLOAD_COST", "MOVE_COST", "EDGES_COST", "SMEAR_SVG", // by make
 }
 
 // testVariables gives the environment variables that the tests of a package read: by os.Getenv and os.LookupEnv, by those of processtest, or by a

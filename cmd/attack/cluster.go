@@ -20,7 +20,7 @@ const (
 	clusterGateways = 2
 )
 
-// clusterOverload offers two gateways and three storage servers three times what they accept. It judges each process's memory and health, and
+// clusterOverload offers two gateways and three storage servers three times the load that they accept. It judges each process's memory and health, and
 // that no row is staged: a leader that is slow is not away.
 func clusterOverload(ctx context.Context, o options, k attack) (hurt int, err error) {
 	t, err := startCluster(ctx, o)

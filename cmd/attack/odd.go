@@ -46,7 +46,8 @@ type odd struct {
 	body         []byte
 }
 
-// oddMax is the patience with one query, below the time-out of queries: a replacement by 500 groups of 20,000 series needs 20 s, and was seen to take 57 s at a load of 25.
+// oddMax is the patience with one query, below the time-out of queries: a replacement by 500 groups of 20,000 series needs 20 s, and was seen to need 57 s at a
+// load of 25.
 const oddMax = 110 * time.Second
 
 // oddly sends requests in turns, four at a time, each at least once, and notes the slowest.
@@ -325,7 +326,7 @@ var oddTexts = []string{
 	"\xff\xfe", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "a\xe2\x80", "\u202eabc", "\u200b", "\ufeff", "é\u0301\u0301", "\x00", "\x1b[31m", "\r\n", "\u2028", `\`, `"`, "<script>", "${jndi:x}", "{{.}}", "%s%n", "../../etc", strings.Repeat("\u0301", 4000), "👩‍👩‍👧‍👦", "\U0010ffff", "\ue000",
 }
 
-// oddText writes each by three protocols, and reads what was accepted: each answer is JSON of valid UTF-8.
+// oddText writes each by three protocols, and reads the accepted rows: each answer is JSON of valid UTF-8.
 func oddText(ctx context.Context, a *attacker) {
 	escape := strings.NewReplacer(",", `\,`, " ", `\ `, "=", `\=`, "\n", `\n`)
 	for i, text := range oddTexts {

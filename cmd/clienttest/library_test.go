@@ -26,7 +26,7 @@ var languages = map[string]func(t *testing.T) []string{
 	},
 }
 
-// use runs the program of a language with a library, and returns what it printed. It fails the test when the library finds fault.
+// use runs the program of a language with a library, and returns its output. It fails the test when the library finds fault.
 func use(t *testing.T, language, library string, s *spillway, start time.Time) []byte {
 	t.Helper()
 	command := append(languages[language](t), library, s.url, strconv.FormatInt(start.Unix(), 10))

@@ -62,7 +62,7 @@ func telegrafConfig(t *testing.T, s *spillway, o output, input, file string, mor
 	return write(t, "telegraf.conf", agent+in+fmt.Sprintf(o.config, s.url))
 }
 
-// complaints are Telegraf's errors and warnings, but the one that a flush takes more than its second: the machine may have other work.
+// complaints are Telegraf's errors and warnings, but the one that a flush needs more than its second: the machine may have other work.
 func complaints(p *process) []string {
 	return slices.DeleteFunc(p.lines(" E! ", " W! "), func(line string) bool {
 		return strings.Contains(line, "did not complete within its flush interval")

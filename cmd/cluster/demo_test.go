@@ -39,7 +39,7 @@ func (s *screen) String() string {
 	return s.text.String()
 }
 
-// within waits until ok returns true. On a busy machine a cluster takes minutes to start.
+// within waits until ok returns true. On a busy machine a cluster needs minutes to start.
 func within(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(processtest.Patience); !ok(); time.Sleep(50 * time.Millisecond) {

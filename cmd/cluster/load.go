@@ -24,7 +24,7 @@ const (
 	// loadSlots is how many times a second rows are sent: each host has its moment in every second.
 	loadSlots = 5
 	loadTick  = time.Second / loadSlots
-	// sendTimeout bounds a request. A load that the cluster cannot take becomes less, and is not queued.
+	// sendTimeout bounds a request. A load that the cluster cannot accept becomes less, and is not queued.
 	sendTimeout = 10 * time.Second
 	// broker keeps records at least this long, and at most twice as long, in the memory of this process.
 	brokerKeeps     = 5 * time.Minute

@@ -115,7 +115,7 @@ func (x *answers) changedEnough() bool {
 	return !slices.ContainsFunc(changeKinds[:], func(kind string) bool { return x.kinds[kind] == 0 })
 }
 
-// sectionEvery is the time between the first rows of two sections of the scripts: a section is what they write between two clear commands.
+// sectionEvery is the time between the first rows of two sections of the scripts: a section is their rows between two clear commands.
 // Many are longer: then a query finds rows of both.
 const sectionEvery = 30 * time.Minute
 
@@ -285,7 +285,7 @@ func (x *answers) write(rows []prompb.TimeSeries) {
 	}
 }
 
-// ask asks the process and a gateway the same, and compares what they answer.
+// ask asks the process and a gateway the same, and compares the answers.
 func (x *answers) ask(d *processtest.Process, q asked) {
 	x.writing.RLock()
 	defer x.writing.RUnlock()

@@ -109,7 +109,7 @@ func evensOut(t *testing.T, replicas, first, servers int) {
 		return ok && slices.Max(rows)*int64(len(rows))*100 <= 125*sum(rows)
 	})
 	was := places()
-	for end := time.Now().Add(steady); time.Now().Before(end); time.Sleep(time.Second) { // a move takes several rounds of the master, of 5 s
+	for end := time.Now().Add(steady); time.Now().Before(end); time.Sleep(time.Second) { // a move needs several rounds of the master, of 5 s
 		if now := places(); now != was || c.moving() {
 			t.Fatalf("loads were even with copies on%s; %v later a copy moves, and they are on%s", was, steady-time.Until(end), now)
 		}

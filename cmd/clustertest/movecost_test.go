@@ -243,7 +243,7 @@ func (l *movesLoad) begin() {
 	}
 }
 
-// send sends a request until it is acked, and notes how long that took.
+// send sends a request until it is acked, and notes how long that lasted.
 func (l *movesLoad) send(b []byte) {
 	began, failed := time.Now(), 0
 	for {

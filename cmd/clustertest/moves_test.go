@@ -239,7 +239,7 @@ func TestClusterAPartitionMovesToTheServerNamed(t *testing.T) {
 }
 
 // TestClusterAMoveShowsHowFarItIs moves a partition at a few bytes a second: `partition show` and the page of each gateway say where from and to, how far it is, and
-// how long it takes yet.
+// the time that is left.
 func TestClusterAMoveShowsHowFarItIs(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()

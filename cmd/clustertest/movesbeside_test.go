@@ -131,7 +131,7 @@ func (r *racing) values(of []float64) []float64 {
 	return slices.Clone(of)
 }
 
-// wrong describes the first row of a series that is missing, doubled, older than what was acked, or newer than what was sent; "": none.
+// wrong describes the first row of a series that is missing, doubled, older than the last ack, or newer than the last write; "": none.
 func (r *racing) wrong(rows []processtest.Sample, least, most []float64) string {
 	found := map[int64]float64{}
 	for _, row := range rows {
@@ -235,7 +235,7 @@ func movesOutliveTheirTarget(t *testing.T, replicas int) {
 		{"it is live", true, func(c *crowd, p lease.Partition, _, to topology.ServerID) bool {
 			return c.isOn(p, to) && !c.joins(p, to)
 		}},
-		// Of two copies the other one may take the lease: it is first in the list, unless it has just given this partition up.
+		// Of two copies the other one may acquire the lease: it is first in the list, unless it has just given this partition up.
 		{"the source leads no more", true, func(c *crowd, p lease.Partition, was, _ topology.ServerID) bool {
 			s, _ := c.leader(p)
 			return s != "" && s != was

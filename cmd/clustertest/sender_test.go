@@ -102,7 +102,7 @@ type sender struct {
 	last  time.Time              // of the last ack
 	gap   time.Duration          // the longest, of writes
 	took  []time.Duration        // from each acked write to its ack
-	// slowErase is how long the slowest deletion took.
+	// slowErase is how long the slowest deletion lasted.
 	slowErase time.Duration
 
 	erases   bool // it deletes series, too

@@ -274,7 +274,7 @@ func (m *meter) after(d time.Duration) []reading {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := slices.IndexFunc(m.all, func(r reading) bool { return r.at.After(began) })
-	if i < 0 { // a server took as long to say how many rows it has
+	if i < 0 { // a server needed as long to say how many rows it has
 		return nil
 	}
 	return slices.Clone(m.all[i:])

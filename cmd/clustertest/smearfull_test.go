@@ -10,15 +10,15 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processtest"
 )
 
-// TestClusterFullStagingLosesNothing kills all storage servers at once while smeared rows fill what they may fill of staging, so that more of them go to their leaders at once: each acked row is there
-// once when the servers are back, from both gateways, while rows wait and after they left.
+// TestClusterFullStagingLosesNothing kills all storage servers at once while smeared rows fill their share of staging, so that more of them go to their leaders
+// at once: each acked row is there once when the servers are back, from both gateways, while rows wait and after they left.
 func TestClusterFullStagingLosesNothing(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_STAGING_BYTES_MAX=1MiB"}})
 	c.table("narrow", 10*time.Second, 3)
 	c.command("table", "set", "narrow", "--smear=auto")
-	l := c.flowOf("narrow", 1000, func(series int) string { // a row that waits takes as much as its series
+	l := c.flowOf("narrow", 1000, func(series int) string { // a row that waits needs as much as its series
 		return fmt.Sprintf(",id=%x", sha256.Sum256([]byte{byte(series), byte(series >> 8)}))
 	})
 	defer l.stop()

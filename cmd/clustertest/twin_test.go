@@ -127,7 +127,7 @@ func TestClusterKeepsItsRowsWhereADirectoryWasCopied(t *testing.T) {
 	c.refuses(first, "older copy of the store", "--replace-store")
 	whole("beside the directory that was copied")
 
-	// A person has an empty directory take the name of a server that runs: it ends and says why. Its rows are in its directory, and come back with it.
+	// A person starts an empty directory under the name of a server that runs: it ends and says why. Its rows are in its directory, and come back with it.
 	c.must(late.Pause())
 	empty := c.twin(late, "empty")
 	c.must(exec.Command("rm", "-rf", dataDir(t, empty)).Run())

@@ -16,7 +16,7 @@ import (
 )
 
 // TestClusterRowsOfACutPartitionMoveToItsHalves: a partition with three copies of its rows is cut in the middle of them by time, and one half by ring.
-// Its leader moves the rows to its successors, slowly here, and then the map and the disks have it no more. Meanwhile rows on both sides are
+// Its leader moves the rows to its heirs, slowly here, and then the map and the disks have it no more. Meanwhile rows on both sides are
 // written again, a series is deleted, and the server that moves the rows is killed: at every moment each gateway finds every row once, with the value acked
 // last, and none that was deleted.
 func TestClusterRowsOfACutPartitionMoveToItsHalves(t *testing.T) {

@@ -60,7 +60,7 @@ func checkout(t *testing.T) string {
 	return dir
 }
 
-// commandMax bounds a command: an engine or a compose that hangs fails the test with what it printed. Builds on a busy machine need minutes.
+// commandMax bounds a command: an engine or a compose that hangs fails the test with its output. Builds on a busy machine need minutes.
 const commandMax = 15 * time.Minute
 
 // bounded runs a command in a directory, with its output into out and its errors into said. A command that does not end within commandMax is killed.

@@ -41,7 +41,7 @@ type checker struct {
 	damaged  map[uint64]bool                        // values that may be missing: a disk damaged their record, or one that was logged over it
 	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
-	emptied  map[lease.Partition]bool // gone, with all rows in its successors
+	emptied  map[lease.Partition]bool // gone, with all rows in its heirs
 	ended    map[lease.Partition]endedSlices
 	dead     map[lease.StoreID]bool // wiped stores
 	copies   copiesChecker

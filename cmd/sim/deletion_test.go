@@ -22,7 +22,7 @@ import (
 //	servers A B [old=B]   servers; an old one knows no holds
 //	stage 1 A+B           x=1 is staged at A and B
 //	write 1               x=1 is written to the partition
-//	delete                a deletion begins; each command draws what it does next
+//	delete                a deletion begins; each command draws its next state
 //	does [ok | fails]     it does that; or the servers, or the leader of the partition, do not answer in time
 //	does part             the partition of x deletes, and another one does not
 //	forward 1             every server that wants to forwards frame 1, and the leader acks it; the others' frames wait

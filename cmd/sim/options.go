@@ -19,7 +19,7 @@ type Options struct {
 	Partitions int
 	// Copies is the number of replicas that all tables keep their rows on; 1: no table has copies. 0: the seed chooses.
 	Copies int
-	// Crowded has all partitions go on taking rows, with loads that the master evens out by leads and by copies.
+	// Crowded has all partitions go on accepting rows, with loads that the master evens out by leads and by copies.
 	Crowded bool
 	// Only are the decisions of the nemesis that are carried out. nil: all.
 	Only []int

@@ -9,7 +9,7 @@ import (
 )
 
 // selection is a read of all keys of a time range, from all partitions of one map that may have rows of it. Parents that
-// unload are asked besides its successors; of two rows of a key the higher rank wins.
+// unload are asked besides its heirs; of two rows of a key the higher rank wins.
 type selection struct {
 	following
 	lo, hi point.Nanos

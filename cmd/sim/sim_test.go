@@ -271,7 +271,7 @@ var brokenEndings = []brokenRule{
 	{rule: leaseReadLate, faults: pause | crash | slow, says: "H: ", runs: 200, from: 704, copies: 3},
 }
 
-// TestBrokenRulesOfEndingsAreSeen does the same for them, in longer runs: what comes after the faults is most of a short one.
+// TestBrokenRulesOfEndingsAreSeen does the same for them, in longer runs: most of a short run comes after the faults.
 func TestBrokenRulesOfEndingsAreSeen(t *testing.T) {
 	for _, b := range brokenEndings {
 		t.Run(string(b.rule), func(t *testing.T) { t.Parallel(); b.seen(t, 50_000) })

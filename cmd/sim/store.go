@@ -111,7 +111,7 @@ func (s *store) schedule(x *watch, d time.Duration) {
 // pump sends a watch the new changes. A connection that is cut keeps it for later, as long as the store remembers.
 //
 // The watch's revision moves in the turn that hands its events over, and not before: a watch that said that it is up to date while events waited had a
-// gateway take its old map for the newest one.
+// gateway trust its old map as the newest one.
 func (s *store) pump(x *watch) {
 	x.due = false
 	switch {

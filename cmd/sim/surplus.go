@@ -79,7 +79,8 @@ func (s *server) giveLeader(table string, in row, ended func(acked bool)) {
 	}, func(a answer, answered bool) { ended(answered && a.acked) })
 }
 
-// surplusWaits reports a placement with rows that its leader could have taken; "": there is none. Rows that a leader took are acked, and are looked for as those are.
+// surplusWaits reports a placement with rows that its leader could have accepted; "": there is none. Rows that a leader accepted are acked, and checked as
+// those are.
 func (w *world) surplusWaits() string {
 	for _, s := range w.servers {
 		for _, id := range slices.SortedFunc(maps.Keys(s.disk.copies), comparePartitions) {

@@ -129,7 +129,7 @@ func (x *moving) step(in unload.Input) {
 	}
 }
 
-// heirsTake reports whether the successors accept rows: one that unloads itself goes first.
+// heirsTake reports whether the heirs accept rows: one that unloads itself goes first.
 func (x *moving) heirsTake(m *topology.Map) bool {
 	if m == nil {
 		return false
@@ -248,7 +248,7 @@ func (s *server) ranked(r *replica, in insertion) row {
 	return s.raiseRank(r, s.stampOf(in.row))
 }
 
-// inherited checks a partition that left the map because its rows are in its successors: each that was acked is there, or one that is newer.
+// inherited checks a partition that left the map because its rows are in its heirs: each that was acked is there, or one that is newer.
 func (c *checker) inherited(id lease.Partition, after *topology.Map) {
 	for _, key := range slices.Sorted(maps.Keys(c.rows[id])) {
 		a := c.rows[id][key]
@@ -256,7 +256,7 @@ func (c *checker) inherited(id lease.Partition, after *topology.Map) {
 			continue
 		}
 		k, found := c.w.history.keys[key], c.damaged[a.value] // a damaged one goes with the others, if it goes
-		for _, at := range after.Overlapping(k.t, k.t) {      // a successor may unload itself by now
+		for _, at := range after.Overlapping(k.t, k.t) {      // an heir may unload itself by now
 			heir := lease.Partition{Table: id.Table, ID: at.ID}
 			if b, has := c.rows[heir][key]; has && at.ID != id.ID && at.Contains(k.ring, k.t) && (b.rank >= a.rank || b.value == a.value || c.damaged[a.value]) {
 				found = true

@@ -430,7 +430,7 @@ const (
 	catchUpGrace = 250 * time.Millisecond
 )
 
-// take syncs a file to the disk before it answers. m is its map, if it is at hand.
+// take stores a file durably before it answers. m is its map, if it is at hand.
 func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
 	here, err := s.shelf.Take(f)
 	if err != nil {

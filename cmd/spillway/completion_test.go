@@ -53,7 +53,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// said runs a shell in a directory without files, which nothing completes to then, and returns what it says of each line.
+// said runs a shell in a directory without files, which nothing completes to then, and returns its proposals for each line.
 func said(t *testing.T, lines []string, bin string, args ...string) []string {
 	t.Helper()
 	c := exec.Command(bin, append(args, lines...)...)

@@ -82,7 +82,7 @@ var influxAsks = []struct{ name, method, target, form, body string }{
 	{"write to a database that is not", "POST", "/write?db=nope", "", "cpu value=1 1700000000000000000\n"},
 }
 
-// influxDiffers are the requests that Spillway answers otherwise on purpose: why, and a part of what it answers.
+// influxDiffers are the requests that Spillway answers otherwise on purpose: why, and a part of its answer.
 var influxDiffers = map[string]struct{ why, answer string }{
 	"CREATE DATABASE without a name":        {oneByOne, "found EOF, expected identifier"},
 	"SHOW TAG VALUES without a key":         {oneByOne, "SHOW TAG VALUES wants WITH KEY"},

@@ -78,7 +78,7 @@ func TestRowsMoveInAndOut(t *testing.T) {
 	t.Run("Prometheus", func(t *testing.T) { movingPrometheus(t, p) })
 }
 
-// everyFormat: what a format can hold comes back bit by bit, and what it cannot hold is said.
+// everyFormat: values that a format can hold come back bit by bit, and losses are reported.
 func everyFormat(t *testing.T, p *processtest.Process) {
 	url := "--url=http://" + p.Addr
 	p.Send("all", kinds())

@@ -53,7 +53,7 @@ func withAccess(t *testing.T, env []string) []string {
 	return out
 }
 
-// TestTheProgramTakesItsSettings has the real program check the rendered file with the rendered variables: it refuses what it does not know.
+// TestTheProgramTakesItsSettings has the real program check the rendered file with the rendered variables: it refuses keys that it does not know.
 func TestTheProgramTakesItsSettings(t *testing.T) {
 	bin := program(t)
 	eachWorkload(t, func(t *testing.T, m manifests, w workload) {

@@ -18,7 +18,7 @@ const (
 func listenAnywhere() (net.Listener, error) { return listenIn(portMin, portCount) }
 
 // listenIn listens on one of count ports from a port on. It claims the port first: a port that another has chosen must not be listened on
-// for a moment, in which that one's process would find it taken.
+// for a moment, in which that one's process would find it in use.
 func listenIn(from, count int) (net.Listener, error) {
 	err := error(syscall.EADDRINUSE)
 	for range 100 {

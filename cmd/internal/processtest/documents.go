@@ -23,7 +23,7 @@ func Scripts(t *testing.T, page string) []string {
 type Shown struct{ Command, Prints string }
 
 // Consoles finds the commands in a page's blocks of the language console: lines that begin with "$ ". What stands below is
-// what they print.
+// their output.
 func Consoles(t *testing.T, page string) (all []Shown) {
 	t.Helper()
 	text, err := os.ReadFile(page)

@@ -244,7 +244,7 @@ func steady(s string) string {
 //	cover     table and times: as if writes came there
 //	lease     partition, state, holder, in sync: as package lease would write the row
 //	damage    server, partition, the damage it reports
-//	transfer  server, partition, the server or - for those that take over, bytes that are there, of how many, bytes a second: as a leader reports it
+//	transfer  server, partition, the server or - for its heirs, bytes that are there, of how many, bytes a second: as a leader reports it
 //	cut       from now on no server can be dialled
 //	delete    a row
 //	write     a row, with the text as its value

@@ -60,7 +60,7 @@ func TestATableIsAdvisedByItsLoad(t *testing.T) {
 	f("a retention shorter than a day", kept(of(90_000, 3, 1), time.Hour), time.Hour, 1, 0)
 }
 
-// TestAdviceGoesByTheSlowestServerThatWasBusy, and says what it goes by.
+// TestAdviceGoesByTheSlowestServerThatWasBusy, and names that server.
 func TestAdviceGoesByTheSlowestServerThatWasBusy(t *testing.T) {
 	f := func(want float64, how string, all ...peer.Capacity) {
 		t.Helper()

@@ -169,7 +169,8 @@ func TestAClientThatReadsSlowlyGetsAllOfALargeAnswer(t *testing.T) {
 	})
 }
 
-// TestSilentConnectionsKeepNoAdministratorOut: connections that say nothing, or nothing after a request, take all that the admin port may have. An administrator was not let in until they ended.
+// TestSilentConnectionsKeepNoAdministratorOut: connections that say nothing, or nothing after a request, use up all that the admin port may have. An
+// administrator was not let in until they ended.
 func TestSilentConnectionsKeepNoAdministratorOut(t *testing.T) {
 	const most = 8
 	l := servePort(t, most, func(http.ResponseWriter, *http.Request) {})

@@ -2,5 +2,5 @@
 // embedded.
 //
 // A drawing is made on a Sheet. A Panel turns times and values into places on it, and draws the grid, the marks of the axis of time and a
-// legend; what lies in the panel is the caller's.
+// legend; the caller draws the contents of the panel.
 package diagram

@@ -46,7 +46,7 @@ func (s *svgSheet) Dot(at Spot, r float64, c Colour, how Stroke) {
 
 func (s *svgSheet) Text(at Spot, from Anchor, text string) {
 	fmt.Fprintf(&s.b, `<text x="%.1f" y="%.1f" text-anchor="%s">`, at.x, at.y, [...]string{"start", "middle", "end"}[from])
-	_ = xml.EscapeText(&s.b, []byte(text)) // a buffer takes all
+	_ = xml.EscapeText(&s.b, []byte(text)) // a buffer accepts all
 	s.b.WriteString(`</text>`)
 }
 

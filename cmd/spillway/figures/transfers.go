@@ -16,7 +16,7 @@ import (
 const behindFor = 10 * time.Second
 
 // Transfers are the rows of a partition on their way, by its leader, for the page and for partition show: to joining placements, to copies that lack segments for
-// long, and to the partitions that take over.
+// long, and to heirs.
 func Transfers(p *topology.Partition, leader topology.ServerID, all []peer.Transfer, now time.Time) (out []ui.Transfer) {
 	for _, x := range all {
 		_, joins := p.JoiningOn(topology.ServerID(x.To))

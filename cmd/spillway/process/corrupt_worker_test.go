@@ -72,7 +72,7 @@ func TestCorruptWorker(t *testing.T) {
 		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
 			t.Fatal(err)
 		}
-		w := &corruptTrial{order: o, client: &http.Client{Transport: &http.Transport{}}} // caseMax bounds what it waits for
+		w := &corruptTrial{order: o, client: &http.Client{Transport: &http.Transport{}}} // caseMax bounds each wait
 		if err := out.Encode(w.run(func(r corruptResult) { _ = out.Encode(r) })); err != nil {
 			t.Fatal(err)
 		}

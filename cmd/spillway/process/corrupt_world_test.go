@@ -113,8 +113,8 @@ func (w *corruptWorld) flushed() {
 	}
 }
 
-// marked waits until the log ends with the mark that says how far it is durable. It is written after an idle second, and what it ends with are
-// 24 bytes of zero; where it lies in two blocks of the file there may be fewer, and a minute is enough for it.
+// marked waits until the log ends with the mark that says how far it is durable. It is written after an idle second, and ends with 24 bytes of zero;
+// where it lies in two blocks of the file there may be fewer, and a minute is enough for it.
 func (w *corruptWorld) marked() {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		logs, err := filepath.Glob(filepath.Join(w.p.Dir, "data", "log", "*.log"))

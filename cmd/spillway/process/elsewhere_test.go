@@ -32,7 +32,7 @@ func TestAToolThatAsksForWhatIsNotServedIsAnsweredWithWhatIs(t *testing.T) {
 			}
 		}
 	}
-	// What no tool is known to ask for, and what is served, is as before.
+	// Paths that no tool is known to ask for, and paths that are served, are as before.
 	for path, want := range map[string]int{"/nothing": 404, "/metrics/jobs": 404, "/-/ready": 200, "/metrics": 401} {
 		if code, text := w.with(t, w.front, "", "GET", path, ""); code != want || strings.Contains(text, "admin.listen") || strings.Contains(text, "Pushgateway") {
 			t.Errorf("GET %s: %d %s, want %d", path, code, text, want)

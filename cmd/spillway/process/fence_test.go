@@ -69,7 +69,7 @@ func TestAFencedProcessEndsInTime(t *testing.T) {
 	}
 }
 
-// TestAProcessThatIsNotFencedClosesItsStore: however long that takes, it is waited for.
+// TestAProcessThatIsNotFencedClosesItsStore: its end is waited for, however long.
 func TestAProcessThatIsNotFencedClosesItsStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		whole := fence{over: make(chan struct{}), why: func() error { return nil }}

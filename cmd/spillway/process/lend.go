@@ -11,7 +11,8 @@ import (
 )
 
 // lending answers the reads of peers within the memory of the process: each read has a loan, like a query of a standalone
-// process. The loan covers the search for series, and a chunk for the rows on their way. Reads take turns, so that they leave their half to rows that come in.
+// process. The loan covers the search for series, and a chunk for the rows on their way. Reads run by turns, so that they leave their half to rows that come
+// in.
 type lending struct {
 	*server.Server
 	queries *budget.Account

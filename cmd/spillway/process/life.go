@@ -97,7 +97,7 @@ func (p *storage) registerOnce(ctx context.Context, replace bool) error {
 }
 
 // takeOver notes, before a directory is registered in another's place or although it is an older copy, that it is to go on from the row's life: a process that ends before its own
-// first life has begun would leave a directory that the next start takes for an older copy.
+// first life has begun would leave a directory that the next start regards as an older copy.
 func (p *storage) takeOver(ctx context.Context, self registry.Server) error {
 	row, there, err := p.view.Coord.Get(ctx, registry.Key(p.id))
 	if err != nil || !there {

@@ -140,7 +140,7 @@ func TestRowsOfAStandaloneProcessAreNotHiddenInACluster(t *testing.T) {
 	})
 }
 
-// TestAServerGoesOnWhereAStandaloneProcessRanBefore: builds from before took such a directory, and rows of the cluster are in it since.
+// TestAServerGoesOnWhereAStandaloneProcessRanBefore: builds from before accepted such a directory, and rows of the cluster are in it since.
 func TestAServerGoesOnWhereAStandaloneProcessRanBefore(t *testing.T) {
 	dir := t.TempDir()
 	t.Run("written", func(t *testing.T) {

@@ -175,7 +175,7 @@ func TestAStorageServerIsReloadedByItsHostAlone(t *testing.T) {
 	}
 }
 
-// TestAHangupDoesNotEndAStorageServerThatStarts: it waits for the coordination store, as long as that takes.
+// TestAHangupDoesNotEndAStorageServerThatStarts: it waits for the coordination store, however long.
 func TestAHangupDoesNotEndAStorageServerThatStarts(t *testing.T) {
 	p := processtest.New(t)
 	away, err := processes.FreeAddr()

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/spillway/client"
 )
 
-// starting answers for a process until it serves. Recovery of a large log takes minutes: without an answer meanwhile, it looks like a process
+// starting answers for a process until it serves. Recovery of a large log lasts minutes: without an answer meanwhile, it looks like a process
 // that hangs, and what watches over containers would end it.
 //
 //	/-/healthy   200: the process runs

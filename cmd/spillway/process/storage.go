@@ -259,7 +259,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	return err
 }
 
-// lane leaves processors to inserts and to the frames of leaders, as in a standalone process: evaluations and compactions take turns.
+// lane leaves processors to inserts and to the frames of leaders, as in a standalone process: evaluations and compactions run by turns.
 func (p *storage) lane() *lane.Lane {
 	return lane.New(p.writes.Busy, cmp.Or(p.cfg.processors, runtime.GOMAXPROCS(0)))
 }

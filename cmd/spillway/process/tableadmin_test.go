@@ -194,7 +194,7 @@ func TestATableIsSetAsAdvisedByURL(t *testing.T) {
 	}
 }
 
-// TestWhatLosesRowsIsSaidByURLToo: a process that is alone has neither lease rows nor other copies, and a repair names what it needs instead of a URL.
+// TestWhatLosesRowsIsSaidByURLToo: a process that is alone has neither lease rows nor other copies, and a repair names the option it needs instead of a URL.
 func TestWhatLosesRowsIsSaidByURLToo(t *testing.T) {
 	f := tableServer(t, open(t))
 	for want, err := range map[string]error{

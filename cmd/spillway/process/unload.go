@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
-// openUnloads opens the mover of rows from partitions to their successors, and returns the functions that start and stop it; nil: it is off.
+// openUnloads opens the mover of rows from partitions to their heirs, and returns the functions that start and stop it; nil: it is off.
 func (p *storage) openUnloads() func(p lease.Partition, epoch point.Epoch, on, first bool) {
 	if p.cfg.Storage.UnloadBytesPerSecond == 0 {
 		return nil

@@ -54,7 +54,7 @@ func Facts() error {
 	return nil
 }
 
-// Ended uses what is nil unless it ended.
+// Ended uses a value that is nil unless it ended.
 func Ended(g *guarded) int {
 	if g == nil {
 		say.End()
