@@ -13,8 +13,7 @@ import (
 // merges) need minutes.
 const calmFor = time.Minute
 
-// calm skips rounds that have nothing to plan: a plan looks at every partition and lease, which needs a tenth of a second for a hundred thousand
-// partitions. It is pure.
+// calm skips rounds that have nothing to plan, since a plan of a hundred thousand partitions costs a tenth of a second. It is pure.
 //
 //	changed since the plan    a map, a lease row, a server, sizes, metadata servers     → plan
 //	a server                  is silent, or has just come                               → plan: rules wait for it by seconds

@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// held is a partition with rows whose placements are changed: because servers die or are drained, or because its table has another number of replicas now.
-// Everything follows from the map, the lease row and the servers, so that any master goes on where another stopped, and a target that dies is replaced:
+// held is a partition with rows whose placements change: because servers die or are drained, or because its table has another number of replicas now. The map,
+// the lease row and the servers alone decide each step, so that any master goes on where another stopped, and a target that dies is replaced:
 //
 //	a placement is wanted elsewhere   it joins: its server follows the leader and fetches the segments
 //	a joining one is listed           it has every row: it is made live
@@ -36,9 +36,9 @@ type held struct {
 	kind              Kind
 }
 
-// repairHeld plans the next step for a partition that holds rows on at least one live server. A joining placement that it removes from the map may be
-// listed still: its leader removes from the list what the map has no more (chain.Unmapped), and never before. Until then the copy stays (lease.MayDelete),
-// so that nothing is lost if the others are lost first (DESIGN.md, A listed copy leaves the map first).
+// repairHeld plans the next step for a partition that holds rows on at least one live server. A joining placement that it removes from the map may still be
+// listed: the leader removes a placement from the list after the map has (chain.Unmapped), never before. Until then the copy stays (lease.MayDelete), so that
+// no row is lost if the other copies are lost first (DESIGN.md, A listed copy leaves the map first).
 func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) {
 	if p.moves >= p.set.MovesMax {
 		return
@@ -79,8 +79,8 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 		Why: h.why + "; its rows are on " + list(hold)})
 }
 
-// finishJoins makes the joining placements of a partition that unloads live once they have every row: without this none may lead if the others are lost, and rows that only
-// these servers have would never reach the partitions that replaced it. It gets no others.
+// finishJoins makes the joining placements of a partition that unloads live once they have every row. Else none of them could lead if the other copies are
+// lost, and rows that only they have would never reach the heirs. Such a partition gets no further placements.
 func (p *planner) finishJoins(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var ops []topology.Op
 	var ready []topology.ServerID
@@ -124,7 +124,7 @@ func (p *planner) whyLeaves(table string, pl topology.Placement) string {
 	}
 }
 
-// waits reports whether a server that stays has to catch up first: no copy leaves because of load meanwhile.
+// waits reports whether a server that stays has to catch up first: until then no copy leaves because of load.
 func (h *held) waits() bool {
 	return len(h.reliefs) > 0 && slices.ContainsFunc(h.part.Placements, func(pl topology.Placement) bool { return !h.leaves(pl) && !h.lists(h.key, pl) })
 }
@@ -143,7 +143,7 @@ func (h *held) remove(pl topology.Placement) {
 	h.ops, h.went = append(h.ops, topology.Remove{Partition: h.part.ID, Placement: pl.ID}), append(h.went, pl.Server)
 }
 
-// ripen makes joining placements live that have every row, and removes those that are not wanted. It returns how many others are being filled.
+// ripen makes joining placements with every row live, and removes the unwanted ones. It returns the number of those that are still being filled.
 func (h *held) ripen() (filling int) {
 	want := h.m.Config.Replicas
 	for _, pl := range h.part.Joining {
@@ -170,7 +170,7 @@ func (h *held) ripen() (filling int) {
 	return filling
 }
 
-// join lets others join, until there will be enough.
+// join adds joining placements until there will be enough live ones.
 func (h *held) join(filling int) {
 	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true, bytes: h.Sizes[h.key].Bytes, past: h.past(h.part)}
 	missing := h.m.Config.Replicas - h.good() - filling
@@ -220,7 +220,7 @@ func (h *held) keepsNoCopies() (topology.ServerID, bool) {
 	return "", false
 }
 
-// leave has one placement more than wanted join again: the map must not name it as live when its server removes it. One that is not listed leaves at once.
+// leave has one surplus placement join again: the map must not name it as live when its server removes it. One that is not listed leaves at once.
 func (h *held) leave() {
 	if len(h.live) <= h.m.Config.Replicas || h.waits() {
 		return
@@ -235,7 +235,8 @@ func (h *held) leave() {
 	}
 }
 
-// nextToGo chooses it: one that must leave, else, of those that may, one that has not every row, one that shares its host or zone with most, one on the fullest server.
+// nextToGo chooses the surplus placement: one that must leave, else the first of: one without every row, one that shares its host or zone with most, one on the
+// fullest server.
 func (h *held) nextToGo() (topology.Placement, bool) {
 	may := slices.DeleteFunc(slices.Clone(h.part.Placements), func(pl topology.Placement) bool {
 		switch others := h.heldByOthers(pl.Server); {
@@ -269,8 +270,8 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 	}), true
 }
 
-// canRelease reports whether a leader may have its placement join again, so that it releases the lease: it is moved, its server is live and does not
-// drain, and other live ones, as many as the table has replicas, have every row and may lead.
+// canRelease reports whether the leading placement may join again, so that its server releases the lease: a move has it leave, its server is live and not
+// drained, and as many other live placements as the table has replicas have every row and may lead.
 func (h *held) canRelease(pl topology.Placement) bool {
 	_, asked := h.moveOf(h.key.Table, pl)
 	st, n := h.servers[pl.Server], 0
@@ -299,7 +300,7 @@ func (h *held) heldByOthers(s topology.ServerID) (n int) {
 	return n
 }
 
-// ledByOthers reports whether one of them leads: only a leader removes a placement from the list, and a server that is to lead may have died a moment ago.
+// ledByOthers reports whether one of them leads now: only a leader removes a placement from the list, and a server that was to lead may have died a moment ago.
 func (h *held) ledByOthers(s topology.ServerID) bool {
 	row := h.Leases[h.key]
 	return row.State == lease.Held && row.Holder != s && slices.ContainsFunc(h.live, func(pl topology.Placement) bool {
@@ -308,7 +309,7 @@ func (h *held) ledByOthers(s topology.ServerID) bool {
 	})
 }
 
-// cannotCopy notes a partition that should be copied and whose rows lie on a server that keeps no copies.
+// cannotCopy notes a partition that should be copied, but whose rows are on a server that keeps no copies.
 func (p *planner) cannotCopy(s topology.ServerID, key lease.Partition) {
 	if p.uncopied == nil {
 		p.uncopied = map[topology.ServerID][]lease.Partition{}
@@ -316,7 +317,7 @@ func (p *planner) cannotCopy(s topology.ServerID, key lease.Partition) {
 	p.uncopied[s] = append(p.uncopied[s], key)
 }
 
-// uncopiedAlarms says which partitions with rows cannot be moved.
+// uncopiedAlarms adds alarms for the partitions with rows that cannot be copied.
 func (p *planner) uncopiedAlarms() {
 	for _, s := range sortedServers(p.uncopied) {
 		keys := p.uncopied[s]

@@ -13,16 +13,17 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// evening decides which placements with rows leave a server because it has more bytes than others. It is computed again in each round. A move that has begun shows in
-// the map: a server joins a partition that has enough placements, or a partition has one more than it should. It goes on as long as it makes the servers more
-// even, by the same steps as a move that a person asked for (copy.go).
+// evening decides which placements with rows leave a server because it has more bytes than others. Each round computes it anew: the map shows a move that has
+// begun, since a server joins a partition that has enough placements, or a partition has one more than it should. The move goes on as long as it makes the
+// servers more even, by the same steps as a move by a person (copy.go).
 //
 //	fullest server ── a closed partition, at most half of the difference ──▶ the emptiest server that may have it
 //
-// A move begins where the two differ by more than BalanceBytes and a fifth of the mean, and by twice the partition at least, and goes on while the one is not
-// emptier than the other: so none goes to and fro. Partitions that accept writes stay: new ones are laid out on the servers of which the least load is expected.
+// A move begins where the two servers differ by more than BalanceBytes and a fifth of the mean, and by at least twice the partition. It goes on while the
+// source is not emptier than the target, so that no partition goes to and fro. Partitions that accept writes stay: new ones are placed where the least load is
+// expected.
 //
-// It also moves copies apart that share a host or a zone (sharing.go), of all partitions, and first.
+// Before that it moves copies apart that share a host or a zone (sharing.go), of all partitions.
 type evening struct {
 	*planner
 	// least are the bytes on a server once all moves away from it have ended, most those while none has. A server gives by least and receives by most, so that
@@ -84,8 +85,8 @@ func (e *evening) byBytes(part *topology.Partition, key lease.Partition) bool {
 	return e.set.BalanceBytes >= 0 && part.TimeHi <= e.closed() && e.Sizes[key].Bytes > 0
 }
 
-// fits reports whether nothing else is to be done with a partition: its servers stay, none is silent for longer than patience, they may lead, and its registry rows name no
-// move of one of its placements. A move that has begun waits for a silent server as long as a repair does (DeadAfter): copied rows are kept while a server
+// fits reports whether no other change of a partition is due: its servers stay, none is silent for longer than patience, they may lead, and no registry row has
+// a move of one of its placements. A move that has begun waits for a silent server as long as a repair does (DeadAfter): copied rows are kept while a server
 // restarts.
 func (e *evening) fits(part *topology.Partition, key lease.Partition, patience time.Duration) bool {
 	stays := func(pl topology.Placement) bool {
@@ -143,8 +144,8 @@ func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Part
 	e.least[from.Server] -= e.Sizes[key].Bytes
 }
 
-// leaver returns the placement that leaves if a partition loses one: the one that shares most hosts and zones with servers; among equals the one on the fullest server, where copies
-// move for their bytes too; then a follower before the leader. The choice is the same before and after the placement that replaces it has come.
+// leaver returns the placement that leaves if a partition loses one: the one that shares most hosts and zones with servers; among equals, where copies move for
+// their bytes too, the one on the fullest server; then a follower before the leader. The choice does not change when the placement that replaces it has come.
 func (e *evening) leaver(part *topology.Partition, key lease.Partition, servers []topology.ServerID) topology.Placement {
 	return slices.MaxFunc(part.Placements, func(a, b topology.Placement) int {
 		bytes := number(e.emptier(part, key, b.Server, a.Server)) - number(e.emptier(part, key, a.Server, b.Server))
@@ -215,7 +216,7 @@ func (e *evening) mayHave(w *where, st *standing) bool {
 	if e.unsuitable(w, st) || st.For < e.set.SettleAfter || w.copies && e.filling[st.ID] >= e.set.FillsMax || w.copies && st.Beat.Room != 0 && st.Beat.Room-e.coming[st.ID] < withSpare(w.bytes) {
 		return false
 	}
-	return e.set.ShareHosts || !slices.ContainsFunc(w.has, func(s topology.ServerID) bool { return e.servers[s].Host == st.Host }) // that of the one that leaves, too: both are there for a while
+	return e.set.ShareHosts || !slices.ContainsFunc(w.has, func(s topology.ServerID) bool { return e.servers[s].Host == st.Host }) // also the host of the one that leaves: both are there for a while
 }
 
 // target chooses the emptiest server that may have the placement in the place of the one that leaves.

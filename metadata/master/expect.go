@@ -7,13 +7,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// expected are the bytes a second that columns of tables got lately. They give the load that partitions which accept writes now or soon will bring, by which these are shared out: one
-// that gets a gigabyte in a quarter of an hour counts as much as some dozens that get a few megabytes in two hours.
+// expected are the recent rates of tables' columns, in bytes a second. From them follows the load that a partition will bring which accepts writes now or soon,
+// and servers are chosen by that load: a partition that gets a gigabyte in a quarter of an hour counts as much as some dozens that get a few megabytes in two
+// hours.
 //
 //	bytes in the next 2 h of a partition, by the mean of the last 3 h ─▶ the nearest power of two of SplitBytes/64, at least 1: its weight
 //
-// Powers of two, since partitions that are cut to one size differ by a tenth or two as the forecast does: these count the same, and go round the servers as by their number. The least is 1, since
-// each partition costs something. One of which nothing is known, as of a new table, counts as the mean of the others: where nothing is known at all, partitions are counted.
+// Powers of two, because the forecasts of partitions that are cut to one size differ by a tenth or two: these then weigh the same, and go round the servers as
+// if they were counted. The least weight is 1, since each partition costs something. A partition of unknown load, as of a new table, has the mean weight of the
+// others; where no load is known at all, partitions are counted.
 type expected struct {
 	rates   map[string][]columnRate // by table
 	unit    float64                 // bytes
@@ -32,7 +34,8 @@ const (
 	weightsSplit = 64
 	// weightMax bounds a weight, so that sums are far from overflow.
 	weightMax = 1 << 30
-	// expectFor is how much of a partition's time counts, at most, from now or its beginning on: a wide one gets its rows over all of it, and loads are compared over some hours.
+	// expectFor bounds the part of a partition's time that counts, from now or its beginning on: a wide one gets its rows over all of its time, and loads are
+	// compared over some hours.
 	expectFor = point.Nanos(2 * 3600e9)
 	// rowBytesUnknown is the size of a row at rest while it is not known: then few have come.
 	rowBytesUnknown = 16

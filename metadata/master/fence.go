@@ -63,7 +63,7 @@ func (w *Work) fenceSome(guards []guard, tries int) {
 	})
 }
 
-// fenceThese commits the fences of the first n guards by their rows. Those that may not be fenced leave.
+// fenceThese commits the fences of the first n guards, as their rows require. Steps that may not be fenced are given up.
 func (w *Work) fenceThese(guards []guard, n int, rows []coord.Row, tries int) {
 	var b batch
 	var fenced []guard
@@ -144,8 +144,8 @@ func (w *Work) fenceOf(g guard, rows []coord.Row) (b batch, err error) {
 		case row.Revision == 0:
 			b.writes = append(b.writes, write)
 		case isFence(row):
-			// Another master's fence is written again with the same value: that master compares its revision before it deletes it, and must not
-			// delete it while this change is on its way. Its age stays the same.
+			// Another master's fence is written again with the same value, and keeps its age: that master compares the revision before it deletes the fence,
+			// and so cannot delete it while this change is under way.
 			b.writes = append(b.writes, coord.Write{Key: row.Key, Value: row.Value})
 		default: // a person's prohibition fences as well, and stays
 		}
@@ -190,7 +190,7 @@ func (w *Work) unfenceSome(rows []coord.Row, n, tries int) {
 			w.wait(tryAgain, func() { w.unfenceSome(rows, n, tries+1) })
 			return
 		case c.Err != nil:
-			w.others() // they are deleted when they are old
+			w.others() // a later master deletes them when they are old
 			return
 		case !c.OK && n > 1:
 			w.unfenceSome(rows, 1, 0) // one row was changed: each by itself

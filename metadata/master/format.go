@@ -42,13 +42,13 @@ type MoveByLoad struct {
 	ClockAhead bool
 	// PassedOver is why a move that would make loads more even does not begin, in words; "": it has begun.
 	PassedOver string
-	// Rests is for how long neither the partition nor the target has part in another one; 0 while it is under way, and where ClockAhead: then only the master knows, which counts from
-	// when it saw the note first.
+	// Rests is the time for which neither the partition nor the target has part in another move; 0 while this one is under way, and where ClockAhead: then only
+	// the master knows, which counts from the moment when it first saw the note.
 	Rests time.Duration
 }
 
-// PassedOver lists the moves by load that cannot begin because the registry row of the server that the copy would leave has no room for one more, each copy once. PassedOver of a move is that error,
-// which says what to do. A partition of which another copy moves in its place has none.
+// PassedOver lists the moves by load that cannot begin because the registry row of the server that the copy would leave has no room for one more, each copy
+// once. The field PassedOver of a move is that error, with advice. A partition of which another copy moves instead has none.
 func PassedOver(s State, set Settings, rng *rand.Rand) (out []MoveByLoad) {
 	for _, m := range plan(s, set, rng).passed {
 		if !slices.ContainsFunc(out, func(x MoveByLoad) bool { return x.Table == m.Table && x.Placement == m.Placement }) {

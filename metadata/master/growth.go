@@ -13,8 +13,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Growth is how many rows each column of a table got, as the sizes of its partitions showed it: presplits are planned from it. Only partitions that
-// hold now, or did a moment ago, count: rows that come late or for the future say nothing about the load to come. It is constant.
+// Growth is the number of rows that each column of a table got over time, computed from the sizes of its partitions: presplits are planned from it. Only
+// partitions whose time includes now, or did a moment ago, count: late rows, and rows of the future, say nothing about the load to come. A Growth never
+// changes.
 type Growth struct {
 	at      point.Nanos                    // of the newest look
 	rows    map[point.PartitionID]uint64   // of the partitions that counted then
@@ -28,9 +29,9 @@ type Growth struct {
 type column struct{ lo, hi uint64 }
 
 const (
-	// growthGapMax is the longest time between two looks that show by their difference at what rate rows came.
+	// growthGapMax is the longest time between two looks whose difference gives a rate.
 	growthGapMax = point.Nanos(10 * 60e9)
-	// growthLate is for how long after its end a partition counts as one that accepts the rows of now.
+	// growthLate is how long after its end a partition still counts as one whose time includes now.
 	growthLate = point.Nanos(5 * 60e9)
 	// perRowFrom are the rows from which the bytes of a row are known.
 	perRowFrom = 1000
@@ -53,7 +54,7 @@ func columnsAt(m *topology.Map, at point.Nanos) []column {
 
 func (c column) has(point uint64) bool { return c.lo <= point && (c.hi == 0 || point < c.hi) }
 
-// is reports whether a partition covers just this column.
+// is reports whether a partition covers exactly this column.
 func (c column) is(p *topology.Partition) bool { return p.PointLo == c.lo && p.PointHi == c.hi }
 
 // Observed returns the growth with one more look at the sizes of a table's partitions. A nil Growth is empty.
@@ -93,7 +94,7 @@ func (g *Growth) Observed(now point.Nanos, m *topology.Map, sizes map[lease.Part
 			out.rows[p.ID] = size.Rows
 			_, missed := g.unknown[p.ID]
 			switch {
-			case inherits(m, p, sizes): // rows that move here are no growth, and look like those that come
+			case inherits(m, p, sizes): // rows that are moved here are no growth, but look like new ones
 				known = known && p.TimeHi <= now
 			case had && size.Rows > before:
 				grown += size.Rows - before
@@ -128,8 +129,8 @@ func inherits(m *topology.Map, p *topology.Partition, sizes map[lease.Partition]
 	return false
 }
 
-// weigh is how many bytes a row of a column has at rest, with and without those that each partition repeats: by the newest partitions that ended a while
-// ago, or, before there is one, by the one that holds now.
+// weigh computes the bytes of a column's row at rest, with and without those that each partition repeats: from the newest partitions that ended a while ago,
+// or, before there is one, from the one whose time includes now.
 func weigh(now point.Nanos, m *topology.Map, c column, size func(point.PartitionID) Size) (perRow float64, w presplit.Weight, ok bool) {
 	const few, far = 8, 24 * 3600e9
 	var ended []*topology.Partition
@@ -167,7 +168,8 @@ func weigh(now point.Nanos, m *topology.Map, c column, size func(point.Partition
 	return perRow, w, true
 }
 
-// Weigh learns from partitions that closed what a row of the column has at rest, and what each partition repeats. Without any, it is the recorded size of a row.
+// Weigh learns the size of the column's row at rest, and of the bytes that each partition repeats, from closed partitions. Without any it is the recorded size
+// of a row.
 func (c ColumnGrowth) Weigh(now point.Nanos, m *topology.Map, size func(point.PartitionID) Size) presplit.Weight {
 	if _, w, ok := weigh(now, m, column{c.Lo, c.Hi}, size); ok {
 		return w

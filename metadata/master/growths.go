@@ -20,7 +20,7 @@ type growths struct {
 	stored point.Nanos            // when they were stored last
 }
 
-// growthEvery is how often the growth of tables is written to the store: a master that dies loses so much.
+// growthEvery is how often the growth of tables is written to the store: a master that dies loses what it learned since.
 const (
 	growthEvery = point.Nanos(10 * 60e9)
 	growthSoon  = point.Nanos(60e9)
@@ -47,7 +47,7 @@ func (r *Runner) loadGrowth(ctx context.Context) *growths {
 	return g
 }
 
-// look records the sizes once more, and returns the growth of all tables.
+// look adds one look at the sizes, and returns the growth of all tables.
 func (g *growths) look(now point.Nanos, tables Tables, sizes map[lease.Partition]Size) map[string]*Growth {
 	for _, name := range tables.Names() {
 		if m, ok := tables.Get(name); ok {
@@ -60,7 +60,7 @@ func (g *growths) look(now point.Nanos, tables Tables, sizes map[lease.Partition
 	return maps.Clone(g.tables)
 }
 
-// youngFor is for how long after its first look a table is looked at often, and its growth is stored each minute: people that try something out see the
+// youngFor is how long after its first look a table is looked at often, and its growth is stored each minute: so a person who tries the product sees the
 // partitions to come within two minutes.
 const youngFor = 6 * 60e9
 

@@ -10,15 +10,15 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// leading decides which leads are handed over because their server accepts more rows than others. Counts of partitions say nothing about that: three that hold now
-// may be led by one server, and three of last week by each of the others.
+// leading decides which leads are handed over because their server accepts more rows than others. The number of leads does not show that: one server may lead
+// three partitions of now, and each of the others three of last week.
 //
 //	busiest server, beyond 1.25 × the mean ── one of its busy partitions ──▶ a server that has every row of it, and has less with it than the first one has now
 //
-// No row is copied: the lease goes to another placement of the in-sync list. The busier of the two has less afterwards, by BalanceRows and a twentieth of the mean at least. So the sum of the
-// squares of the loads falls with each step, and none is undone while the loads stay as they are. A server has part in one step at a time, and rests until heartbeats
-// have its new load; a partition stays where it came for HandedFor, whatever is written. Earlier steps of a plan go first: a partition that was changed stays, and none is
-// handed over in a plan that repairs or drains.
+// No row is copied: the lease goes to another placement of the in-sync list. The load of the busier server becomes less, by at least BalanceRows and a
+// twentieth of the mean. So the sum of the squares of the loads falls with each step, and no step is undone while the loads stay as they are. A server has part
+// in one step at a time, and rests until heartbeats have its new load; a partition stays on its new server for HandedFor, whatever its load. Earlier rules of a
+// plan go first: a partition that they changed stays, and no lead is handed over in a plan that repairs or drains.
 type leading struct {
 	*planner
 	rows  map[topology.ServerID]int64 // a second, of the servers that report theirs
@@ -31,10 +31,10 @@ type leading struct {
 const (
 	// busyPercent of the mean is what the busiest server may have.
 	busyPercent = 125
-	// handedMax is for how long it is remembered that a lead was handed over.
+	// handedMax is how long a hand-over is remembered.
 	handedMax = 10 * time.Minute
-	// measuredFor is how long a partition must have been measured where it is, and hotFor how long it will hold now, at least: a burst, or a partition that is about to
-	// end, is not worth that its writers wait for a new leader.
+	// measuredFor is how long a partition must have been measured on its server, and hotFor how long its time must still go on: for a burst, or a partition
+	// that is about to end, writers should not wait for a new leader.
 	measuredFor = 30 * time.Second
 	hotFor      = 2 * time.Minute
 )
@@ -90,7 +90,8 @@ type hotPart struct {
 
 func (x hotPart) key() lease.Partition { return lease.Partition{Table: x.table.Table, ID: x.part.ID} }
 
-// hot are the busy partitions by their leaders. A server whose heartbeat names one that it does not lead any more, by the lease rows, rests: the heartbeat is old.
+// hot are the busy partitions by their leaders. A server rests whose heartbeat names one that, by the lease rows, it does not lead any more: that heartbeat is
+// old.
 func (l *leading) hot() map[topology.ServerID][]hotPart {
 	tables, out := map[string]*topology.Map{}, map[topology.ServerID][]hotPart{}
 	for _, m := range l.Tables {
@@ -125,8 +126,8 @@ func (l *leading) tie(m *topology.Map) {
 	}
 }
 
-// stays reports whether nothing else is to be done with a partition, and rows will come to it for a while: it holds now for some time yet, or has ended long ago
-// and gets late rows.
+// stays reports whether no other change of a partition is due, and rows will come to it for a while: its time goes on, or has ended long ago and it gets late
+// rows.
 func (l *leading) stays(m *topology.Map, part *topology.Partition, key lease.Partition) bool {
 	row := l.Leases[key]
 	left := part.TimeHi - l.Now
@@ -134,7 +135,7 @@ func (l *leading) stays(m *topology.Map, part *topology.Partition, key lease.Par
 		len(part.Placements) == m.Config.Replicas && (left >= int64(hotFor) || left <= -int64(hotFor))
 }
 
-// relieve plans the hand-over from a server that leaves the busier of the two with the least.
+// relieve plans the hand-over away from a server after which the busier of the two has the least load.
 func (l *leading) relieve(from topology.ServerID, parts []hotPart) {
 	best, after, to := hotPart{}, l.rows[from]-l.least, topology.ServerID("")
 	for _, x := range parts {

@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// mergesOfRows merges closed neighbours with rows, in two tiers, so that each row is written again twice at most: those below half an hour into one for the hour that they
-// begin in, and those below half a day into one for the day. Their leaders move the rows (storage/unload).
+// mergesOfRows merges closed neighbours with rows, in two tiers, so that each row is written again at most twice: partitions shorter than half an hour into one
+// for the hour in which they begin, those shorter than half a day into one for the day. Their leaders move the rows (storage/unload).
 //
 //	now                    │ closed, in the hour before       │ closed, days before
 //	├┼┼┼┼┼┼┼┼┼┼ minutes    ├──────────┤ hours                ├───────────────────────┤ days
@@ -45,11 +45,11 @@ func (p *planner) mergesOfRows() {
 var tierFrom = [2]int{1, 5}
 
 const (
-	// mergeLeast is how many neighbours a merge is worth.
+	// mergeLeast is the least number of neighbours that are worth a merge.
 	mergeLeast = 3
-	// unloadingMax is how many partitions of a table may unload while others are merged.
+	// unloadingMax bounds the partitions of a table that unload while others are merged.
 	unloadingMax = 128
-	// mergeBytesMax is the size of what partitions are merged into where large ones are not split.
+	// mergeBytesMax bounds the size of a merged partition where large ones are not split.
 	mergeBytesMax = 1 << 30
 )
 

@@ -19,9 +19,9 @@ type where struct {
 	has []topology.ServerID
 	// not are unsuitable servers, though their hosts may be suitable.
 	not []topology.ServerID
-	// turn is a point on the circle of the table's servers: the one there or behind it comes next, since the one before leads the partition before in time. Writes move
-	// on from a partition to the next, so that this order spreads them. For narrow partitions nothing else counts: each has the table's load for a moment
-	// only. 0: any point.
+	// turn is a point on the circle of the table's servers: the server there or behind it comes next, since the one before it leads the partition before in
+	// time. Writes move on from one partition to the next, so this order spreads them. For narrow partitions nothing else counts: each has the table's load
+	// only for a moment. 0: any point.
 	turn   uint64
 	narrow bool
 	// weight is the load that the partition is expected to bring.
@@ -36,7 +36,7 @@ type where struct {
 	to topology.ServerID
 }
 
-// takeNext makes the first of the servers that persons want the wanted one.
+// takeNext removes the first of the servers that persons want, and makes it the wanted one.
 func (w *where) takeNext(to *[]topology.ServerID) {
 	w.to = ""
 	if len(*to) > 0 {
@@ -49,8 +49,8 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && (!st.copies() || !st.fits(w.bytes) || v.full(st.ID, w.part) != "")
 }
 
-// choose returns the best server for one more placement. ok is false if no server is suitable. It is also false if the only servers in a zone that the partition uses less receive as many copies as
-// they may: the placement waits for one of them. Servers are compared, in this order, by
+// choose returns the best server for one more placement. ok is false if no server is suitable. It is also false if the only servers in a zone that the
+// partition uses less receive as many copies as they may: the placement waits for one of them. Servers are compared, in this order, by
 //
 //	how often the partition uses their zone
 //	expected load                             not for past partitions
@@ -60,8 +60,8 @@ func (v *view) unsuitable(w *where, st *standing) bool {
 //	all placements, then bytes
 //	turn
 //
-// For narrow partitions only zone and turn count. The server that leads the partition before counts as if it had half of this one's load already, so that neighbours lie apart where
-// loads differ by less.
+// For narrow partitions only zone and turn count. The server that leads the partition before counts as if it had half of this one's load already, so that
+// neighbours lie apart where loads differ by less.
 func (v *view) choose(w where) (best *standing, ok bool) {
 	hosts, zones := map[string]int{}, map[string]int{}
 	for _, id := range w.has {
@@ -149,7 +149,7 @@ func (v *view) places(w where, replicas int) []topology.ServerID {
 // narrow partitions go round the servers, whatever else lies on them.
 func narrow(p *topology.Partition) bool { return point.Narrow(p.TimeLo, p.TimeHi) }
 
-// at is where a new partition of a table goes. made are partitions of the same change, not yet in the map.
+// at returns the requirements of a new partition of a table. made are partitions of the same change, not yet in the map.
 func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Partition) where {
 	if p := before(m, part, made); p != nil {
 		return v.after(m, part, p)
@@ -168,12 +168,12 @@ func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Par
 	return w
 }
 
-// where is where a new partition goes, at any point of the circle.
+// where returns the requirements of a new partition, at any point of the circle.
 func (v *view) where(m *topology.Map, part *topology.Partition) where {
 	return where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part), weight: v.weight(m.Table, part), past: v.past(part)}
 }
 
-// after is where a partition goes to which writes move on from another one.
+// after returns the requirements of a partition to which writes move on from another one.
 func (v *view) after(m *topology.Map, part, before *topology.Partition) where {
 	w := v.where(m, part)
 	if len(before.Placements) > 0 { // where no server is usable there is none

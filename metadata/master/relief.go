@@ -11,36 +11,37 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// Relief is a move of one copy of a busy partition to a server that is less busy, where no lead that can be handed over makes loads more even (load.go).
+// Relief is a move of one copy of a busy partition to a less busy server, where no hand-over of a lead would make loads more even (load.go).
 //
 //	busiest server leads p, and no server with a copy of p is less busy
 //	  ─▶ the move stands in the registry row of the server that a copy of p is to leave, as that of a person does
 //	  ─▶ join, live, leaves (copy.go) ─▶ the move is deleted from the row
 //	  ─▶ the lead of p is handed over to the server that has the copy now (load.go); of a table of one replica the lease went with the copy
 //
-// The row says what each step is for, to any master. As a rule only one relief of the cluster is under way at a time; DESIGN.md has the argument why it ends.
+// From the row any master knows the purpose of each step. As a rule only one relief of the cluster is under way at a time; DESIGN.md shows that reliefs come to
+// an end.
 type Relief struct {
 	// From is the server whose registry row has the move.
 	From topology.ServerID
 	Move registry.Move
 	// Over are moves in the row that ended: the row is written without them when the relief begins.
 	Over []registry.Move
-	// End deletes the move from the row: the copy has left, or is not to leave any more. Unfilled has the row remember that its target did not get every row.
+	// End deletes the move from the row: the copy has left, or need not leave any more. Unfilled makes the row remember that the target did not get every row.
 	End, Unfilled bool
 	// Servers are all registered servers: none of their rows may have a relief when another begins.
 	Servers []topology.ServerID
 }
 
 const (
-	// movedMax is for how long it is remembered that a copy was moved for load.
+	// movedMax is how long a move of a copy for load is remembered.
 	movedMax = time.Hour
 	// reliefPays is for how long a partition must go on accepting rows, at least, and reliefPaysTimes how many times as long as its rows need to be copied.
 	reliefPays      = 10 * time.Minute
 	reliefPaysTimes = 4
-	// reliefMax is for how long a copy is waited for, at least, and reliefMaxTimes how many times as long as its rows need to be copied.
+	// A relief waits for its copy for reliefMax, or reliefMaxTimes the time that its rows need to be copied if that is longer; then it ends.
 	reliefMax      = 30 * time.Minute
 	reliefMaxTimes = 10
-	// reliefMaxUnknown is its limit while the size of the partition is not known.
+	// reliefMaxUnknown is that limit while the size of the partition is not known.
 	reliefMaxUnknown = 24 * time.Hour
 	// overAfter is how old a move must be, by the wall clock, before its end follows from the map at hand: a person may have seen a newer one.
 	overAfter = 10 * time.Minute
@@ -49,7 +50,7 @@ const (
 // isRelief reports whether a master moves the placement for load.
 func isRelief(m registry.Move) bool { return m.Note.Who == Fencer }
 
-// endReliefs ends the reliefs that have no purpose any more, and notes whether one is under way. The rest of the plan passes over those that end.
+// endReliefs ends the reliefs without a purpose, and notes whether one is under way. The rest of the plan leaves partitions alone whose relief ends.
 func (p *planner) endReliefs() {
 	for _, st := range p.order {
 		for _, m := range st.Moves {
@@ -70,7 +71,7 @@ func (p *planner) endReliefs() {
 	}
 }
 
-// reliefLasts returns that a relief lasts too long; "": it does not.
+// reliefLasts returns the reason to end a relief that lasts too long; "": it does not.
 func (p *planner) reliefLasts(m registry.Move) string {
 	key := lease.Partition{Table: m.Table, ID: m.Partition}
 	age, limit := p.Moving[placementOf{m.Table, m.Placement}], reliefMaxUnknown
@@ -83,8 +84,8 @@ func (p *planner) reliefLasts(m registry.Move) string {
 	return fmt.Sprintf("%s or a copy that stays does not have every row after %v", m.To, age.Round(time.Second))
 }
 
-// reliefEnds returns why a relief ends; "": it goes on. A server that is silent for less than EmptyAfter, such as one that starts again, ends none. One that waits for a copy ends
-// where that lasts too long.
+// reliefEnds returns why a relief ends; "": it goes on. A server that is silent for less than EmptyAfter, such as one that starts again, ends none. A relief
+// that waits for its copy ends when that lasts too long.
 func (p *planner) reliefEnds(from *standing, m registry.Move, tooLong string) string {
 	key := lease.Partition{Table: m.Table, ID: m.Partition}
 	i := slices.IndexFunc(p.all, func(t *topology.Map) bool { return t.Table == m.Table })
@@ -125,7 +126,7 @@ func (p *planner) reliefEnds(from *standing, m registry.Move, tooLong string) st
 			return "storage.copies is off on " + string(s)
 		}
 	}
-	// A live server whose copy does not catch up, as one without room, would be waited for without end.
+	// Without this a relief would wait for ever for a live server whose copy does not catch up, such as one without room.
 	joined := false
 	for _, pl := range slices.Concat(part.Placements, part.Joining) {
 		if pl.ID != m.Placement && !p.lists(key, pl) {
@@ -149,8 +150,8 @@ func unfilledOf(m registry.Move) unfilledMove {
 	return unfilledMove{placementOf{m.Table, m.Placement}, m.Note.When.UnixNano()}
 }
 
-// unfilledLately reports whether a move for load ended lately because its target did not get every row, of those that are asked for. It is forgotten after MovedFor, by the wall clock or
-// since this master first saw it, whichever is over sooner: a clock that was wrong makes none last.
+// unfilledLately reports whether one of the moves that asked accepts ended lately because its target did not get every row. Such a move is forgotten after
+// MovedFor, by the wall clock or since this master first saw it, whichever is over sooner: so a wrong clock makes none last.
 func (p *planner) unfilledLately(asked func(registry.Move) bool) bool {
 	return slices.ContainsFunc(p.order, func(st *standing) bool {
 		return slices.ContainsFunc(st.Unfilled, func(m registry.Move) bool {
@@ -164,7 +165,7 @@ func (p *planner) copying(key lease.Partition) time.Duration {
 	return time.Duration(float64(p.Sizes[key].Bytes) / float64(p.set.CopyRate) * float64(time.Second))
 }
 
-// relieveByCopy begins the relief that leaves the busier of two servers with the least.
+// relieveByCopy begins the relief after which the busier of its two servers has the least load.
 func (l *leading) relieveByCopy(busiest []topology.ServerID, parts map[topology.ServerID][]hotPart) {
 	if l.relieving || l.moves >= l.set.MovesMax {
 		return
@@ -211,7 +212,7 @@ func (r *reliefOf) compare(o *reliefOf) int {
 	return cmp.Or(cmp.Compare(r.after, o.after), cmp.Compare(r.bytes, o.bytes), cmp.Compare(r.before, o.before), comparePartitions(r.key(), o.key()), cmp.Compare(r.to.ID, o.to.ID))
 }
 
-// settledHot reports whether nothing else is to be done with a partition, all its servers are well and their loads known, and it accepts rows for long enough.
+// settledHot reports whether no other change of a partition is due, all its servers are well and their loads known, and it accepts rows for long enough.
 func (l *leading) settledHot(x hotPart) bool {
 	key, row := x.key(), l.Leases[x.key()]
 	if age, lately := l.Moved[key]; lately && age < l.set.MovedFor || l.unfilledLately(func(m registry.Move) bool { return m.Table == key.Table && m.Partition == key.ID }) || l.empty(key) || len(row.InSync) != len(x.part.Placements) {
@@ -234,15 +235,15 @@ func (l *leading) paysOff(x hotPart) bool {
 	return known && left >= float64(max(reliefPays, reliefPaysTimes*l.copying(x.key())))
 }
 
-// leadHelps reports whether the lead may be handed over to a server that has a copy: then no copy moves, also while that waits.
+// leadHelps reports whether handing over the lead to a server with a copy would help: then no copy moves, even while the hand-over has to wait.
 func (l *leading) leadHelps(from topology.ServerID, x hotPart) bool {
 	return slices.ContainsFunc(x.part.Placements, func(pl topology.Placement) bool {
 		return pl.Server != from && max(l.rows[from]-x.rows, l.rows[pl.Server]+x.rows) <= l.rows[from]-l.least && l.servers[pl.Server].Beat.Load < lease.LoadMaxDefault
 	})
 }
 
-// reliefTo returns the relief of a server by a copy of a partition on another one; nil: it may not have one, or that is not worth it. The gain is twice what a
-// lead needs, at least, so that the lead is still worth handing over when the copy is there.
+// reliefTo returns the relief of a server by a copy of a partition on another one; nil: that one may not have a copy, or the gain is too small. The gain must
+// be at least twice that of a hand-over, so that the lead is still worth handing over when the copy is there.
 func (l *leading) reliefTo(from topology.ServerID, x hotPart, st *standing) *reliefOf {
 	bytes, rows, measured := l.Sizes[x.key()].Bytes, l.rows[st.ID], false
 	_, measured = l.rows[st.ID]
@@ -286,14 +287,14 @@ func reliefMove(x hotPart, leaves topology.Placement, to topology.ServerID) regi
 	return registry.Move{Table: x.key().Table, Partition: x.key().ID, Placement: leaves.ID, To: to}
 }
 
-// whyRelief is the reason of a relief, which its move has in its note.
+// whyRelief is the reason of a relief, for the note of its move.
 func (l *leading) whyRelief(from topology.ServerID, x hotPart, to *standing) string {
 	return fmt.Sprintf("%s accepts %d rows/s, %s %d, and the mean of %d servers is %d; p%d has %d, and no server with a copy of it is less busy",
 		from, l.rows[from], to.ID, l.rows[to.ID], len(l.rows), l.mean, x.part.ID, x.rows)
 }
 
-// rowTakes returns the move that the row of the server which a copy is to leave would get, and why the row has no room for it; nil: it has. One that does not fit would be refused, planned
-// anew in each round, and hold up all others. Moves that ended make room for it.
+// rowTakes returns the move to write into the registry row of the server that a copy is to leave, and an error if the row has no room for it. Moves that have
+// ended make room. Without this check a move that does not fit would be refused, planned anew in each round, and hold up all others.
 func (l *leading) rowTakes(from topology.ServerID, x hotPart, leaves topology.Placement, to *standing) (registry.Move, error) {
 	row, m := l.servers[leaves.Server].Server.Server, reliefMove(x, leaves, to.ID)
 	longest := time.Date(2026, 12, 31, 23, 59, 59, 999_999_999, time.FixedZone("", 3600)) // no time has a longer form in a row
@@ -301,7 +302,8 @@ func (l *leading) rowTakes(from topology.ServerID, x hotPart, leaves topology.Pl
 	return m, row.Add(m, func(old registry.Move) bool { return !l.over(leaves.Server, old) })
 }
 
-// over reports whether a move away from a server has certainly ended: the table was dropped, or the map has the placement no more. A move that was noted a moment ago may be of a newer map.
+// over reports whether a move away from a server has certainly ended: the table was dropped, or the map has the placement no more. A move that was noted a
+// moment ago may be of a newer map than the one at hand.
 func (p *planner) over(from topology.ServerID, m registry.Move) bool {
 	if time.Duration(p.Now-m.Note.When.UnixNano()) < overAfter {
 		return false

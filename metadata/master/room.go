@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// Rows are copied only to servers whose disks have room for them: in their heartbeats (lease.Beat) they say how much room they have beside their reserve.
+// Rows are copied only to servers whose disks have room for them: heartbeats (lease.Beat) report the room beside the reserve.
 //
 //	before a copy begins   room ≥ rows of the placements that are being filled there + rows of this one and a quarter; where that is not known, it begins
 //	while it goes on       the server accepted no more rows, or said that some of this partition did not fit: the placement leaves the map, its copy is deleted,

@@ -360,8 +360,7 @@ func (r *Rows) Unreadable() map[string]error {
 	return maps.Clone(r.mu.bad)
 }
 
-// OldFences are the prohibitions that a master left behind when it died, in order: the fences older than any transaction that it may
-// have had under way.
+// OldFences are the prohibitions that a master left behind when it died, in order: fences older than any transaction of it that could be under way.
 func (r *Rows) OldFences() []coord.Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,7 +27,7 @@ type Tables interface {
 	Names() []string
 	Get(name string) (*topology.Map, bool)
 	Change(ctx context.Context, name string, f func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error)
-	// EndDrop ends the drop of a table that has no partitions in its map any more. Where another process did, it is fine.
+	// EndDrop ends the drop of a table that has no partitions in its map any more. It is no error if another process did so before.
 	EndDrop(ctx context.Context, name string) error
 }
 

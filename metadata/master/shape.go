@@ -262,7 +262,7 @@ func (p *planner) merge(m *topology.Map, run []*topology.Partition) {
 	p.add(step)
 }
 
-// alike brings a partition without rows to the servers of another: Merge wants that.
+// alike brings a partition without rows to the servers of another, as Merge requires.
 func (p *planner) alike(part *topology.Partition, template []topology.Placement) (ops []topology.Op) {
 	for _, pl := range template {
 		if _, ok := part.On(pl.Server); !ok {
@@ -278,10 +278,10 @@ func (p *planner) alike(part *topology.Partition, template []topology.Placement)
 	return ops
 }
 
-// balance moves partitions that have no rows and will accept writes, from the servers that have the most of them to
-// those with fewer, as long as they are two or more apart: a difference of one would go to and fro. None moves to a server that would be expected to have more load than the one that it left has
-// now. Each move makes numbers more even, whatever becomes of the loads: so it ends. Narrow ones go round the servers and stay: else a server
-// that has joined would get the whole present load of tables with such partitions, until it has as many partitions as the others.
+// balance moves partitions without rows that will accept writes, from the servers with the most of them to those with fewer, as long as the numbers differ by
+// two or more: a difference of one would go to and fro. No move may leave its target with more expected load than its source. Each move makes the numbers more
+// even, whatever the loads become, so it comes to an end. Narrow partitions go round the servers and stay: else a server that has joined would get the whole
+// present load of their tables, until it has as many partitions as the others.
 func (p *planner) balance() {
 	movable := map[topology.ServerID][]candidate{}
 	for _, m := range p.Tables {
@@ -344,8 +344,9 @@ func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candid
 	return false
 }
 
-// apart reports whether the partitions before and after one in time are led by other servers than a server, or were not led so before either. Those that this plan makes, or changes in another
-// way, and halves of a split that has not ended are not known yet: then it reports false.
+// apart reports whether the neighbours in time of a candidate are led by other servers than leads. One that leads the candidate and a neighbour already is no
+// reason against a move. Neighbours that this plan makes or changes otherwise, and halves of a split that has not ended, are not known yet: then it reports
+// false.
 func (p *planner) apart(c candidate, leads topology.ServerID, first map[lease.Partition]topology.ServerID) bool {
 	for _, at := range [...]point.Nanos{c.part.TimeLo - 1, c.part.TimeHi} {
 		next, ok := c.table.Find(c.part.PointLo, at)

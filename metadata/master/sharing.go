@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// Copies that share a host, or a zone, although a server is there that would share less, are moved apart: one loss must not be that of several copies. They came to be so
-// where that server was not there yet, was down, or another host or zone was set for one since.
+// Copies that share a host or a zone, although another server would share less, are moved apart: one failure must not cost several copies. Such copies were
+// placed while that server was not there or was down, or the host or zone of a server was changed since.
 //
 //	p on s1 (zone a), s2 (a), s3 (b), and s4 (c) comes: s4 joins, is filled, is live; of s1 and s2 one leaves
 //
@@ -99,7 +99,7 @@ func (e *evening) better(part *topology.Partition, stay []topology.ServerID, a, 
 	return cmp.Or(apart, cmp.Compare(e.most[a.ID], e.most[b.ID]), cmp.Compare(a.all, b.all)) < 0
 }
 
-// whyMoves says what a server shares with others, which it is to leave to one that shares less; where that is not the reason, how many bytes are on both.
+// whyMoves describes what the server that loses the copy shares with others and the new one does not; if sharing is not the reason, the bytes on both servers.
 func (e *evening) whyMoves(servers []topology.ServerID, from, to topology.ServerID) string {
 	less := e.servers[to]
 	for _, what := range [...]struct {

@@ -11,9 +11,9 @@ import (
 //	boot b1  N 1, 2, 3 …   the process started anew ─▶   boot b2  N 1, 2 …
 //	         └ a row of b1 with N 2, after N 3 or after b2: no news
 //
-// It goes by what a row says, and not by its revision. A list that was asked for before a change came by the watch, and arrives after it, has an
-// older row: another revision, and no heartbeat. And revisions go back where the coordination store is restored from a backup: a rule that
-// wants them to rise would count every server as silent until the store has as many changes again.
+// The contents of a row decide, not its revision. A list that was requested before a change came by the watch, and arrives after it, has an older row: another
+// revision, but no new heartbeat. And revisions go back where the coordination store is restored from a backup: a rule that requires rising ones would count
+// every server as silent until the store has as many changes again.
 type signs struct {
 	lived
 	past []lived // of the server before that one, the newest last

@@ -239,7 +239,7 @@ func (v *view) count(table string, p *topology.Partition, s topology.ServerID, b
 	v.put(s, v.share(table, p), by)
 }
 
-// busier compares servers by the load that their partitions are expected to bring, and by the number of those partitions.
+// busier compares servers by the expected load of their partitions, then by the number of those partitions.
 func busier(a, b *standing) int {
 	return cmp.Or(cmp.Compare(a.load, b.load), cmp.Compare(a.active, b.active))
 }
@@ -265,8 +265,8 @@ func (v *view) led(p lease.Partition) bool {
 // empty reports whether the partition may be changed as one that has no rows. A partition that a person set offline stays as it is.
 func (v *view) empty(p lease.Partition) bool { return v.Empty(p) && v.Leases[p].Offline == nil }
 
-// holders are the servers that hold every acked row; if the directories of all were replaced, the servers of the list. An empty partition has none; known is false where a row
-// was lost or cannot be read, and any server may be a holder.
+// holders are the servers that hold every acked row; if the directories of all were replaced, the servers of the list. An empty partition has none. known is
+// false if the lease row was lost or cannot be read: then any server may be a holder.
 func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool) {
 	if v.Empty(p) {
 		return nil, true
