@@ -8,7 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// What a server accepts is measured where it is busy: rows of its last busy minutes ÷ the CPU time of its process in them, which has its queries, flushes and compactions too.
+// The capacity of a server is measured while it is busy: the rows of its last busy minutes ÷ the CPU time of its process in them, queries, flushes and
+// compactions included.
 
 const (
 	measurePeriod = time.Minute
@@ -56,7 +57,7 @@ func (c *capacity) step(now time.Time, all taken) {
 	}
 }
 
-// of is what the server can accept; zero while too few minutes were busy.
+// of returns the rows a second that the server can accept; zero while too few minutes were busy.
 func (c *capacity) of() peer.Capacity {
 	if len(c.busy) < capacityLeast {
 		return peer.Capacity{}

@@ -101,8 +101,7 @@ func (s *Server) Copy(key lease.Partition, placement point.PlacementID) (*partit
 	if err != nil {
 		return nil, err
 	}
-	// A leader with an older map must not fill a placement that was given up: its files would lie here beside those of
-	// the one that the map has.
+	// A leader with an older map must not fill a placement that the newest map does not have: its files would lie here beside those of the one that it has.
 	if pl.ID != placement {
 		return nil, fault.Errorf(fault.Stale, "partition %v has placement %s here by the newest map, not %s", key, pl.ID, placement)
 	}
@@ -126,8 +125,8 @@ func (s *Server) placedOrJoining(t *table, id point.PartitionID) (*topology.Part
 	return at, pl, err
 }
 
-// LeadCopies implements runner.Partitions. The map may have the placement no more: it accepts no direct rows then, but if the other placements in sync are
-// lost it must fill those that the map has.
+// LeadCopies implements runner.Partitions. A placement that the map has no more accepts no rows of writers, but if the other placements in sync are lost it
+// must fill those that the map has.
 func (s *Server) LeadCopies(ctx context.Context, key lease.Partition, epoch point.Epoch) error {
 	t := s.tableOrNew(key.Table)
 	p, ok := t.get(key.ID)

@@ -23,7 +23,7 @@ func newCopyMetrics() (m copyMetrics, all prometheus.Collector) {
 	return copyMetrics{v.WithLabelValues("sure"), v.WithLabelValues("unsure"), v.WithLabelValues("refused")}, v
 }
 
-// wake has the quiet copies that a read needs to be sure become so, all at once.
+// wake makes the quiet copies of a read sure, all at once, where the read needs sure ones.
 func (s *Server) wake(ctx context.Context, q *peer.Select) {
 	if s.deps.Chains == nil || q.Copies == peer.UnsureCopies {
 		return

@@ -6,8 +6,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// gateQueue counts the inserts of one stream that wait at closed gates. Each counts among the inserts that the stream may have under way (protocols/peer/rpc, Settings.InsertsMax and
-// WindowBytes), so the hand-over of one busy partition could keep out inserts for all others. Beyond the bounds they are refused at once, and come again by the gateway's next try.
+// gateQueue counts the inserts of one stream that wait at closed gates. Each also counts among the inserts that the stream may have under way
+// (protocols/peer/rpc, Settings.InsertsMax and WindowBytes), so that without these bounds the hand-over of one busy partition could keep out inserts for all
+// others. Beyond the bounds an insert is refused at once, and comes again with the gateway's next try.
 //
 // Invariant: inserts <= gateInsertsMax; bytes <= gateBytesMax, unless one waits alone.
 type gateQueue struct {
@@ -42,7 +43,7 @@ func (q *gateQueue) leave(n int) {
 	q.bytes -= n
 }
 
-// bytesOf is about what an insert is on the wire.
+// bytesOf estimates the size of an insert on the wire.
 func bytesOf(in *peer.Insert) (n int) {
 	const row, exemplar = 8 + 8 + 4, 256
 	n = row*len(in.IDs) + exemplar*len(in.Exemplars)

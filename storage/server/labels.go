@@ -45,7 +45,7 @@ func (s *Server) LabelValues(ctx context.Context, q *peer.Select, name string, l
 	return values, truncated, err
 }
 
-// oneMore is a limit by which is seen whether there are more; 0: all.
+// oneMore is a limit one higher, so that the caller sees whether there are more; 0: no limit.
 func oneMore(limit int) int {
 	if limit <= 0 || limit == math.MaxInt {
 		return max(limit, 0)
@@ -209,7 +209,7 @@ func (s *Server) deleteHere(ctx context.Context, t *table, p *partition.Partitio
 		}
 	}
 	del := p.Delete
-	if late || s.deps.Staging != nil || s.kept(t.name, id) { // of copies: what a former leader set aside comes back to the one that leads
+	if late || s.deps.Staging != nil || s.kept(t.name, id) { // of copies: rows that a former leader set aside come back to the present one
 		del = p.DeleteLate
 	}
 	err := del(ctx, epoch, q.Matchers, q.Lo, q.Hi)

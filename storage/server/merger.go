@@ -9,14 +9,15 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// Of narrow partitions a select has hundreds, mostly with the same series. Each view gives lists of its series, and those with the same labels are one:
+// A select over narrow partitions has hundreds of them, mostly with the same series. Each view gives lists of its series, and lists with the same labels become
+// one:
 //
 //	view 1 ── part ids ─┐
 //	view 2 ── part ids ─┼─▶ list 0 of labels ─┬─▶ found: list 0 at 3, list 1 at 2
 //	view 3 ── part ids ─┘                     │
 //	view 4 ── part ids ───▶ list 1 of labels ─┘
 //
-// So a series is found once for each list, not for each view.
+// So a series is looked up once for each list, not for each view.
 
 // part is series of a view: numbers in the order of a list, and places where they are known.
 type part struct {

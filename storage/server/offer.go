@@ -23,7 +23,7 @@ type tableSeries struct {
 	counting sync.Mutex
 }
 
-// newTableSeries counts within all, which is nil where nothing bounds them: a process that is alone refuses them in its dictionaries.
+// newTableSeries counts within all, which is nil where series are not bounded here: a process that is alone refuses them in its dictionaries.
 func newTableSeries(table string, all *share.Pool, index *series.Index, weight func() int64) *tableSeries {
 	if all == nil {
 		return &tableSeries{index: index}

@@ -16,8 +16,8 @@ const (
 	onePageRows   = 1 << 13
 )
 
-// manyViews is how many views a page visits at least so that it has room for whatever whole groups come next, if they have few rows: each group that is on two pages is
-// looked up twice in each view.
+// From manyViews views on a page has room for all of the whole groups that come next, if they have few rows: a group that is on two pages would be looked up
+// twice in each view.
 const manyViews = 16
 
 var _ peer.PagedSet = (*seriesSet)(nil)

@@ -53,17 +53,18 @@ type Parents interface {
 }
 
 const (
-	// askRankEvery is the pause before a leader that cannot tell yet, as it carries the map out just now, is asked again.
+	// askRankEvery is the pause before a leader is asked again that does not know yet, since it is just carrying out the map.
 	askRankEvery = 20 * time.Millisecond
-	// askRanksMax is of how many partitions the ranks are asked for. A merge of more has ranks that run ahead.
+	// askRanksMax bounds the partitions whose ranks are asked for. The rows of a merge of more get ranks that run ahead.
 	askRanksMax = 32
 )
 
-// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For one that accepts no rows any more, that is its
-// highest rank, if that is known here or at its leader. Else no accepted rank is further ahead than AheadMax of the latest time by the servers' clocks: by ours that may be
-// later, if our clock is behind theirs, or if most clocks were set back since.
+// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it now owns. For one that accepts no rows any more
+// the bound is its highest rank, if that is known here or at its leader. Else it follows from the clocks: no accepted rank is more than AheadMax ahead of the
+// latest time by the servers' clocks. By this server's clock that may be further ahead, if it is behind the others, or if most clocks were set back since.
 //
-// A rank that is ahead has a price. Rows that are staged keep the rank of their gateway, which is of now: those that overwrite rows of a second ago that ranked a second ahead would be lost.
+// Ranks that run ahead have a price. Staged rows keep the rank of their gateway, which is of now: if they overwrite rows of a moment ago that ranked a second
+// ahead, they lose.
 func (s *Server) rankAbove(ctx context.Context, t *table, p *partition.Partition, at *topology.Partition, epoch point.Epoch) {
 	m, ok := s.deps.Maps.Get(t.name)
 	if !ok {
@@ -97,8 +98,8 @@ func (s *Server) rankAbove(ctx context.Context, t *table, p *partition.Partition
 	p.RankAbove(highest)
 }
 
-// ranksElsewhere returns the highest rank of partitions that are not led here; false: that of one is not known. All inserts that wait for the epoch of the partition id to begin share
-// one question.
+// ranksElsewhere returns the highest rank of partitions that are not led here; false: that of one of them is not known. All inserts that wait for the epoch of
+// the partition id to begin share one question.
 func (s *Server) ranksElsewhere(ctx context.Context, t *table, id point.PartitionID, seq uint64, all []*topology.Partition) (point.Stamp, bool) {
 	if s.deps.Parents == nil || len(all) > askRanksMax || slices.ContainsFunc(all, func(at *topology.Partition) bool { return at.State != topology.Unload }) {
 		return 0, false
@@ -110,8 +111,8 @@ func (s *Server) ranksElsewhere(ctx context.Context, t *table, id point.Partitio
 	return highest.(point.Stamp), true
 }
 
-// askRanks asks for the ranks of all partitions at once. It ends within RankWithin, whether the insert that began it is still there or not. It is canceled then and has no deadline: a busy
-// server that misses one counts as one that does not answer, and gets no other calls for a while either.
+// askRanks asks for the ranks of all partitions at once. It ends within RankWithin, even if the insert that began it has gone. It ends by a cancellation and
+// not by a deadline: a busy server that misses a deadline counts as one that does not answer, and gets no other calls for a while either.
 func (s *Server) askRanks(ctx context.Context, t *table, all []*topology.Partition) (point.Stamp, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -131,7 +132,8 @@ func (s *Server) askRanks(ctx context.Context, t *table, all []*topology.Partiti
 	return slices.Max(ranks), nil
 }
 
-// rankElsewhere returns the highest rank of a partition that accepts no more rows: its leader's, or where it has none that of a copy here which has all acked rows.
+// rankElsewhere returns the highest rank of a partition that accepts no more rows, from its leader, or, if it has none, from a copy here that has all acked
+// rows.
 func (s *Server) rankElsewhere(ctx context.Context, t *table, at *topology.Partition) (point.Stamp, error) {
 	highest, err := s.deps.Parents.HighestRank(ctx, t.name, at)
 	for fault.Is(err, fault.Stale) {
@@ -172,9 +174,10 @@ func (s *Server) HighestRank(_ context.Context, name string, id point.PartitionI
 	return highest, nil
 }
 
-// rankHere returns the highest rank of the rows of a partition that are here. final: it has all rows that were ever acked for the partition, and no other will be. It unloads, is led here, its
-// gate is sealed, and no row is under way. Its epoch must have begun here: until then the leader before, cut off from the coordination store, may have rows acked by the whole list (Alone),
-// and this placement as one of that. A placement without rows has no catalogue entry; nor has one whose entry is lost.
+// rankHere returns the highest rank of the rows of a partition that are here. final: these are all rows that were ever acked for the partition, and no other
+// row will be: it unloads, is led here, its gate is sealed, and no row is under way. Its epoch must have begun here: until then the former leader, cut off from
+// the coordination store, may get rows acked by the whole list (Alone), of which this placement is one. A placement without rows has no catalogue entry; nor
+// has one whose entry is lost.
 func (s *Server) rankHere(t *table, at *topology.Partition) (highest point.Stamp, final bool) {
 	quiet := at.State == topology.Unload && t.gate(at.ID).quiet() // before its rank is read: a row that was under way would have a higher one
 	epoch, leads := s.leadership.MayAct(t.name, at.ID)

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/unload"
 )
 
-// sliceRefusals are the slices that are refused, of partitions that unload into ones that are led here. unload.Refusals has the rules.
+// sliceRefusals are the refused slices of partitions that unload into partitions led here. unload.Refusals has the rules.
 type sliceRefusals struct {
 	mu struct {
 		sync.Mutex
@@ -49,7 +49,7 @@ func (s *sliceRefusals) leave(how func(*unload.Refusals)) {
 	}
 }
 
-// ended returns nil once no slice of an epoch below one is being inserted, or else a channel that is closed when one has been.
+// ended returns nil if no slice of an epoch below the given one is being inserted, else a channel that is closed when the next slice is inserted.
 func (s *sliceRefusals) ended(p lease.Partition, below point.Epoch) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,9 +89,8 @@ func (s *Server) EndSlices(ctx context.Context, table string, parent point.Parti
 	}
 }
 
-// underItsLease reports why rows of another partition may not be inserted under the epoch of a pass: their sender chose this server by another lease. Builds that cannot name that are
-// believed: beside them no leader counts on refusals.
-// Errors are Stale.
+// underItsLease reports why rows of another partition may not be inserted under the epoch of a pass: their sender chose this server by another lease. A sender
+// of an older build cannot name the lease and is believed: beside such builds no leader counts on refusals. Errors are Stale.
 func underItsLease(table string, in *peer.Insert, pa pass) error {
 	if of := in.Staging; of != nil && of.Do == peer.Inherit && of.From != nil && of.From.Under != pa.epoch {
 		return fault.Errorf(fault.Stale, "partition %s/%d is led under epoch %d, and not under %d, as the sender of the slice of partition %d had read", table, in.Partition, pa.epoch, of.From.Under, of.From.Partition)

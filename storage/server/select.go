@@ -151,7 +151,8 @@ func (s *Server) leadsAll(q *peer.Select) error {
 	return nil
 }
 
-// knowsAll reports whether the map by which a query names its partitions has all those of a server's map in its range of time. Errors are Stale.
+// knowsAll reports whether the map by which a query names its partitions has all partitions that the server's map has in the query's range of time. Errors are
+// Stale.
 func knowsAll(q *peer.Select, m *topology.Map) error {
 	if q.MapNext == 0 || q.MapNext >= m.NextID {
 		return nil
@@ -269,10 +270,8 @@ func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	return &seriesSet{ctx: ctx, q: q, sn: sn, rest: all, ahead: ahead, batch: batchLen(len(all), ahead)}, nil
 }
 
-// SelectInTurns is Select for a peer: finding series, and reading a batch of them, each waits for a turn among evaluations and compactions. What travels to
-// a peer that reads slowly holds none.
-// The turn of finding ends before the set is returned, and each batch waits for its own: a turn that lasted as long as
-// the set would be held by a peer that reads slowly.
+// SelectInTurns is Select for a peer: finding series, and reading a batch of them, each waits for a turn among evaluations and compactions. The turn of finding
+// ends before the set is returned, and each batch waits for its own: a turn as long as the set would be held by a peer that reads slowly.
 func (s *Server) SelectInTurns(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
 	share := &lane.Share{}
 	end, err := s.turn(ctx, share)
@@ -488,7 +487,7 @@ func (r *reader) close() {
 	r.memory = nil
 }
 
-// room is how many values come behind those of a view in later ones, about.
+// room estimates how many values of later views come behind those of a view.
 // The rows of the first view are read with room for all others, so that each value is written once and nothing moves.
 func (r *reader) room(view int, lo, hi point.Nanos) int {
 	if r.ahead == nil {
@@ -522,7 +521,7 @@ func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) 
 	r.gathered = slices.Grow(r.gathered[:0], len(batch))[:len(batch)]
 	var before *rows.Gathered
 	for i := range r.gathered {
-		// Series that have rows in one view alone, as those of pods, need no room, and it is not booked: no more than a page's, or as much as there is.
+		// Series with rows in one view alone, as those of pods, need no room for later ones. Room is not booked, so it is bounded by a page's rows.
 		r.gathered[i].Reset(before, len(r.sn.views), pageRows/len(batch))
 		before = &r.gathered[i]
 	}
