@@ -125,7 +125,7 @@ func (b *budget) holds(r *largeRequest, held int64) {
 	r.held = held
 }
 
-// leave ends the turn of a large request, or its waiting.
+// leave ends the turn of a large request, or its wait for one.
 func (b *budget) leave(r *largeRequest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -191,7 +191,7 @@ func (b *budget) addLocked(table string, n int64) {
 	}
 }
 
-// littleOf is what a table that holds so much adds to little.
+// littleOf returns what a table with so many bytes adds to little: the bytes, or nothing if the table is not small.
 func (b *budget) littleOf(bytes int64) int64 {
 	if bytes < b.max/smallParts {
 		return bytes
@@ -268,13 +268,13 @@ func (c *charge) settle() {
 	}
 }
 
-// note adds bytes that are already held: the size of a batch is final only after it is filled. Later requests see them.
+// note books bytes that are already held: the size of a batch is final only after it is filled. Later requests see them.
 func (c *charge) note(n int64) {
 	c.of.add(c.table, n)
 	c.held += n
 }
 
-// noteRows says how many bytes the rows hold that were decoded.
+// noteRows books the bytes of the decoded rows.
 func (c *charge) noteRows(n int64) {
 	c.note(n - c.rows)
 	c.rows = n

@@ -232,15 +232,15 @@ func (f *Front) awaitMemory(ctx context.Context, c *call, come <-chan struct{}, 
 
 var errNoMemory = fault.Errorf(fault.Throttled, "the memory did not become free")
 
-// arrived notes when a request's body was there. The time for its answer is counted from the request's beginning, which is good for a body that is there at once. One that
-// came over a slow link has that time from now on: it would else be read and decoded whole, refused, and sent again, for ever.
+// arrived notes when a request's body was complete. The time for an answer counts from the request's beginning, which suits a body that is there at once. A
+// body that came over a slow link has that time from now on: else it would be read and decoded whole, refused, and sent again, for ever.
 func (f *Front) arrived(c *call, began, now time.Time) {
 	if now.Sub(began) >= f.settings.AnswerTimeMax/10 {
 		c.until = now.Add(f.settings.AnswerTimeMax)
 	}
 }
 
-// answering returns the context for all that follows the body: with the deadline that arrived set, else ctx.
+// answering returns the context for the work after the body: with the deadline that arrived set, else ctx.
 func (c *call) answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.until.IsZero() {
 		return ctx, func() {}

@@ -21,7 +21,7 @@ import (
 // a 408, for which Telegraf drops a batch.
 const prefetchBytes = 1
 
-// writeTimeMax is how long a client may need to read patientBytes of an answer. Only those to SHOW statements do not fit into a socket's buffer.
+// writeTimeMax is how long a client may need to read patientBytes of an answer. Only answers to SHOW statements do not fit into a socket's buffer.
 const writeTimeMax = 30 * time.Second
 
 func (f *Front) newFast() *fasthttp.Server {

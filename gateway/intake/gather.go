@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// A connection costs most while a server reads its request: the server's buffers, and a stack as deep as the decoding of a body needs. So the first
-// bytes of a request are gathered before a server sees the connection, and one that is silent between two requests is parked: it leaves its server, and waits on a
-// goroutine of its own that has reached no depth. At most largeBodiesMax requests with more than is gathered go to a server at once, since most that
-// are refused are refused by their header; of any further one gatherBytesMax bytes must come first.
+// A connection costs most while a server reads its request: the server's buffers, and a stack as deep as the decoding of a body needs. So the first bytes of a
+// request are gathered before a server sees the connection. And a connection that is silent between two requests is parked: it leaves its server, and waits on
+// a goroutine of its own with a small stack. Requests too large to gather go to a server at once while at most largeBodiesMax do so, since most refusals follow
+// from the header alone; of any further one gatherBytesMax bytes must come first.
 //
 //	accepted ──▶ peek ──▶ gather ──▶ fasthttp ──▶ closed
 //	              ▲  ▲                  │ nothing, or no whole request, for parkAfter

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// large gives the requests that need much memory their turns, one at a time. On a process that is never idle there is hardly ever a moment
-// at which a body of 64 MiB finds its memory free; its sender repeats it for ever, and all that its queue holds behind it waits as long.
+// large gives the requests that need much memory their turns, one at a time. In a process that is never idle a body of 64 MiB hardly ever finds its memory
+// free; its sender would repeat it for ever, and everything behind it in the sender's queue would wait.
 //
 //	large, does not fit ──▶ waits ──▶ has the turn ──▶ its memory is free: decoded ──▶ the turn ends
 //	                          ▲            │ meanwhile new requests of large tables
 //	                          │            ▼ wait before their bodies are read, at most holdBackMax
 //	                          └── the next one has the turn only after a rest as long as others were held back
 //
-// Memory of the requests that wait for the turn does not count against the one that has it: none of them ends before that one does. So the bytes held
-// exceed the bound by a quarter for them, and by three eighths for one request that fits only beside no other; its rows are bounded by their number alone.
+// Memory of the requests that wait for the turn does not count against the one that has it, since none of them ends before it. So the bytes held may exceed the
+// bound by a quarter for them, and by three eighths for one request that fits only beside no other; its rows are bounded by their number alone.
 //
 // It has no clock, lock, I/O or goroutine. The budget books the bytes that it grants.
 type large struct {
@@ -48,10 +48,10 @@ const (
 // most is what one request may hold beside no other, but for rows: 32 MiB as they came and the unpacked 64 MiB, while these move to their last buffer.
 func most(max int64) int64 { return max + max/4 }
 
-// never reports that a request cannot be given n bytes at any time.
+// never reports whether n bytes are more than a request can ever get.
 func never(max, held, n int64) bool { return held+n > most(max) }
 
-// ask notes that a request needs its need, and reports whether it may wait for it.
+// ask records a request with its need, and reports whether it may wait.
 func (l *large) ask(max int64, r *largeRequest) bool {
 	if r == l.holder {
 		return true
@@ -64,7 +64,7 @@ func (l *large) ask(max int64, r *largeRequest) bool {
 	return true
 }
 
-// step begins the next turn where it is time. The n bytes that it grants to a request are to be booked; nil: none.
+// step begins the next turn when it is time. The caller books the n bytes that it grants to a request; nil: it grants none.
 func (l *large) step(now time.Time, max, used int64) (granted *largeRequest, n int64) {
 	if l.holder == nil && len(l.waiting) > 0 && !now.Before(l.rest) {
 		l.holder, l.waiting = l.waiting[0], l.waiting[1:]
@@ -86,7 +86,7 @@ func (l *large) step(now time.Time, max, used int64) (granted *largeRequest, n i
 	return h, n
 }
 
-// holdsBack reports for how long new requests wait at most, so that memory becomes free.
+// holdsBack returns how long new requests wait at most, so that memory becomes free.
 func (l *large) holdsBack(now time.Time) time.Duration {
 	if l.holder == nil || l.holder.need == 0 {
 		return 0

@@ -21,9 +21,9 @@ const (
 	SmearParam  = "smear"
 )
 
-// option gives what a request says by a header and a parameter, "" for one that it cannot use; said is false where neither
-// says anything. All that say something must mean the same: a proxy may look at another one than we do, and a sender that
-// says yes and no must not be acked for what it did not mean. The error is Invalid and names the header.
+// option returns the value of an option that a request sets by a header or a parameter ("" for a way that it does not have); said is false where neither sets
+// it. All values must mean the same: a proxy may read another one than we do, and a sender that says yes and no must not get an ack for something it did not
+// mean. The error is Invalid and names the header.
 func option[T comparable](rq *Request, header, param string, parse func(string) (T, error)) (v T, said bool, err error) {
 	var first, at string
 	take := func(where, text string) error {
@@ -81,7 +81,7 @@ func (rq *Request) content() (media, encoding string, err error) {
 	return media, encoding, err
 }
 
-// wishes are what a write asks for beside being kept.
+// wishes are the options of a write.
 type wishes struct {
 	level  point.Level
 	atomic bool // all rows or none

@@ -74,7 +74,7 @@ func (f *Front) setPolicy(ctx context.Context, ts []token, by asker) error {
 	return f.keep(ctx, by, p.db, t, *p.keep)
 }
 
-// mayMakeShorter refuses a new policy that would delete rows: InfluxDB keeps those of the policy before by that one.
+// mayMakeShorter refuses a new policy that would delete rows: InfluxDB keeps rows by the policy under which they were written.
 func mayMakeShorter(ctx context.Context, t Table, db string) error {
 	cat, ok := t.(Catalogue)
 	if !ok {

@@ -6,8 +6,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// absentMatchersMax is how many matchers the selector below absent or absent_over_time may have. The engine turns them into labels at every step,
-// in a time that is their square: 20,000 cost half a second a step. No series has that many labels.
+// absentMatchersMax bounds the matchers of the selector below absent or absent_over_time. The engine makes labels of them at every step, at a cost that is
+// quadratic in their number: 20,000 cost half a second a step. No series has that many labels.
 const absentMatchersMax = 1000
 
 // boundAbsent refuses an expression in which absent or absent_over_time has more. The error is Invalid and names the selector.

@@ -12,13 +12,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// againWithin is for how long a query may have run to be evaluated again because a server fell silent: a longer one would cost as much once more.
+// againWithin bounds how long a query may have run that is evaluated again because a server fell silent: a longer one would cost as much once more.
 const againWithin = 10 * time.Second
 
-// answer evaluates, and once more where a server fell silent: if it stood still for a moment it answers on the next connection, and so does another one that leads by now.
+// answer evaluates, and once more if a server fell silent: a server that stood still for a moment answers on the next connection, or another one leads by now.
 //
-// All queries that waited for that server fail at the same moment. So a second evaluation begins only if none waits and there is a place at once, and as many at a time as there
-// are processors; else the first error is the answer. So it is where the second one is refused.
+// All queries that waited for that server fail at the same moment. So a second evaluation begins only if no query waits and a place is free at once, and at
+// most as many at a time as there are processors. Else, and if the second one is refused, the first error is the answer.
 func (q *query) answer(ctx context.Context, start time.Time) *promql.Result {
 	e := q.engine
 	if err := e.gate.Enter(ctx); err != nil {
@@ -53,8 +53,8 @@ func (q *query) second(ctx context.Context) (*promql.Result, func()) {
 	return q.evaluated(ctx)
 }
 
-// Ask lets ask read what the look-up answers, and once more where a server fell silent, under the rules of queries (query.answer): it keeps its place meanwhile. ask reads under
-// the context that it is given, with memory and warnings of its own: of a time that failed, none count.
+// Ask calls ask to read the look-up's answer, and once more if a server fell silent, by the rules of queries (query.answer); the look-up keeps its place. Each
+// call gets a context with memory and warnings of its own: those of a call that failed do not count.
 func (l *Lookup) Ask(ctx context.Context, ask func(context.Context) error) error {
 	again, gate := l.reader.engine.again, l.reader.lookups
 	publish, err := askOnce(ctx, ask)

@@ -13,9 +13,9 @@ import (
 
 // Divider is a Source that has plans evaluated where their rows are.
 type Divider interface {
-	// Divide cuts the steps of a plan over the rows of q into pieces, and has those evaluated for which one server has all rows of each
-	// series. Rows of the other pieces, which have neither part nor Open, are read by Select. Nil: the plan is not divided, and
-	// all rows are read. Errors are those of Select, columns.ErrAbandoned and columns.ErrTooManySamples.
+	// Divide cuts the steps of a plan over the rows of q into pieces. A piece for which one server has all rows of each series is evaluated there. Rows of the
+	// other pieces, which have neither part nor Open, are read by Select. Nil: the plan is not divided, and all rows are read. Errors are those of Select,
+	// columns.ErrAbandoned and columns.ErrTooManySamples.
 	Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*Divided, error)
 	// Together returns a context for concurrent calls of Divide about one table, as many as divisions. Each waits for the others before servers are asked, so that the questions to
 	// one server are sent as one request. If fewer calls are made the context must be cancelled.

@@ -8,8 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// growth bounds how large the labels of a series may become by label_replace and label_join. label_replace(x, "a",
-// "$1$1", "a", "(.*)") makes a value twice as long; thirty of them within each other make one byte a gigabyte.
+// growth bounds the size of the labels that label_replace and label_join make. label_replace(x, "a", "$1$1", "a", "(.*)") makes a value twice as long; thirty
+// of them, nested, make a gigabyte of one byte.
 type growth struct {
 	labels int64 // values that are made
 	times  int64 // each at most so many times as long as the longest there was

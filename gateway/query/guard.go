@@ -162,8 +162,8 @@ func (g *guard) relieve(h heap) {
 // guardPatience is how many periods the guard waits for a query that it ended before it ends another.
 const guardPatience = 60
 
-// guardGrowth is the part of the limit by which the heap must have grown since a query that holds little began before that query is ended: bodies
-// of writes make it grow by a tenth in the time of a small query.
+// guardGrowth: a query that holds little is ended only if the heap has grown by this part of the limit since it began. Bodies of writes alone make the heap
+// grow by a tenth in the time of a small query.
 const guardGrowth = 4
 
 // largest marks as ended the evaluation that holds most, of those that are not. It spares one that holds little if the heap

@@ -141,8 +141,8 @@ func (r *Reader) usage(loan *budget.Loan) *usage {
 // Turn makes one for an answer that is encoded. End it.
 func (r *Reader) Turn() *lane.Turn { return r.engine.lane.Turn(&lane.Share{}) }
 
-// turnFor acquires the turn in which a source is asked. One that asks other processes waits for them, and needs none: one server that is slow, or a partition without a
-// leader, would hold up all other queries of a gateway.
+// turnFor acquires the turn in which a source is asked. A source that asks other processes needs none, since it only waits for them: with a turn, one slow
+// server or one partition without a leader would hold up all other queries of a gateway.
 func (r *Reader) turnFor(ctx context.Context, t *lane.Turn) error {
 	if r.remote {
 		t.End()

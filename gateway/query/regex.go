@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// regexStepsMax bounds the steps that repetitions in the regular expressions of a query stand for. (a{1000}){1000} has 14 bytes,
-	// and 40 MB to compile, which the parser does; ten in one selector are ten times as much.
+	// regexStepsMax bounds the steps that repetitions in the regular expressions of a query stand for. The parser compiles them: (a{1000}){1000} has 14 bytes
+	// and needs 40 MB, ten of them in one selector ten times as much.
 	regexStepsMax = 20_000
 	// regexGroupsBytesMax bounds the memory that the regular expressions of a query need for the ends of their groups. The matcher keeps both ends
 	// of each group for each step that it may be at, and keeps that memory for the next match: 10,000 groups such as (a|b)? needed 3 GB. 700 of
@@ -109,7 +109,7 @@ func short(s string) string {
 	return s
 }
 
-// costOfRegex is nothing for a text that is no regular expression.
+// costOfRegex is zero for a text that is no regular expression.
 func costOfRegex(s string) (c regexCost) {
 	if c.classes = countClasses(s); c.classes > regexClassesMax || !strings.ContainsAny(s, "{(") {
 		return c
