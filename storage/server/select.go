@@ -521,7 +521,8 @@ func (r *reader) gather(batch []found, lo, hi point.Nanos) (ok bool, err error) 
 	r.gathered = slices.Grow(r.gathered[:0], len(batch))[:len(batch)]
 	var before *rows.Gathered
 	for i := range r.gathered {
-		// Series with rows in one view alone, as those of pods, need no room for later ones. Room is not booked, so it is bounded by a page's rows.
+		// Series with rows in one view alone, as those of pods, need no room for later ones. Room is not booked, so it is bounded: by a page's rows, or as many
+		// as there are.
 		r.gathered[i].Reset(before, len(r.sn.views), pageRows/len(batch))
 		before = &r.gathered[i]
 	}

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// arrival is a message that arrives, and the memory that it holds. It may lose that from another goroutine, while its reader waits for the next piece.
+// arrival is a message that arrives, with the memory that it holds. Another goroutine may free that memory while the reader waits for the next piece.
 //
 //	first piece ─▶ enter: a buffer for all of an insert ─▶ pieces ─▶ whole ─▶ the message, counted until its buffer is freed
 //	                └ of another request: its pieces                └ drop: no room any more, the first record's header is left
@@ -79,8 +79,9 @@ func (a *arrival) keep(piece mem.BufferSlice) error {
 	return nil
 }
 
-// whole passes the message to the caller, which frees its buffer. release, unless it is nil, is to be called when the message is done: until then its bytes count. Nil:
-// those of an insert count until the buffer is freed, and the caller counts others. The error is errNoRoom where the message lost its room after its last piece had come.
+// whole passes the message to the caller, which frees its buffer. The caller calls release, unless it is nil, when it is done with the message: until then the
+// bytes count. With a nil release the bytes of an insert count until its buffer is freed, and the caller counts those of other messages. The error is errNoRoom
+// if the message lost its room after its last piece had come.
 func (a *arrival) whole() (data mem.BufferSlice, release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,19 +17,20 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// gRPC gathers a message until it is whole, of up to 33 MiB in each of 1,024 streams of a connection, and asks for no permission. So the messages of requests are read here,
-// from gRPC's transport: the length comes first, is held against the bound of its method, and is counted. A message longer than a piece waits for room once its first
-// piece has come: a length alone holds nothing.
+// gRPC by itself would gather whole messages without a common bound: up to 33 MiB in each of 1,024 streams of a connection. So the messages of requests are
+// read here, from gRPC's transport: the length comes first, is compared with the bound of its method, and is counted. A message longer than a piece waits for
+// room once its first piece has come: a length alone reserves nothing.
 //
 //	transport ─5 bytes─▶ length ─▶ bound of the method ─▶ first piece ─▶ more: room of its kind, shared by peers ─▶ pieces, never long without one ─▶ message
 //	                                                                    └ none: counted alone ───────────────────▶ message
 //
-// A message of inserts is counted as long as its memory is held. Those of links need no room: a server has one link to each other, which must never wait.
+// A message of inserts is counted as long as its memory is held. Messages of links need no room: a server has one link to each other server, which must never
+// wait.
 
 const (
 	// requestMessageMax bounds a message of a call, other than inserts and links: longer requests come in chunks of chunkBytesMax, and a plan has evaluateMax.
 	requestMessageMax = evaluateMax
-	// shortMessage is the length up to which an insert does not wait for long ones.
+	// shortMessage is the length up to which an insert need not wait for long ones.
 	shortMessage = chunkBytesMax + 4<<10
 	// arrivingPiece is how much of a message is read at a time, about a frame of HTTP/2: a connection carries frames of its streams by turns, so that a piece of each comes soon
 	// on a slow connection, too. It is also the length up to which a message needs no room: pings, heartbeats and most reads pass whatever else arrives.
@@ -72,10 +73,10 @@ func (a *arrivals) of(n int, of arrivingKind) *sharedRoom {
 	return a.short
 }
 
-// errNoRoom is the reason why a message is not kept. Of inserts, where it is one record, as gateways send it, that is answered; else its stream ends.
+// errNoRoom is the reason why a message is not kept. It is the answer to an insert of one record, as gateways send them; any other stream ends.
 var errNoRoom = fault.Errorf(fault.Throttled, "messages that are being received have all the room there is; try again later")
 
-// messageReader is the part of gRPC's transport that reads. A test holds it against the version of gRPC that is used.
+// messageReader is the part of gRPC's transport that reads. A test checks that the gRPC in use has it.
 type messageReader interface {
 	ReadMessageHeader(header []byte) error
 	Read(n int) (mem.BufferSlice, error)
@@ -103,7 +104,7 @@ const (
 	ofLink
 )
 
-// arriving has a call's messages read here. Of a transport that gRPC does not serve itself they are read by gRPC.
+// arriving reads a call's messages here. gRPC reads them where the transport is not its own.
 func (s *Server) arriving(name string, ss grpc.ServerStream) grpc.ServerStream {
 	from, ok := grpc.ServerTransportStreamFromContext(ss.Context()).(messageReader)
 	if !ok {
@@ -253,9 +254,9 @@ func (a *arrivingStream) read(n int, wait *wait, keep func(piece mem.BufferSlice
 	return 0, nil
 }
 
-// wait closes the connection of a call when nothing of a message has come for Server.requestMax: half a message would hold its memory as long as its connection lives, and
-// gRPC ends a wait only with its handler or its connection. Long before, a message of which nothing comes loses its room to others that wait for some. It counts steps, so that a
-// time in which this process did not run is one of them.
+// wait closes the connection of a call when nothing of a message has come for Server.requestMax: else half a message would hold its memory as long as its
+// connection lives, since gRPC ends a wait only with its handler or its connection. Long before that, a message of which nothing comes loses its room to others
+// that wait for some. It counts steps, not time: a pause of this process is one step.
 type wait struct {
 	s    *Server
 	conn net.Conn // nil: none to close
@@ -319,7 +320,7 @@ func (w *wait) came() {
 	w.mu.silent = 0
 }
 
-// holding has a message lose its room when nothing of it comes from now on, until done is called.
+// holding makes a message lose its room if nothing of it comes between now and the call of done.
 func (w *wait) holding(in *arrival) (done func()) {
 	set := func(in *arrival) {
 		w.mu.Lock()

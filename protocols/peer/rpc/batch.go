@@ -201,7 +201,8 @@ func decodeBatchHead(b []byte) (h batchHead, err error) {
 	switch {
 	case batchLen+h.packed+h.series+h.times+h.hists+h.ranks+h.values != len(b):
 		return h, fault.Errorf(fault.Corrupt, "a batch of %d bytes whose parts do not fill it", len(b))
-	// Memory is allocated by these numbers, so each is held against bytes that are here: a series has two of them at least, and a column of times belongs to a series.
+	// Memory is allocated by these numbers, so each is checked against the bytes that have come: a series needs at least two, and a column of times belongs to
+	// a series.
 	case h.count > h.series/2 || h.count > labelSetsMax || h.columns > h.count || h.values%8 != 0 || h.ranks > 0 && !h.ranked:
 		return h, fault.Errorf(fault.Corrupt, "a batch of %d series and %d columns does not fit its %d bytes", h.count, h.columns, len(b))
 	}
@@ -329,8 +330,8 @@ func readRanks(s *peer.Series, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// columns reads the columns of times. A column is there because a series has a value for each of its times, so together they have at most rows rows, the number of values:
-// without that bound a run of a few bytes could ask for memory of any size.
+// columns reads the columns of times. For each time of a column some series has a value, so all columns together have at most as many times as there are
+// values, rows. Without that bound a run of a few bytes could ask for memory of any size.
 func (r *batchReader) columns(b []byte, n, rows int) error {
 	r.cols = r.cols[:0]
 	for range n {

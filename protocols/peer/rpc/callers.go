@@ -7,8 +7,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// callers counts the calls of each peer, and those of which the request is not read at the moment: of each of these gRPC may hold serverStreamWindow. A peer has as many calls as
-// two connections can carry, however many it opens: the second is there while the first one is not known to have ended. Safe for concurrent use.
+// callers counts the calls of each peer, and those whose request is not being read at the moment: for each of these gRPC may hold serverStreamWindow. A peer
+// may have as many calls as two connections can carry, however many it opens: two, since a new one may be there before the end of the old one is known. Safe
+// for concurrent use.
 type callers struct {
 	unreadMax int         // constant: where more are not read, peers that have more than their part of them get no further call
 	held      budget.Held // of those that are not read
@@ -24,7 +25,7 @@ type caller struct{ calls, unread int }
 const (
 	// callerMax bounds the calls of a peer.
 	callerMax = 2 * streamsMax
-	// unreadLeast is the least that unreadMax is.
+	// unreadLeast is the minimum of unreadMax.
 	unreadLeast = 512
 )
 
@@ -99,7 +100,7 @@ func (a *arrivingStream) readsLocked(reads bool) {
 	a.s.callers.notRead(a.peer, u.held)
 }
 
-// end counts the call no more, also if another goroutine still reads it.
+// end stops counting the call, even if another goroutine still reads it.
 func (a *arrivingStream) end() {
 	a.unread.mu.Lock()
 	a.readsLocked(true)

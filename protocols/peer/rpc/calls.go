@@ -92,7 +92,7 @@ func (p *Peer) StagedStats(ctx context.Context, table string) (*peer.Stats, erro
 
 var _ peer.StagedRanger = (*Peer)(nil)
 
-// StagedTimes implements peer.StagedRanger. A server of an older build is Invalid: it is asked in each query, and is there.
+// StagedTimes implements peer.StagedRanger. A server of an older build is Invalid, not Unavailable: every query asks it, and it is not away.
 func (p *Peer) StagedTimes(ctx context.Context, table string) (lo, hi point.Nanos, err error) {
 	var a peerpb.Stats
 	err = p.call(ctx, methodStagedTimes, &peerpb.StatsQuery{Table: table}, &a)
@@ -104,7 +104,7 @@ func (p *Peer) StagedTimes(ctx context.Context, table string) (lo, hi point.Nano
 
 var _ peer.SliceEnder = (*Peer)(nil)
 
-// EndSlices implements peer.SliceEnder. A server of an older build is Invalid: it is asked again and again, and is there.
+// EndSlices implements peer.SliceEnder. A server of an older build is Invalid, not Unavailable: it is asked again and again, and it is not away.
 func (p *Peer) EndSlices(ctx context.Context, table string, parent point.PartitionID, below point.Epoch) error {
 	err := p.call(ctx, methodEndSlices, &peerpb.EndSlices{Table: table, Partition: uint64(parent), Epoch: uint64(below)}, &nothing{})
 	if errors.Is(err, errOlder) {
@@ -115,7 +115,7 @@ func (p *Peer) EndSlices(ctx context.Context, table string, parent point.Partiti
 
 var _ peer.SealedRanker = (*Peer)(nil)
 
-// HighestRank implements peer.SealedRanker. A server of an older build is Invalid: it is there.
+// HighestRank implements peer.SealedRanker. A server of an older build is Invalid, not Unavailable: it is not away.
 func (p *Peer) HighestRank(ctx context.Context, table string, id point.PartitionID) (point.Stamp, error) {
 	var a peerpb.HighestRank
 	err := p.call(ctx, methodHighestRank, &peerpb.RankQuery{Table: table, Partition: uint64(id)}, &a)

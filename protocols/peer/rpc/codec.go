@@ -67,7 +67,8 @@ func (m *message) whole() mem.Buffer {
 	return b
 }
 
-// bufferPool has sizes for messages of links and chunks: a message of 40 KiB has a whole MiB in gRPC's own pool, and a frame in it keeps all of that.
+// bufferPool has sizes for messages of links and chunks: in gRPC's own pool a message of 40 KiB gets a whole MiB, and one frame of it keeps all of that in
+// memory.
 var bufferPool = mem.NewTieredBufferPool(bufferSizes...)
 
 var bufferSizes = []int{256, 1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128<<10 + 4<<10, linkMessageBytes + linkMessageBytes/2, chunkBytesMax + 4<<10, 512 << 10, 1<<20 + 4<<10, 2 << 20, 4 << 20, 8 << 20, 16 << 20, messageBytesMax}

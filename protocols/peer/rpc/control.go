@@ -11,9 +11,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/pace"
 )
 
-// Frames that carry nothing cost a server more than their sender: a call that is reset as soon as it begins starts a handler, and SETTINGS and PING ask for an answer.
-// A peer with a defect, or a program at a port that is not secured, sends a hundred thousand a second, and writes of all others last seconds. So a connection that sends
-// more of them than any peer of ours is read more slowly: its sender waits, and no other peer does.
+// HTTP/2 frames without content cost a server more than their sender: a call that is reset as soon as it begins starts a handler, and SETTINGS and PING demand
+// an answer. A hundred thousand a second, of a faulty peer or of any program where the port is not secured, make all other writes last seconds. So a connection
+// that sends more of them than our peers ever do is read more slowly: its sender waits, and no other peer does.
 const (
 	controlPerSecond = 1000
 	controlBurst     = 2000            // a gateway that gives up all its calls at once sends callsMax resets

@@ -247,8 +247,8 @@ func (p *Peer) LastReceived() time.Time {
 	return p.began.Add(time.Duration(p.mu.line.received.Load()))
 }
 
-// Silence is for how long the peer has owed a sign of life: since it was first asked for one, on this connection or one before, and has sent nothing. 0: it owes none. A peer that works
-// answers within milliseconds, beside whatever else it does.
+// Silence is how long the peer has owed a sign of life: the time since it was first asked for one, on this connection or an earlier one, and has sent nothing.
+// 0: it owes none. A healthy peer answers within milliseconds, however busy.
 func (p *Peer) Silence() time.Duration {
 	if asked := p.asked.Load(); asked > p.received.Load() {
 		return max(1, p.now()-time.Duration(asked))
@@ -304,8 +304,8 @@ func (p *Peer) call(ctx context.Context, method string, q proto.Message, a proto
 	return p.callBooked(ctx, method, q, a, func(int) error { return nil })
 }
 
-// lookUp is call for an answer that is as long as a user's request makes it. The loan of ctx has it before it is kept: as it comes, and decoded. Errors are those of
-// the loan, too.
+// lookUp is call for an answer whose length depends on a user's request. The loan of ctx books it before it is kept, both as it came and decoded. Errors are
+// also those of the loan.
 func (p *Peer) lookUp(ctx context.Context, method string, q proto.Message, a proto.Message) error {
 	loan, came := budget.LoanOf(ctx), int64(0)
 	err := p.callBooked(ctx, method, q, a, func(n int) error {

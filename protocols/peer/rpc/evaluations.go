@@ -98,8 +98,8 @@ func (p *Peer) evaluations(ctx context.Context, request []byte, a *answers) (err
 	return p.fault(ctx, l, methodEvaluations, err)
 }
 
-// receiveAnswers returns nil when no evaluation is left, where the stream is kept or the server may go on, and else at the end of the stream. A kept stream that
-// ends before is Unavailable.
+// receiveAnswers returns nil at the end of the stream, or, if the stream is kept or the server may go on, as soon as no evaluation is left. A kept stream that
+// ends before that is Unavailable.
 func (p *Peer) receiveAnswers(cs grpc.ClientStream, request []byte, a *answers, kept bool) error {
 	buf, _ := pooled(request)
 	if err := sendBuffer(cs, buf); err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver has the reason
@@ -326,7 +326,7 @@ func (s *Server) answerEvaluations(ss grpc.ServerStream, request []byte, decode 
 	return err
 }
 
-// evaluation answers one. A panic is its outcome, and not that of those that came with it.
+// evaluation answers one. A panic is the outcome of this one alone, not of those that came with it.
 func (s *Server) evaluation(ctx context.Context, storage peer.Evaluator, e *peer.Evaluation, give func([]byte) error) (err error) {
 	defer func() { s.logPanic(err) }()
 	defer fault.Caught(&err)
