@@ -19,8 +19,8 @@
 //     that have one serial in common are equal up to that serial.
 //   - A placement joins an epoch in four durable steps: it raises its epoch, compares the ends of its epochs with the head's, sets frames
 //     aside that the head does not have and cuts them, and only then accepts and reports.
-//   - The head acknowledges frames that every placement has reported that may be in the in-sync list. This includes a placement with a listing
-//     or removal requested and not yet answered, and one that may be sure: the head answered so less than 1.3 s ago.
+//   - The head acknowledges a frame once every placement has reported it that may be in the in-sync list. That includes a placement whose
+//     listing or removal is requested and not yet answered, and one that may still be sure: the head answered its ping less than 1.3 s ago.
 //   - A placement is added to the chain, and counts, before the head asks to list it; it is removed from the list before it stops counting.
 //   - A member is *sure* that it has every acknowledged row for 1 s from when it sent a ping that the head answered. The head does not answer
 //     members that it is about to remove, and is itself sure only while every listed member answers it under its epoch.

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// The ends of a log: per epoch, by rising epochs, the last frame that it holds. Epochs without a frame are missing.
+// The ends of a log: for each epoch, in rising order, the last frame that the log holds of it. Epochs without a frame are missing.
 //
 //	head's     5/100          7/140                     common: 7/120 — the newest epoch that both have, as far as both have it
 //	member's   5/100  6/103?  7/120                     (6 cannot be: 7's first frame has one predecessor, and both logs have it)

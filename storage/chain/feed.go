@@ -38,7 +38,7 @@ func (m *Machine) feedOf(to Member) *feed {
 	return nil
 }
 
-// feedOnly makes exactly these be fed. One that was fed before goes on where it was, and reports again.
+// feedOnly feeds exactly these members. One that was fed before goes on where it was, and reports again.
 func (m *Machine) feedOnly(tos ...Member) {
 	var feeds []*feed
 	for _, to := range tos {
@@ -58,7 +58,7 @@ func (m *Machine) pump(f *feed) {
 		return
 	}
 	if len(f.chunks) == 0 {
-		f.moved = m.now // nothing was on its way: frames sent now have their time to arrive
+		f.moved = m.now // nothing was on its way: the time for frames sent now begins now
 	}
 	f.asking = true
 	m.do(PassOn{To: f.to, After: f.sent, BytesMax: m.set.WindowBytes - f.inflight})

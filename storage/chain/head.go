@@ -51,7 +51,7 @@ type head struct {
 	latelyAt       Time
 }
 
-// joinLag is how far a placement may be behind, with everything that it has fsynced, to be added to the chain.
+// joinLag bounds how far the fsynced end of a placement may be behind when it is added to the chain.
 const joinLag = time.Second
 
 // peer is a placement that is not the head, in the chain or not.
@@ -77,7 +77,7 @@ type peer struct {
 	pause Time // how long it must keep up; 0: it was neither
 }
 
-// owed is a member that may be listed and is not in the chain: while there is one, nothing is acknowledged.
+// owed is a member that is not in the chain but may be listed, or sure: while there is one, nothing is acknowledged.
 type owed struct {
 	member Member
 	until  Time // 0: its removal may not be committed yet
@@ -151,7 +151,7 @@ func (m *Machine) refeed() {
 	m.feedOnly(append(slices.Clone(m.successors()), m.candidates()...)...)
 }
 
-// mayBeListed are those that the lease row may name now. The result must not be changed.
+// mayBeListed are the members that the lease row may name now. The result must not be changed.
 func (m *Machine) mayBeListed() []Member {
 	if m.head.asked == nil {
 		return m.head.list
@@ -190,7 +190,7 @@ func (m *Machine) peer(x Member) *peer {
 	return p
 }
 
-// known is the peer of a placement that sent a message or was invited; nil: there was none.
+// known returns the peer of a placement that sent a message or was invited; nil: it did not, and was not.
 func (m *Machine) known(x Member) *peer {
 	for _, p := range m.head.peers {
 		if p.member == x {
@@ -249,8 +249,8 @@ func (m *Machine) Accepts() error {
 	return nil
 }
 
-// unreached returns the member that no frame reached for a time, though the one before it in the chain has some for it: the link between the two is cut, or the one
-// way of it that frames take. A member that is busy, or has a slow disk, gets frames and is late with reports.
+// unreached returns the member that no frame has reached for a time, though its predecessor in the chain has some for it: the link between the two is cut, or
+// its direction towards the member. A member that is only busy, or has a slow disk, gets frames and is late with reports.
 func (m *Machine) unreached(now Time, within time.Duration) *Member {
 	h := &m.head
 	if len(h.unacked) == 0 || now-h.progress < within {
@@ -327,8 +327,8 @@ func (m *Machine) acknowledge() {
 	m.do(Acked{m.epoch, upto})
 }
 
-// direct is the end that all of the chain have fsynced and applied, by the members' pings: reports do not come where the link between two members is cut in that way. all: each
-// follows this order.
+// direct is the end that all of the chain have fsynced and applied, by the members' pings to this head: reports do not come if a link between two members is
+// cut in their direction. all: each member follows this order.
 func (m *Machine) direct() (upto point.Serial, all bool) {
 	upto = m.own
 	for _, x := range m.order[1:] {
@@ -355,7 +355,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 		m.wake()
 	}
 	switch {
-	case msg.Version == m.version: // it follows this order, which began then: so the row that the order acknowledges first is read at once
+	case msg.Version == m.version: // it follows this order since then: so the first row that the order acknowledges can be read at once
 		p.answered = max(p.answered, m.head.ordered)
 	case m.now-p.invited >= m.set.PingEvery:
 		m.invite(from)
@@ -369,8 +369,8 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	m.grant(p, msg.Sent)
 }
 
-// reportAgain has a member report once it and the one before it follow this order: one that was first has reported to a placement that ignored it, and frames would wait for its
-// next report, PingEvery later.
+// reportAgain makes a member report once it and its predecessor follow this order. Else, if the member followed first, its report came to a predecessor that
+// ignored it, and frames would wait PingEvery for its next report.
 func (m *Machine) reportAgain(joined Member) {
 	i := slices.Index(m.order, joined)
 	for _, at := range [...]int{i, i + 1} {
@@ -396,7 +396,8 @@ func (m *Machine) grant(p *peer, sent Time) {
 	m.send(p.member, Pong{Epoch: m.epoch, Sent: sent, For: left})
 }
 
-// grantLate answers, once this head is sure, the pings that it answered while it was not since its rest ended: a read need not wait for the next ping.
+// grantLate answers pings again once this head is sure: those since the end of its rest that it answered while it was not sure. So a read need not wait for the
+// next ping.
 func (m *Machine) grantLate() {
 	if m.surelyLeads(m.now) <= 0 {
 		return
@@ -414,8 +415,8 @@ func (m *Machine) counted(x Member) bool {
 	return slices.Contains(m.order, x) && slices.Contains(h.list, x) && (h.asked == nil || slices.Contains(h.asked, x))
 }
 
-// surelyLeads returns for how long this head is surely the only one: every placement that might lead after it, that is every one that may be
-// listed, follows it at this moment, or did less than sureFor ago.
+// surelyLeads returns for how long this head is surely the only one: every placement that might lead after it, which is every one that may be listed, follows
+// it now, or did less than sureFor ago.
 func (m *Machine) surelyLeads(now Time) Time {
 	left := sureFor
 	for _, x := range m.mayBeListed() {
@@ -457,7 +458,7 @@ func (m *Machine) tendChain() {
 			return
 		}
 		for _, x := range m.others() {
-			if p := m.peer(x); p.version != m.version || m.now-p.lastMessage >= 2*m.set.PingEvery { // its process may be a new one, which knows of no chain
+			if p := m.peer(x); p.version != m.version || m.now-p.lastMessage >= 2*m.set.PingEvery { // its process may be a new one, without a chain
 				m.invite(x)
 			}
 			m.send(x, m.ask(m.version))
@@ -485,7 +486,7 @@ func (m *Machine) tendChain() {
 	}
 }
 
-// takeOut removes a member from the chain that is silent, or that holds everything up.
+// takeOut removes a member from the chain that is silent, or that delays all acks.
 func (m *Machine) takeOut() {
 	for _, x := range m.order[1:] {
 		if m.silent(m.peer(x)) {
@@ -504,13 +505,13 @@ func (m *Machine) takeOut() {
 			m.drop(x, Unmapped)
 			return
 		}
-		if m.unmapped(x) && !m.head.fixed && m.agreed() && m.unsure(x) { // one row at a time: while the store does not answer, all that may be listed must acknowledge
+		if m.unmapped(x) && !m.head.fixed && m.agreed() && m.unsure(x) { // one at a time: until the store answers, all that may be listed must confirm frames
 			m.drop(x, Unmapped)
 			return
 		}
 	}
 	for _, x := range m.order[1:] {
-		if m.spared(x) && !m.head.fixed && m.agreed() && m.unsure(x) { // no row waits for its removal but for the row's change
+		if m.spared(x) && !m.head.fixed && m.agreed() && m.unsure(x) { // rows need not wait for its removal, only for the change of the lease row
 			m.drop(x, SlowDisk)
 			return
 		}
@@ -536,28 +537,28 @@ func (m *Machine) takeOut() {
 	}
 }
 
-// dropFor removes a member that answers and holds everything up. It must keep up for a while before it is added again, twice as long each time.
+// dropFor removes a member that answers but delays all acks. It must keep up for a while before it is added again, each time for twice as long.
 func (m *Machine) dropFor(x Member, why Event, first time.Duration) {
 	p := m.peer(x)
 	if m.now-p.since > min(wellFor*p.pause, m.set.RelistMax) {
-		p.pause = 0 // it was well for long, and this is another failure
+		p.pause = 0 // it kept up for long since, so this is a new failure
 	}
 	p.pause = min(max(2*p.pause, first), m.set.RelistMax)
 	m.drop(x, why)
 }
 
-// unmapped reports whether the map has a placement no more. It may be listed, and have every row, and must be removed from the list before its server
-// may remove it.
+// unmapped reports whether the map has a placement no more. Such a placement may be listed, and have every row; its server may remove it only after it left the
+// list.
 func (m *Machine) unmapped(x Member) bool {
 	return m.head.mapped != nil && !slices.Contains(m.head.mapped, x.Placement)
 }
 
-// unsure reports whether a member that is made sure no more is surely not sure any longer, by this head or by one before it. The next head does not know of a
-// member that neither the row nor the map has, and waits for none: so it is unsure before it leaves the row.
+// unsure reports whether a member that gets no more grants is by now certainly not sure, by grants of this head or an earlier one. It must be so before it
+// leaves the row: the next head does not know of a member that neither row nor map has, and would not wait for it.
 func (m *Machine) unsure(x Member) bool { return m.now >= m.unsureFrom(x) }
 
-// unsureFrom is from when on a member is surely not sure, if it is not made sure any more: this head made it sure when it answered it last, and a head before this one
-// could no longer when this one began.
+// unsureFrom is the time from which a member without further grants is certainly not sure: this head's last grant was its last answer to the member, and an
+// earlier head could grant nothing any more when this one began.
 func (m *Machine) unsureFrom(x Member) Time {
 	last := m.head.began
 	if p := m.known(x); p != nil {
@@ -569,7 +570,7 @@ func (m *Machine) unsureFrom(x Member) Time {
 // agreed reports whether the row's list is that of the chain, as last seen.
 func (m *Machine) agreed() bool { return m.head.asked == nil && same(m.order, m.head.list) }
 
-// unanswered is for how long the row's list has not been that of the chain.
+// unanswered is how long the row's list has differed from that of the chain.
 func (m *Machine) unanswered() Time { return m.now - m.head.since }
 
 func (m *Machine) drop(x Member, why Event) {
@@ -593,12 +594,13 @@ func (m *Machine) takeIn() {
 		if p.near == 0 {
 			p.near = max(m.now, 1)
 		}
-		// While the store does not answer, nothing is acknowledged without a placement that may be listed: then it need not prove itself for long.
+		// While the store does not answer, no frame is acknowledged without the placements that may be listed: such a one need not prove for long that it keeps
+		// up.
 		if unanswered := slices.Contains(m.mayBeListed(), x) && m.unanswered() >= joinLag; (m.now-p.near < p.pause || m.unmapped(x) || m.spared(x)) && !unanswered {
 			continue
 		}
 		if f.sent.Less(m.end) {
-			continue // frames that just came are passed on first; while rows come all the time, that says nothing about how well it keeps up
+			continue // frames that just came are passed on first; under steady load this says nothing about how well it keeps up
 		}
 		p.since = m.now
 		m.do(Note{TakenIn, x})
@@ -607,7 +609,7 @@ func (m *Machine) takeIn() {
 	}
 }
 
-// lag is why a placement that is not in the chain does not keep up with it.
+// lag is the reason why a placement outside of the chain does not keep up with it.
 type lag uint8
 
 const (
@@ -620,7 +622,7 @@ const (
 	lagInFlight
 )
 
-// lags returns why a placement that is not in the chain does not keep up with it. Every step of a head asks, so the words are made elsewhere.
+// lags returns the lag of a placement outside of the chain. Every step of a head asks, so lagWhy makes the words.
 func (m *Machine) lags(p *peer, f *feed) lag {
 	switch {
 	case m.silent(p):
@@ -748,8 +750,8 @@ func (m *Machine) listSet(in ListSet) {
 	}
 }
 
-// memberLeaves handles the message that a member's process ends. It counts only if that process has a ping of this head which was sent after the head's last answer to the
-// placement: an older process may have said it, and a later one may be sure.
+// memberLeaves handles the message that a member's process ends. It counts only if that process has received a ping that this head sent after its last answer
+// to the placement: else an older process may have sent the message, and a later one may be sure.
 func (m *Machine) memberLeaves(from Member, msg Leave) {
 	switch {
 	case m.role != leading:
@@ -776,7 +778,7 @@ func (m *Machine) memberLeaves(from Member, msg Leave) {
 	m.release(p)
 }
 
-// release answers a placement that leaves, once nothing waits for its report, or if the chain needs it.
+// release answers a placement that leaves, once no frame waits for its report, or if the chain cannot do without it.
 func (m *Machine) release(p *peer) {
 	others := 1
 	for _, x := range m.others() {

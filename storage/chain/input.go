@@ -77,7 +77,7 @@ type (
 	}
 	// Leaving says that this process is about to end: the placement asks its head to remove it from the chain. This stays true until the process ends.
 	Leaving struct{}
-	// Wanted says that a read needs this placement to be sure: a quiet chain wakes.
+	// Wanted says that a read needs this placement to be sure, so that a quiet chain wakes.
 	Wanted struct{}
 	// Linked says that a link to a server is new, and its process may be, too; or that it has ended, and its process may have.
 	Linked struct{ Server topology.ServerID }
@@ -143,7 +143,8 @@ type (
 		Epoch point.Epoch
 		Upto  point.Serial
 	}
-	// Stall: frames wait, and not because servers have much to do (Machine.Stalled says why). Writers that can keep their rows elsewhere wait no longer; the frames stay.
+	// Stall: frames wait, and not because servers are busy (Machine.Stalled has the reason). Writers that can stage their rows elsewhere need not wait any
+	// longer; the frames stay.
 	Stall struct {
 		Epoch point.Epoch
 		Why   error
@@ -154,7 +155,7 @@ type (
 		Epoch point.Epoch
 		Why   string
 	}
-	// Behind: a placement needs segments first; this log does not reach back to its end.
+	// Behind: a placement needs segments first, since this log does not reach back to its end.
 	Behind struct {
 		Member Member
 		End    point.Serial

@@ -71,7 +71,7 @@ func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Sett
 	s.setDefaults()
 	m := &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch,
 		ponged: now, sure: now, pinged: now - s.PingEvery, now: now, asks: uint64(now)}
-	if epoch > 0 || len(ends) > 0 { // the process before may have made a placement sure that neither list nor map has any more
+	if epoch > 0 || len(ends) > 0 { // an earlier process may have made a placement sure that neither list nor map has any more
 		m.former = []owed{{until: max(now+unsureAfter, 1)}}
 	}
 	return m
@@ -173,7 +173,7 @@ func (m *Machine) Silent(now Time) (silent []Member) {
 	return silent
 }
 
-// Left reports whether the head of the epoch has answered that nothing waits for this placement, which is leaving; headless: it follows none.
+// Left reports whether the head of the epoch has answered that no frame waits for this placement, which is leaving; headless: it follows no head.
 func (m *Machine) Left() (left, headless bool) { return m.left, m.role == idle }
 
 // Epoch returns the epoch that this placement promised, and whether it leads in it.
@@ -194,7 +194,7 @@ func (m *Machine) rest() {
 	m.head = head{placements: m.head.placements, slow: m.head.slow, fixed: m.head.fixed, min: m.head.min, demanded: m.head.demanded, mapped: m.head.mapped}
 }
 
-// endOrder notes the members of the order that ends now: the map may have some no more, and no list names them.
+// endOrder records the members of the order that ends now: some may be in neither map nor list any more.
 func (m *Machine) endOrder() {
 	m.former = slices.DeleteFunc(m.former, func(o owed) bool { return m.now >= o.until || slices.Contains(m.order, o.member) })
 	for _, x := range m.order {
@@ -264,7 +264,7 @@ func (m *Machine) ping(from Member, msg Ping) {
 			return
 		}
 		m.pingOfMember(from, msg)
-	case msg.Epoch == m.epoch && m.role == idle && msg.Version == 0: // neither leads: they would answer each other for ever
+	case msg.Epoch == m.epoch && m.role == idle && msg.Version == 0: // neither leads: else they would answer each other for ever
 	case msg.Epoch == m.epoch && m.role == idle: // restarted: the head has not seen that
 		m.send(from, Ping{Epoch: m.epoch, Sent: m.now, Own: m.own, End: m.end})
 	case msg.Epoch == m.epoch && m.joined() && len(m.order) > 0 && from == m.order[0]:
@@ -275,7 +275,7 @@ func (m *Machine) ping(from Member, msg Ping) {
 
 func (m *Machine) pong(from Member, msg Pong) {
 	switch {
-	case msg.Epoch != m.epoch || !slices.Contains(m.asked, msg.Sent): // no ping of this process and role: perhaps of one before a reboot, by another clock
+	case msg.Epoch != m.epoch || !slices.Contains(m.asked, msg.Sent): // not a ping of this process and role: perhaps one from before a reboot, by another clock
 	case m.role == leading:
 		if p := m.known(from); p != nil {
 			p.lastMessage, p.answered = m.now, max(p.answered, msg.Sent)
@@ -291,7 +291,7 @@ func (m *Machine) pong(from Member, msg Pong) {
 	}
 }
 
-// askedMax is how many pings may be answered late: those of a second, and some sent between at a change of order.
+// askedMax bounds the pings that may be answered late: those of one second, and some more at a change of order.
 const askedMax = 16
 
 // ask returns a ping, and notes when it was sent.

@@ -77,7 +77,7 @@ func (m *Machine) accept(from Member, f Pass) {
 	case f.Epoch < m.epoch:
 		m.refuse(from)
 	case f.Epoch > m.epoch || m.role != following || !m.joined():
-		// Of an epoch that did not begin here yet; the sender sends it again once its head has begun it here.
+		// The epoch did not begin here yet; the sender sends the frame again once its head has begun that epoch here.
 	case !m.end.Less(f.Serial):
 		// It is here already. The next report shows it.
 	case f.Prev != m.end:
