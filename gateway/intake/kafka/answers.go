@@ -21,18 +21,20 @@ import (
 //	broker ─▶ length ─▶ room? ─▶ the client allocates ─▶ the rest of the answer ─▶ unpacked (unpacked) ─▶ poll
 //	                     └ none: the connection is not read ╰────────────── counted here ──────────────╯
 //
-// Answers of up to answerSmall are not counted. Of longer ones those of up to half the room are read together, as many as fit it, and beside them one that is longer, whatever its
-// length: the client bounds that. So a long one waits for no shorter ones, which come without end, and they for none that is slow. Of each sort none overtakes another. One that waits
-// too long ends its connection, and the client asks again; its broker keeps its place.
+// Answers of up to answerSmall are not counted. Of the others there are two sorts. Those of up to half the room are read together, as many as fit it. Beside
+// them one longer answer is read at a time, whatever its length, which the client bounds. So a long one need not wait for shorter ones, which come without end,
+// nor they for a slow long one. Within a sort none overtakes another. An answer that waits too long ends its connection, and the client asks again; its broker
+// keeps its place in the queue.
 //
-// An answer that stands still while others of its sort wait loses its room, and its connection ends: a thirty-second part has to come each
-// half second. At such a pace one may last longer than the client's own bound of 11 s, so an answer that is only slow is ended by that alone. One that
-// pauses is read in the end: of its broker's answers that are broken off each second one has a second, each fourth two, each eighth four and
-// each sixteenth eight. So no pause that the client itself bears is too long for ever, and one that brings nothing has the room for one and a
-// half seconds on average. And a broker that stood still ends no other until it has brought an answer without that: two that pause would end
-// each other too often.
+// An answer that stands still while others of its sort wait loses its room, and its connection ends: a thirty-second part has to come each half second. At that
+// pace an answer may last longer than the client's own bound of 11 s, so that a merely slow answer is ended by that bound alone. An answer with pauses is read
+// in the end, since the patience grows: of a broker's answers that were broken off each second one has a second, each fourth two, each eighth four and each
+// sixteenth eight. So every pause that the client itself bears is short enough at some try, and a broker that sends nothing has the room for one and a half
+// seconds on average. And a broker that stood still ends no other one until it has sent an answer without a pause: else two brokers that pause would end each
+// other too often.
 //
-// An answer counts until its connection brings the next one or ends, or until a poll after it had come whole, or a second: by then its records are counted, or dropped.
+// An answer counts until its connection begins the next one or ends, until a poll after it had come whole, or for one second after that: by then its records
+// are counted as polled, or dropped.
 type answers struct {
 	most  func() int64 // constant: the room
 	grown func()       // constant: called after more is counted, without the lock

@@ -111,10 +111,10 @@ func (c *Cluster) subscription() []kgo.Opt {
 	return opts
 }
 
-// The client lets us skip a batch (SetOffsets) only in partitions of which it has an offset, and a batch that is too large may be the first. So a partition without a commit is
-// given a number to begin at (fromZero, fromEnd). A time is one already: the client keeps its milliseconds in the place of an offset.
+// The client can skip a batch (SetOffsets) only in a partition of which it has an offset, and the batch that is too large may be the first. So a partition
+// without a commit gets a number to begin at (fromZero, fromEnd). A time is a number already: the client keeps its milliseconds as the offset.
 
-// fromZero has a partition without a commit begin at offset 0 instead of "the start", which is the same: where 0 was deleted the client goes to the start.
+// fromZero makes partitions without a commit begin at offset 0 instead of "the start". The result is the same: if 0 was deleted the client goes to the start.
 func fromZero(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	for _, parts := range offsets {
 		for p, at := range parts {
@@ -126,7 +126,8 @@ func fromZero(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[s
 	return offsets, nil
 }
 
-// fromEnd has partitions without a commit begin at the offset that is their end now, instead of at "the end". Where the end cannot be had, the client asks for it again by itself.
+// fromEnd makes partitions without a commit begin at the offset that is their end now, instead of at "the end". If the end is not known, the client asks for it
+// again by itself.
 func (m *member) fromEnd(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1

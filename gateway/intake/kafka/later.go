@@ -15,9 +15,9 @@ import (
 //	record ──▶│  + 10 s   │──▶ a write for each time ──▶ the record is settled after the last ──▶ its batch is finished ──▶ commit
 //	          └─ + 20 s ──┘
 //
-// A series always waits equally long, so that its rows leave in the order in which they came. Some records do not wait although rows of their series may: those that opt
-// out, those with old times, and all once the table's setting is off again. Such a record joins the last item, and all items leave at once, in their order. So
-// they do at a full share.
+// All rows of a series wait equally long, so that they leave in the order in which they came. Some records must not wait although other rows of their series
+// do: those that opt out, those with old times, and all once the table's setting is off again. Such a record joins the last item, and all items then leave at
+// once, in their order. They also do when the share is full.
 //
 // Invariants: items are in the order of their times; while hurry is set, no row is put before another.
 type later struct {

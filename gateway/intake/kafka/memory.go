@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
-// followPeriod is the longest delay after which less is read where the process has less memory, and more where it has more.
+// followPeriod is the longest delay after which reading follows the memory of the process: less memory, fewer records.
 const followPeriod = 100 * time.Millisecond
 
 // bookQuanta is the number of quanta in InFlightBytesMax: records are booked so much ahead (budget.Ahead).
@@ -16,15 +16,15 @@ const bookQuanta = 64
 // fetchRounds is how many fetches of one broker the bound of records in flight holds where memory is short.
 const fetchRounds = 8
 
-// bounds are those of records in flight and of those that wait in their topics, of a memory of so many bytes: each may have what the other leaves and half of the
-// memory at least, and never more than most. They are positive, so that one record after the other is read where there is no memory at all: a share is full as soon as it holds
-// something, and empty again when that is written.
+// bounds divides memory between records in flight and records that wait in their topics: each may have the part that the other leaves, at least half of the
+// memory, and never more than most. Both are positive, so that without any memory one record after the other is still read: a share is full as soon as it holds
+// a record, and empty again when that is written.
 func bounds(most, memory, inFlight, waiting int64) (inFlightMax, waitingMax int64) {
 	return min(most, max(memory/2, memory-waiting, 1)), min(most, max(memory/2, memory-inFlight, 1))
 }
 
-// roomOf is how much of the memory of the process records may have: the floor of their account, and half of the most that could be above it. Others find the other half, however
-// long records stand still.
+// roomOf returns how much of the memory of the process records may have: the floor of their account, and half of the largest possible amount above it. The
+// other half stays free for others, however long records stand still.
 func roomOf(memory *budget.Account) int64 {
 	floor := memory.Share().Floor
 	return floor + (memory.Limit()-floor)/2

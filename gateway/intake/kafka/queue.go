@@ -15,9 +15,9 @@ import (
 //
 // Work that failed comes back to the front of its partitions and waits there until a time; other partitions go on.
 //
-// Rows that wait in their topic (later) are items, beside the batches. Items that are due go before batches. A batch is parked when each of its records is settled or
-// waits: it is in no queue then, and is finished when its last item is settled. Parked batches and items are no part of the bytes in flight: they have a bound of their own, laterMax, in equal
-// shares of the partitions. At its share the items of a partition leave at once.
+// Rows that wait in their topic (later) are items, beside the batches. Items that are due go before batches. A batch is parked when each of its records is
+// settled or waits: it is then in no queue, and is finished when its last item is settled. Parked batches and items do not count as bytes in flight: they have
+// a bound of their own, laterMax, of which each partition has an equal share. When its share is full the items of a partition leave at once.
 type queue struct {
 	parts map[partition]*lane
 	rings map[topicKey]*ring

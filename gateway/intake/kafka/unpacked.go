@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// unpacked counts what the batches of brokers' answers hold, decompressed, until a poll returns their records.
+// unpacked counts the decompressed bytes of the batches in brokers' answers, until a poll returns their records.
 //
 //	answer ─▶ batch ─ Decompress ─▶ records ─┐
 //	          batch ─ Decompress ─▶ records ─┼─▶ buffered by the client ─▶ poll: records in flight (shares)
@@ -21,11 +21,12 @@ import (
 //	          ╰── it and those behind it are fetched again
 //	                    ╰───────── counted here ─────────╯
 //
-// The client unpacks an answer whole before it returns a record of it, and a broker counts compressed bytes: an answer of 1 MiB may hold a hundred batches that unpack to 64 MiB each. Where
-// too much is unpacked, the next batch is refused: the client returns the records before it, and asks for that batch again. One is refused only while records wait for a poll, which waits
-// for no worker and no memory, or where the client dropped some and that is not known yet.
+// The client unpacks a whole answer before it returns a record of it, and a broker counts compressed bytes: an answer of 1 MiB may hold a hundred batches that
+// unpack to 64 MiB each. When too much is unpacked, the next batch is refused: the client returns the records before it, and asks for that batch again. This
+// cannot block for ever: a batch is refused only while records wait for a poll, which needs no worker and no memory, or while it is not known yet that the
+// client dropped some.
 //
-// Clients drop records of partitions that are paused or leave, and batches without a record that they return, and do not report it. Dropped is
+// Clients drop records of partitions that are paused or leave, and batches of which they return no record, without a report. These count as dropped:
 //
 //   - records of an earlier answer of a broker: the client has at most one of each, until it is polled or dropped;
 //   - records that were unpacked a second before a poll that did not return them, or before the client held none.
@@ -35,7 +36,7 @@ type unpacked struct {
 	of  map[partition]fetched
 }
 
-// fetched is what a partition has unpacked and not polled.
+// fetched are the bytes of a partition that are unpacked and not polled.
 type fetched struct {
 	bytes  int64
 	broker int32
@@ -153,7 +154,8 @@ func (u *unpacker) OnBrokerRead(b kgo.BrokerMetadata, key int16, _ int, _, _ tim
 	}
 }
 
-// full reports whether the bound of records in flight is unpacked already and not polled. Readers of brokers call it for each batch: nearly always without c.mu, for which workers contend.
+// full reports whether the unpacked records that were not polled have reached the bound of records in flight. Readers of brokers call it for each batch, so it
+// nearly always does without c.mu, for which workers contend.
 func (c *Consumer) full() bool {
 	if c.unpacked.held() < c.inFlightMax.Load() {
 		return false
@@ -164,7 +166,8 @@ func (c *Consumer) full() bool {
 	return unpacked > 0 && unpacked >= c.shares.max
 }
 
-// fetchedLocked is the records that clients have fetched and no poll has returned: as they count them, and as they were unpacked, also of answers that are not unpacked whole.
+// fetchedLocked returns the bytes of the records that clients have fetched and no poll has returned: by the clients' count, and as unpacked, which includes
+// answers that are not yet unpacked whole.
 func (c *Consumer) fetchedLocked() (buffered, unpacked int64) {
 	for _, m := range c.members {
 		if m.client == nil {

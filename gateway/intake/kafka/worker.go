@@ -33,15 +33,15 @@ type worker struct {
 	tables map[string]*tableWrite
 	rows   int   // that their batches have memory for
 	worst  error // why some records have to be retried
-	// stuck are partitions with a record that has to be retried: the records behind it wait, or the older of two values at
-	// one timestamp would be written last.
+	// stuck are partitions with a record that has to be retried. The records behind it wait: else the older of two values at one timestamp would be written
+	// last.
 	stuck map[partition]bool
 	lanes map[partition]*lane // of the work
 	delay []point.Nanos       // scratch
 }
 
-// waiter is a Table whose rows may wait in their topic until they are due (smear.KafkaWait). It returns how long each row waits from now on: the float rows, then the histograms; below
-// 0: it does not, though others of its series do. false: none waits.
+// waiter is a Table whose rows may wait in their topic until they are due (smear.KafkaWait). Delays returns how long each row waits from now on: the float
+// rows, then the histograms. A delay below 0: the row does not wait, though others of its series do. false: no row waits.
 type waiter interface {
 	Delays(now time.Time, b *point.Batch, delays []point.Nanos) ([]point.Nanos, bool)
 }
@@ -71,7 +71,7 @@ type part struct {
 	at   int
 }
 
-// store records that no more rows of a part are to be written, and with the last part of a record, that none of the record are.
+// store settles a part, of which no more rows are to be written, and with its last part the record.
 func (p *part) store() {
 	if p.of != nil {
 		p.of.parts[p.at].done = true
@@ -263,7 +263,7 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 	}
 }
 
-// wait plans when the rows of a record are written, if they wait, or others that do would be passed by them.
+// wait plans when the rows of a record are written, if they have to wait, or if they would overtake rows that wait.
 func (w *worker) wait(t *tableWrite, b *batch, i int, s *point.Batch, wish point.Smear, attempts int) bool {
 	l := w.lanes[b.ticket.partition]
 	if l == nil {
@@ -476,8 +476,8 @@ func (w *worker) rowBytes() int64 {
 	return rowSize * int64(n+w.rows)
 }
 
-// countRows is called after a table's batch may have grown. Each record asks for the sum: with 100 tables a record of one line cost 60 % more where it went through all of them
-// (BenchmarkWorkerTables, 2026-12-01).
+// countRows is called after a table's batch may have grown. Each record needs the sum, so it is kept: going through 100 tables made a record of one line cost
+// 60 % more (BenchmarkWorkerTables, 2026-12-01).
 func (w *worker) countRows(t *tableWrite) {
 	n := cap(t.batch.IDs)
 	w.rows += n - t.rows
@@ -523,9 +523,9 @@ func reasonOf(s *point.Batch) string {
 	return text
 }
 
-// add puts a record's rows behind the others, without a copy where they lie there already (scratch). So the rows of small
-// records are written together, and each record is judged alone. A record that must not wait has the others written too: a write for
-// each change of the wish would be a write for each record where two producers alternate.
+// add puts a record's rows behind the others, without a copy if they lie there already (scratch). So the rows of small records are written together, and each
+// record is judged alone. If one record must not wait, the write as a whole does not: a write for each change of the wish would be a write for each record
+// where two producers alternate.
 func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	d := t.batch
 	if len(t.parts) > 0 {
