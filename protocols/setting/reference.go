@@ -97,8 +97,11 @@ func (s *Setting) about(roles []string) string {
 	if len(s.For) > 0 && !slices.Equal(s.For, roles) {
 		text += " Of " + strings.Join(s.For, " and ") + " only."
 	}
-	if s.Reload {
+	switch {
+	case s.Reload:
 		text += " Read again by a running process."
+	case s.Reread:
+		text += " A running process reads the file again; another path needs a restart."
 	}
 	return text
 }

@@ -28,9 +28,10 @@ type Setting struct {
 	Default, Auto string
 	Min, Max      string
 	OneOf         []string
-	Flag          string // without dashes
-	Shown         bool   // the flag, by --help
-	Reload        bool
+	Flag          string   // without dashes
+	Shown         bool     // the flag, by --help
+	Reload        bool     // its value is read again by a running process
+	Reread        bool     // it names a file, which is read again; another path needs a restart
 	For           []string // processes that have it; none: all
 	value         reflect.Value
 }
@@ -95,7 +96,7 @@ func walk(v reflect.Value, out []Setting, path string, roles []string, reload bo
 		s := Setting{
 			Key: key, Help: f.Tag.Get("help"), Price: f.Tag.Get("price"), Default: f.Tag.Get("default"), Auto: f.Tag.Get("auto"),
 			Min: f.Tag.Get("min"), Max: f.Tag.Get("max"), OneOf: strings.Fields(f.Tag.Get("one_of")),
-			Flag: cmp.Or(f.Tag.Get("flag"), f.Tag.Get("name")), Reload: again, For: of, value: v.Field(i),
+			Flag: cmp.Or(f.Tag.Get("flag"), f.Tag.Get("name")), Reload: again, Reread: f.Tag.Get("reload") == "file", For: of, value: v.Field(i),
 		}
 		if s.Shown = s.Flag != ""; !s.Shown {
 			s.Flag = strings.ReplaceAll(key, "_", "-")

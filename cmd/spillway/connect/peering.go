@@ -16,7 +16,7 @@ type Peer struct {
 	CA         string `yaml:"ca" name:"peer.tls.ca" env:"SPILLWAY_PEER_CA" placeholder:"FILE" help:"File with the authority that signed the certificates of all processes."`
 	Cert       string `yaml:"cert" name:"peer.tls.cert" env:"SPILLWAY_PEER_CERT" placeholder:"FILE" help:"File with this process's certificate."`
 	Key        string `yaml:"key" name:"peer.tls.key" env:"SPILLWAY_PEER_KEY" placeholder:"FILE" help:"File with its key."`
-	CRL        string `yaml:"crl" name:"peer.tls.crl" env:"SPILLWAY_PEER_CRL" placeholder:"FILE" reload:"yes" help:"File with the certificates that the authority has revoked, signed by it. It is read again when it changes."`
+	CRL        string `yaml:"crl" name:"peer.tls.crl" env:"SPILLWAY_PEER_CRL" placeholder:"FILE" reload:"file" help:"File with the certificates that the authority has revoked, signed by it."`
 	ServerName string `yaml:"server_name" name:"peer.tls.server-name" env:"SPILLWAY_PEER_SERVER_NAME" placeholder:"NAME" help:"What certificates of servers must be for, when it is not the host of their address."`
 	Insecure   bool   `yaml:"insecure" name:"dev.insecure-peers" env:"SPILLWAY_PEER_INSECURE" negatable:"" help:"Speak with peers in the clear, for development."`
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -182,18 +183,24 @@ func changedForRestart(old, now *settings.Config) (keys []string) {
 	return keys
 }
 
-// settings is the configuration in force, as YAML.
-func (d *door) settings() string {
+// inForce is the configuration of the start with all that reloads have changed since.
+func (d *door) inForce() settings.Config {
 	c := d.cfg.Config
 	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
+	c.LogLevel = strings.ToLower(c.Level.Level().String())
+	return c
+}
+
+// settings is the configuration in force, as YAML.
+func (d *door) settings() string {
+	c := d.inForce()
 	return c.String()
 }
 
 // flagValues are the settings in force that are single values, by flag: what Prometheus calls its flags. Their reader need not
 // administer the process, so that a password in the coordination store's URL is left out.
 func (d *door) flagValues() map[string]string {
-	c := d.cfg.Config
-	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
+	c := d.inForce()
 	if u, err := url.Parse(c.Coord.URL); err == nil {
 		c.Coord.URL = u.Redacted()
 	} else {

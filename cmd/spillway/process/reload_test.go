@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -94,6 +95,51 @@ func TestAStorageServerReloadsAllOrNothing(t *testing.T) {
 	ask(200, "POST")
 	if more := said.String()[before:]; more != "" {
 		t.Errorf("log_level is error, and this was logged: %s", more)
+	}
+}
+
+// TestAReloadIsSeenInTheSettingsThatAreShown: after a reload the log had the new level, and status/config and status/flags the one of the start. Another path
+// of a file for access changed nothing, and no word was said of it: the tokens of the old file still came in.
+func TestAReloadIsSeenInTheSettingsThatAreShown(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "spillway.yaml")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yaml := func(level, access string) string {
+		return fmt.Sprintf("data_dir: '%s'\nadmin: {listen: ''}\nhttp: {listen: '127.0.0.1:0', web_config_file: '%s/%s'}\nlog_level: %s\n", dir, dir, access, level)
+	}
+	write("old.yml", "{}\n")
+	write("new.yml", "{}\n")
+	write("spillway.yaml", yaml("info", "old.yml"))
+	cmd := &Standalone{Flags: settings.NewFlags(settings.Standalone, api.Build{})}
+	cmd.ConfigFile = file
+	set, err := cmd.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := openWith(t, dir, config{Config: set})
+	said := new(processtest.Log)
+	p.log = newLog(said, "", p.cfg.Level, prometheus.NewRegistry())
+
+	write("spillway.yaml", yaml("warn", "new.yml"))
+	if err := p.reloader().reload(); err != nil {
+		t.Fatal(err)
+	}
+	if text := p.settings(); !strings.Contains(text, "log_level: warn\n") {
+		t.Errorf("log_level is warn since the reload, and this is shown:\n%s", text)
+	}
+	if level := p.flagValues()["log.level"]; level != "warn" {
+		t.Errorf("log.level is warn since the reload, and %q is shown", level)
+	}
+	if text := said.String(); strings.Count(text, "needs a restart") != 1 || !strings.Contains(text, "needs a restart\" key=http.web_config_file") {
+		t.Errorf("http.web_config_file alone has changed that needs a restart, and this was said:\n%s", text)
+	}
+	if text := p.settings(); !strings.Contains(text, "old.yml") || strings.Contains(text, "new.yml") {
+		t.Errorf("the file of the start is in force, and this is shown:\n%s", text)
 	}
 }
 

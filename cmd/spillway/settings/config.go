@@ -88,8 +88,8 @@ type serverConfig struct {
 
 type httpConfig struct {
 	Listen          string       `yaml:"listen" default:"127.0.0.1:8428" flag:"http.listen" help:"Address of the one port for writes and queries."`
-	WebConfigFile   string       `yaml:"web_config_file" flag:"web.config.file" reload:"yes" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters. Without it: plain HTTP for all clients."`
-	TokensFile      string       `yaml:"tokens_file" flag:"tokens.file" reload:"yes" help:"YAML file with the tokens that may come in, and for what: spillway token create."`
+	WebConfigFile   string       `yaml:"web_config_file" flag:"web.config.file" reload:"file" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters. Without it: plain HTTP for all clients."`
+	TokensFile      string       `yaml:"tokens_file" flag:"tokens.file" reload:"file" help:"YAML file with the tokens that may come in, and for what: spillway token create."`
 	ShutdownTimeout setting.Span `yaml:"shutdown_timeout" default:"30s" help:"How long requests under way may take after SIGTERM."`
 }
 
