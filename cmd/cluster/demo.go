@@ -47,7 +47,7 @@ type demo struct {
 func (d *demo) target() int64 { return int64(d.rate) * sizedBytes }
 
 // open starts a Kafka where none is named, and has the processes of the plan read it, cut small partitions, and print into files. The
-// function that it returns ends that Kafka, after the processes.
+// function that it returns ends all that it started, after the processes.
 func (d *demo) open(ctx context.Context, p *processes.Plan) (end func(), err error) {
 	if d.rate < 1 {
 		return nil, fmt.Errorf("-demo-rate is %d: it should be 1 or more", d.rate)

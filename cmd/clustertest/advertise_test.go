@@ -25,7 +25,7 @@ func (c *crowd) doctor() string {
 }
 
 // TestClusterGivesNothingToAServerThatNoProcessReaches: its heartbeats went through etcd, so that it counted as live, got partitions and copies, and their rows were staged for ever. One with
-// another server's address counted as its own.
+// another server's address was mistaken for that server.
 func TestClusterGivesNothingToAServerThatNoProcessReaches(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()

@@ -442,7 +442,7 @@ func (m *Machine) withoutSilent(e *entry, members []Member) (left, dropped []Mem
 	return left, dropped
 }
 
-// Placed are the live placements of the map, with the directories that their servers have now; this process's own first.
+// Placed are the placements of the map on live servers, joining ones too, with the directories that their servers have now; this process's own first.
 func (m *Machine) Placed(p Partition) []Member {
 	e := m.entries[p]
 	if e == nil || e.assigned == nil {

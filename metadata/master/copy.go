@@ -235,8 +235,8 @@ func (h *held) leave() {
 	}
 }
 
-// nextToGo chooses the surplus placement: one that must leave, else the first of: one without every row, one that shares its host or zone with most, one on the
-// fullest server.
+// nextToGo chooses the surplus placement, of those that may go: one that must leave; else one without every row; else the one that shares its host or zone with
+// most, and among equals the one on the fullest server.
 func (h *held) nextToGo() (topology.Placement, bool) {
 	may := slices.DeleteFunc(slices.Clone(h.part.Placements), func(pl topology.Placement) bool {
 		switch others := h.heldByOthers(pl.Server); {

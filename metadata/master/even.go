@@ -113,9 +113,9 @@ func (e *evening) settled(m *topology.Map, part *topology.Partition, key lease.P
 		!slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool { return !e.lists(key, pl) || !e.servers[pl.Server].copies() })
 }
 
-// goOn continues the move of a partition that has a placement more than it should. Map and bytes alone decide which of the two leaves: the joining one is being
-// filled if it shares less, or its server is emptier; the other one leaves. This does not change until the move has ended, since a move for bytes begins only
-// where the server that loses the placement still has more bytes afterwards.
+// goOn continues the move of a partition that has a placement more than it should. Map and bytes alone decide which one leaves: a joining one that
+// shares less, or whose server is emptier, is being filled; one that shares more, or whose server is fuller, is leaving. This does not change until the move
+// has ended, since a move for bytes begins only where the server that loses the placement still has more bytes afterwards.
 func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	unlisted := func(pl topology.Placement) bool { return !e.lists(key, pl) }
 	filling := slices.ContainsFunc(part.Joining, unlisted) // it is kept while another one has to catch up

@@ -50,7 +50,7 @@ const (
 // isRelief reports whether a master moves the placement for load.
 func isRelief(m registry.Move) bool { return m.Note.Who == Fencer }
 
-// endReliefs ends the reliefs without a purpose, and notes whether one is under way. The rest of the plan leaves partitions alone whose relief ends.
+// endReliefs ends the reliefs without a purpose, and notes whether one is under way. The rest of the plan does not go by those that end: their copies stay.
 func (p *planner) endReliefs() {
 	for _, st := range p.order {
 		for _, m := range st.Moves {

@@ -54,7 +54,7 @@ func sameJoined(t testing.TB, b []byte, want *frame.Frame, err error) {
 	var f frame.Frame
 	for i := range 3 { // the second uses the memory of the first
 		if d.KnownDefs = i == 2; d.KnownDefs && err != nil {
-			return // the reason of the refusal is not known
+			return // a frame that was refused is not known to be well formed
 		}
 		got := d.Decode(b, &f)
 		switch {

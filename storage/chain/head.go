@@ -355,7 +355,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 		m.wake()
 	}
 	switch {
-	case msg.Version == m.version: // it follows this order since then: so the first row that the order acknowledges can be read at once
+	case msg.Version == m.version: // it follows this order, so it answered after that began: the first row that the order acknowledges is read at once
 		p.answered = max(p.answered, m.head.ordered)
 	case m.now-p.invited >= m.set.PingEvery:
 		m.invite(from)

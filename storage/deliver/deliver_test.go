@@ -99,7 +99,7 @@ type gathering struct {
 	defs  map[point.SeriesID]point.Labels
 }
 
-// Cover makes none; no other method does anything either.
+// Cover makes no partition: none is missing.
 func (g *gathering) Cover(context.Context, string, []point.Nanos) error { return nil }
 
 func (g *gathering) Leader(string, *topology.Partition) (topology.ServerID, error) { return "s1", nil }

@@ -8,7 +8,7 @@
 //	                              └──Quiesce, Seal─────┘
 //
 // It is the server's Leadership: every change asks MayAct before and after (C105), and the first row of a partition under an
-// epoch waits for Hold, which lists the live placements as in sync; without copies, this one alone. So any placement of an empty partition
+// epoch waits for Hold, which lists the placements on live servers as in sync; without copies, this one alone. So any placement of an empty partition
 // may lead it at any time, and a partition with rows is led only by a placement that the list names.
 //
 // A machine (package rules) makes all decisions; this package runs it. It deletes only by the explicit words of a map that is not

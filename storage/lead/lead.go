@@ -198,7 +198,7 @@ const newFor = 10 * time.Second
 // lookAgain is how often a first row that waits looks at which servers are live.
 const lookAgain = 50 * time.Millisecond
 
-// Hold implements server.Leadership: the in-sync list becomes that of the live placements, or this one alone, and the mark that the partition is
+// Hold implements server.Leadership: the in-sync list becomes that of the placements on live servers, or this one alone, and the mark that the partition is
 // empty is removed, in one change of the row as it was. A move of an empty partition changes that row too, so that one of both fails.
 // Many may wait for one change.
 func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error {

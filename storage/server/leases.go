@@ -313,7 +313,7 @@ func (s *Server) placed(t *table, id point.PartitionID) (*topology.Partition, to
 	return at, pl, nil
 }
 
-// create makes a partition that leads in an epoch. Epoch 0: its chain will begin the epoch, and until then it neither leads nor follows; if it led meanwhile, a
+// create makes a partition that leads in an epoch. Epoch 0: its chain decides whether it leads, and until then it follows no leader yet; if it led meanwhile, a
 // deletion could begin an epoch that no copy learns of.
 func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement, epoch point.Epoch) (*partition.Partition, error) {
 	return t.create(at.ID, func() (*partition.Partition, error) {

@@ -33,8 +33,8 @@ import (
 // seconds on average. And a broker that stood still ends no other one until it has sent an answer without a pause: else two brokers that pause would end each
 // other too often.
 //
-// An answer counts until its connection begins the next one or ends, until a poll after it had come whole, or for one second after that: by then its records
-// are counted as polled, or dropped.
+// An answer counts until its connection begins the next one or ends, until a poll after it had come whole, or until a second after it had: by then its
+// records are counted elsewhere, or dropped.
 type answers struct {
 	most  func() int64 // constant: the room
 	grown func()       // constant: called after more is counted, without the lock

@@ -62,7 +62,7 @@ type placement struct {
 		epoch      point.Epoch // epoch led here; 0: none
 		acked      point.Serial
 		waiting    []waiting
-		others     []lease.Member  // live placements of a partition that is led here
+		others     []lease.Member  // placements on live servers of a partition that is led here
 		armed      chain.Time      // when the next tick is due
 		sure       []chan struct{} // closed once the machine is sure
 		awake      bool            // counted in Chains.awake

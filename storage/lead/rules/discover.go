@@ -450,7 +450,7 @@ func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
 	m.do(LeaseInput{lease.Unassigned{Partition: p.id}})
 	delete(t.assigned, p.id.ID)
 	if p.epoch > 0 {
-		m.seal(p, true) // by the map its rows are not here
+		m.seal(p, true) // by the map its rows belong elsewhere
 	}
 	p.placement, p.kind, p.assigned, p.unloads = 0, Serve, lease.Assigned{}, false
 	m.unload(p)

@@ -49,8 +49,8 @@ type Want struct {
 	Placed []lease.Member
 }
 
-// Servers are the storage servers of the cluster as they are registered. Until it is given, a first row waits for as many live placements as the table's
-// replicas ask for.
+// Servers are the storage servers of the cluster as they are registered. Until it is given, a first row waits for as many placements on live servers as
+// the table's replicas ask for.
 type Servers struct{ All []Server }
 
 // Server is one server.

@@ -27,7 +27,7 @@ import (
 //	know [full] | gone                  s1 gets the newest map; the row of the table is deleted
 //	hold 1 [empty]                      placement of partition 1 lies on s1
 //	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      inputs of the lease machine; no: it was not changed
-//	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements are live
+//	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements are on live servers
 //	servers s1 s2/off s3/leaves         those that are registered, each on a host of its own; off: it keeps no copies, leaves: it is drained
 //	unloaded 1 epoch=5                  the heirs of partition 1 have all its rows
 //	relist 1 epoch=5 size=2             the chain wants a list of that many

@@ -28,7 +28,7 @@ func serversOf(all []Server) *servers {
 	return s
 }
 
-// first returns the live placements that make up the list of a first row, and the minimum number of them.
+// first returns the placements on live servers that make up the list of a first row, and the minimum number of them.
 //
 // A placement whose server keeps no copies would ack nothing: rows would wait until the chain removes it, again in each new partition while a cluster is being
 // upgraded.

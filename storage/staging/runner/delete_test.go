@@ -37,7 +37,7 @@ func several(frameN int, of ...int) (*peer.Staging, *frame.Frame) {
 }
 
 // TestDeletedRowsDoNotComeBackWithTheirFrame: of three frames one loses all rows, one some, one none, and a power cut right after the deletion changes nothing. The leader
-// deletes the rest, with its rank.
+// gets the rest, with its rank.
 func TestDeletedRowsDoNotComeBackWithTheirFrame(t *testing.T) {
 	h := newHouse(t)
 	s := h.open(staging.Settings{})

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
-// ofMetric asks for the series of a metric, and of a host unless that is "". Taken counts the decoded bytes of frames.
+// ofMetric asks for the series of a metric, and of a host unless that is "". Taken counts the bytes that are booked for frames before they are decoded.
 func ofMetric(metric, host string, taken *int64) *Query {
 	q := &Query{Table: "t", Lo: math.MinInt64, Hi: math.MaxInt64, Labels: []Label{{point.MetricName, metric}}, Match: func(l point.Labels) bool {
 		return l.Get(point.MetricName) == metric && (host == "" || l.Get("host") == host)
