@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// riddles are words that stand where the field's own word is missing, and how many times they may occur: in 1,000 lines of comments (in Prometheus' tsdb, where a
-// comment names the caller, the leader or the sender and says what it does, they occur 0.4, 0, 1.4, 6.8 and 0.3 times), in 1,000 words of strings (errors, logs,
-// help), and in 1,000 words of the README and docs.
+// riddles are words that stand where the field's own word is missing, and how many times they may occur: in 1,000 lines of comments (in Prometheus' tsdb, where
+// a comment names the caller, the leader or the sender and says what it does, they occur 0.4, 0, 1.4, 6.8 and 0.3 times), in 1,000 words of strings (errors,
+// logs, help), and in 1,000 words of the README and docs.
 var riddles = []struct {
 	name, instead           string
 	pattern                 *regexp.Regexp
