@@ -13,9 +13,9 @@ import (
 type Peer struct {
 	Listen     string `yaml:"listen" kong:"-" default:"127.0.0.1:8430" for:"storage" flag:"peer.listen" help:"Address for gateways and other servers."`
 	Advertise  string `yaml:"advertise" kong:"-" auto:"that of peer.listen, with the host's name where it names none" for:"storage" flag:"peer.advertise" help:"Address that is given to them. The server calls itself there before it joins: where another one answers it does not join, and one that no process reaches gets no partitions."`
-	CA         string `yaml:"ca" name:"peer.tls.ca" env:"SPILLWAY_PEER_CA" placeholder:"FILE" help:"File with the authority that signed the certificates of all processes."`
-	Cert       string `yaml:"cert" name:"peer.tls.cert" env:"SPILLWAY_PEER_CERT" placeholder:"FILE" help:"File with this process's certificate."`
-	Key        string `yaml:"key" name:"peer.tls.key" env:"SPILLWAY_PEER_KEY" placeholder:"FILE" help:"File with its key."`
+	CA         string `yaml:"ca" name:"peer.tls.ca" env:"SPILLWAY_PEER_CA" placeholder:"FILE" reload:"file" help:"File with the authority that signed the certificates of all processes."`
+	Cert       string `yaml:"cert" name:"peer.tls.cert" env:"SPILLWAY_PEER_CERT" placeholder:"FILE" reload:"file" help:"File with this process's certificate."`
+	Key        string `yaml:"key" name:"peer.tls.key" env:"SPILLWAY_PEER_KEY" placeholder:"FILE" reload:"file" help:"File with its key."`
 	CRL        string `yaml:"crl" name:"peer.tls.crl" env:"SPILLWAY_PEER_CRL" placeholder:"FILE" reload:"file" help:"File with the certificates that the authority has revoked, signed by it."`
 	ServerName string `yaml:"server_name" name:"peer.tls.server-name" env:"SPILLWAY_PEER_SERVER_NAME" placeholder:"NAME" help:"What certificates of servers must be for, when it is not the host of their address."`
 	Insecure   bool   `yaml:"insecure" name:"dev.insecure-peers" env:"SPILLWAY_PEER_INSECURE" negatable:"" help:"Speak with peers in the clear, for development."`
