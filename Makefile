@@ -279,12 +279,12 @@ test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left
 	.ci/previous bin/spillway-previous $(PREVIOUS)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway CLUSTER_PREVIOUS=$(CURDIR)/bin/spillway-previous $(TEST) -count=1 -v -timeout=60m -parallel=$(CLUSTERS) -run 'TestCluster' ./cmd/clustertest ./cmd/spillway/process ./cmd/cluster
 
-hang: etcd ## a cluster writes on beside a disk whose fsyncs do not end, which alert, log and doctor name; chaos begins with it
+hang: etcd ## a cluster writes on beside a disk whose fsyncs do not end, which alert, log and doctor name
 	@$(call has,./cmd/clustertest,ClusterWritesGoOnBesideADiskThatHangs$$)
 	.ci/faults bin/spillway-faults $(VERSION)
 	CLUSTER=1 CHAOS_FAULTS=1 CLUSTER_BIN=$(CURDIR)/bin/spillway-faults $(TEST) -count=1 -v -timeout=30m -run 'ClusterWritesGoOnBesideADiskThatHangs$$' ./cmd/clustertest
 
-chaos: etcd hang ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
+chaos: etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, its fsyncs fail and its clocks jump, blow after blow by a seed, under load, while partitions are split, merged and moved and servers drained: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=4 CHAOS_BLOWS=kill,pause,… CHAOS_CHANGES=none,split,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
 	@$(call has,./cmd/clustertest,ChaosLosesNothingAcked$$)
 	@$(call has,./cmd/clustertest,ClusterGatewayWithAWrongClock$$)
 	@$(call has,./cmd/clustertest,ClusterAFencedStoreAlerts$$)
