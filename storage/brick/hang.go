@@ -11,6 +11,9 @@ func (b *Brick) FsyncRunning() time.Duration {
 
 // probes reports whether marks ask how long an fsync lasts. Where it is not compared with others, as in a process that is alone, a disk at rest is left so however slow it is.
 func (b *Brick) probes() bool {
+	if ro, _ := b.ReadOnly(); ro { // a mark each second would fill what room the log has left
+		return false
+	}
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
 	asked := b.m.mu.asked > 0 && time.Since(b.m.opened)-b.m.mu.asked < probesFor

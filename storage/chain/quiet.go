@@ -1,7 +1,5 @@
 package chain
 
-import "time"
-
 // A chain at rest sends next to nothing. Nothing of what makes a placement sure changes: a quiet one is not sure, because none of its pings is answered.
 //
 //	 awake ──nothing came for quietAfter──▶ asked: Ping(quiet) to all members ──all agreed──▶ quiet ──QuietPingEvery──▶ asked again
@@ -13,21 +11,18 @@ import "time"
 // quietLost is how many asks of its head a quiet member misses before it wakes by itself.
 const quietLost = 3
 
-const (
-	// awakeFew chains of a process stay awake for QuietAfter. Where n are, and n is more, each stays so for awakeFew/n of it: what pings
-	// cost then grows with the rows that come, not with the tables that had one within a minute.
-	awakeFew = 64
-	// quietLeast is the shortest time for which a chain stays awake: some round trips, so that requests that follow one another find it so.
-	quietLeast = time.Second
-)
+// awakeFew chains of a process stay awake for QuietAfter. Where n are, and n is more, each stays so for awakeFew/n of it: what pings
+// cost then grows with the rows that come, not with the tables that had one within a minute.
+const awakeFew = 64
 
-// quietAfter is how long nothing may have come before this chain becomes quiet.
+// quietAfter is how long nothing may have come before this chain becomes quiet. It is longer than SilentAfter, however many are awake: a head that asked
+// its members to be quiet before it found one of them silent would count that silence anew each time, and never take it out.
 func (m *Machine) quietAfter() Time {
 	most := m.set.QuietAfter
 	if m.awake <= awakeFew {
 		return most
 	}
-	return max(most*awakeFew/Time(m.awake), min(quietLeast, most))
+	return max(most*awakeFew/Time(m.awake), min(m.set.SilentAfter+2*m.set.PingEvery, most))
 }
 
 // Awake reports whether this placement pings.

@@ -3,6 +3,7 @@ package fanout
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -32,12 +33,16 @@ type copyServer struct {
 	away        error
 	modes       []peer.Copies // of the questions
 	partitions  int           // asked for, in all
+	last        int           // questions with partition 4
 }
 
 func (s *copyServer) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
 	s.w.mu.Lock()
 	s.modes = append(s.modes, q.Copies)
 	s.partitions += len(q.Partitions)
+	if slices.Contains(q.Partitions, 4) {
+		s.last++
+	}
 	mute, breaks, away, leads, sure := s.mute, s.breaks, s.away, s.leads, s.sure
 	s.w.mu.Unlock()
 	switch {
