@@ -18,8 +18,13 @@ type present struct {
 	err error
 }
 
-// nowOf reads a clock. While it is in doubt which clock is right, a deletion by now() might delete the rows of years.
+// nowOf reads a clock. While it is in doubt which clock is right, or a gateway has not compared its own with the storage servers' yet, a deletion by now()
+// might delete the rows of years.
 func nowOf(c *clock.Clock) present {
+	if c.State().Unjudged {
+		return present{err: errors.New("now() is not known here yet: this gateway has just begun, or the coordination store is away, and its clock was not compared with those of storage servers. " +
+			"Try again in some seconds, or write the time itself, as '2026-01-02T15:04:05Z'")}
+	}
 	r := c.Read()
 	if why := c.Problem(); why != "" && r.Earliest != r.Latest {
 		return present{err: fmt.Errorf("now() is not known here. %s Write the time itself, as '2026-01-02T15:04:05Z'", why)}

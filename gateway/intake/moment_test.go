@@ -117,3 +117,26 @@ func TestNowIsRefusedWhileTheClockIsInDoubt(t *testing.T) {
 		t.Errorf("of a clock that is known to be wrong: %d %v", got, err)
 	}
 }
+
+// TestNowIsRefusedUntilAGatewayHasComparedItsClock: one whose clock is a month ahead deletes no month in its first second.
+func TestNowIsRefusedUntilAGatewayHasComparedItsClock(t *testing.T) {
+	c := clock.NewServers()
+	refused := func(when string) {
+		t.Helper()
+		if _, err := momentOf(t, "now() - 30d", nowOf(c.Clock)); err == nil || !strings.Contains(err.Error(), "not compared") {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	refused("at the start")
+	aMonthAgo := time.Now().Add(-30 * 24 * time.Hour)
+	c.Listed([]point.Nanos{aMonthAgo.UnixNano(), aMonthAgo.UnixNano()})
+	refused("of heartbeats of any age")
+	c.Look()
+	refused("while none comes")
+	c.Observe("s1", aMonthAgo.UnixNano())
+	c.Observe("s2", aMonthAgo.UnixNano())
+	c.Look()
+	if got, err := momentOf(t, "now()", nowOf(c.Clock)); err != nil || got < aMonthAgo.UnixNano() || got > aMonthAgo.Add(time.Hour).UnixNano() {
+		t.Errorf("by the storage servers' clocks: %d %v", got, err)
+	}
+}

@@ -107,7 +107,12 @@ type Servers struct {
 }
 
 // NewServers makes one that knows of no server.
-func NewServers() *Servers { return &Servers{Clock: New()} }
+func NewServers() *Servers {
+	s := &Servers{Clock: New()}
+	s.mu.peers.state.Unjudged = true
+	s.Judge(s.mu.peers.state)
+	return s
+}
 
 // Listed is Peers.Listed.
 func (s *Servers) Listed(times []point.Nanos) {

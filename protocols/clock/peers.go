@@ -50,7 +50,7 @@ func (p *Peers) Listed(times []point.Nanos, steady point.Nanos) {
 	if times = times[set:]; p.judged || len(times) < peersMin {
 		return
 	}
-	p.state = State{Verdict: Floor, Ref: times[(len(times)-1)/2] - steady, Within: OffMax}
+	p.state = State{Verdict: Floor, Ref: times[(len(times)-1)/2] - steady, Within: OffMax, Unjudged: p.state.Unjudged}
 }
 
 // Observe records that it was wall at a server just now.

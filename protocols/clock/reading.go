@@ -41,6 +41,8 @@ type State struct {
 	Ref     int64         // the reference minus the steady clock
 	Slack   time.Duration // by which the right time may be after the reference, while Unsure
 	Within  time.Duration // a clock that differs from the reference by no more is right
+	// Unjudged: it is a gateway's, and none of the storage servers' clocks is known yet but by heartbeats that may be old.
+	Unjudged bool
 }
 
 // Read gives the time for readings of the machine's clock and of a steady clock that is never set.
