@@ -250,7 +250,7 @@ func (p *watcher) until(what, alert string, holds func(all []string) bool) {
 	}
 }
 
-// endsLater scrapes once more, as if a while had passed in which nothing happened: rates of what is counted end so.
+// endsLater evaluates a scrape as if it came a while after the last one, with nothing counted in between, so that alerts on rates end without a wait.
 func (p *watcher) endsLater(after time.Duration, alert string) {
 	p.t.Helper()
 	p.last = p.last.Add(after)

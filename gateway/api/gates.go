@@ -59,10 +59,10 @@ func (r *reading) tell() {
 //	a and b  first ─────── more ────────  first              b waits for more until a leaves some
 //	c                                           first        whatever a and b hold
 //
-// The places of a table beyond its first come out of a share that all tables have together, and which is as large as one table
-// may use alone. So tables whose clients read slowly leave others a first place: half of each, and one, have theirs for sure.
-// What is left over goes to the table with the fewest. All places together leave look-ups some of those that they share with
-// these.
+// Each table has a first place while there are any. Places beyond the first come out of one share, which is as large as one table
+// may use alone: so half as many tables, and one more, have a first place for sure, however slowly the clients of others read. A
+// place that becomes free goes to the table with the fewest. All places together leave some to look-ups, which share theirs with
+// these reads.
 type readRules struct {
 	each, all int // places of one table, and of all
 
@@ -102,8 +102,8 @@ func newReadRules(running int) readRules {
 	return readRules{each: running, all: running + max(1, running/2), tables: map[string]*readTable{}}
 }
 
-// ask adds a read, which then runs, waits or is refused. It returns the one whose wait is over: this one, or one that is
-// refused to make room for it; nil: none.
+// ask adds a read, which then runs, waits or is refused. It returns the read to wake: this one if it runs or is refused, another
+// one that is refused to make room for it, or nil.
 func (g *readRules) ask(r *reading) (over *reading) {
 	t := g.tables[r.table]
 	if t == nil {

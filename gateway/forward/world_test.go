@@ -293,7 +293,7 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	return nil
 }
 
-// sure refuses all stamps as a server does that has just started, whose clock is behind, and which does not know those of the others yet.
+// sure refuses all stamps, as a server that has just started with its clock behind does until it knows the clocks of the others.
 func (s *server) sure() error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()

@@ -77,8 +77,8 @@ func TestTablesAreHeldBackAlone(t *testing.T) {
 	})
 }
 
-// TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake: a table whose last request was refused kept its brake for ever. A sender that used each name
-// once while the store was full filled the memory.
+// TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake: the brake of a table whose last request was refused was never removed. While the store was
+// full, a sender that used each name once filled the memory.
 func TestTablesThatAreNotWrittenToAnyMoreHaveNoBrake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s brakes

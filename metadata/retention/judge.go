@@ -40,9 +40,15 @@ type Confirmed struct {
 	From, Through point.Nanos
 }
 
+// Stands reports whether a table still keeps its rows no longer than a person confirmed.
+func (c Confirmed) Stands(m *topology.Map) bool {
+	keep := m.Config.Retention
+	return 0 < keep && keep <= c.Retention
+}
+
 // of returns which ids are of partitions that a person confirmed, and the others.
 func (c Confirmed) of(m *topology.Map, ids []point.PartitionID) (confirmed, others []point.PartitionID) {
-	if m.Config.Retention > c.Retention {
+	if !c.Stands(m) {
 		return nil, ids
 	}
 	for _, id := range ids {

@@ -29,7 +29,7 @@ type Dropped struct {
 	Gone func() error
 }
 
-// left is a dropped placement with files. All but d is owned by the holder of removing.
+// left is a dropped placement with files. Once it is in the list, all but d is owned by the holder of removing.
 type left struct {
 	d       Dropped
 	since   time.Time
@@ -47,7 +47,7 @@ type garbage struct {
 	removing sync.Mutex // held while a piece is removed; acquired before mu
 	mu       struct {
 		sync.Mutex // never held for I/O: partitions that are made ask whether they have files here
-		// Both change with removing held, too, so that its holder reads them without mu. A table of narrow partitions that is dropped has 100,000.
+		// Only the holder of removing shortens it, so that it reads without mu those that it saw there. A table of narrow partitions that is dropped has 100,000.
 		left []*left // oldest first
 		of   map[point.PlacementID]*left
 	}
@@ -65,18 +65,17 @@ const (
 	hurryBytes = 1 << 30
 )
 
-// RemoveLater notes that the files of a dropped placement may go. From then on they count as free.
+// RemoveLater notes that the files of a dropped placement may go. From then on they count as free. It does not wait for what is being removed.
 func (b *Brick) RemoveLater(d Dropped) {
 	l := &left{d: d, since: time.Now()}
-	g := &b.garbage
-	g.removing.Lock()
-	defer g.removing.Unlock()
-	if g.find(d.Placement) != nil {
-		return
-	}
 	b.count(l)
+	g := &b.garbage
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.mu.of[d.Placement] != nil {
+		b.uncount(l, l.counted)
+		return
+	}
 	if g.mu.of == nil {
 		g.mu.of = map[point.PlacementID]*left{}
 	}
@@ -143,7 +142,11 @@ func (b *Brick) failed(l *left) {
 // next returns the oldest dropped placement of which something may be removed; nil: there is none.
 func (b *Brick) next(hurry bool) *left {
 	now := time.Now()
-	for _, l := range b.garbage.mu.left {
+	g := &b.garbage
+	g.mu.Lock()
+	all := g.mu.left
+	g.mu.Unlock()
+	for _, l := range all {
 		if now.Before(l.retry) {
 			continue
 		}

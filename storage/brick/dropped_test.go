@@ -394,3 +394,33 @@ func TestRoomOnAnotherDiskIsNotFree(t *testing.T) {
 		t.Error("the disk with the log gets the room of dropped segments on another one")
 	}
 }
+
+// TestADropWaitsForNoRemovalOfOthers: a disk that hung in the removal of one partition had the drops of all tables wait, and first rows of new partitions behind them.
+func TestADropWaitsForNoRemovalOfOthers(t *testing.T) {
+	b, _ := open(t, vfs.Default, Settings{DataDir: t.TempDir(), FreeBytesMin: 1})
+	defer mustClose(t, b)
+	leave(t, b, 7, map[string]int{"1-1.seg": 100})
+	leave(t, b, 8, map[string]int{"1-1.seg": 200})
+	hangs, goesOn := make(chan struct{}), make(chan struct{})
+	b.RemoveLater(Dropped{Placement: 7, Gone: func() error { close(hangs); <-goesOn; return nil }})
+	removed := make(chan error, 1)
+	go func() { removed <- b.RemoveNow(7) }()
+	<-hangs
+	b.RemoveLater(Dropped{Placement: 8, Gone: func() error { return nil }})
+	if n := b.DroppedBytes(); n != 200 {
+		t.Errorf("%d bytes may be removed, want 200", n)
+	}
+	b.RemoveLater(Dropped{Placement: 8, Gone: func() error { t.Error("a second note of a drop counts"); return nil }})
+	if n := b.DroppedBytes(); n != 200 {
+		t.Errorf("noted twice, %d bytes may be removed, want 200", n)
+	}
+	close(goesOn)
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	for b.mustRemoveSome(t).More {
+	}
+	if n := b.DroppedBytes(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+}

@@ -38,7 +38,7 @@ type store struct {
 		got      map[string]int
 		writes   int
 		writing  func(write int) int // status; 0: 204
-		// answering gives the status of a write whose rows were kept; 0: 204.
+		// answering returns the status with which a write is answered after its rows were stored; 0: 204.
 		answering func(write int) int
 	}
 }

@@ -58,7 +58,7 @@ type admin struct {
 	by   string
 	// unasked: no person is at this process's terminal, so that losses are accepted by --yes alone.
 	unasked bool
-	// unseen: no person was told what the order deletes.
+	// unseen: the order came from a client that was not shown what it deletes.
 	unseen bool
 	// keeping is nil where the master keeps the retention.
 	keeping Keeping

@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// fencedPeer is a server whose store was fenced before its process began. At 0 it was not, or the server is of an older build.
+// fencedPeer is a server whose store was fenced before its process began. at is when; 0: it was not, or its build is older and does not say.
 type fencedPeer struct {
 	townPeer
 	at point.Nanos

@@ -38,7 +38,7 @@ func (p *standalone) noteConfirmed(ctx context.Context, m, next *topology.Map, s
 	if c, ok := retention.Confirm(m, next, p.retention.clock.Read().Earliest); ok && seen {
 		c = c.And(earlier)
 		w = coord.Write{Key: w.Key, Value: fmt.Appendf(nil, confirmedFormat, int64(c.Retention), c.From, c.Through)}
-	} else if keep := next.Config.Retention; at == 0 || 0 < keep && keep <= earlier.Retention { // an earlier loss is confirmed still
+	} else if at == 0 || earlier.Stands(next) {
 		return nil
 	}
 	_, _, err = p.coord.Commit(ctx, nil, []coord.Write{w})
@@ -48,7 +48,7 @@ func (p *standalone) noteConfirmed(ctx context.Context, m, next *topology.Map, s
 // doneConfirmed forgets the loss that a person confirmed of a table once it has come.
 func (p *standalone) doneConfirmed(ctx context.Context, m *topology.Map) error {
 	c, at, err := p.confirmed(ctx, m.Table)
-	if err != nil || at == 0 || m.Config.Retention > c.Retention || c.Left(m) {
+	if err != nil || at == 0 || !c.Stands(m) || c.Left(m) {
 		return err
 	}
 	key := confirmedRows + m.Table
