@@ -442,6 +442,8 @@ func (s *leaderStream) Insert(_ context.Context, in *peer.Insert) error {
 	case in.Staging.Do == peer.Stage:
 		s.l.held = append(s.l.held, in.Staging.Nonce)
 		return nil
+	case s.l.err == nil && in.MapSeq < s.l.begun: // a table made anew never has a partition of the number of an earlier one
+		return fault.Errorf(fault.Stale, "there is no partition %d", in.Partition)
 	case s.l.err == nil:
 		s.l.taken, s.l.ranks = append(s.l.taken, in.Values...), append(s.l.ranks, in.Stamp)
 	}
@@ -452,6 +454,16 @@ func (l *leaderless) set(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = err
+}
+
+// madeAnew has the table dropped and made again. The leader accepts rows by maps of the new one.
+func (l *leaderless) madeAnew() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.m = l.m.Cover([]point.Nanos{point.Nanos(2 * time.Hour)}, func(point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: 2, Server: "b"}}
+	})
+	l.begun, l.err = l.m.Seq, nil
 }
 
 // serve runs a store among servers of which the leader accepts rows or not.
@@ -518,9 +530,7 @@ func TestADroppedTableStaysEmpty(t *testing.T) {
 	h.must(h.stage(s, "t", 1)) // by map 1
 	h.want(s, "t", 1)
 	before := h.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
-	l.mu.Lock()
-	l.begun, l.err = 2, nil // dropped, and made again: the leader accepts rows
-	l.mu.Unlock()
+	l.madeAnew()
 	h.await("the row is gone", func() bool { return len(h.values(s, "t")) == 0 })
 	if err := h.stage(s, "t", 2); !fault.Is(err, fault.Unavailable) { // of a gateway that does not know it yet
 		t.Errorf("a row by a map of the table that was dropped: %v", err)
@@ -529,9 +539,7 @@ func TestADroppedTableStaysEmpty(t *testing.T) {
 	h.fs = before
 	again, l2, stop := h.serve()
 	h.want(again, "t", 1)
-	l2.mu.Lock()
-	l2.begun, l2.err = 2, nil
-	l2.mu.Unlock()
+	l2.madeAnew()
 	h.await("the row is gone at the server that was away", func() bool { return len(h.values(again, "t")) == 0 })
 	stop()
 	for _, l := range []*leaderless{l, l2} {
